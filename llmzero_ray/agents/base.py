@@ -1,0 +1,150 @@
+"""What agents are asked and what they answer: one protocol for the offline expert and for LLM agents.
+
+Requests carry everything an agent may see, as values; agents read no file and no clock. Test results never appear here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+from llmzero_ray.records import (
+    Checkpoint,
+    Diagnosis,
+    Hyperparameters,
+    PhaseFailure,
+    Proposal,
+    StopDecision,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Curves:
+    """Per-step metrics of one phase. `steps` (inside the phase) and every series have the same length; None = not logged there."""
+
+    steps: tuple[int, ...] = ()
+    base_step: int = 0
+    metrics: Mapping[str, tuple[float | None, ...]] = field(default_factory=dict)
+    val_steps: tuple[int, ...] = ()
+    """Steps that validated, step 0 (continuity check) excluded."""
+    val_scores: tuple[float, ...] = ()
+    start_score: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeView:
+    """What an agent may know of one node."""
+
+    node: int
+    kind: str
+    status: str
+    """pending | running | completed | early_stopped | failed"""
+    hyperparameters: Hyperparameters
+    n_steps: int
+    base_step: int
+    score: float | None = None
+    best_step: int | None = None
+    stop_reason: str = ""
+    curves: Curves = field(default_factory=Curves)
+    failure: PhaseFailure | None = None
+    diagnosis: Diagnosis | None = None
+    """What was said when this node was proposed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OfferedCheckpoint:
+    """A checkpoint a proposal may resume from."""
+
+    node: int
+    step: int
+    global_step: int
+    val_score: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskView:
+    """Facts about the task and its limits."""
+
+    name: str
+    n_train: int
+    phase_steps: int
+    """Usual length of a phase, in steps."""
+    max_phase_steps: int
+    max_model_len: int
+    """Upper bound of prompt + response, tokens: the serving limit of the slot."""
+    max_prompt_length: int
+    data_sources: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProposalRequest:
+    """Propose the next phase below `on`."""
+
+    task: TaskView
+    on: NodeView
+    path: tuple[NodeView, ...]
+    """Resume chain of `on`, base first, `on` last."""
+    siblings: tuple[NodeView, ...]
+    """Children `on` already has: do not repeat them."""
+    best: NodeView | None
+    """Best-scored node so far."""
+    default: Hyperparameters
+    """The root's configuration."""
+    checkpoints: tuple[OfferedCheckpoint, ...]
+    from_scratch: bool
+    """Forced scratch: no checkpoint information is given and the proposal must not resume."""
+    rejected: str | None = None
+    """Why the previous answer to this same request was refused; None at the first try."""
+    n_scratch: int = 0
+    """Scratch runs so far, the root included: lets a rule vary its fresh starts."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ErrorRequest:
+    """Fix a failed phase; `failed.failure` holds class, cause and log tail."""
+
+    task: TaskView
+    failed: NodeView
+    chain: tuple[NodeView, ...]
+    """Failed nodes of this debug chain, oldest first, `failed` last."""
+    default: Hyperparameters
+    checkpoints: tuple[OfferedCheckpoint, ...]
+    rejected: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class StopRequest:
+    """Judge a running phase against the incumbent."""
+
+    task: TaskView
+    running: NodeView
+    incumbent: NodeView
+    incumbent_path: tuple[tuple[int, float], ...]
+    """(global step, validation score) along the incumbent's whole path, cut at each resume point."""
+
+
+class Proposer(Protocol):
+    """Diagnose, change, choose the checkpoint, compute the length."""
+
+    def propose(self, request: ProposalRequest) -> Proposal: ...
+
+
+class ErrorAnalyzer(Protocol):
+    """Explain a failure and propose the fixed phase."""
+
+    def analyze(self, request: ErrorRequest) -> Proposal: ...
+
+
+class EarlyStopper(Protocol):
+    """STOP only when the run cannot realistically beat the incumbent; CONTINUE when in doubt."""
+
+    def judge(self, request: StopRequest) -> StopDecision: ...
+
+
+AgentName = Literal["proposer", "error_analyzer", "early_stopper"]
+
+__all__ = [
+    "AgentName", "Checkpoint", "Curves", "EarlyStopper", "ErrorAnalyzer", "ErrorRequest", "NodeView",
+    "OfferedCheckpoint", "ProposalRequest", "Proposer", "StopRequest", "TaskView",
+]

@@ -1,0 +1,73 @@
+"""Environment of VeRL's processes: the child, and through its Ray job every worker. Pure dictionaries."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import llmzero_ray
+from llmzero_ray.engines.verl.internals import QUEUE_NAMESPACE_ENV
+from llmzero_ray.engines.verl.settings import VerlSettings
+
+_COMMON = {
+    "VERL_USE_EXTERNAL_MODULES": "llmzero_ray.engines.verl.plugin",
+    "TRANSFER_QUEUE_ENABLE": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_LOGGING_LEVEL": "WARN",
+    # Lets a checkpoint be served beside the live policy: POST /v1/load_lora_adapter.
+    "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "true",
+    "DO_NOT_TRACK": "1",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "HYDRA_FULL_ERROR": "1",
+}
+
+_CPU = {
+    "VERL_PLATFORM": "cpu",
+    # VeRL registers its FSDP engine for cuda and npu only; this is VeRL's own switch to look it up all the same.
+    "VERL_ENGINE_DEVICE": "cuda",
+    "HF_HUB_OFFLINE": "1",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    # Otherwise the first generation compiles helpers with a C++ compiler for 8-20 s.
+    "TORCH_COMPILE_DISABLE": "1",
+}
+
+
+def worker_vars(settings: VerlSettings) -> dict[str, str]:
+    """Variables of every VeRL process of a slot."""
+    variables = {**_COMMON, QUEUE_NAMESPACE_ENV: f"{settings.namespace}-queue"}
+    if settings.platform == "cpu":
+        variables |= _CPU
+        variables["OMP_NUM_THREADS"] = os.environ.get("LLMZERO_OMP_NUM_THREADS", "1")
+        if settings.tensor_model_parallel_size > 1:
+            variables["VLLM_ENABLE_V1_MULTIPROCESSING"] = "1"
+    return variables
+
+
+def process_env(settings: VerlSettings) -> dict[str, str]:
+    """Environment of the host process: this process's own, VeRL's variables, and a path that finds this package."""
+    env = {**os.environ, **worker_vars(settings), "PYTHONPATH": _python_path()}
+    # The host joins as a driver of its own; what marks this process as a worker must not travel.
+    for name in [n for n in env if n.startswith("RAY_JOB_CONFIG") or n in ("RAY_RAYLET_PID", "RAY_JOB_ID")]:
+        del env[name]
+    return env
+
+
+def runtime_env(settings: VerlSettings) -> dict[str, Any]:
+    """Ray runtime environment of the host's job; a working_dir given to this process's job is passed on."""
+    import ray
+
+    current = dict(ray.get_runtime_context().runtime_env or {})
+    passed_on = {key: current[key] for key in ("working_dir", "py_modules") if key in current}
+    variables = {**current.get("env_vars", {}), **worker_vars(settings)}
+    if not passed_on:
+        variables["PYTHONPATH"] = _python_path()
+    return {**passed_on, "env_vars": variables}
+
+
+def _python_path() -> str:
+    package_root = str(Path(llmzero_ray.__file__).resolve().parent.parent)
+    inherited = [p for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p and p != package_root]
+    return os.pathsep.join([package_root, *inherited])

@@ -1,0 +1,103 @@
+"""From the configuration of a search to a VeRL engine on a slot: the one place that maps the fields."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from llmzero_ray.engines.base import Slot
+from llmzero_ray.engines.verl.engine import VerlEngine
+from llmzero_ray.engines.verl.overrides import all_overrides, compose
+from llmzero_ray.engines.verl.settings import VerlSettings
+from llmzero_ray.errors import ConfigError
+from llmzero_ray.hyperparameters import is_hot, resolve
+from llmzero_ray.records import Hyperparameters, PhaseSpec
+
+if TYPE_CHECKING:
+    from llmzero_ray.config import SearchConfig
+    from llmzero_ray.tasks import PreparedTask
+
+_MICRO_BATCH_LIMIT = {"cpu": 128, "gpu": 16}
+"""Sequences per GPU. A tiny model on the CPU wants one large pass; GPUs have long sequences to fit."""
+
+
+def resolve_platform(platform: str) -> Literal["cpu", "gpu"]:
+    """`auto` becomes `gpu` where NVIDIA's driver answers, else `cpu`."""
+    if platform == "cpu" or platform == "gpu":
+        return platform
+    return "gpu" if shutil.which("nvidia-smi") or Path("/dev/nvidia0").exists() else "cpu"
+
+
+def make_verl_engine(config: SearchConfig, task: PreparedTask, slot: Slot, log_dir: str) -> VerlEngine:
+    """An engine that has not started anything yet; its log goes to `log_dir`/engine.log."""
+    settings = verl_settings(config, task, slot, log_dir)
+    return VerlEngine(settings, task.n_train, idle_spec(config, task.n_train, log_dir), is_hot)
+
+
+def verl_settings(config: SearchConfig, task: PreparedTask, slot: Slot, log_dir: str) -> VerlSettings:
+    """What stays the same for the whole search on this slot."""
+    model_path = config.model.path or task.model_path
+    if model_path is None:
+        raise ConfigError("model.path is null and the task brings no model; set model.path to a model directory")
+    engine, platform = config.engine, resolve_platform(config.engine.platform)
+    return VerlSettings(
+        platform=platform,
+        model_path=model_path,
+        lora_rank=config.model.lora_rank,
+        lora_alpha=config.model.lora_alpha,
+        target_modules=config.model.target_modules,
+        train_parquet=task.train,
+        val_parquet=task.val,
+        reward_source=f"pkg://{task.reward_module}" if task.reward_module else task.reward_path,
+        reward_name=task.reward_name,
+        max_prompt_length=engine.max_prompt_length,
+        max_response_length=engine.max_response_length,
+        eval_max_response_length=config.eval.max_response_length,
+        n_gpus_per_node=slot.gpus_per_node,
+        nnodes=max(1, len(slot.placement_groups)),
+        tensor_model_parallel_size=engine.tensor_model_parallel_size,
+        max_num_seqs=engine.max_num_seqs,
+        gpu_memory_utilization=engine.gpu_memory_utilization,
+        kv_cache_bytes=engine.kv_cache_bytes,
+        micro_batch_limit=_MICRO_BATCH_LIMIT[platform],
+        agent_workers=engine.agent_workers,
+        reward_workers=engine.reward_workers,
+        overrides=engine.overrides,
+        search=slot.search,
+        slot=slot.index,
+        placement_groups=slot.placement_groups,
+        log_path=str(Path(log_dir) / "engine.log"),
+        start_timeout_s=engine.start_timeout_s,
+        stop_deadline_s=engine.stop_deadline_s,
+    )
+
+
+def idle_spec(config: SearchConfig, n_train: int, log_dir: str) -> PhaseSpec:
+    """The root's configuration as a phase that trains nothing: what surrounds a policy that is only scored."""
+    from llmzero_ray.coordinator.plan import root_hyperparameters
+
+    return _spec(config.name, root_hyperparameters(config, n_train), log_dir)
+
+
+def check_root(config: SearchConfig, task: PreparedTask, hyperparameters: Hyperparameters) -> None:
+    """Refuse, before anything starts, a root that VeRL's own configuration does not know.
+
+    Raises:
+        ConfigError: names the key and what VeRL says of it.
+    """
+    slot = Slot(
+        search=config.name, index=0, placement_groups=("",) * config.slots.nodes,
+        gpus_per_node=config.slots.gpus_per_node, cpus_per_gpu=config.slots.cpus_per_gpu,
+    )
+    settings = verl_settings(config, task, slot, ".")
+    full: Mapping[str, Any] = resolve(hyperparameters, n_gpus=settings.n_gpus, micro_batch_limit=settings.micro_batch_limit)
+    compose(all_overrides(settings, _spec(config.name, full, "."), task.n_train))
+
+
+def _spec(search: str, hyperparameters: Hyperparameters, log_dir: str) -> PhaseSpec:
+    return PhaseSpec(
+        search=search, node=0, kind="root", parent=None, resume_from=None, adapter=None, base_step=0, n_steps=1,
+        hyperparameters=hyperparameters, seed=0, save_freq=1, test_freq=1, node_dir=log_dir, checkpoint_dir=log_dir,
+    )

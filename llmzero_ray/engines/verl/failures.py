@@ -1,0 +1,61 @@
+"""Name a failure: from an exception or a dead process to a class and one line. Pure text work."""
+
+from __future__ import annotations
+
+import re
+
+from llmzero_ray.errors import ConfigError, EffectiveConfigError
+from llmzero_ray.records import FailureClass
+
+_OOM = re.compile(
+    r"out of memory|OutOfMemoryError|No available memory for the cache|MemoryError|Cannot allocate memory"
+    r"|not enough memory|failed to allocate|larger than the available KV cache",
+    re.IGNORECASE,
+)
+_LOST = re.compile(r"ActorDiedError|ActorUnavailableError|NodeDiedError|WorkerCrashedError|LocalRayletDiedError|OwnerDiedError")
+_NOISE = re.compile(r"^(ray::|\s|File |Traceback|During handling|The above exception)")
+_LIMIT = 300
+
+
+def failure_class(error: BaseException) -> FailureClass:
+    """The class of an exception that ended a phase."""
+    if isinstance(error, EffectiveConfigError):
+        return "mismatch"
+    if isinstance(error, ConfigError):
+        return "config"
+    if type(error).__name__ == "NonFiniteError":
+        return "nan"
+    text = f"{type(error).__name__}: {error}"
+    return "oom" if isinstance(error, MemoryError) or _OOM.search(text) else "engine"
+
+
+def is_lost_process(error: BaseException) -> bool:
+    """Whether the exception means that a process or node went away: infrastructure, not the phase's fault.
+
+    A worker that ran out of memory and said so is the phase's fault.
+    """
+    text = f"{type(error).__name__}: {error}"
+    return bool(_LOST.search(text)) and not _OOM.search(text)
+
+
+def one_line(error: BaseException) -> str:
+    """The cause in one line: the innermost exception's last telling line, at most 300 characters."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip() and not _NOISE.match(line)]
+    text = lines[-1] if lines else ""
+    name = type(error).__name__
+    if name.startswith("RayTaskError"):
+        name = ""
+    line = f"{name}: {text}" if name and not text.startswith(name) else text
+    return line if len(line) <= _LIMIT else line[: _LIMIT - 1] + "…"
+
+
+def tail(path: str, n_lines: int = 60, n_bytes: int = 20_000) -> str:
+    """Last lines of a log file; empty when there is none."""
+    try:
+        with open(path, "rb") as log:
+            log.seek(0, 2)
+            log.seek(max(0, log.tell() - n_bytes))
+            text = log.read().decode("utf-8", "replace")
+    except OSError:
+        return ""
+    return "\n".join(text.splitlines()[-n_lines:])

@@ -1,0 +1,181 @@
+"""Everything this project relies on inside VeRL, in one place: versions, names, config paths, and the two patches.
+
+`check_versions` needs no import of VeRL; `check_names` runs in the process that embeds it. Both fail before anything starts.
+When VeRL moves on, this file is what to read first: each entry says what breaks without it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import inspect
+import os
+from typing import Any, Final
+
+from llmzero_ray.errors import EngineVersionError
+
+VERL_VERSION: Final = "0.9.1"
+VLLM_VERSIONS: Final = {"gpu": ("0.24",), "cpu": ("0.27",)}
+"""By platform: VeRL's own pin on GPUs, the community CPU build elsewhere."""
+
+QUEUE_NAMESPACE_ENV: Final = "LLMZERO_TRANSFER_QUEUE_NAMESPACE"
+
+RELIED_ON: Final[dict[str, tuple[str, ...]]] = {
+    # module: names, or Class.method for what we call or override
+    "verl.trainer.ppo.v1.trainer_base": (
+        "PPOTrainer._setup", "PPOTrainer._init_dataloader", "PPOTrainer._init_dump_executor",
+        "PPOTrainer._init_resource_pool_mgr", "PPOTrainer._build_replay_buffer", "PPOTrainer._fetch_one_gen_batch",
+        "PPOTrainer._save_checkpoint", "PPOTrainer._validate", "PPOTrainer._val_metrics_update",
+        "PPOTrainer._maybe_log_val_generations", "PPOTrainer.fit", "PPOTrainer.prepare_step",
+        "PPOTrainer.on_validate_begin", "PPOTrainer.on_validate_end", "PPOTrainer.on_train_begin", "register_trainer",
+    ),
+    "verl.trainer.ppo.v1.trainer_sync": ("PPOTrainerSync.on_step_end", "PPOTrainerSync.on_sample_end"),
+    "verl.trainer.ppo.v1.agent_loop_tq": ("AgentLoopWorkerTQ", "AgentLoopManagerTQ"),
+    "verl.trainer.ppo.v1.replay_buffer": ("ReplayBuffer._materialize_batch", "ReplayBuffer.sample"),
+    "verl.experimental.agent_loop.agent_loop": ("AgentLoopWorker._run_agent_loop", "AgentLoopWorker._compute_score"),
+    "verl.workers.engine_workers": (
+        "ActorRolloutRefWorker.update_weights", "TrainingWorker.set_loss_fn", "TrainingWorker.train_mini_batch",
+    ),
+    "verl.workers.engine.fsdp.transformer_impl": (
+        "FSDPEngine._build_optimizer", "FSDPEngine._build_lr_scheduler", "FSDPEngine.get_per_tensor_param",
+        "FSDPEngine.optimizer_step",
+    ),
+    "verl.workers.rollout.vllm_rollout.vllm_async_server": (
+        "vLLMHttpServer.launch_server", "vLLMHttpServer.generate", "vLLMReplica",
+    ),
+    "verl.workers.rollout.replica": ("RolloutReplicaRegistry.register",),
+    "verl.single_controller.ray.base": ("SubRayResourcePool", "ResourcePoolManager.create_resource_pool"),
+    "verl.workers.utils.losses": ("ppo_loss",),
+    "verl.utils.config": ("validate_config", "omega_conf_to_dataclass"),
+    "verl.utils.distributed": ("initialize_global_process_group_ray",),
+    "transfer_queue.interface": ("init", "close", "TransferQueueController", "ray"),
+}
+
+CONFIG_PATHS: Final = (
+    "actor_rollout_ref.actor.optim.lr", "actor_rollout_ref.actor.optim.weight_decay",
+    "actor_rollout_ref.actor.optim.betas", "actor_rollout_ref.actor.optim.clip_grad",
+    "actor_rollout_ref.actor.kl_loss_coef", "actor_rollout_ref.actor.clip_ratio_low",
+    "actor_rollout_ref.actor.clip_ratio_high", "actor_rollout_ref.rollout.temperature", "actor_rollout_ref.rollout.n",
+    "data.train_batch_size", "data.max_response_length", "algorithm.norm_adv_by_std_in_grpo",
+    "trainer.v1.trainer_mode", "trainer.total_training_steps", "reward.custom_reward_function.path",
+)
+
+
+def check_versions(platform: str) -> None:
+    """Refuse a VeRL or vLLM this engine was not written against; reads package metadata only.
+
+    Raises:
+        EngineVersionError: missing or another version; says which is needed and how to get it.
+    """
+    _check_version("verl", (VERL_VERSION,), "pip install verl==" + VERL_VERSION)
+    allowed = VLLM_VERSIONS[platform]
+    _check_version("vllm", allowed, "see README, Install: the CPU lock file here, VeRL's container image on GPUs")
+
+
+def _check_version(package: str, allowed: tuple[str, ...], remedy: str) -> None:
+    try:
+        found = importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        raise EngineVersionError(f"{package} is not installed; needed: {' or '.join(allowed)}. {remedy}") from None
+    if not any(found == v or found.startswith(v + ".") for v in allowed):
+        raise EngineVersionError(f"{package} {found} is installed; this engine needs {' or '.join(allowed)}. {remedy}")
+
+
+def check_names(relied_on: dict[str, tuple[str, ...]] = RELIED_ON) -> None:
+    """Every name in `RELIED_ON` exists in the installed packages. Imports VeRL.
+
+    Raises:
+        EngineVersionError: names what is missing.
+    """
+    missing = [f"{module}.{name}" for module, names in relied_on.items() for name in names if not _exists(module, name)]
+    if missing:
+        raise EngineVersionError(
+            f"the installed VeRL {importlib.metadata.version('verl')} lacks what this engine builds on: "
+            f"{', '.join(missing)}; needed: verl {VERL_VERSION} unmodified"
+        )
+
+
+def _exists(module: str, name: str) -> bool:
+    try:
+        target: Any = importlib.import_module(module)
+    except ImportError:
+        return False
+    for part in name.split("."):
+        target = inspect.getattr_static(target, part, None)
+        if target is None:
+            return False
+    return True
+
+
+def check_config_paths(config: Any, paths: tuple[str, ...] = CONFIG_PATHS) -> None:
+    """Every path in `CONFIG_PATHS` exists in VeRL's composed configuration.
+
+    Raises:
+        EngineVersionError: names what is missing.
+    """
+    from omegaconf import OmegaConf
+
+    gone = object()
+    missing = [p for p in paths if OmegaConf.select(config, p, default=gone) is gone]
+    if missing:
+        raise EngineVersionError(f"VeRL's configuration has no {', '.join(missing)}; needed: verl {VERL_VERSION}")
+
+
+# --- patches ----------------------------------------------------------------------------------------------------------
+
+
+def patch_process_group_backend() -> None:
+    """On the CPU, build the process group with "cpu:gloo" once.
+
+    VeRL writes "cpu:gloo,<device>:<backend>"; with the device "cpu" torch refuses the repeated key.
+    """
+    import verl.utils.distributed as distributed
+
+    original = distributed.initialize_global_process_group_ray
+
+    def initialize_global_process_group_ray(timeout_second: float | None = None, backend: str | None = None) -> Any:
+        return original(timeout_second=timeout_second, backend=backend or "cpu:gloo")
+
+    distributed.initialize_global_process_group_ray = initialize_global_process_group_ray
+
+
+def patch_transfer_queue_namespace(namespace: str) -> None:
+    """Give this slot's TransferQueue its own Ray namespace.
+
+    The package names its controller alike on a whole cluster: a second trainer would attach to the first one's queue and
+    the two would train on each other's trajectories.
+    """
+    import transfer_queue.interface as interface
+
+    controller = interface.TransferQueueController
+
+    class _Controller:
+        @staticmethod
+        def options(**options: Any) -> Any:
+            return controller.options(**{**options, "namespace": namespace})
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(controller, name)
+
+    class _Ray:
+        def __getattr__(self, name: str) -> Any:
+            import ray
+
+            return getattr(ray, name)
+
+        @staticmethod
+        def get_actor(name: str, **_: Any) -> Any:
+            import ray
+
+            return ray.get_actor(name, namespace=namespace)
+
+    interface.ray = _Ray()
+    interface.TransferQueueController = _Controller()
+
+
+def apply_patches() -> None:
+    """Both patches, as the environment of this process asks for; called once per process by plugin.py."""
+    if os.environ.get("VERL_PLATFORM", "").strip().lower() == "cpu":
+        patch_process_group_backend()
+    if namespace := os.environ.get(QUEUE_NAMESPACE_ENV):
+        patch_transfer_queue_namespace(namespace)

@@ -1,0 +1,196 @@
+"""From settings and a phase to VeRL's configuration. Pure: values in, hydra overrides out.
+
+A phase's hyper-parameters already carry VeRL's own keys; what is added here is what VeRL needs besides them: paths, lengths,
+cadence, the LoRA set-up, and the differences of a machine without GPUs. `compose` hands them to VeRL's own hydra
+configuration, which refuses unknown keys.
+
+Not here: what a hyper-parameter may be (hyperparameters.py), checks that need VeRL itself (host.py).
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from llmzero_ray.engines.verl.settings import VerlSettings
+from llmzero_ray.errors import ConfigError
+from llmzero_ray.records import HyperparameterValue, PhaseSpec
+
+ACTOR = "actor_rollout_ref.actor"
+MODEL = "actor_rollout_ref.model"
+ROLLOUT = "actor_rollout_ref.rollout"
+REF = "actor_rollout_ref.ref"
+MICRO = f"{ACTOR}.ppo_micro_batch_size_per_gpu"
+
+_FP32 = {"param_dtype": "fp32", "reduce_dtype": "fp32", "buffer_dtype": "fp32"}
+
+
+def engine_overrides(settings: VerlSettings) -> dict[str, Any]:
+    """VeRL keys that hold for the whole search, whatever a phase asks for."""
+    keys: dict[str, Any] = {
+        "algorithm.adv_estimator": "grpo",
+        "data.train_files": settings.train_parquet,
+        "data.val_files": settings.val_parquet,
+        "data.max_prompt_length": settings.max_prompt_length,
+        "data.validation_shuffle": False,
+        "data.truncation": "error",
+        "data.dataloader_num_workers": 0,
+        f"{MODEL}.path": settings.model_path,
+        f"{MODEL}.lora_rank": settings.lora_rank,
+        f"{MODEL}.lora_alpha": settings.lora_alpha,
+        f"{MODEL}.target_modules": settings.target_modules,
+        # FSDP1, VeRL's default, neither builds on the CPU nor lets an adapter be swapped in place.
+        f"{ACTOR}.strategy": "fsdp2",
+        f"{REF}.strategy": "fsdp2",
+        f"{ROLLOUT}.name": "vllm",
+        f"{ROLLOUT}.load_format": "safetensors",
+        f"{ROLLOUT}.tensor_model_parallel_size": settings.tensor_model_parallel_size,
+        f"{ROLLOUT}.max_model_len": settings.max_model_len,
+        f"{ROLLOUT}.max_num_seqs": settings.max_num_seqs,
+        f"{ROLLOUT}.max_num_batched_tokens": max(8192, settings.max_model_len),
+        f"{ROLLOUT}.agent.num_workers": settings.agent_workers,
+        f"{ROLLOUT}.calculate_log_probs": True,  # the read-back compares vLLM with the actor
+        f"{ROLLOUT}.val_kwargs.n": 1,
+        f"{ROLLOUT}.val_kwargs.do_sample": False,
+        f"{ROLLOUT}.val_kwargs.temperature": 0,
+        "reward.num_workers": settings.reward_workers,
+        "reward.custom_reward_function.path": settings.reward_source,
+        "reward.custom_reward_function.name": settings.reward_name,
+        "transfer_queue.backend.SimpleStorage.num_data_storage_units": 1,
+        "trainer.n_gpus_per_node": settings.n_gpus_per_node,
+        "trainer.nnodes": settings.nnodes,
+        "trainer.logger": [],
+        "trainer.project_name": "llmzero_ray",
+        "trainer.resume_mode": "disable",
+        "trainer.use_v1": True,
+        "trainer.v1.trainer_mode": "sync",
+    }
+    if settings.platform == "cpu":
+        keys |= _cpu_overrides(settings)
+    else:
+        keys |= {f"{ROLLOUT}.gpu_memory_utilization": settings.gpu_memory_utilization, f"{MODEL}.use_shm": False}
+    return keys | dict(settings.overrides)
+
+
+def _cpu_overrides(settings: VerlSettings) -> dict[str, Any]:
+    """What differs without a GPU: fp32, no sleep mode, no compiled kernels, a small fixed KV cache, one process less."""
+    return {
+        "trainer.device": "cpu",
+        f"+{MODEL}.override_config.attn_implementation": "sdpa",
+        f"{MODEL}.use_remove_padding": False,
+        f"{MODEL}.enable_gradient_checkpointing": False,
+        f"{ACTOR}.use_torch_compile": False,
+        f"{ACTOR}.fsdp_config.use_torch_compile": False,
+        f"+{ACTOR}.fsdp_config.mixed_precision": _FP32,
+        f"{ROLLOUT}.dtype": "float32",
+        f"{ROLLOUT}.free_cache_engine": False,
+        f"+{ROLLOUT}.enable_sleep_mode": False,
+        f"{ROLLOUT}.enforce_eager": True,
+        f"+{ROLLOUT}.engine_kwargs.vllm.kv_cache_memory_bytes": settings.kv_cache_bytes,
+        f"+{ROLLOUT}.engine_kwargs.vllm.distributed_executor_backend": (
+            "uni" if settings.tensor_model_parallel_size == 1 else "mp"
+        ),
+        f"{ROLLOUT}.checkpoint_engine.update_weights_bucket_megabytes": 8,
+    }
+
+
+def phase_overrides(settings: VerlSettings, spec: PhaseSpec, n_train: int) -> dict[str, Any]:
+    """VeRL keys of one phase: its hyper-parameters and what follows from them.
+
+    `n_train` (rows) only bounds VeRL's epoch counter, so that `n_steps` is what ends the phase.
+    """
+    keys: dict[str, Any] = dict(spec.hyperparameters)
+    micro = keys.get(MICRO)
+    if micro is not None:
+        # VeRL scores and trains the same rows; one micro batch for all three passes keeps every split even.
+        keys.setdefault(f"{ROLLOUT}.log_prob_micro_batch_size_per_gpu", micro)
+        keys.setdefault(f"{REF}.log_prob_micro_batch_size_per_gpu", micro)
+    batch = int(_number(keys, "data.train_batch_size"))
+    steps_per_epoch = max(1, n_train // batch)
+    return keys | {
+        "data.seed": spec.seed % 2**31,
+        "trainer.total_training_steps": spec.n_steps,
+        "trainer.total_epochs": math.ceil(spec.n_steps / steps_per_epoch) + 1,
+        "trainer.save_freq": spec.save_freq,
+        "trainer.test_freq": spec.test_freq,
+        "trainer.val_before_train": True,
+        "trainer.default_local_dir": spec.checkpoint_dir,
+        "trainer.experiment_name": f"{spec.search}-{spec.node}",
+    }
+
+
+def all_overrides(settings: VerlSettings, spec: PhaseSpec, n_train: int) -> dict[str, Any]:
+    """`engine_overrides` and `phase_overrides`; a key of both is the phase's."""
+    merged = engine_overrides(settings)
+    for key, value in phase_overrides(settings, spec, n_train).items():
+        merged.pop(f"+{key}", None)
+        merged[key] = value
+    return merged
+
+
+def _number(keys: Mapping[str, HyperparameterValue], key: str) -> float:
+    value = keys.get(key)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ConfigError(f"{key} is {value!r}; must be a number, and every phase must set it")
+    return value
+
+
+def hydra_literal(value: Any) -> str:
+    """`value` in hydra's override grammar.
+
+    Raises:
+        ConfigError: a type that hydra overrides cannot express.
+    """
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float):
+        return repr(value)
+    if isinstance(value, str):
+        escaped = value.replace("\\", "\\\\").replace("'", "\\'")
+        return f"'{escaped}'"
+    if isinstance(value, list | tuple):
+        return "[" + ",".join(hydra_literal(v) for v in value) + "]"
+    if isinstance(value, Mapping):
+        return "{" + ",".join(f"{k}:{hydra_literal(v)}" for k, v in value.items()) + "}"
+    raise ConfigError(f"a VeRL override cannot be a {type(value).__name__}: {value!r}")
+
+
+def config_dir() -> Path:
+    """Folder of the installed VeRL's hydra configuration, found without importing VeRL.
+
+    Raises:
+        ConfigError: VeRL is not installed here.
+    """
+    found = importlib.util.find_spec("verl")
+    if found is None or not found.submodule_search_locations:
+        raise ConfigError("VeRL is not installed in this environment; install the `verl` extra (README, Install)")
+    return Path(next(iter(found.submodule_search_locations))) / "trainer" / "config"
+
+
+def compose(overrides: Mapping[str, Any]) -> Any:
+    """VeRL's resolved configuration (OmegaConf) with `overrides`, by VeRL's own hydra files.
+
+    Raises:
+        ConfigError: a key VeRL does not know, or a value hydra refuses; the message names it.
+    """
+    from hydra import compose as hydra_compose
+    from hydra import initialize_config_dir
+    from hydra.errors import HydraException
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    lines = [f"{key}={hydra_literal(value)}" for key, value in overrides.items()]
+    try:
+        with initialize_config_dir(str(config_dir()), version_base=None):
+            config = hydra_compose("ppo_trainer", overrides=lines)
+        OmegaConf.resolve(config)
+    except (HydraException, OmegaConfBaseException) as error:
+        cause = error.__cause__ or error
+        detail = " ".join(str(cause).split())
+        raise ConfigError(f"VeRL's configuration refuses an override: {detail}; check the key against VeRL's trainer/config") from error
+    return config

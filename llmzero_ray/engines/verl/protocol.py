@@ -1,0 +1,102 @@
+"""Messages between engine.py and host.py: small picklable values, no VeRL."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from llmzero_ray.engines.verl.settings import VerlSettings
+from llmzero_ray.records import Checkpoint, ItemOutcome, MetricPoint, PhaseFailure, PhaseResult, PhaseSpec
+
+
+@dataclass(frozen=True)
+class Start:
+    """Bring VeRL up for the cold keys of `spec`."""
+
+    settings: VerlSettings
+    spec: PhaseSpec
+    n_train: int
+    ray_address: str
+    runtime_env: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Ready:
+    """Answer to Start."""
+
+    failure: PhaseFailure | None
+    lost: bool
+    job_id: str
+    """Ray job of the host; empty when it never connected."""
+    servers: tuple[str, ...] = ()
+    """host:port of each vLLM server (OpenAI and Anthropic endpoints)."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """Train one phase. `skip` names swaps to leave out: for tests that prove the read-back sees it."""
+
+    spec: PhaseSpec
+    skip: tuple[str, ...] = field(default=())
+
+
+@dataclass(frozen=True)
+class Stop:
+    """End the running phase at the next step boundary."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One step of the running phase."""
+
+    point: MetricPoint
+
+
+@dataclass(frozen=True)
+class CheckpointSaved:
+    """An adapter is complete on disk."""
+
+    checkpoint: Checkpoint
+
+
+@dataclass(frozen=True)
+class Trained:
+    """Answer to Run. `usable`: the host can take the next phase warm. `lost`: a process went away under it."""
+
+    outcome: PhaseResult | PhaseFailure
+    usable: bool
+    lost: bool
+
+
+@dataclass(frozen=True)
+class Evaluate:
+    """Score `adapter` on `parquet`; `like` gives the configuration around it."""
+
+    like: PhaseSpec
+    adapter: str | None
+    parquet: str
+    max_tokens: int
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """Answer to Evaluate."""
+
+    items: tuple[ItemOutcome, ...]
+    error: str | None
+
+
+@dataclass(frozen=True)
+class Logits:
+    """Ask the live policy for the logits of one token sequence."""
+
+    token_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class LogitsAnswer:
+    """Answer to Logits: one row per position, float32."""
+
+    rows: list[list[float]]

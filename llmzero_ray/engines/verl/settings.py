@@ -1,0 +1,65 @@
+"""What stays the same for a whole search: model, data, hardware, serving limits. Plain values, picklable, no VeRL."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerlSettings:
+    """Everything the VeRL engine fixes at its cold start."""
+
+    platform: Literal["cpu", "gpu"]
+    model_path: str
+    lora_rank: int
+    lora_alpha: int
+    target_modules: str | tuple[str, ...] = "all-linear"
+    train_parquet: str
+    val_parquet: str
+    reward_source: str
+    """Where VeRL loads the reward function from: `pkg://module` or a file."""
+    reward_name: str
+    max_prompt_length: int
+    """Tokens; longer prompts are an error, never truncated silently."""
+    max_response_length: int
+    """Upper bound of every phase's own cap, tokens: vLLM starts with room for it."""
+    eval_max_response_length: int
+    """Cap of validations and evaluations, the same for the whole search, tokens."""
+    n_gpus_per_node: int = 1
+    nnodes: int = 1
+    tensor_model_parallel_size: int = 1
+    max_num_seqs: int = 256
+    gpu_memory_utilization: float = 0.5
+    kv_cache_bytes: int = 64 * 2**20
+    """CPU only; on GPUs vLLM sizes its cache by `gpu_memory_utilization`."""
+    micro_batch_limit: int = 16
+    """Largest micro batch that an `auto` one becomes, sequences per GPU."""
+    agent_workers: int = 1
+    reward_workers: int = 1
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+    """Raw VeRL keys (a leading + adds one), fixed for the search; they win over everything but the phase."""
+    search: str
+    slot: int
+    placement_groups: tuple[str, ...]
+    """Hex ids, one per node."""
+    log_path: str
+    """File that receives what VeRL, vLLM and their Ray workers print."""
+    start_timeout_s: float = 900.0
+    stop_deadline_s: float = 300.0
+
+    @property
+    def n_gpus(self) -> int:
+        """GPUs of the whole slot."""
+        return self.n_gpus_per_node * self.nnodes
+
+    @property
+    def max_model_len(self) -> int:
+        """Prompt plus response, tokens."""
+        return self.max_prompt_length + max(self.max_response_length, self.eval_max_response_length)
+
+    @property
+    def namespace(self) -> str:
+        """Unique on the cluster: names, sockets and queues of this slot live in it."""
+        return f"llmzero-{self.search}-slot{self.slot}"

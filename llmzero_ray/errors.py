@@ -1,0 +1,87 @@
+"""Every error this project raises on purpose, as one tree.
+
+A message says what failed, what was given, what is allowed and what to do. Each class takes exactly one
+message, so that it survives pickling between Ray processes; the command line prints that message and the exit
+code of the class, never a traceback.
+
+To add one: subclass the nearest relative (and the standard class a caller would expect), keep the one-argument
+constructor, and give it an `exit_code` only when scripts must tell it apart.
+"""
+
+
+class LlmzeroError(Exception):
+    """Root of the tree; `exit_code` is what a command ends with when this reaches the user."""
+
+    exit_code = 1
+
+
+class ConfigError(LlmzeroError, ValueError):
+    """A configuration file, override or argument is wrong."""
+
+    exit_code = 2
+
+
+class HistoryError(LlmzeroError, ValueError):
+    """A history file given to `explain` contradicts itself or the rules."""
+
+    exit_code = 2
+
+
+class TaskError(LlmzeroError, ValueError):
+    """Task data, reward or model directory is missing or malformed."""
+
+    exit_code = 2
+
+
+class HyperparameterError(LlmzeroError, ValueError):
+    """A hyper-parameter is unknown, out of bounds, forbidden or breaks a coupling."""
+
+    exit_code = 2
+
+
+class ProposalError(LlmzeroError, ValueError):
+    """A proposal cannot become a phase; sent back to the proposer with this message."""
+
+
+class SearchError(LlmzeroError, RuntimeError):
+    """The search was driven against its rules (finishing an unknown node, ...): a bug of the caller."""
+
+
+class JournalError(LlmzeroError, RuntimeError):
+    """The journal cannot be read or written; nothing may go on without it."""
+
+    exit_code = 3
+
+
+class StorageError(LlmzeroError, OSError):
+    """The storage of a search is not writable, full or holds something else."""
+
+    exit_code = 3
+
+
+class CapacityError(LlmzeroError, RuntimeError):
+    """The cluster cannot give what a slot asks for."""
+
+    exit_code = 4
+
+
+class EngineError(LlmzeroError, RuntimeError):
+    """The engine cannot start or go on; not a failed phase."""
+
+    exit_code = 5
+
+
+class EngineVersionError(EngineError):
+    """The installed VeRL (or vLLM) is not the one this engine was written against."""
+
+
+class EngineLostError(EngineError):
+    """A process or node of the engine went away: infrastructure. The engine starts cold when used again."""
+
+
+class PhaseError(LlmzeroError, RuntimeError):
+    """A phase failed; becomes a `PhaseFailure` at the runner's border."""
+
+
+class EffectiveConfigError(PhaseError):
+    """What a phase trains with is not what it was asked to train with."""

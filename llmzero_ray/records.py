@@ -1,0 +1,297 @@
+"""Frozen values that cross borders: between the pure core, the actors, the engine and the disk.
+
+Every record is a keyword-only frozen dataclass of JSON values, tuples and other records. `to_json` gives plain JSON data
+with the class name under `"type"`; `from_json` gives the same record back and refuses unknown fields. Steps count inside the
+phase from 0 unless the name says `global`.
+
+Not here: the search tree (search/), the configuration (config.py), or how any of this is stored (journal.py, storage.py).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Literal, TypeAlias, TypeVar
+
+from llmzero_ray.errors import JournalError
+
+HyperparameterValue: TypeAlias = bool | int | float | str | None | tuple[float, ...]
+Hyperparameters: TypeAlias = Mapping[str, HyperparameterValue]
+"""VeRL's own dotted config key -> value: what one phase trains with, complete, not a difference."""
+
+NodeKind: TypeAlias = Literal["root", "evolve", "debug", "scratch"]
+PhaseStatus: TypeAlias = Literal["completed", "early_stopped", "failed"]
+FailureClass: TypeAlias = Literal["oom", "nan", "config", "mismatch", "engine", "timeout", "resource"]
+"""`oom` out of memory · `nan` a loss, gradient or reward was not finite · `config` VeRL refused the configuration ·
+`mismatch` effective differs from asked · `engine` any other exception of VeRL or vLLM · `timeout` did not stop in
+time · `resource` process or node lost twice from the same point."""
+
+
+# --- phases ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResumeFrom:
+    """A checkpoint: `step` of `node`, counted inside that node's phase."""
+
+    node: int
+    step: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class PhaseSpec:
+    """One validated phase: everything an engine needs to train it, and nothing to decide."""
+
+    search: str
+    node: int
+    kind: NodeKind
+    parent: int | None
+    """Node it was created from (None for the root)."""
+    resume_from: ResumeFrom | None
+    """None = from the base model with a fresh adapter."""
+    adapter: str | None
+    """Directory of the PEFT adapter of `resume_from`; None with it."""
+    base_step: int
+    """Global step of the resume point; global step = base_step + step."""
+    n_steps: int
+    """Training steps of this phase."""
+    hyperparameters: Hyperparameters
+    seed: int
+    save_freq: int
+    """Steps between adapters kept in any case (new bests and the last step are always saved)."""
+    test_freq: int
+    """Steps between validations."""
+    node_dir: str
+    """Absolute directory for this node's files."""
+    checkpoint_dir: str
+    """Absolute directory that receives step_NNNNNN/ adapters."""
+    attempt: int = 0
+    """Counts repeats after lost hardware."""
+    max_wall_s: float | None = None
+    """The phase ends (as completed) at the next step boundary after this many seconds of training."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ItemOutcome:
+    """One row of a data set, answered once by a policy."""
+
+    index: int
+    data_source: str
+    score: float
+    acc: float
+    response: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MetricPoint:
+    """What one training step (or the validation at step 0) reported, under VeRL's names."""
+
+    node: int
+    attempt: int
+    step: int
+    global_step: int
+    wall_s: float
+    """Seconds since the phase began to train."""
+    metrics: Mapping[str, float]
+    val_score: float | None = None
+    """Mean accuracy over the validation rows, when this step validated. At step 0 a continuity check, no score."""
+    items: tuple[ItemOutcome, ...] = ()
+    """Per-item validation outcomes; stripped once they are on disk."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkpoint:
+    """A saved PEFT adapter: `step` inside the phase, directory, and the validation score there if measured."""
+
+    step: int
+    path: str
+    val_score: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PhaseResult:
+    """A phase that came to an end by itself, by a verdict, a cap or a user."""
+
+    node: int
+    status: Literal["completed", "early_stopped"]
+    stop_reason: str
+    """`n_steps`, `verdict: …`, `max_hours`, `budget: …` or `user`."""
+    steps_done: int
+    best_score: float | None
+    """Best validation score over the steps executed in this phase (never step 0)."""
+    best_step: int | None
+    start_score: float | None
+    """The continuity check: validation at step 0."""
+    final_score: float | None
+    checkpoints: tuple[Checkpoint, ...]
+    wall_s: float
+    """Seconds from the start of the phase's set-up to its end."""
+    train_wall_s: float
+    """Of these, seconds from the first training step's begin to the end."""
+    gpu_hours: float
+    warm: bool
+    """Whether the engine's processes were re-used."""
+    cold_reason: str | None = None
+    """What forced a cold start (a key, `first phase`, `engine lost`)."""
+    setup_s: float = 0.0
+    """Seconds from the request until the phase could have taken its first step; the validation at step 0 not counted."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PhaseFailure:
+    """A phase that failed: data for the search and for the error analyzer."""
+
+    node: int
+    failure_class: FailureClass
+    cause: str
+    """One line."""
+    log_tail: str
+    steps_done: int = 0
+    best_score: float | None = None
+    best_step: int | None = None
+    start_score: float | None = None
+    checkpoints: tuple[Checkpoint, ...] = ()
+    wall_s: float = 0.0
+    gpu_hours: float = 0.0
+    warm: bool = False
+    cold_reason: str | None = None
+
+
+# --- decisions of agents and rules ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class StopDecision:
+    """STOP or CONTINUE, always with its reason; `rule` names who said it (a rule's name or `early_stopper`)."""
+
+    stop: bool
+    reason: str
+    rule: str
+    hard: bool = False
+    """True: carried out even while the coordinator is away (non-finite metrics)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """One hyper-parameter changed by a proposal, with the causal reason."""
+
+    key: str
+    old: HyperparameterValue
+    new: HyperparameterValue
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Diagnosis:
+    """What an agent says of a run's dynamics."""
+
+    state: Literal["healthy", "slow", "plateau", "collapsing", "truncated", "inactive", "failed", "unknown"]
+    summary: str
+    """A sentence or three for people."""
+    evidence: tuple[str, ...] = ()
+    """One fact per entry, with numbers: `actor/kl_loss 0.02 -> 0.31 (x15) over steps 8-20`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Proposal:
+    """What an agent wants to train next; not validated yet."""
+
+    diagnosis: Diagnosis
+    changes: tuple[Change, ...]
+    resume_from: ResumeFrom | None
+    """None = from the base model."""
+    n_steps: int
+    total_epochs: int | None
+    """Cumulative over global steps, as the paper counts; for people, `n_steps` is what trains."""
+    rationale: str
+    """Why these changes go together, and the epoch arithmetic."""
+    agent: str = "expert"
+
+
+# --- events: what happened. Durable before acted on -----------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Event:
+    """Base of all events. `source`, `attempt`, `sequence` identify a delivery: a repeat is dropped."""
+
+    source: str = "coordinator"
+    attempt: int = 0
+    sequence: int = 0
+    time: float = 0.0
+    """Unix seconds when it was written; for people and budgets, read by no rule."""
+
+
+R = TypeVar("R")
+
+
+@cache
+def _registry() -> dict[str, type]:
+    """All record classes by name, those of other modules included (they subclass or are registered)."""
+    found: dict[str, type] = {}
+    todo: list[type] = [Event, *_EXTRA]
+    while todo:
+        cls = todo.pop()
+        found[cls.__name__] = cls
+        todo.extend(cls.__subclasses__())
+    for value in list(globals().values()):
+        if isinstance(value, type) and dataclasses.is_dataclass(value):
+            found[value.__name__] = value
+    return found
+
+
+_EXTRA: list[type] = []
+
+
+def register_record(cls: type[R]) -> type[R]:
+    """Class decorator: make a record of another module readable by `from_json`."""
+    _EXTRA.append(cls)
+    _registry.cache_clear()
+    return cls
+
+
+def to_json(record: Any) -> Any:
+    """Plain JSON data of a record (nested records carry their type), mappings and sequences alike."""
+    if dataclasses.is_dataclass(record) and not isinstance(record, type):
+        body = {f.name: to_json(getattr(record, f.name)) for f in dataclasses.fields(record)}
+        return {"type": type(record).__name__, **body}
+    if isinstance(record, Mapping):
+        return {str(k): to_json(v) for k, v in record.items()}
+    if isinstance(record, list | tuple):
+        return [to_json(v) for v in record]
+    return record
+
+
+def from_json(data: Any) -> Any:
+    """The record that `to_json` wrote; sequences come back as tuples.
+
+    Raises:
+        JournalError: the type is unknown, or its fields are not those of this version.
+    """
+    if isinstance(data, list | tuple):
+        return tuple(from_json(v) for v in data)
+    if not isinstance(data, Mapping):
+        return data
+    if "type" not in data:
+        return {k: from_json(v) for k, v in data.items()}
+    name = data["type"]
+    cls = _registry().get(name)
+    if cls is None:
+        raise JournalError(f"record type {name!r} is unknown to this version; known: {', '.join(sorted(_registry()))}")
+    known = {f.name for f in dataclasses.fields(cls)}
+    extra = set(data) - known - {"type"}
+    if extra:
+        raise JournalError(f"record {name} has unknown fields {sorted(extra)}; known: {sorted(known)}")
+    try:
+        return cls(**{k: from_json(v) for k, v in data.items() if k != "type"})
+    except TypeError as error:
+        raise JournalError(f"record {name} is incomplete: {error}") from error
+
+
+@dataclass(frozen=True, kw_only=True)
+class Command:
+    """Base of all commands: what the core wants done. `id` makes a repeat after a replay harmless."""
+
+    id: str

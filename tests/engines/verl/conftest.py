@@ -1,0 +1,103 @@
+"""One warm VeRL for all tests of this folder: real trainer, real vLLM, a tiny model on the CPU."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from llmzero_ray.engines.verl.settings import VerlSettings
+from llmzero_ray.records import MetricPoint, PhaseSpec
+from llmzero_ray.tasks.prepare import prepare
+
+ACTOR = "actor_rollout_ref.actor"
+ROLLOUT = "actor_rollout_ref.rollout"
+
+BASE: dict[str, Any] = {
+    f"{ACTOR}.optim.lr": 3e-3,
+    f"{ACTOR}.optim.weight_decay": 0.01,
+    f"{ACTOR}.optim.betas": (0.9, 0.999),
+    f"{ACTOR}.optim.clip_grad": 1.0,
+    f"{ACTOR}.use_kl_loss": True,
+    f"{ACTOR}.kl_loss_coef": 1e-3,
+    f"{ACTOR}.entropy_coeff": 0.0,
+    f"{ACTOR}.clip_ratio": 0.2,
+    f"{ACTOR}.clip_ratio_low": 0.2,
+    f"{ACTOR}.clip_ratio_high": 0.28,
+    f"{ACTOR}.ppo_mini_batch_size": 8,
+    f"{ACTOR}.ppo_micro_batch_size_per_gpu": 32,
+    f"{ROLLOUT}.temperature": 1.0,
+    f"{ROLLOUT}.n": 4,
+    "data.train_batch_size": 8,
+    "data.max_response_length": 4,
+}
+COLD_KEYS = {f"{ROLLOUT}.max_num_seqs"}
+
+
+@dataclasses.dataclass
+class Lab:
+    """A warm engine and what is needed to ask it for phases."""
+
+    engine: Any
+    settings: VerlSettings
+    task: Any
+    root: Path
+    _count: int = 0
+
+    def spec(self, n_steps: int = 3, adapter: str | None = None, seed: int = 1, **changes: Any) -> PhaseSpec:
+        """A phase below `root`; `changes` are hyper-parameters with __ for dots."""
+        self._count += 1
+        node = self._count
+        asked = {**BASE, **{k.replace("__", "."): v for k, v in changes.items()}}
+        return PhaseSpec(
+            search="lab", node=node, kind="root", parent=None, resume_from=None, adapter=adapter, base_step=0, n_steps=n_steps,
+            hyperparameters=asked, seed=seed, save_freq=n_steps, test_freq=n_steps,
+            node_dir=str(self.root / "nodes" / f"{node:04d}"), checkpoint_dir=str(self.root / "checkpoints" / f"{node:04d}"),
+        )
+
+    def run(self, spec: PhaseSpec, each: Callable[[MetricPoint], None] = lambda _: None, **kwargs: Any) -> tuple[Any, list[MetricPoint]]:
+        """(outcome, points) of one phase."""
+        points: list[MetricPoint] = []
+
+        def on_metric(point: MetricPoint) -> None:
+            points.append(point)
+            each(point)
+
+        return self.engine.run(spec, on_metric, **kwargs), points
+
+
+@pytest.fixture(scope="session")
+def ray_group() -> Iterator[Any]:
+    """A private local Ray with one reserved bundle."""
+    import ray
+
+    ray.init(address="local", num_cpus=16, num_gpus=1, include_dashboard=False, object_store_memory=300_000_000, log_to_driver=False)
+    group = ray.util.placement_group([{"CPU": 3, "GPU": 1}], strategy="STRICT_PACK")
+    ray.get(group.ready(), timeout=60)
+    yield group
+    ray.shutdown()
+
+
+@pytest.fixture(scope="session")
+def lab(ray_group: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    """The warm engine, shared; its model folder is a copy that a test may hide."""
+    from llmzero_ray.engines.verl.engine import VerlEngine
+
+    root = tmp_path_factory.mktemp("verl")
+    task = prepare(dir=str(root / "task"), family="echo", n_train=256, n_val=64, n_test=64, seed=1)
+    model = root / "model"
+    shutil.copytree(str(task.model_path), model)
+    settings = VerlSettings(
+        platform="cpu", model_path=str(model), lora_rank=8, lora_alpha=16, train_parquet=task.train, val_parquet=task.val,
+        reward_source=f"pkg://{task.reward_module}", reward_name=task.reward_name, max_prompt_length=32, max_response_length=16,
+        eval_max_response_length=4, search="lab", slot=0, placement_groups=(ray_group.id.hex(),),
+        log_path=str(root / "engine.log"), stop_deadline_s=60.0,
+    )
+    found = Lab(engine=None, settings=settings, task=task, root=root)
+    found.engine = VerlEngine(settings, task.n_train, found.spec(), lambda key: key not in COLD_KEYS)
+    yield found
+    found.engine.close()

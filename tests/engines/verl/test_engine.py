@@ -1,0 +1,292 @@
+"""Real VeRL phases: what streams out, what is saved, what a warm start keeps, what the read-back sees."""
+
+from __future__ import annotations
+
+import json
+import math
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from llmzero_ray.records import MetricPoint, PhaseFailure, PhaseResult
+from tests.engines.verl.conftest import ACTOR, ROLLOUT, Lab
+
+pytestmark = pytest.mark.verl
+
+LR = f"{ACTOR}.optim.lr".replace(".", "__")
+N = f"{ROLLOUT}.n".replace(".", "__")
+TEMPERATURE = f"{ROLLOUT}.temperature".replace(".", "__")
+CAP = "data__max_response_length"
+TIMING = ("timing", "perf/", "global_seqlen/")
+
+
+@pytest.fixture(scope="session")
+def first(lab: Lab) -> tuple[PhaseResult, list[MetricPoint]]:
+    """The first phase: from the base model, 4 steps, validated at 2 and 4."""
+    import dataclasses
+
+    spec = dataclasses.replace(lab.spec(n_steps=4), test_freq=2, save_freq=4)
+    outcome, points = lab.run(spec)
+    assert isinstance(outcome, PhaseResult), outcome
+    return outcome, points
+
+
+def test_first_phase_is_cold_and_streams_every_step_under_verls_names(lab: Lab, first: Any) -> None:
+    outcome, points = first
+    assert (outcome.warm, outcome.cold_reason, outcome.steps_done) == (False, "first phase", 4)
+    assert [p.step for p in points] == [0, 1, 2, 3, 4]
+    for key in ("critic/score/mean", "actor/kl_loss", "actor/entropy", "actor/grad_norm", "response_length/mean", "timing_s/step"):
+        assert all(key in p.metrics for p in points[1:]), key
+    assert points[1].metrics["actor/lr"] == pytest.approx(3e-3)
+
+
+def test_validations_carry_one_outcome_per_row_and_step_zero_is_no_score(lab: Lab, first: Any) -> None:
+    outcome, points = first
+    validated = [p for p in points if p.val_score is not None]
+    assert [p.step for p in validated] == [0, 2, 4]
+    for point in validated:
+        assert [i.index for i in point.items] == list(range(64))
+        assert point.val_score == pytest.approx(sum(i.acc for i in point.items) / 64)
+        assert {i.data_source for i in point.items} == {"echo"}
+    assert outcome.start_score == points[0].val_score
+    assert outcome.best_step in (2, 4) and outcome.best_score == max(p.val_score for p in validated[1:])
+
+
+def test_checkpoints_are_complete_peft_adapters_at_save_freq_and_new_bests(lab: Lab, first: Any) -> None:
+    outcome, _ = first
+    assert outcome.best_step in {c.step for c in outcome.checkpoints} and 4 in {c.step for c in outcome.checkpoints}
+    for checkpoint in outcome.checkpoints:
+        files = {p.name for p in Path(checkpoint.path).iterdir()}
+        assert files == {"adapter_model.safetensors", "adapter_config.json", "manifest.json"}
+
+
+def test_the_same_phase_again_warm_gives_the_same_numbers(lab: Lab, first: Any) -> None:
+    import dataclasses
+
+    outcome, points = lab.run(dataclasses.replace(lab.spec(n_steps=4), test_freq=2, save_freq=4))
+    assert outcome.warm and outcome.cold_reason is None
+    assert_same_metrics(first[1], points)
+    assert [[i.response for i in p.items] for p in points] == [[i.response for i in p.items] for p in first[1]]
+
+
+def test_a_child_begins_where_its_parent_was(lab: Lab, first: Any) -> None:
+    parent, parent_points = first
+    saved = {c.step: c.path for c in parent.checkpoints}
+    at_save = next(p for p in parent_points if p.step == 4)
+    _, points = lab.run(lab.spec(n_steps=1, adapter=saved[4], seed=2))
+    assert [i.response for i in points[0].items] == [i.response for i in at_save.items]
+
+
+def test_peft_loads_a_checkpoint_to_the_logits_of_the_trained_policy(lab: Lab) -> None:
+    import torch
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    outcome, _ = lab.run(lab.spec(n_steps=3, seed=3))
+    assert isinstance(outcome, PhaseResult)
+    path = {c.step: c.path for c in outcome.checkpoints}[3]
+    tokenizer = AutoTokenizer.from_pretrained(lab.settings.model_path)
+    ids = tuple(tokenizer("say 7", add_special_tokens=False)["input_ids"])
+    base = AutoModelForCausalLM.from_pretrained(lab.settings.model_path, dtype=torch.float32)
+    with torch.no_grad():
+        untrained = base(torch.tensor([ids])).logits[0]
+        loaded = PeftModel.from_pretrained(base, path)(torch.tensor([ids])).logits[0]
+    live = torch.tensor(lab.engine.logits(ids))
+    assert (loaded - live).abs().max() < 1e-4
+    assert (loaded - untrained).abs().max() > 1e-2  # the adapter does something
+
+
+def test_vllm_serves_a_checkpoint_over_http(lab: Lab, first: Any) -> None:
+    path = first[0].checkpoints[-1].path
+    scored = lab.engine.evaluate(path, lab.task.val, 4)
+    post(lab, "/v1/load_lora_adapter", {"lora_name": "candidate", "lora_path": path})
+    question = first_prompt(lab.task.val)
+    body = {"model": "candidate", "messages": question, "max_tokens": 4, "temperature": 0}
+    answer = json.loads(post(lab, "/v1/chat/completions", body))["choices"][0]["message"]["content"]
+    post(lab, "/v1/unload_lora_adapter", {"lora_name": "candidate"})
+    assert answer.strip() == scored[0].response.strip()
+
+
+def test_evaluate_scores_base_model_and_adapters_on_any_split(lab: Lab, first: Any) -> None:
+    base = lab.engine.evaluate(None, lab.task.test, 4)
+    assert [i.index for i in base] == list(range(64))
+    assert sum(i.acc for i in lab.engine.evaluate(None, lab.task.val, 4)) / 64 == first[0].start_score
+    best = next(c for c in first[0].checkpoints if c.step == first[0].best_step)
+    again = lab.engine.evaluate(best.path, lab.task.val, 4)
+    assert sum(i.acc for i in again) / 64 == first[0].best_score
+
+
+def test_stop_ends_at_the_next_step_boundary_with_a_checkpoint_and_the_result(lab: Lab) -> None:
+    def stop_at_two(point: MetricPoint) -> None:
+        if point.step == 2:
+            lab.engine.stop("verdict v1: no hope")
+
+    outcome, points = lab.run(lab.spec(n_steps=50), each=stop_at_two)
+    assert isinstance(outcome, PhaseResult)
+    assert (outcome.status, outcome.stop_reason) == ("early_stopped", "verdict v1: no hope")
+    assert outcome.steps_done == points[-1].step <= 4
+    assert outcome.checkpoints[-1].step == outcome.steps_done
+
+
+def test_a_stop_that_is_no_verdict_leaves_a_completed_phase(lab: Lab) -> None:
+    outcome, _ = lab.run(lab.spec(n_steps=50), each=lambda p: lab.engine.stop("user") if p.step == 1 else None)
+    assert isinstance(outcome, PhaseResult) and (outcome.status, outcome.stop_reason) == ("completed", "user")
+
+
+def test_the_wall_clock_cap_of_a_phase_completes_it(lab: Lab) -> None:
+    import dataclasses
+
+    outcome, _ = lab.run(dataclasses.replace(lab.spec(n_steps=50), max_wall_s=0.5))
+    assert isinstance(outcome, PhaseResult)
+    assert (outcome.status, outcome.stop_reason) == ("completed", "max_hours") and outcome.steps_done < 50
+
+
+@pytest.mark.parametrize(
+    ("skipped", "changes", "named"),
+    [
+        ("optimizer", {LR: 1e-4}, "optim.lr asked 0.0001"),
+        ("optimizer", {f"{ACTOR}.optim.weight_decay".replace(".", "__"): 0.3}, "weight_decay asked 0.3"),
+        ("optimizer", {f"{ACTOR}.optim.betas".replace(".", "__"): (0.8, 0.9)}, "betas asked (0.8, 0.9)"),
+        ("optimizer", {f"{ACTOR}.optim.clip_grad".replace(".", "__"): 0.25}, "clip_grad asked 0.25"),
+        ("loss", {f"{ACTOR}.kl_loss_coef".replace(".", "__"): 0.02}, "kl_loss_coef asked 0.02"),
+        ("loss", {f"{ACTOR}.clip_ratio_high".replace(".", "__"): 0.4}, "clip_ratio_high asked 0.4"),
+        ("micro_batch", {f"{ACTOR}.ppo_micro_batch_size_per_gpu".replace(".", "__"): 16}, "micro_batch_size_per_gpu asked 16"),
+        ("batch", {"data__train_batch_size": 16, f"{ACTOR}.ppo_mini_batch_size".replace(".", "__"): 16}, "train_batch_size asked 16"),
+        ("sampling", {TEMPERATURE: 0.7}, "temperature asked 0.7"),
+        ("sampling", {N: 8}, "rollout.n asked 8"),
+        ("sampling", {CAP: 7}, "max_response_length asked 7"),
+        ("kl_in_reward", {"algorithm__use_kl_in_reward": True, "algorithm__kl_ctrl__kl_coef": 0.05}, "kl_coef asked 0.05"),
+    ],
+)
+def test_the_read_back_sees_a_swap_that_did_not_happen(lab: Lab, skipped: str, changes: dict[str, Any], named: str) -> None:
+    if skipped == "kl_in_reward":  # a controller must exist before it can be left stale
+        before = {"algorithm__use_kl_in_reward": True, "algorithm__kl_ctrl__kl_coef": 0.01}
+        assert isinstance(lab.run(lab.spec(n_steps=1, **before))[0], PhaseResult)
+    else:
+        assert isinstance(lab.run(lab.spec(n_steps=1))[0], PhaseResult)
+    outcome, _ = lab.run(lab.spec(n_steps=1, **changes), skip=(skipped,))
+    assert isinstance(outcome, PhaseFailure) and outcome.failure_class == "mismatch"
+    assert named in outcome.cause
+    healthy, _ = lab.run(lab.spec(n_steps=1, **changes))
+    assert isinstance(healthy, PhaseResult) and healthy.warm
+
+
+@pytest.mark.parametrize(("skipped", "named"), [("adapter", "adapter asked"), ("weights", "vLLM's policy differs")])
+def test_the_read_back_sees_a_policy_that_was_not_exchanged(lab: Lab, skipped: str, named: str) -> None:
+    trained, _ = lab.run(lab.spec(n_steps=12, **{LR: 2e-2}))
+    assert isinstance(trained, PhaseResult)
+    outcome, _ = lab.run(lab.spec(n_steps=2, seed=5), skip=(skipped,))
+    assert isinstance(outcome, PhaseFailure) and outcome.failure_class == "mismatch", outcome
+    assert named in outcome.cause
+
+
+def test_a_warm_phase_with_a_raised_cap_generates_past_the_old_one(lab: Lab) -> None:
+    hot = {TEMPERATURE: 2.0}  # rambles, so that answers reach any cap
+    _, short = lab.run(lab.spec(n_steps=1, **hot, **{CAP: 4}))
+    outcome, longer = lab.run(lab.spec(n_steps=1, **hot, **{CAP: 14}))
+    assert outcome.warm
+    assert short[-1].metrics["response_length/max"] == 4
+    assert 4 < longer[-1].metrics["response_length/max"] <= 14
+
+
+def test_warm_phases_start_although_the_base_model_cannot_be_read(lab: Lab, first: Any) -> None:
+    model = Path(lab.settings.model_path)
+    hidden = model.with_name("hidden")
+    model.rename(hidden)
+    try:
+        fresh, _ = lab.run(lab.spec(n_steps=1))
+        resumed, _ = lab.run(lab.spec(n_steps=1, adapter=first[0].checkpoints[-1].path))
+    finally:
+        hidden.rename(model)
+    assert isinstance(fresh, PhaseResult) and fresh.warm
+    assert isinstance(resumed, PhaseResult) and resumed.warm
+
+
+def test_a_phase_that_turns_non_finite_fails_as_nan_and_the_engine_stays_warm(lab: Lab) -> None:
+    outcome, points = lab.run(lab.spec(n_steps=6, **{LR: 1e30}))
+    assert isinstance(outcome, PhaseFailure) and outcome.failure_class == "nan", outcome
+    assert "step" in outcome.cause and points
+    after, _ = lab.run(lab.spec(n_steps=1))
+    assert isinstance(after, PhaseResult) and after.warm
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({f"{ACTOR}.optim.learning_rate".replace(".", "__"): 1e-3}, "learning_rate"),
+        ({f"{ACTOR}.ppo_mini_batch_size".replace(".", "__"): 16}, "ppo_mini_batch_size"),
+    ],
+)
+def test_a_configuration_verl_refuses_fails_before_anything_changes(lab: Lab, changes: dict[str, Any], named: str) -> None:
+    outcome, points = lab.run(lab.spec(n_steps=1, **changes))
+    assert isinstance(outcome, PhaseFailure) and outcome.failure_class == "config"
+    assert named in outcome.cause and not points
+    after, _ = lab.run(lab.spec(n_steps=1))
+    assert isinstance(after, PhaseResult) and after.warm
+
+
+def test_an_adapter_of_another_rank_is_refused_by_name(lab: Lab, tmp_path: Path, first: Any) -> None:
+    import torch
+    from safetensors.torch import load_file, save_file
+
+    source = Path(first[0].checkpoints[-1].path)
+    tensors = load_file(source / "adapter_model.safetensors")
+    save_file({k: torch.cat([v, v], dim=0 if "lora_A" in k else 1) for k, v in tensors.items()}, tmp_path / "adapter_model.safetensors")
+    outcome, _ = lab.run(lab.spec(n_steps=1, adapter=str(tmp_path)))
+    assert isinstance(outcome, PhaseFailure)
+    assert "LoRA rank" in outcome.cause
+
+
+@pytest.mark.slow
+def test_a_lost_host_is_infrastructure_and_a_cold_repeat_gives_the_same_numbers(lab: Lab, first: Any) -> None:
+    import dataclasses
+
+    from llmzero_ray.errors import EngineLostError
+
+    def kill(point: MetricPoint) -> None:
+        if point.step == 1:
+            lab.engine._child.kill()
+
+    with pytest.raises(EngineLostError, match="host process ended"):
+        lab.run(lab.spec(n_steps=50), each=kill)
+    outcome, points = lab.run(dataclasses.replace(lab.spec(n_steps=4), test_freq=2, save_freq=4))
+    assert isinstance(outcome, PhaseResult) and not outcome.warm
+    assert_same_metrics(first[1], points)
+
+
+@pytest.mark.slow
+def test_a_cold_key_forces_a_restart_and_is_named(lab: Lab) -> None:
+    key = f"{ROLLOUT}.max_num_seqs"
+    outcome, _ = lab.run(lab.spec(n_steps=1, **{key.replace(".", "__"): 64}))
+    assert isinstance(outcome, PhaseResult)
+    assert (outcome.warm, outcome.cold_reason) == (False, f"{key} changed")
+
+
+def assert_same_metrics(one: list[MetricPoint], other: list[MetricPoint]) -> None:
+    """Bit-equal in everything but time and memory."""
+    assert [p.step for p in one] == [p.step for p in other]
+    for a, b in zip(one, other, strict=True):
+        assert a.metrics.keys() == b.metrics.keys()
+        different = {
+            k: (v, b.metrics[k])
+            for k, v in a.metrics.items()
+            if not k.startswith(TIMING) and "perf/" not in k and v != b.metrics[k] and not (math.isnan(v) and math.isnan(b.metrics[k]))
+        }
+        assert not different, f"step {a.step}: {different}"
+
+
+def post(lab: Lab, path: str, body: dict[str, Any]) -> bytes:
+    request = urllib.request.Request(
+        f"http://{lab.engine.servers[0]}{path}", data=json.dumps(body).encode(), headers={"content-type": "application/json"}
+    )
+    with urllib.request.urlopen(request, timeout=60) as reply:
+        content: bytes = reply.read()
+    return content
+
+
+def first_prompt(parquet: str) -> Any:
+    import pyarrow.parquet as pq
+
+    return pq.read_table(parquet).to_pylist()[0]["prompt"]
