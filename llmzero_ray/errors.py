@@ -4,8 +4,8 @@ A message says what failed, what was given, what is allowed and what to do. Each
 message, so that it survives pickling between Ray processes; the command line prints that message and the exit
 code of the class, never a traceback.
 
-To add one: subclass the nearest relative (and the standard class a caller would expect), keep the one-argument
-constructor, and give it an `exit_code` only when scripts must tell it apart.
+To add one: subclass the nearest relative (and the standard class a caller would expect), keep the
+one-argument constructor, and give it an `exit_code` only when scripts must tell it apart.
 """
 
 

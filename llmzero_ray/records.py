@@ -1,10 +1,12 @@
 """Frozen values that cross borders: between the pure core, the actors, the engine and the disk.
 
-Every record is a keyword-only frozen dataclass of JSON values, tuples and other records. `to_json` gives plain JSON data
-with the class name under `"type"`; `from_json` gives the same record back and refuses unknown fields. Steps count inside the
-phase from 0 unless the name says `global`.
+Every record is a keyword-only frozen dataclass of JSON values, tuples and other records. `to_json` gives
+plain JSON data with the class name under `"type"`; `from_json` gives the same record back and refuses
+unknown fields. Steps
+count inside the phase from 0 unless the name says `global`.
 
-Not here: the search tree (search/), the configuration (config.py), or how any of this is stored (journal.py, storage.py).
+Not here: the search tree (search/), the configuration (config.py), or how any of this is stored (journal.py,
+storage.py).
 """
 
 from __future__ import annotations
@@ -24,12 +26,13 @@ Hyperparameters: TypeAlias = Mapping[str, HyperparameterValue]
 NodeKind: TypeAlias = Literal["root", "evolve", "debug", "scratch"]
 PhaseStatus: TypeAlias = Literal["completed", "early_stopped", "failed"]
 FailureClass: TypeAlias = Literal["oom", "nan", "config", "mismatch", "engine", "timeout", "resource"]
-"""`oom` out of memory · `nan` a loss, gradient or reward was not finite · `config` VeRL refused the configuration ·
-`mismatch` effective differs from asked · `engine` any other exception of VeRL or vLLM · `timeout` did not stop in
-time · `resource` process or node lost twice from the same point."""
+"""`oom` out of memory · `nan` a loss, gradient or reward was not finite · `config` VeRL refused the
+configuration · `mismatch` effective differs from asked · `engine` any other exception of VeRL or vLLM ·
+`timeout` did not
+stop in time · `resource` process or node lost twice from the same point."""
 
 
-# --- phases ---------------------------------------------------------------------------------------------------------
+# --- phases -----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,14 +99,16 @@ class MetricPoint:
     """Seconds since the phase began to train."""
     metrics: Mapping[str, float]
     val_score: float | None = None
-    """Mean accuracy over the validation rows, when this step validated. At step 0 a continuity check, no score."""
+    """Mean accuracy over the validation rows, when this step validated. At step 0 a continuity check, no
+    score."""
     items: tuple[ItemOutcome, ...] = ()
     """Per-item validation outcomes; stripped once they are on disk."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
-    """A saved PEFT adapter: `step` inside the phase, directory, and the validation score there if measured."""
+    """A saved PEFT adapter: `step` inside the phase, directory, and the validation score there if measured.
+    """
 
     step: int
     path: str
@@ -136,7 +141,8 @@ class PhaseResult:
     cold_reason: str | None = None
     """What forced a cold start (a key, `first phase`, `engine lost`)."""
     setup_s: float = 0.0
-    """Seconds from the request until the phase could have taken its first step; the validation at step 0 not counted."""
+    """Seconds from the request until the phase could have taken its first step; the validation at step 0 not
+    counted."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,12 +165,13 @@ class PhaseFailure:
     cold_reason: str | None = None
 
 
-# --- decisions of agents and rules ----------------------------------------------------------------------------------
+# --- decisions of agents and rules ------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
 class StopDecision:
-    """STOP or CONTINUE, always with its reason; `rule` names who said it (a rule's name or `early_stopper`)."""
+    """STOP or CONTINUE, always with its reason; `rule` names who said it (a rule's name or `early_stopper`).
+    """
 
     stop: bool
     reason: str
@@ -210,7 +217,7 @@ class Proposal:
     agent: str = "expert"
 
 
-# --- events: what happened. Durable before acted on -----------------------------------------------------------------
+# --- events: what happened. Durable before acted on -------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -279,7 +286,9 @@ def from_json(data: Any) -> Any:
     name = data["type"]
     cls = _registry().get(name)
     if cls is None:
-        raise JournalError(f"record type {name!r} is unknown to this version; known: {', '.join(sorted(_registry()))}")
+        raise JournalError(
+            f"record type {name!r} is unknown to this version; known: {', '.join(sorted(_registry()))}"
+        )
     known = {f.name for f in dataclasses.fields(cls)}
     extra = set(data) - known - {"type"}
     if extra:

@@ -1,6 +1,7 @@
 """What agents are asked and what they answer: one protocol for the offline expert and for LLM agents.
 
-Requests carry everything an agent may see, as values; agents read no file and no clock. Test results never appear here.
+Requests carry everything an agent may see, as values; agents read no file and no clock. Test results never
+appear here.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from llmzero_ray.records import (
 
 @dataclass(frozen=True, kw_only=True)
 class Curves:
-    """Per-step metrics of one phase. `steps` (inside the phase) and every series have the same length; None = not logged there."""
+    """Per-step metrics of one phase. `steps` (inside the phase) and every series have the same length; None =
+    not logged there."""
 
     steps: tuple[int, ...] = ()
     base_step: int = 0
@@ -127,24 +129,40 @@ class StopRequest:
 class Proposer(Protocol):
     """Diagnose, change, choose the checkpoint, compute the length."""
 
-    def propose(self, request: ProposalRequest) -> Proposal: ...
+    def propose(self, request: ProposalRequest) -> Proposal:
+        """The next phase below `request.on`."""
+        ...
 
 
 class ErrorAnalyzer(Protocol):
     """Explain a failure and propose the fixed phase."""
 
-    def analyze(self, request: ErrorRequest) -> Proposal: ...
+    def analyze(self, request: ErrorRequest) -> Proposal:
+        """The phase that repairs `request.failed`."""
+        ...
 
 
 class EarlyStopper(Protocol):
     """STOP only when the run cannot realistically beat the incumbent; CONTINUE when in doubt."""
 
-    def judge(self, request: StopRequest) -> StopDecision: ...
+    def judge(self, request: StopRequest) -> StopDecision:
+        """STOP or CONTINUE, with the reason."""
+        ...
 
 
 AgentName = Literal["proposer", "error_analyzer", "early_stopper"]
 
 __all__ = [
-    "AgentName", "Checkpoint", "Curves", "EarlyStopper", "ErrorAnalyzer", "ErrorRequest", "NodeView",
-    "OfferedCheckpoint", "ProposalRequest", "Proposer", "StopRequest", "TaskView",
+    "AgentName",
+    "Checkpoint",
+    "Curves",
+    "EarlyStopper",
+    "ErrorAnalyzer",
+    "ErrorRequest",
+    "NodeView",
+    "OfferedCheckpoint",
+    "ProposalRequest",
+    "Proposer",
+    "StopRequest",
+    "TaskView",
 ]

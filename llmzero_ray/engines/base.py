@@ -1,9 +1,10 @@
 """The protocol every engine speaks: train one phase, stop it, score a policy.
 
-An engine knows no actor, no journal and no tree. It is driven by one thread (`run`, `evaluate`, `close`); `stop` may come
-from any other thread at any time.
+An engine knows no actor, no journal and no tree. It is driven by one thread (`run`, `evaluate`, `close`);
+`stop` may come from any other thread at any time.
 
-Not here: deciding when to stop (stopping/), writing metrics (the runner does), restarting lost engines (the coordinator).
+Not here: deciding when to stop (stopping/), writing metrics (the runner does), restarting lost engines (the
+coordinator).
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ OnMetric: TypeAlias = Callable[[MetricPoint], None]
 class Slot:
     """Reserved hardware that trains one phase at a time.
 
-    One placement group per node of the slot, one bundle `{GPU: 1, CPU: k}` per GPU. `search` and `index` make every name,
-    socket and queue namespace of the slot unique on the cluster.
+    One placement group per node of the slot, one bundle `{GPU: 1, CPU: k}` per GPU. `search` and `index`
+    make every name, socket and queue namespace of the slot unique on the cluster.
     """
 
     search: str
@@ -44,9 +45,10 @@ class Engine(Protocol):
     def run(self, spec: PhaseSpec, on_metric: OnMetric) -> PhaseResult | PhaseFailure:
         """Train one phase to its end.
 
-        `on_metric` is called once per finished step, in order, on the engine's thread, and once for the validation at step 0;
-        a validation travels in the point of its step, with its per-item outcomes. A phase that fails is a returned
-        `PhaseFailure`, never an exception; the engine is usable again afterwards.
+        `on_metric` is called once per finished step, in order, on the engine's thread, and once for the
+        validation at step 0; a validation travels in the point of its step, with its per-item outcomes. A
+        phase that fails is a
+        returned `PhaseFailure`, never an exception; the engine is usable again afterwards.
 
         Raises:
             EngineError: the engine itself cannot start (wrong VeRL version, no capacity).
@@ -54,10 +56,11 @@ class Engine(Protocol):
         ...
 
     def stop(self, reason: str) -> None:
-        """Ask the running phase to end at the next step boundary, its last checkpoint written. Thread-safe, repeatable.
+        """Ask the running phase to end at the next step boundary, its last checkpoint written. Thread-safe,
+        repeatable.
 
-        `reason` becomes the result's `stop_reason`; one that starts with `verdict` makes it `early_stopped`. Without a running
-        phase nothing happens.
+        `reason` becomes the result's `stop_reason`; one that starts with `verdict` makes it `early_stopped`.
+        Without a running phase nothing happens.
         """
         ...
 

@@ -47,6 +47,8 @@ def load_factory(backend: str) -> Factory:
     except (ImportError, AttributeError) as error:
         raise ConfigError(f"engine.backend is {backend!r}, which cannot be loaded: {error}") from error
     if not callable(factory):
-        raise ConfigError(f"engine.backend is {backend!r}, which is a {type(factory).__name__}; must be callable")
+        raise ConfigError(
+            f"engine.backend is {backend!r}, which is a {type(factory).__name__}; must be callable"
+        )
     found: Factory = factory
     return found

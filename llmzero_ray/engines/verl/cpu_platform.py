@@ -1,7 +1,8 @@
 """VeRL platform for machines without an accelerator, offered through VeRL's own platform registry.
 
-Ray's GPU is a logical resource here: `ray start --num-gpus=N` works on a machine without any, so placement groups,
-accelerator ids and VeRL's capacity checks are the same code as on GPUs. Chosen only by VERL_PLATFORM=cpu.
+Ray's GPU is a logical resource here: `ray start --num-gpus=N` works on a machine without any, so placement
+groups, accelerator ids and VeRL's capacity checks are the same code as on GPUs. Chosen only by
+VERL_PLATFORM=cpu.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Asked against acting: does a phase train with its own hyper-parameters? Pure comparison of values read back.
+"""Asked against acting: does a phase train with its own hyper-parameters? Pure comparison of values read
+back.
 
 Not here: the reading itself (workers.py, trainer.py).
 """
@@ -15,11 +16,37 @@ from llmzero_ray.records import PhaseSpec
 _ACTOR = "actor_rollout_ref.actor"
 _ROLLOUT = "actor_rollout_ref.rollout"
 
+_PER_REQUEST = (
+    f"{_ROLLOUT}.temperature",
+    f"{_ROLLOUT}.top_p",
+    f"{_ROLLOUT}.top_k",
+    "data.max_response_length",
+)
+"""In the order of the server's record."""
+
 READ_AT_START = (
-    f"{_ACTOR}.optim.lr", f"{_ACTOR}.optim.weight_decay", f"{_ACTOR}.optim.betas", f"{_ACTOR}.optim.clip_grad",
-    f"{_ACTOR}.use_kl_loss", f"{_ACTOR}.kl_loss_coef", f"{_ACTOR}.kl_loss_type", f"{_ACTOR}.entropy_coeff",
-    f"{_ACTOR}.clip_ratio", f"{_ACTOR}.clip_ratio_low", f"{_ACTOR}.clip_ratio_high", f"{_ACTOR}.clip_ratio_c",
-    f"{_ACTOR}.ppo_micro_batch_size_per_gpu", "data.train_batch_size", "algorithm.norm_adv_by_std_in_grpo",
+    f"{_ACTOR}.optim.lr",
+    f"{_ACTOR}.optim.weight_decay",
+    f"{_ACTOR}.optim.betas",
+    f"{_ACTOR}.optim.clip_grad",
+    f"{_ACTOR}.use_kl_loss",
+    f"{_ACTOR}.kl_loss_coef",
+    f"{_ACTOR}.kl_loss_type",
+    f"{_ACTOR}.entropy_coeff",
+    f"{_ACTOR}.clip_ratio",
+    f"{_ACTOR}.clip_ratio_low",
+    f"{_ACTOR}.clip_ratio_high",
+    f"{_ACTOR}.clip_ratio_c",
+    f"{_ACTOR}.loss_agg_mode",
+    f"{_ACTOR}.ppo_epochs",
+    f"{_ACTOR}.ppo_mini_batch_size",
+    f"{_ACTOR}.optim.lr_scheduler_type",
+    f"{_ACTOR}.optim.lr_warmup_steps",
+    f"{_ACTOR}.optim.lr_warmup_steps_ratio",
+    f"{_ACTOR}.ppo_micro_batch_size_per_gpu",
+    f"{_ROLLOUT}.log_prob_micro_batch_size_per_gpu",
+    "data.train_batch_size",
+    "algorithm.norm_adv_by_std_in_grpo",
 )
 
 
@@ -36,33 +63,31 @@ def expected_at_start(spec: PhaseSpec) -> dict[str, Any]:
     }
 
 
-def expected_of_rollouts(spec: PhaseSpec, records: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], dict[str, Any]]:
+def expected_of_rollouts(
+    spec: PhaseSpec, records: Sequence[Mapping[str, Any]]
+) -> tuple[dict[str, Any], dict[str, Any]]:
     """(expected, seen) of the first batch of rollouts, as vLLM received it; one record per server."""
     asked = spec.hyperparameters
     batch, n = asked.get("data.train_batch_size"), asked.get(f"{_ROLLOUT}.n")
-    temperatures, caps = set(), set()
+    sampling: dict[str, set[Any]] = {key: set() for key in _PER_REQUEST}
     prompts: Counter[int] = Counter()
     for record in records:
-        for temperature, _top_p, _top_k, max_tokens, _count in record["params"]:
-            temperatures.add(temperature)
-            caps.add(max_tokens)
+        for *values, _count in record["params"]:
+            for key, value in zip(_PER_REQUEST, values, strict=True):
+                sampling[key].add(value)
         for digest, count in record["prompts"]:
             prompts[digest] += count
     requests = sum(prompts.values())
-    seen = {
-        f"{_ROLLOUT}.temperature": _single(temperatures),
-        "data.max_response_length": _single(caps),
-        "requests": requests,
-        "distinct seeds": sum(r["seeds"] for r in records),
-    }
-    expected: dict[str, Any] = {"distinct seeds": requests}
-    for key in (f"{_ROLLOUT}.temperature", "data.max_response_length"):
-        if key in asked:
-            expected[key] = asked[key]
+    seen = {key: _single(values) for key, values in sampling.items()}
+    seen |= {"requests": requests, "distinct seeds": sum(r["seeds"] for r in records)}
+    expected: dict[str, Any] = {key: asked[key] for key in _PER_REQUEST if key in asked}
+    expected["distinct seeds"] = requests
     if isinstance(batch, int) and isinstance(n, int):
         expected["requests"] = batch * n
         # A prompt may occur twice in a batch, so its requests are a multiple of n.
-        seen[f"{_ROLLOUT}.n"] = n if all(c % n == 0 for c in prompts.values()) else _single(set(prompts.values()))
+        seen[f"{_ROLLOUT}.n"] = (
+            n if all(c % n == 0 for c in prompts.values()) else _single(set(prompts.values()))
+        )
         expected[f"{_ROLLOUT}.n"] = n
     return expected, seen
 

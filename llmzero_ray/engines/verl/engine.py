@@ -1,9 +1,12 @@
-"""The VeRL engine as the rest of the project sees it. Imports no VeRL: it drives a child process (host.py) over a pipe.
+"""The VeRL engine as the rest of the project sees it. Imports no VeRL: it drives a child process (host.py)
+over a pipe.
 
-Warm or cold: a phase re-uses the child when only hot-settable keys differ from those the child was started with; otherwise, and
-after an error of VeRL's own, the child is ended and a new one started. The result says which key forced it.
+Warm or cold: a phase re-uses the child when only hot-settable keys differ from those the child was started
+with; otherwise, and after an error of VeRL's own, the child is ended and a new one started. The result says
+which key forced it.
 
-Not here: VeRL itself (host.py, trainer.py), which keys are hot (hyperparameters.py), retries (the coordinator).
+Not here: VeRL itself (host.py, trainer.py), which keys are hot (hyperparameters.py), retries (the
+coordinator).
 """
 
 from __future__ import annotations
@@ -52,7 +55,9 @@ _GONE_TIMEOUT_S = 60.0
 class VerlEngine:
     """One slot's VeRL; see `llmzero_ray.engines.base.Engine` for the protocol."""
 
-    def __init__(self, settings: VerlSettings, n_train: int, idle: PhaseSpec, is_hot: Callable[[str], bool]) -> None:
+    def __init__(
+        self, settings: VerlSettings, n_train: int, idle: PhaseSpec, is_hot: Callable[[str], bool]
+    ) -> None:
         """Nothing starts yet. `idle` is the configuration used to score policies before any phase has run."""
         self._settings, self._n_train, self._idle, self._is_hot = settings, n_train, idle, is_hot
         self._child: subprocess.Popen[bytes] | None = None
@@ -63,12 +68,16 @@ class VerlEngine:
         self.servers: tuple[str, ...] = ()
         self._broken: str | None = None
         self._running = False
+        self._run_id = 0
         self._stop_asked: tuple[float, str] | None = None
         self._lock = threading.Lock()
+        self._sending = threading.Lock()
 
-    # --- protocol -----------------------------------------------------------------------------------------------------
+    # --- protocol ------------------------------------------------------------------------------------------
 
-    def run(self, spec: PhaseSpec, on_metric: OnMetric, skip: tuple[str, ...] = ()) -> PhaseResult | PhaseFailure:
+    def run(
+        self, spec: PhaseSpec, on_metric: OnMetric, skip: tuple[str, ...] = ()
+    ) -> PhaseResult | PhaseFailure:
         """Train one phase; `skip` leaves named swaps out and exists for the tests of the read-back.
 
         Raises:
@@ -79,6 +88,7 @@ class VerlEngine:
         spec = self._resolved(spec)
         with self._lock:
             self._running, self._stop_asked = True, None
+            self._run_id += 1
         try:
             cold = self._cold_reason(spec)
             failure = self._start(spec) if cold is not None else None
@@ -107,8 +117,7 @@ class VerlEngine:
             self._stop_asked = (time.monotonic(), reason)
             pipe = self._pipe
         if pipe is not None:
-            with contextlib.suppress(OSError):
-                pipe.send(Stop(reason))
+            self._pass_stop_on(pipe, reason)
 
     def evaluate(self, adapter: str | None, parquet: str, max_tokens: int) -> tuple[ItemOutcome, ...]:
         """Greedy outcomes per row of `parquet`, in row order; `adapter` None scores the base model.
@@ -118,7 +127,9 @@ class VerlEngine:
         """
         room = self._settings.max_model_len - self._settings.max_prompt_length
         if max_tokens > room:
-            raise EngineError(f"evaluate: max_tokens is {max_tokens}; the engine serves answers of at most {room} tokens")
+            raise EngineError(
+                f"evaluate: max_tokens is {max_tokens}; the engine serves answers of at most {room} tokens"
+            )
         like = self._started_with or self._resolved(self._idle)
         if self._cold_reason(like) is not None and (failure := self._start(like)) is not None:
             raise EngineError(f"the engine could not start: {failure.cause}")
@@ -131,7 +142,8 @@ class VerlEngine:
         return items
 
     def logits(self, token_ids: tuple[int, ...]) -> list[list[float]]:
-        """Logits of the live policy per position of one sequence: shows that an adapter on disk is the policy in memory."""
+        """Logits of the live policy per position of one sequence: shows that an adapter on disk is the policy
+        in memory."""
         self._send(Logits(token_ids))
         answer: LogitsAnswer = self._receive(LogitsAnswer)
         return answer.rows
@@ -158,7 +170,7 @@ class VerlEngine:
         found = resolve(spec.hyperparameters, n_gpus=self._settings.n_gpus, micro_batch_limit=limit)
         return dataclasses.replace(spec, hyperparameters=found)
 
-    # --- warm or cold -------------------------------------------------------------------------------------------------
+    # --- warm or cold --------------------------------------------------------------------------------------
 
     def _cold_reason(self, spec: PhaseSpec) -> str | None:
         if self._started_with is None:
@@ -176,7 +188,9 @@ class VerlEngine:
         internals.check_versions(self._settings.platform)
         self.close()
         self._starts += 1
-        settings = dataclasses.replace(self._settings, search=f"{self._settings.search}-{os.getpid()}-{self._starts}")
+        settings = dataclasses.replace(
+            self._settings, search=f"{self._settings.search}-{os.getpid()}-{self._starts}"
+        )
         self._launch(settings)
         import ray
 
@@ -217,12 +231,14 @@ class VerlEngine:
         theirs.close()
         self._pipe = ours
 
-    # --- a phase ------------------------------------------------------------------------------------------------------
+    # --- a phase -------------------------------------------------------------------------------------------
 
-    def _train(self, spec: PhaseSpec, on_metric: OnMetric, skip: tuple[str, ...]) -> PhaseResult | PhaseFailure:
-        self._send(Run(spec, skip))
-        if self._stop_asked is not None:  # asked while the engine was still starting
-            self._send(Stop(self._stop_asked[1]))
+    def _train(
+        self, spec: PhaseSpec, on_metric: OnMetric, skip: tuple[str, ...]
+    ) -> PhaseResult | PhaseFailure:
+        self._send(Run(spec, self._run_id, skip))
+        if self._pipe is not None and self._stop_asked is not None:  # asked while the engine was starting
+            self._pass_stop_on(self._pipe, self._stop_asked[1])
         points: list[MetricPoint] = []
         saved: list[Checkpoint] = []
         while True:
@@ -241,16 +257,19 @@ class VerlEngine:
                     self._broken = "the previous phase failed inside VeRL"
                 return self._with_log(message.outcome)
             else:
-                return message
+                killed: PhaseResult = message
+                return killed
 
     def _next(self, points: list[MetricPoint], saved: list[Checkpoint], spec: PhaseSpec) -> Any:
-        """The next message; when a stop passed its deadline, the result of what is known, the child killed."""
+        """The next message; past the deadline of a stop: what is known so far, and the child killed."""
         while True:
             if self._pipe is not None and self._wait(self._pipe):
                 return self._receive_any()
             asked = self._stop_asked
             if asked is not None and time.monotonic() - asked[0] > self._settings.stop_deadline_s:
-                logger.warning("node=%d did not stop within %.0f s: killed", spec.node, self._settings.stop_deadline_s)
+                logger.warning(
+                    "node=%d did not stop within %.0f s: killed", spec.node, self._settings.stop_deadline_s
+                )
                 if self._child is not None:
                     self._child.kill()
                 self.close()
@@ -261,16 +280,23 @@ class VerlEngine:
         if isinstance(outcome, PhaseResult):
             return outcome
         log = failures.tail(self._settings.log_path)
-        return dataclasses.replace(outcome, log_tail=f"{outcome.log_tail}\n--- log ---\n{log}" if log else outcome.log_tail)
+        return dataclasses.replace(
+            outcome, log_tail=f"{outcome.log_tail}\n--- log ---\n{log}" if log else outcome.log_tail
+        )
 
-    # --- pipe ---------------------------------------------------------------------------------------------------------
+    # --- pipe ----------------------------------------------------------------------------------------------
 
     def _send(self, message: Any) -> None:
         try:
             assert self._pipe is not None
-            self._pipe.send(message)
+            with self._sending:
+                self._pipe.send(message)
         except OSError:
             self._raise_lost()
+
+    def _pass_stop_on(self, pipe: Connection, reason: str) -> None:
+        with contextlib.suppress(OSError), self._sending:
+            pipe.send(Stop(reason, self._run_id))
 
     def _wait(self, pipe: Connection) -> bool:
         return pipe.poll(_LOOK_S)
@@ -288,7 +314,9 @@ class VerlEngine:
         while not self._wait(self._pipe):
             if deadline is not None and time.monotonic() > deadline:
                 self.close()
-                raise EngineError(f"VeRL did not start within {timeout_s:.0f} s; see {self._settings.log_path}")
+                raise EngineError(
+                    f"VeRL did not start within {timeout_s:.0f} s; see {self._settings.log_path}"
+                )
         message = self._receive_any()
         if not isinstance(message, kind):
             raise EngineError(f"expected {kind.__name__} from the VeRL host, got {type(message).__name__}")
@@ -302,7 +330,9 @@ class VerlEngine:
                 code = child.wait(timeout=5)
         log = failures.tail(self._settings.log_path, n_lines=5)
         self.close()
-        raise EngineLostError(f"the VeRL host process ended (exit code {code}); last log lines: {log or 'none'}")
+        raise EngineLostError(
+            f"the VeRL host process ended (exit code {code}); last log lines: {log or 'none'}"
+        )
 
     def _clean_up(self) -> None:
         """After the child's end: wait for its actors to go, then drop the sockets they leave in /tmp."""

@@ -25,7 +25,8 @@ _COMMON = {
 
 _CPU = {
     "VERL_PLATFORM": "cpu",
-    # VeRL registers its FSDP engine for cuda and npu only; this is VeRL's own switch to look it up all the same.
+    # VeRL registers its FSDP engine for cuda and npu only; this is VeRL's own switch to look it up all the
+    # same.
     "VERL_ENGINE_DEVICE": "cuda",
     "HF_HUB_OFFLINE": "1",
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
@@ -47,7 +48,8 @@ def worker_vars(settings: VerlSettings) -> dict[str, str]:
 
 
 def process_env(settings: VerlSettings) -> dict[str, str]:
-    """Environment of the host process: this process's own, VeRL's variables, and a path that finds this package."""
+    """Environment of the host process: this process's own, VeRL's variables, and a path that finds this
+    package."""
     env = {**os.environ, **worker_vars(settings), "PYTHONPATH": _python_path()}
     # The host joins as a driver of its own; what marks this process as a worker must not travel.
     for name in [n for n in env if n.startswith("RAY_JOB_CONFIG") or n in ("RAY_RAYLET_PID", "RAY_JOB_ID")]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from llmzero_ray.engines.base import Slot
 from llmzero_ray.engines.verl.engine import VerlEngine
@@ -25,8 +25,8 @@ _MICRO_BATCH_LIMIT = {"cpu": 128, "gpu": 16}
 
 def resolve_platform(platform: str) -> Literal["cpu", "gpu"]:
     """`auto` becomes `gpu` where NVIDIA's driver answers, else `cpu`."""
-    if platform == "cpu" or platform == "gpu":
-        return platform
+    if platform in ("cpu", "gpu"):
+        return cast(Literal["cpu", "gpu"], platform)
     return "gpu" if shutil.which("nvidia-smi") or Path("/dev/nvidia0").exists() else "cpu"
 
 
@@ -40,7 +40,9 @@ def verl_settings(config: SearchConfig, task: PreparedTask, slot: Slot, log_dir:
     """What stays the same for the whole search on this slot."""
     model_path = config.model.path or task.model_path
     if model_path is None:
-        raise ConfigError("model.path is null and the task brings no model; set model.path to a model directory")
+        raise ConfigError(
+            "model.path is null and the task brings no model; set model.path to a model directory"
+        )
     engine, platform = config.engine, resolve_platform(config.engine.platform)
     return VerlSettings(
         platform=platform,
@@ -75,7 +77,7 @@ def verl_settings(config: SearchConfig, task: PreparedTask, slot: Slot, log_dir:
 
 
 def idle_spec(config: SearchConfig, n_train: int, log_dir: str) -> PhaseSpec:
-    """The root's configuration as a phase that trains nothing: what surrounds a policy that is only scored."""
+    """The root as a phase that trains nothing: what surrounds a policy that is only scored."""
     from llmzero_ray.coordinator.plan import root_hyperparameters
 
     return _spec(config.name, root_hyperparameters(config, n_train), log_dir)
@@ -88,16 +90,33 @@ def check_root(config: SearchConfig, task: PreparedTask, hyperparameters: Hyperp
         ConfigError: names the key and what VeRL says of it.
     """
     slot = Slot(
-        search=config.name, index=0, placement_groups=("",) * config.slots.nodes,
-        gpus_per_node=config.slots.gpus_per_node, cpus_per_gpu=config.slots.cpus_per_gpu,
+        search=config.name,
+        index=0,
+        placement_groups=("",) * config.slots.nodes,
+        gpus_per_node=config.slots.gpus_per_node,
+        cpus_per_gpu=config.slots.cpus_per_gpu,
     )
     settings = verl_settings(config, task, slot, ".")
-    full: Mapping[str, Any] = resolve(hyperparameters, n_gpus=settings.n_gpus, micro_batch_limit=settings.micro_batch_limit)
+    full: Mapping[str, Any] = resolve(
+        hyperparameters, n_gpus=settings.n_gpus, micro_batch_limit=settings.micro_batch_limit
+    )
     compose(all_overrides(settings, _spec(config.name, full, "."), task.n_train))
 
 
 def _spec(search: str, hyperparameters: Hyperparameters, log_dir: str) -> PhaseSpec:
     return PhaseSpec(
-        search=search, node=0, kind="root", parent=None, resume_from=None, adapter=None, base_step=0, n_steps=1,
-        hyperparameters=hyperparameters, seed=0, save_freq=1, test_freq=1, node_dir=log_dir, checkpoint_dir=log_dir,
+        search=search,
+        node=0,
+        kind="root",
+        parent=None,
+        resume_from=None,
+        adapter=None,
+        base_step=0,
+        n_steps=1,
+        hyperparameters=hyperparameters,
+        seed=0,
+        save_freq=1,
+        test_freq=1,
+        node_dir=log_dir,
+        checkpoint_dir=log_dir,
     )

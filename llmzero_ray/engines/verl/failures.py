@@ -12,7 +12,9 @@ _OOM = re.compile(
     r"|not enough memory|failed to allocate|larger than the available KV cache",
     re.IGNORECASE,
 )
-_LOST = re.compile(r"ActorDiedError|ActorUnavailableError|NodeDiedError|WorkerCrashedError|LocalRayletDiedError|OwnerDiedError")
+_LOST = re.compile(
+    r"ActorDiedError|ActorUnavailableError|NodeDiedError|WorkerCrashedError|LocalRayletDiedError|OwnerDiedError"
+)
 _NOISE = re.compile(r"^(ray::|\s|File |Traceback|During handling|The above exception)")
 _LIMIT = 300
 

@@ -1,7 +1,7 @@
 """The child process that embeds VeRL: a Ray driver of its own, one per slot. Speaks to engine.py over a pipe.
 
-It takes one request at a time (run, evaluate, close) and a stop at any time; a closed pipe ends it at once, and with the
-driver all of VeRL's actors. What it prints goes to the slot's log file.
+It takes one request at a time (run, evaluate, close) and a stop at any time; a closed pipe ends it at once,
+and with the driver all of VeRL's actors. What it prints goes to the slot's log file.
 
 Run as `python -m llmzero_ray.engines.verl.host FD`; FD is the inherited end of the pipe.
 """
@@ -49,7 +49,8 @@ class Host:
         self._trainer: Any = None
         self._settings: Any = None
         self._n_train = 0
-        self._running: Any = None
+        self._stops: dict[int, str] = {}
+        """Run id -> reason: a stop may arrive before its run does."""
 
     def serve(self) -> None:
         """Answer requests until the pipe closes."""
@@ -74,16 +75,15 @@ class Host:
             try:
                 message = self._connection.recv()
             except (EOFError, OSError):
-                # The runner is gone or closed us. The kernel ends this process now; Ray ends the job's actors.
+                # The runner is gone or closed us. The kernel ends this process now; Ray ends the job's
+                # actors.
                 os._exit(0)
             if isinstance(message, Stop):
-                running = self._running
-                if running is not None and running.stop_reason is None:
-                    running.stop_reason = message.reason
+                self._stops.setdefault(message.run_id, message.reason)
             else:
                 self._requests.put(message)
 
-    # --- requests ------------------------------------------------------------------------------------------------------
+    # --- requests ------------------------------------------------------------------------------------------
 
     def _start(self, request: Start) -> Ready:
         """Connect to Ray, check VeRL, bring up its processes for the first phase's cold keys."""
@@ -109,7 +109,11 @@ class Host:
             self._trainer = trainer
         except Exception as error:
             logger.exception("cold start failed")
-            return Ready(failure=self._failure(request.spec, error), lost=failures.is_lost_process(error), job_id=_job_id())
+            return Ready(
+                failure=self._failure(request.spec, error),
+                lost=failures.is_lost_process(error),
+                job_id=_job_id(),
+            )
         servers = tuple(self._trainer.llm_server_manager.get_addresses())
         return Ready(failure=None, lost=False, job_id=_job_id(), servers=servers)
 
@@ -130,7 +134,9 @@ class Host:
         try:
             validate_config(config, need_reference_policy(config), use_critic=False)
         except (AssertionError, ValueError, TypeError) as error:
-            raise ConfigError(f"VeRL's validation refuses the configuration: {failures.one_line(error)}") from error
+            raise ConfigError(
+                f"VeRL's validation refuses the configuration: {failures.one_line(error)}"
+            ) from error
         return config
 
     def _run(self, request: Run) -> Trained:
@@ -143,8 +149,8 @@ class Host:
             emit=lambda point: self._answer(Metric(point)),
             saved=lambda checkpoint: self._answer(CheckpointSaved(checkpoint)),
             skip=request.skip,
+            stop_asked=lambda: self._stops.get(request.run_id),
         )
-        self._running = state
         try:
             self._trainer.begin_phase(self._compose(spec, self._settings), state)
             state.ready = time.monotonic()
@@ -157,8 +163,6 @@ class Host:
             # After an exception of VeRL's own nothing is known about its processes: the engine starts afresh.
             lost = failures.is_lost_process(error)
             return Trained(outcome=self._failure(spec, error, state), usable=ours, lost=lost)
-        finally:
-            self._running = None
         return Trained(outcome=_result(state), usable=True, lost=False)
 
     def _evaluate(self, request: Evaluate) -> Evaluated:
@@ -182,7 +186,9 @@ class Host:
             best_step=best[0] if best else None,
             best_score=best[1] if best else None,
             start_score=state.scores.get(0) if state is not None else None,
-            checkpoints=tuple(state.checkpoints[s] for s in sorted(state.checkpoints)) if state is not None else (),
+            checkpoints=tuple(state.checkpoints[s] for s in sorted(state.checkpoints))
+            if state is not None
+            else (),
         )
 
 

@@ -1,7 +1,8 @@
-"""Everything this project relies on inside VeRL, in one place: versions, names, config paths, and the two patches.
+"""Everything this project relies on inside VeRL, in one place: versions, names, config paths, and the two
+patches.
 
-`check_versions` needs no import of VeRL; `check_names` runs in the process that embeds it. Both fail before anything starts.
-When VeRL moves on, this file is what to read first: each entry says what breaks without it.
+`check_versions` needs no import of VeRL; `check_names` runs in the process that embeds it. Both fail before
+anything starts. When VeRL moves on, this file is what to read first: each entry says what breaks without it.
 """
 
 from __future__ import annotations
@@ -23,25 +24,45 @@ QUEUE_NAMESPACE_ENV: Final = "LLMZERO_TRANSFER_QUEUE_NAMESPACE"
 RELIED_ON: Final[dict[str, tuple[str, ...]]] = {
     # module: names, or Class.method for what we call or override
     "verl.trainer.ppo.v1.trainer_base": (
-        "PPOTrainer._setup", "PPOTrainer._init_dataloader", "PPOTrainer._init_dump_executor",
-        "PPOTrainer._init_resource_pool_mgr", "PPOTrainer._build_replay_buffer", "PPOTrainer._fetch_one_gen_batch",
-        "PPOTrainer._save_checkpoint", "PPOTrainer._validate", "PPOTrainer._val_metrics_update",
-        "PPOTrainer._maybe_log_val_generations", "PPOTrainer.fit", "PPOTrainer.prepare_step",
-        "PPOTrainer.on_validate_begin", "PPOTrainer.on_validate_end", "PPOTrainer.on_train_begin", "register_trainer",
+        "PPOTrainer._setup",
+        "PPOTrainer._init_dataloader",
+        "PPOTrainer._init_dump_executor",
+        "PPOTrainer._init_resource_pool_mgr",
+        "PPOTrainer._build_replay_buffer",
+        "PPOTrainer._fetch_one_gen_batch",
+        "PPOTrainer._save_checkpoint",
+        "PPOTrainer._validate",
+        "PPOTrainer._val_metrics_update",
+        "PPOTrainer._maybe_log_val_generations",
+        "PPOTrainer.fit",
+        "PPOTrainer.prepare_step",
+        "PPOTrainer.on_validate_begin",
+        "PPOTrainer.on_validate_end",
+        "PPOTrainer.on_train_begin",
+        "register_trainer",
     ),
     "verl.trainer.ppo.v1.trainer_sync": ("PPOTrainerSync.on_step_end", "PPOTrainerSync.on_sample_end"),
     "verl.trainer.ppo.v1.agent_loop_tq": ("AgentLoopWorkerTQ", "AgentLoopManagerTQ"),
     "verl.trainer.ppo.v1.replay_buffer": ("ReplayBuffer._materialize_batch", "ReplayBuffer.sample"),
-    "verl.experimental.agent_loop.agent_loop": ("AgentLoopWorker._run_agent_loop", "AgentLoopWorker._compute_score"),
+    "verl.experimental.agent_loop.agent_loop": (
+        "AgentLoopWorker._run_agent_loop",
+        "AgentLoopWorker._compute_score",
+    ),
     "verl.workers.engine_workers": (
-        "ActorRolloutRefWorker.update_weights", "TrainingWorker.set_loss_fn", "TrainingWorker.train_mini_batch",
+        "ActorRolloutRefWorker.update_weights",
+        "TrainingWorker.set_loss_fn",
+        "TrainingWorker.train_mini_batch",
     ),
     "verl.workers.engine.fsdp.transformer_impl": (
-        "FSDPEngine._build_optimizer", "FSDPEngine._build_lr_scheduler", "FSDPEngine.get_per_tensor_param",
+        "FSDPEngine._build_optimizer",
+        "FSDPEngine._build_lr_scheduler",
+        "FSDPEngine.get_per_tensor_param",
         "FSDPEngine.optimizer_step",
     ),
     "verl.workers.rollout.vllm_rollout.vllm_async_server": (
-        "vLLMHttpServer.launch_server", "vLLMHttpServer.generate", "vLLMReplica",
+        "vLLMHttpServer.launch_server",
+        "vLLMHttpServer.generate",
+        "vLLMReplica",
     ),
     "verl.workers.rollout.replica": ("RolloutReplicaRegistry.register",),
     "verl.single_controller.ray.base": ("SubRayResourcePool", "ResourcePoolManager.create_resource_pool"),
@@ -52,12 +73,21 @@ RELIED_ON: Final[dict[str, tuple[str, ...]]] = {
 }
 
 CONFIG_PATHS: Final = (
-    "actor_rollout_ref.actor.optim.lr", "actor_rollout_ref.actor.optim.weight_decay",
-    "actor_rollout_ref.actor.optim.betas", "actor_rollout_ref.actor.optim.clip_grad",
-    "actor_rollout_ref.actor.kl_loss_coef", "actor_rollout_ref.actor.clip_ratio_low",
-    "actor_rollout_ref.actor.clip_ratio_high", "actor_rollout_ref.rollout.temperature", "actor_rollout_ref.rollout.n",
-    "data.train_batch_size", "data.max_response_length", "algorithm.norm_adv_by_std_in_grpo",
-    "trainer.v1.trainer_mode", "trainer.total_training_steps", "reward.custom_reward_function.path",
+    "actor_rollout_ref.actor.optim.lr",
+    "actor_rollout_ref.actor.optim.weight_decay",
+    "actor_rollout_ref.actor.optim.betas",
+    "actor_rollout_ref.actor.optim.clip_grad",
+    "actor_rollout_ref.actor.kl_loss_coef",
+    "actor_rollout_ref.actor.clip_ratio_low",
+    "actor_rollout_ref.actor.clip_ratio_high",
+    "actor_rollout_ref.rollout.temperature",
+    "actor_rollout_ref.rollout.n",
+    "data.train_batch_size",
+    "data.max_response_length",
+    "algorithm.norm_adv_by_std_in_grpo",
+    "trainer.v1.trainer_mode",
+    "trainer.total_training_steps",
+    "reward.custom_reward_function.path",
 )
 
 
@@ -69,16 +99,22 @@ def check_versions(platform: str) -> None:
     """
     _check_version("verl", (VERL_VERSION,), "pip install verl==" + VERL_VERSION)
     allowed = VLLM_VERSIONS[platform]
-    _check_version("vllm", allowed, "see README, Install: the CPU lock file here, VeRL's container image on GPUs")
+    _check_version(
+        "vllm", allowed, "see README, Install: the CPU lock file here, VeRL's container image on GPUs"
+    )
 
 
 def _check_version(package: str, allowed: tuple[str, ...], remedy: str) -> None:
     try:
         found = importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
-        raise EngineVersionError(f"{package} is not installed; needed: {' or '.join(allowed)}. {remedy}") from None
+        raise EngineVersionError(
+            f"{package} is not installed; needed: {' or '.join(allowed)}. {remedy}"
+        ) from None
     if not any(found == v or found.startswith(v + ".") for v in allowed):
-        raise EngineVersionError(f"{package} {found} is installed; this engine needs {' or '.join(allowed)}. {remedy}")
+        raise EngineVersionError(
+            f"{package} {found} is installed; this engine needs {' or '.join(allowed)}. {remedy}"
+        )
 
 
 def check_names(relied_on: dict[str, tuple[str, ...]] = RELIED_ON) -> None:
@@ -87,7 +123,12 @@ def check_names(relied_on: dict[str, tuple[str, ...]] = RELIED_ON) -> None:
     Raises:
         EngineVersionError: names what is missing.
     """
-    missing = [f"{module}.{name}" for module, names in relied_on.items() for name in names if not _exists(module, name)]
+    missing = [
+        f"{module}.{name}"
+        for module, names in relied_on.items()
+        for name in names
+        if not _exists(module, name)
+    ]
     if missing:
         raise EngineVersionError(
             f"the installed VeRL {importlib.metadata.version('verl')} lacks what this engine builds on: "
@@ -118,10 +159,12 @@ def check_config_paths(config: Any, paths: tuple[str, ...] = CONFIG_PATHS) -> No
     gone = object()
     missing = [p for p in paths if OmegaConf.select(config, p, default=gone) is gone]
     if missing:
-        raise EngineVersionError(f"VeRL's configuration has no {', '.join(missing)}; needed: verl {VERL_VERSION}")
+        raise EngineVersionError(
+            f"VeRL's configuration has no {', '.join(missing)}; needed: verl {VERL_VERSION}"
+        )
 
 
-# --- patches ----------------------------------------------------------------------------------------------------------
+# --- patches ----------------------------------------------------------------------------------------------
 
 
 def patch_process_group_backend() -> None:
@@ -133,7 +176,9 @@ def patch_process_group_backend() -> None:
 
     original = distributed.initialize_global_process_group_ray
 
-    def initialize_global_process_group_ray(timeout_second: float | None = None, backend: str | None = None) -> Any:
+    def initialize_global_process_group_ray(
+        timeout_second: float | None = None, backend: str | None = None
+    ) -> Any:
         return original(timeout_second=timeout_second, backend=backend or "cpu:gloo")
 
     distributed.initialize_global_process_group_ray = initialize_global_process_group_ray
@@ -142,8 +187,8 @@ def patch_process_group_backend() -> None:
 def patch_transfer_queue_namespace(namespace: str) -> None:
     """Give this slot's TransferQueue its own Ray namespace.
 
-    The package names its controller alike on a whole cluster: a second trainer would attach to the first one's queue and
-    the two would train on each other's trajectories.
+    The package names its controller alike on a whole cluster: a second trainer would attach to the first
+    one's queue and the two would train on each other's trajectories.
     """
     import transfer_queue.interface as interface
 

@@ -1,8 +1,9 @@
 """From settings and a phase to VeRL's configuration. Pure: values in, hydra overrides out.
 
-A phase's hyper-parameters already carry VeRL's own keys; what is added here is what VeRL needs besides them: paths, lengths,
-cadence, the LoRA set-up, and the differences of a machine without GPUs. `compose` hands them to VeRL's own hydra
-configuration, which refuses unknown keys.
+A phase's hyper-parameters already carry VeRL's own keys; what is added here is what VeRL needs besides them:
+paths, lengths, cadence, the LoRA set-up, and the differences of a machine without GPUs. `compose` hands them
+to VeRL's own
+hydra configuration, which refuses unknown keys.
 
 Not here: what a hyper-parameter may be (hyperparameters.py), checks that need VeRL itself (host.py).
 """
@@ -71,12 +72,16 @@ def engine_overrides(settings: VerlSettings) -> dict[str, Any]:
     if settings.platform == "cpu":
         keys |= _cpu_overrides(settings)
     else:
-        keys |= {f"{ROLLOUT}.gpu_memory_utilization": settings.gpu_memory_utilization, f"{MODEL}.use_shm": False}
+        keys |= {
+            f"{ROLLOUT}.gpu_memory_utilization": settings.gpu_memory_utilization,
+            f"{MODEL}.use_shm": False,
+        }
     return keys | dict(settings.overrides)
 
 
 def _cpu_overrides(settings: VerlSettings) -> dict[str, Any]:
-    """What differs without a GPU: fp32, no sleep mode, no compiled kernels, a small fixed KV cache, one process less."""
+    """What differs without a GPU: fp32, no sleep mode, no compiled kernels, a small fixed KV cache, one
+    process less."""
     return {
         "trainer.device": "cpu",
         f"+{MODEL}.override_config.attn_implementation": "sdpa",
@@ -97,7 +102,7 @@ def _cpu_overrides(settings: VerlSettings) -> dict[str, Any]:
     }
 
 
-def phase_overrides(settings: VerlSettings, spec: PhaseSpec, n_train: int) -> dict[str, Any]:
+def phase_overrides(spec: PhaseSpec, n_train: int) -> dict[str, Any]:
     """VeRL keys of one phase: its hyper-parameters and what follows from them.
 
     `n_train` (rows) only bounds VeRL's epoch counter, so that `n_steps` is what ends the phase.
@@ -125,7 +130,7 @@ def phase_overrides(settings: VerlSettings, spec: PhaseSpec, n_train: int) -> di
 def all_overrides(settings: VerlSettings, spec: PhaseSpec, n_train: int) -> dict[str, Any]:
     """`engine_overrides` and `phase_overrides`; a key of both is the phase's."""
     merged = engine_overrides(settings)
-    for key, value in phase_overrides(settings, spec, n_train).items():
+    for key, value in phase_overrides(spec, n_train).items():
         merged.pop(f"+{key}", None)
         merged[key] = value
     return merged
@@ -168,7 +173,9 @@ def config_dir() -> Path:
     """
     found = importlib.util.find_spec("verl")
     if found is None or not found.submodule_search_locations:
-        raise ConfigError("VeRL is not installed in this environment; install the `verl` extra (README, Install)")
+        raise ConfigError(
+            "VeRL is not installed in this environment; install the `verl` extra (README, Install)"
+        )
     return Path(next(iter(found.submodule_search_locations))) / "trainer" / "config"
 
 
@@ -192,5 +199,7 @@ def compose(overrides: Mapping[str, Any]) -> Any:
     except (HydraException, OmegaConfBaseException) as error:
         cause = error.__cause__ or error
         detail = " ".join(str(cause).split())
-        raise ConfigError(f"VeRL's configuration refuses an override: {detail}; check the key against VeRL's trainer/config") from error
+        raise ConfigError(
+            f"VeRL's configuration refuses an override: {detail}; check the key against VeRL's trainer/config"
+        ) from error
     return config

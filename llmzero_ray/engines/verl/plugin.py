@@ -1,4 +1,5 @@
-"""Loaded by VeRL itself in each of its processes (VERL_USE_EXTERNAL_MODULES): CPU platform and patches. Nothing else."""
+"""Loaded by VeRL itself in each of its processes (VERL_USE_EXTERNAL_MODULES): CPU platform and patches.
+Nothing else."""
 
 import os
 

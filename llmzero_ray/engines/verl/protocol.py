@@ -37,14 +37,16 @@ class Run:
     """Train one phase. `skip` names swaps to leave out: for tests that prove the read-back sees it."""
 
     spec: PhaseSpec
+    run_id: int
     skip: tuple[str, ...] = field(default=())
 
 
 @dataclass(frozen=True)
 class Stop:
-    """End the running phase at the next step boundary."""
+    """End run `run_id` at its next step boundary; one that has ended already is left alone."""
 
     reason: str
+    run_id: int
 
 
 @dataclass(frozen=True)
@@ -63,7 +65,7 @@ class CheckpointSaved:
 
 @dataclass(frozen=True)
 class Trained:
-    """Answer to Run. `usable`: the host can take the next phase warm. `lost`: a process went away under it."""
+    """Answer to Run. `usable`: the next phase can start warm. `lost`: a process went away under it."""
 
     outcome: PhaseResult | PhaseFailure
     usable: bool

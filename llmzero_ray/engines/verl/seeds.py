@@ -6,6 +6,7 @@ import hashlib
 
 
 def derive_seed(*parts: object) -> int:
-    """A seed in [0, 2^62) that depends on every part and on nothing else (no process state, no hash randomisation)."""
+    """A seed in [0, 2^62) that depends on every part and on nothing else (no process state, no hash
+    randomisation)."""
     text = "\x1f".join(str(part) for part in parts)
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 2

@@ -1,4 +1,5 @@
-"""What stays the same for a whole search: model, data, hardware, serving limits. Plain values, picklable, no VeRL."""
+"""What stays the same for a whole search: model, data, hardware, serving limits. Plain values, picklable, no
+VeRL."""
 
 from __future__ import annotations
 

@@ -1,8 +1,10 @@
 """VeRL's v1 trainer for one phase after another: on reserved bundles, streaming, stoppable, re-used warm.
 
-Every override below adds to VeRL's own method or replaces one documented hook; the training step itself is VeRL's.
+Every override below adds to VeRL's own method or replaces one documented hook; the training step itself is
+VeRL's.
 
-Not here: processes and messages (host.py), the worker side (workers.py), judging what was read back (effective.py).
+Not here: processes and messages (host.py), the worker side (workers.py), judging what was read back
+(effective.py).
 """
 
 from __future__ import annotations
@@ -35,8 +37,8 @@ from llmzero_ray.errors import EffectiveConfigError, PhaseError
 from llmzero_ray.records import Checkpoint, ItemOutcome, MetricPoint, PhaseSpec
 
 MAX_ROLLOUT_KL = 0.1
-"""Nats between vLLM's and the actor's log-probabilities of the same tokens at step 1. Seen: 0.000 in fp32 on the CPU; beyond
-this, vLLM samples from another policy than the one that is trained."""
+"""Nats between vLLM's and the actor's log-probabilities of the same tokens at step 1. Seen: 0.000 in fp32 on
+the CPU; beyond this, vLLM samples from another policy than the one that is trained."""
 
 POLL_INTERVAL_S = 0.02
 """VeRL's replay buffer sleeps 2 s between looks, the floor of every small step, and offers no key for it."""
@@ -56,6 +58,8 @@ class PhaseState:
     emit: Callable[[MetricPoint], None]
     saved: Callable[[Checkpoint], None]
     skip: tuple[str, ...] = ()
+    stop_asked: Callable[[], str | None] = lambda: None
+    """Reason of a stop that was asked for from outside."""
     began: float = field(default_factory=time.monotonic)
     ready: float | None = None
     train_began: float | None = None
@@ -71,7 +75,7 @@ class PhaseState:
         return max(scored, key=lambda sv: (sv[1], -sv[0])) if scored else None
 
 
-class _ReservedBundles(ResourcePoolManager):  # type: ignore[misc]
+class _ReservedBundles(ResourcePoolManager):
     """VeRL's pool on placement groups that somebody else reserved."""
 
     def __init__(self, settings: VerlSettings, groups: list[Any], mapping: dict[Any, str]) -> None:
@@ -91,7 +95,7 @@ class _ReservedBundles(ResourcePoolManager):  # type: ignore[misc]
         )
 
 
-class _Rows(Dataset):  # type: ignore[type-arg]
+class _Rows(Dataset):
     """A data set whose `index` is the row's position, whatever its file says."""
 
     def __init__(self, rows: Any) -> None:
@@ -120,8 +124,10 @@ class _Stream:
 
 
 @register_trainer("llmzero_phase")
-class PhaseTrainer(PPOTrainerSync):  # type: ignore[misc]
+class PhaseTrainer(PPOTrainerSync):
     """One warm VeRL: `start` once, then `begin_phase` + `train`, or `evaluate`, as often as wanted."""
+
+    total_training_steps: int
 
     def __init__(self, config: Any, settings: VerlSettings, groups: list[Any]) -> None:
         RolloutReplicaRegistry.register("vllm", lambda: RecordingReplica)
@@ -131,7 +137,7 @@ class PhaseTrainer(PPOTrainerSync):  # type: ignore[misc]
         self._responses: list[str] = []
         super().__init__(config)
 
-    # --- life cycle ---------------------------------------------------------------------------------------------------
+    # --- life cycle ----------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Cold start: FSDP worker, vLLM, reward and agent-loop workers."""
@@ -159,7 +165,9 @@ class PhaseTrainer(PPOTrainerSync):  # type: ignore[misc]
             self._push_weights()
         if "sampling" not in phase.skip:
             cap = int(config.data.max_response_length)
-            self._begin_rollouts(config, derive_seed(spec.seed, "rollouts"), cap, self.settings.eval_max_response_length)
+            self._begin_rollouts(
+                config, derive_seed(spec.seed, "rollouts"), cap, self.settings.eval_max_response_length
+            )
         self._check_start()
 
     def _use_config(self, config: Any, skip: tuple[str, ...] = ()) -> None:
@@ -180,7 +188,9 @@ class PhaseTrainer(PPOTrainerSync):  # type: ignore[misc]
         config = config.copy()
         with open_dict(config):
             # Requests carry their own cap; this one only bounds what the agent loop keeps of an answer.
-            config.actor_rollout_ref.rollout.response_length = self.settings.max_model_len - self.settings.max_prompt_length
+            config.actor_rollout_ref.rollout.response_length = (
+                self.settings.max_model_len - self.settings.max_prompt_length
+            )
         workers = self.agent_loop_manager.agent_loop_workers
         ray.get([w.begin_phase.remote(config, seed, train_max_tokens, eval_max_tokens) for w in workers])
 
@@ -188,7 +198,9 @@ class PhaseTrainer(PPOTrainerSync):  # type: ignore[misc]
         """Run the phase begun last to its end, a stop, or an error."""
         self.fit(self.agent_loop_manager)
 
-    def evaluate(self, config: Any, adapter: str | None, parquet: str, max_tokens: int) -> tuple[ItemOutcome, ...]:
+    def evaluate(
+        self, config: Any, adapter: str | None, parquet: str, max_tokens: int
+    ) -> tuple[ItemOutcome, ...]:
         """Greedy outcomes of the rows of `parquet`, in row order, under `adapter` (None: the base model)."""
         self.phase, self.config = None, config
         self._use_config(config, skip=("batch",))
@@ -209,7 +221,7 @@ class PhaseTrainer(PPOTrainerSync):  # type: ignore[misc]
             if items:
                 tq.kv_clear(keys=list(items), partition_id=partition)
 
-    # --- reserved hardware and data -----------------------------------------------------------------------------------
+    # --- reserved hardware and data ------------------------------------------------------------------------
 
     def _init_resource_pool_mgr(self) -> None:
         super()._init_resource_pool_mgr()
@@ -228,15 +240,22 @@ class PhaseTrainer(PPOTrainerSync):  # type: ignore[misc]
         self.val_dataloader = self._val_loader()
 
     def _read(self, parquet: str, is_train: bool) -> _Rows:
-        return _Rows(create_rl_dataset(parquet, self.config.data, self.tokenizer, self.processor, is_train=is_train))
+        return _Rows(
+            create_rl_dataset(parquet, self.config.data, self.tokenizer, self.processor, is_train=is_train)
+        )
 
-    def _val_loader(self) -> StatefulDataLoader:  # type: ignore[type-arg]
+    def _val_loader(self) -> StatefulDataLoader:
         return StatefulDataLoader(
-            dataset=self.val_dataset, batch_size=len(self.val_dataset), num_workers=0, shuffle=False, collate_fn=collate_fn
+            dataset=self.val_dataset,
+            batch_size=len(self.val_dataset),
+            num_workers=0,
+            shuffle=False,
+            collate_fn=collate_fn,
         )
 
     def _fetch_one_gen_batch(self) -> Any:
-        # VeRL names prompts by uuid4; a name made of step and place lets every later order follow from the data alone.
+        # VeRL names prompts by uuid4; a name made of step and place lets every later order follow from the
+        # data alone.
         batch = super()._fetch_one_gen_batch()
         names = [f"s{self.global_steps:07d}x{i:05d}" for i in range(len(batch))]
         tu.assign_non_tensor_stack(batch, "uid", names)
@@ -247,16 +266,21 @@ class PhaseTrainer(PPOTrainerSync):  # type: ignore[misc]
         batch.reorder(sorted(range(len(batch.keys)), key=lambda i: _trajectory_order(batch.keys[i])))
         return super()._balance_batch(batch, metrics, *args, **kwargs)
 
-    # --- what is read back --------------------------------------------------------------------------------------------
+    # --- what is read back ---------------------------------------------------------------------------------
 
     def _check_start(self) -> None:
         assert self.phase is not None
         spec = self.phase.spec
-        wanted, acting = self.actor_rollout_wg.adapter_digest(spec.adapter, derive_seed(spec.seed, "adapter"))[0]
+        wanted, acting = self.actor_rollout_wg.adapter_digest(
+            spec.adapter, derive_seed(spec.seed, "adapter")
+        )[0]
         seen = {**self.actor_rollout_wg.read_effective()[0], "adapter": acting}
         seen["data.train_batch_size"] = self.train_dataloader.batch_size
         seen["trainer.total_training_steps"] = self.total_training_steps
         seen["algorithm.norm_adv_by_std_in_grpo"] = self.config.algorithm.get("norm_adv_by_std_in_grpo", True)
+        # VeRL's trainer reads these from its configuration at every step and sends them along.
+        for key in ("ppo_epochs", "ppo_mini_batch_size"):
+            seen[f"actor_rollout_ref.actor.{key}"] = self.config.actor_rollout_ref.actor[key]
         if self.config.algorithm.use_kl_in_reward:
             seen["algorithm.kl_ctrl.kl_coef"] = self.kl_ctrl_in_reward.value
         _refuse(mismatches({**expected_at_start(spec), "adapter": wanted}, seen))
@@ -275,7 +299,7 @@ class PhaseTrainer(PPOTrainerSync):  # type: ignore[misc]
         servers = [s for replica in self.llm_server_manager.get_replicas() for s in replica.servers]
         return list(ray.get([getattr(s, method).remote() for s in servers]))
 
-    # --- hooks of the training loop -----------------------------------------------------------------------------------
+    # --- hooks of the training loop ------------------------------------------------------------------------
 
     def on_validate_begin(self) -> None:
         self._attach_stream()
@@ -298,14 +322,21 @@ class PhaseTrainer(PPOTrainerSync):  # type: ignore[misc]
         if best is None or score > best[1]:
             self._save_checkpoint()
         if step in phase.checkpoints:
-            phase.checkpoints[step] = Checkpoint(step=step, path=phase.checkpoints[step].path, val_score=score)
+            phase.checkpoints[step] = Checkpoint(
+                step=step, path=phase.checkpoints[step].path, val_score=score
+            )
 
     def on_step_end(self) -> None:
         super().on_step_end()
         phase = self.phase
         assert phase is not None
+        phase.stop_reason = phase.stop_reason or phase.stop_asked()
         limit = phase.spec.max_wall_s
-        if phase.stop_reason is None and limit is not None and time.monotonic() - (phase.train_began or 0) >= limit:
+        if (
+            phase.stop_reason is None
+            and limit is not None
+            and time.monotonic() - (phase.train_began or 0) >= limit
+        ):
             phase.stop_reason = "max_hours"
         if phase.stop_reason is not None and self.global_steps < self.total_training_steps:
             self._save_checkpoint()
@@ -316,24 +347,35 @@ class PhaseTrainer(PPOTrainerSync):  # type: ignore[misc]
         if phase is None or step in phase.checkpoints:
             return
         path = os.path.join(phase.spec.checkpoint_dir, f"step_{step:06d}")
-        facts = {"search": phase.spec.search, "node": phase.spec.node, "step": step, "global_step": phase.spec.base_step + step}
+        facts = {
+            "search": phase.spec.search,
+            "node": phase.spec.node,
+            "step": step,
+            "global_step": phase.spec.base_step + step,
+        }
         self.actor_rollout_wg.save_adapter(path, facts)
         checkpoint = Checkpoint(step=step, path=path)
         phase.checkpoints[step] = checkpoint
         phase.saved(checkpoint)
 
-    def _val_metrics_update(self, data_sources: Any, sample_uids: Any, reward_extra_infos_dict: Any, *args: Any, **kwargs: Any) -> Any:
+    def _val_metrics_update(
+        self, data_sources: Any, sample_uids: Any, reward_extra_infos_dict: Any, *args: Any, **kwargs: Any
+    ) -> Any:
         rows = reward_extra_infos_dict.pop(ROW_KEY)
         accs = reward_extra_infos_dict.get("acc", reward_extra_infos_dict["reward"])
         outcomes = [
-            ItemOutcome(index=int(row), data_source=str(source), score=float(score), acc=float(acc), response=text)
+            ItemOutcome(
+                index=int(row), data_source=str(source), score=float(score), acc=float(acc), response=text
+            )
             for row, source, score, acc, text in zip(
                 rows, data_sources, reward_extra_infos_dict["reward"], accs, self._responses, strict=True
             )
         ]
         self._items = tuple(sorted(outcomes, key=lambda o: o.index))
         self._responses = []
-        return super()._val_metrics_update(data_sources, sample_uids, reward_extra_infos_dict, *args, **kwargs)
+        return super()._val_metrics_update(
+            data_sources, sample_uids, reward_extra_infos_dict, *args, **kwargs
+        )
 
     def _maybe_log_val_generations(self, inputs: Any, outputs: Any, scores: Any) -> None:
         self._responses = list(outputs)
@@ -350,13 +392,24 @@ class PhaseTrainer(PPOTrainerSync):  # type: ignore[misc]
             phase.scores[0] = score
         phase.steps_done = max(phase.steps_done, step)
         point = MetricPoint(
-            node=phase.spec.node, attempt=phase.spec.attempt, step=step, global_step=phase.spec.base_step + step,
-            wall_s=time.monotonic() - phase.began, metrics=metrics, val_score=score, items=self._items,
+            node=phase.spec.node,
+            attempt=phase.spec.attempt,
+            step=step,
+            global_step=phase.spec.base_step + step,
+            wall_s=time.monotonic() - phase.began,
+            metrics=metrics,
+            val_score=score,
+            items=self._items,
         )
         self._items = ()
         phase.emit(point)
         if step == 1 and abs(metrics.get("rollout_corr/kl", 0.0)) > MAX_ROLLOUT_KL:
-            _refuse([f"vLLM's policy differs from the actor's by {metrics['rollout_corr/kl']:.3f} nats (at most {MAX_ROLLOUT_KL})"])
+            _refuse(
+                [
+                    f"vLLM's policy differs from the actor's by {metrics['rollout_corr/kl']:.3f} nats "
+                    f"(at most {MAX_ROLLOUT_KL})"
+                ]
+            )
         broken = [k for k in _MUST_BE_FINITE if k in metrics and not math.isfinite(metrics[k])]
         if broken:
             raise NonFiniteError(f"step {step}: {', '.join(f'{k} is {metrics[k]}' for k in broken)}")
@@ -365,7 +418,8 @@ class PhaseTrainer(PPOTrainerSync):  # type: ignore[misc]
 def _refuse(differences: list[str]) -> None:
     if differences:
         raise EffectiveConfigError(
-            f"the phase would not train with what it was asked to: {'; '.join(differences)}. Nothing was trained with it"
+            f"the phase would not train with what it was asked to: {'; '.join(differences)}. "
+            "Nothing was trained with it"
         )
 
 

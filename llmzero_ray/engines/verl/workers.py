@@ -1,7 +1,7 @@
 """VeRL's Ray-side classes, extended: the FSDP worker, the agent-loop worker, the vLLM server.
 
-Plain classes that travel by reference and are wrapped by Ray late. Each adds one thing VeRL lacks: swapping a phase in place,
-a seed and a length for every request, a record of what vLLM was really asked for.
+Plain classes that travel by reference and are wrapped by Ray late. Each adds one thing VeRL lacks: swapping
+a phase in place, a seed and a length for every request, a record of what vLLM was really asked for.
 
 Not here: the trainer that drives them (trainer.py), what the values should be (effective.py).
 """
@@ -34,11 +34,13 @@ ROW_KEY = "llmzero_row"
 
 
 class PhaseWorker(ActorRolloutRefWorker):
-    """VeRL's hybrid worker whose adapter, optimizer and loss can be exchanged while base weights stay where they are."""
+    """VeRL's hybrid worker whose adapter, optimizer and loss can be exchanged while base weights stay where
+    they are."""
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def load_adapter(self, path: str | None, seed: int) -> int:
-        """Write the adapter at `path` (a PEFT folder; None = a fresh one drawn from `seed`) into the live module.
+        """Write the adapter at `path` (a PEFT folder; None = a fresh one drawn from `seed`) into the live
+        module.
 
         Returns the number of tensors written. The base model is not read again.
         """
@@ -55,22 +57,28 @@ class PhaseWorker(ActorRolloutRefWorker):
                 else:
                     key = name.replace(".default.", ".")
                     if key not in saved:
-                        raise ValueError(f"adapter {path} has no tensor {key}; it belongs to another model or target set")
+                        raise ValueError(
+                            f"adapter {path} has no tensor {key}; it belongs to another model or target set"
+                        )
                     full = saved.pop(key)
                     if tuple(full.shape) != tuple(parameter.shape):
                         raise ValueError(
-                            f"adapter {path}: {key} has shape {tuple(full.shape)}, the model needs {tuple(parameter.shape)}; "
+                            f"adapter {path}: {key} has shape {tuple(full.shape)}, "
+                            f"the model needs {tuple(parameter.shape)}; "
                             "LoRA rank and targets are fixed along a chain"
                         )
                 _write(parameter, full)
                 written += 1
         if saved:
-            raise ValueError(f"adapter {path} has {len(saved)} tensors this model lacks, such as {sorted(saved)[0]}")
+            raise ValueError(
+                f"adapter {path} has {len(saved)} tensors this model lacks, such as {sorted(saved)[0]}"
+            )
         return written
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def begin_phase(self, config: Any, seed: int, skip: tuple[str, ...] = ()) -> None:
-        """New optimizer, scheduler, loss and micro batches from `config` (actor_rollout_ref). `skip` leaves parts as they are."""
+        """New optimizer, scheduler, loss and micro batches from `config` (actor_rollout_ref). `skip` leaves
+        parts as they are."""
         self.config = config
         engine = self.actor.engine
         actor_config = omega_conf_to_dataclass(config.actor)
@@ -104,19 +112,34 @@ class PhaseWorker(ActorRolloutRefWorker):
             f"{actor}.optim.lr": group.get("initial_lr", group["lr"]),
             f"{actor}.optim.weight_decay": group["weight_decay"],
             f"{actor}.optim.betas": tuple(group["betas"]) if "betas" in group else None,
-            f"{actor}.optim.clip_grad": engine.optimizer_config.clip_grad,
             f"{actor}.ppo_micro_batch_size_per_gpu": self.actor.engine_config.micro_batch_size_per_gpu,
+            "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu": (
+                self.actor.engine_config.infer_micro_batch_size_per_gpu
+            ),
             "optimizer_holds_adapter": trainable <= held and bool(trainable),
             "optimizer_state_empty": not engine.optimizer.state,
         }
-        for name in ("kl_loss_coef", "use_kl_loss", "kl_loss_type", "entropy_coeff", "clip_ratio", "clip_ratio_low",
-                     "clip_ratio_high", "clip_ratio_c", "loss_agg_mode"):
+        # VeRL's engine reads these from its own optimizer configuration at every step and schedule.
+        for name in ("clip_grad", "lr_scheduler_type", "lr_warmup_steps", "lr_warmup_steps_ratio"):
+            effective[f"{actor}.optim.{name}"] = getattr(engine.optimizer_config, name)
+        for name in (
+            "kl_loss_coef",
+            "use_kl_loss",
+            "kl_loss_type",
+            "entropy_coeff",
+            "clip_ratio",
+            "clip_ratio_low",
+            "clip_ratio_high",
+            "clip_ratio_c",
+            "loss_agg_mode",
+        ):
             effective[f"{actor}.{name}"] = getattr(loss, name)
         return effective
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def adapter_digest(self, path: str | None, seed: int) -> tuple[str, str]:
-        """(wanted, acting): digests of the adapter `load_adapter(path, seed)` should have written and of the live one."""
+        """(wanted, acting): digests of the adapter `load_adapter(path, seed)` should have written and of the
+        live one."""
         tensors, _ = self.actor.engine.get_per_tensor_param(base_sync_done=True)  # collective: all ranks
         live = {name: tensor.detach().to("cpu") for name, tensor in tensors}
         if path is not None:
@@ -133,7 +156,12 @@ class PhaseWorker(ActorRolloutRefWorker):
         device = next(module.parameters()).device
         with torch.no_grad():
             ids = torch.tensor([token_ids], device=device)
-            out = module(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False).logits[0].float().cpu()
+            out = (
+                module(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False)
+                .logits[0]
+                .float()
+                .cpu()
+            )
         _reshard(module)
         rows: list[list[float]] = out.tolist()
         return rows
@@ -141,7 +169,9 @@ class PhaseWorker(ActorRolloutRefWorker):
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def save_adapter(self, path: str, facts: dict[str, Any]) -> int:
         """Save the live adapter as a PEFT folder; complete with its manifest, or not there at all."""
-        tensors, peft_config = self.actor.engine.get_per_tensor_param(base_sync_done=True)  # collective: all ranks
+        tensors, peft_config = self.actor.engine.get_per_tensor_param(
+            base_sync_done=True
+        )  # collective: all ranks
         full = {name: tensor.detach().to("cpu").contiguous().clone() for name, tensor in tensors}
         if self.rank == 0:
             _save_peft(Path(path), full, peft_config, facts)
@@ -169,7 +199,8 @@ def _write(parameter: torch.nn.Parameter, full: torch.Tensor) -> None:
 
 
 def _fresh_lora(name: str, shape: tuple[int, ...], seed: int) -> torch.Tensor:
-    """PEFT's default start (A Kaiming-uniform, B zero), drawn per tensor from `seed`: the same warm, cold, on any rank count."""
+    """PEFT's default start (A Kaiming-uniform, B zero), drawn per tensor from `seed`: the same warm, cold, on
+    any rank count."""
     if "lora_A" not in name:
         return torch.zeros(shape)
     generator = torch.Generator().manual_seed(derive_seed(seed, name))
@@ -204,7 +235,9 @@ def _save_peft(path: Path, tensors: dict[str, torch.Tensor], peft_config: Any, f
     shutil.rmtree(partial_path, ignore_errors=True)
     partial_path.mkdir(parents=True)
     save_file(tensors, partial_path / "adapter_model.safetensors", metadata={"format": "pt"})
-    config = {k: sorted(v) if isinstance(v, set) else getattr(v, "value", v) for k, v in dict(peft_config).items()}
+    config = {
+        k: sorted(v) if isinstance(v, set) else getattr(v, "value", v) for k, v in dict(peft_config).items()
+    }
     config["inference_mode"] = True
     (partial_path / "adapter_config.json").write_text(json.dumps(config, indent=2, default=str))
     files = {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in sorted(partial_path.iterdir())}
@@ -227,11 +260,19 @@ class PhaseAgentLoopWorker(_AgentLoopWorker):
         self.phase_seed, self.max_tokens = seed, {False: train_max_tokens, True: eval_max_tokens}
 
     async def _run_agent_loop(
-        self, sampling_params: dict[str, Any], trajectory: dict[str, Any], *, agent_name: str, trace: bool = True, **kwargs: Any
+        self,
+        sampling_params: dict[str, Any],
+        trajectory: dict[str, Any],
+        *,
+        agent_name: str,
+        trace: bool = True,
+        **kwargs: Any,
     ) -> Any:
         own = dict(sampling_params)
         own["max_tokens"] = self.max_tokens[bool(trajectory["validate"])]
-        own["seed"] = derive_seed(self.phase_seed, trajectory["step"], trajectory["sample_index"], kwargs.get("session_id", 0))
+        own["seed"] = derive_seed(
+            self.phase_seed, trajectory["step"], trajectory["sample_index"], kwargs.get("session_id", 0)
+        )
         return await super()._run_agent_loop(own, trajectory, agent_name=agent_name, trace=trace, **kwargs)
 
     async def _compute_score(self, outputs: list[Any], kwargs: dict[str, Any]) -> None:
@@ -241,7 +282,7 @@ class PhaseAgentLoopWorker(_AgentLoopWorker):
             info[ROW_KEY] = int(kwargs.get("index", -1))
 
 
-class PhaseAgentLoopManager(AgentLoopManagerTQ):  # type: ignore[misc]
+class PhaseAgentLoopManager(AgentLoopManagerTQ):
     """VeRL's manager with our workers."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -249,8 +290,9 @@ class PhaseAgentLoopManager(AgentLoopManagerTQ):  # type: ignore[misc]
         self.agent_loop_workers_class = ray.remote(PhaseAgentLoopWorker)
 
 
-class RecordingServer(vLLMHttpServer):  # type: ignore[misc]
-    """VeRL's vLLM server that counts what the engine was really asked for: the SamplingParams objects themselves."""
+class RecordingServer(vLLMHttpServer):
+    """VeRL's vLLM server that counts what the engine was really asked for: the SamplingParams objects
+    themselves."""
 
     async def launch_server(self, *args: Any, **kwargs: Any) -> Any:
         result = await super().launch_server(*args, **kwargs)
@@ -260,7 +302,9 @@ class RecordingServer(vLLMHttpServer):  # type: ignore[misc]
             generate = engine.generate
 
             def recorded(*a: Any, **kw: Any) -> Any:
-                if "prompt" in kw and "sampling_params" in kw:  # VeRL's calls; the HTTP endpoints pass them by position
+                if (
+                    "prompt" in kw and "sampling_params" in kw
+                ):  # VeRL's calls; the HTTP endpoints pass them by position
                     self._record(kw["prompt"], kw["sampling_params"])
                 return generate(*a, **kw)
 
@@ -279,7 +323,8 @@ class RecordingServer(vLLMHttpServer):  # type: ignore[misc]
         self._seeds: set[int | None] = set()
 
     def read_record(self) -> dict[str, Any]:
-        """Requests since the last reset: sampling parameters with counts, (prompt digest, count) pairs, distinct seeds."""
+        """Requests since the last reset: sampling parameters with counts, (prompt digest, count) pairs,
+        distinct seeds."""
         return {
             "params": [(*key, count) for key, count in self._params.items()],
             "prompts": [(derive_seed(*prompt), count) for prompt, count in self._prompts.items()],
@@ -288,7 +333,7 @@ class RecordingServer(vLLMHttpServer):  # type: ignore[misc]
         }
 
 
-class RecordingReplica(vLLMReplica):  # type: ignore[misc]
+class RecordingReplica(vLLMReplica):
     """VeRL's replica with the recording server."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:

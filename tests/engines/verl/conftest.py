@@ -54,12 +54,25 @@ class Lab:
         node = self._count
         asked = {**BASE, **{k.replace("__", "."): v for k, v in changes.items()}}
         return PhaseSpec(
-            search="lab", node=node, kind="root", parent=None, resume_from=None, adapter=adapter, base_step=0, n_steps=n_steps,
-            hyperparameters=asked, seed=seed, save_freq=n_steps, test_freq=n_steps,
-            node_dir=str(self.root / "nodes" / f"{node:04d}"), checkpoint_dir=str(self.root / "checkpoints" / f"{node:04d}"),
+            search="lab",
+            node=node,
+            kind="root",
+            parent=None,
+            resume_from=None,
+            adapter=adapter,
+            base_step=0,
+            n_steps=n_steps,
+            hyperparameters=asked,
+            seed=seed,
+            save_freq=n_steps,
+            test_freq=n_steps,
+            node_dir=str(self.root / "nodes" / f"{node:04d}"),
+            checkpoint_dir=str(self.root / "checkpoints" / f"{node:04d}"),
         )
 
-    def run(self, spec: PhaseSpec, each: Callable[[MetricPoint], None] = lambda _: None, **kwargs: Any) -> tuple[Any, list[MetricPoint]]:
+    def run(
+        self, spec: PhaseSpec, each: Callable[[MetricPoint], None] = lambda _: None, **kwargs: Any
+    ) -> tuple[Any, list[MetricPoint]]:
         """(outcome, points) of one phase."""
         points: list[MetricPoint] = []
 
@@ -75,7 +88,14 @@ def ray_group() -> Iterator[Any]:
     """A private local Ray with one reserved bundle."""
     import ray
 
-    ray.init(address="local", num_cpus=16, num_gpus=1, include_dashboard=False, object_store_memory=300_000_000, log_to_driver=False)
+    ray.init(
+        address="local",
+        num_cpus=16,
+        num_gpus=1,
+        include_dashboard=False,
+        object_store_memory=300_000_000,
+        log_to_driver=False,
+    )
     group = ray.util.placement_group([{"CPU": 3, "GPU": 1}], strategy="STRICT_PACK")
     ray.get(group.ready(), timeout=60)
     yield group
@@ -92,10 +112,22 @@ def lab(ray_group: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[La
     model = root / "model"
     shutil.copytree(str(task.model_path), model)
     settings = VerlSettings(
-        platform="cpu", model_path=str(model), lora_rank=8, lora_alpha=16, train_parquet=task.train, val_parquet=task.val,
-        reward_source=f"pkg://{task.reward_module}", reward_name=task.reward_name, max_prompt_length=32, max_response_length=16,
-        eval_max_response_length=4, search="lab", slot=0, placement_groups=(ray_group.id.hex(),),
-        log_path=str(root / "engine.log"), stop_deadline_s=60.0,
+        platform="cpu",
+        model_path=str(model),
+        lora_rank=8,
+        lora_alpha=16,
+        train_parquet=task.train,
+        val_parquet=task.val,
+        reward_source=f"pkg://{task.reward_module}",
+        reward_name=task.reward_name,
+        max_prompt_length=32,
+        max_response_length=16,
+        eval_max_response_length=4,
+        search="lab",
+        slot=0,
+        placement_groups=(ray_group.id.hex(),),
+        log_path=str(root / "engine.log"),
+        stop_deadline_s=60.0,
     )
     found = Lab(engine=None, settings=settings, task=task, root=root)
     found.engine = VerlEngine(settings, task.n_train, found.spec(), lambda key: key not in COLD_KEYS)

@@ -37,7 +37,14 @@ def test_first_phase_is_cold_and_streams_every_step_under_verls_names(lab: Lab, 
     outcome, points = first
     assert (outcome.warm, outcome.cold_reason, outcome.steps_done) == (False, "first phase", 4)
     assert [p.step for p in points] == [0, 1, 2, 3, 4]
-    for key in ("critic/score/mean", "actor/kl_loss", "actor/entropy", "actor/grad_norm", "response_length/mean", "timing_s/step"):
+    for key in (
+        "critic/score/mean",
+        "actor/kl_loss",
+        "actor/entropy",
+        "actor/grad_norm",
+        "response_length/mean",
+        "timing_s/step",
+    ):
         assert all(key in p.metrics for p in points[1:]), key
     assert points[1].metrics["actor/lr"] == pytest.approx(3e-3)
 
@@ -56,7 +63,9 @@ def test_validations_carry_one_outcome_per_row_and_step_zero_is_no_score(lab: La
 
 def test_checkpoints_are_complete_peft_adapters_at_save_freq_and_new_bests(lab: Lab, first: Any) -> None:
     outcome, _ = first
-    assert outcome.best_step in {c.step for c in outcome.checkpoints} and 4 in {c.step for c in outcome.checkpoints}
+    assert outcome.best_step in {c.step for c in outcome.checkpoints} and 4 in {
+        c.step for c in outcome.checkpoints
+    }
     for checkpoint in outcome.checkpoints:
         files = {p.name for p in Path(checkpoint.path).iterdir()}
         assert files == {"adapter_model.safetensors", "adapter_config.json", "manifest.json"}
@@ -68,7 +77,9 @@ def test_the_same_phase_again_warm_gives_the_same_numbers(lab: Lab, first: Any) 
     outcome, points = lab.run(dataclasses.replace(lab.spec(n_steps=4), test_freq=2, save_freq=4))
     assert outcome.warm and outcome.cold_reason is None
     assert_same_metrics(first[1], points)
-    assert [[i.response for i in p.items] for p in points] == [[i.response for i in p.items] for p in first[1]]
+    assert [[i.response for i in p.items] for p in points] == [
+        [i.response for i in p.items] for p in first[1]
+    ]
 
 
 def test_a_child_begins_where_its_parent_was(lab: Lab, first: Any) -> None:
@@ -131,7 +142,9 @@ def test_stop_ends_at_the_next_step_boundary_with_a_checkpoint_and_the_result(la
 
 
 def test_a_stop_that_is_no_verdict_leaves_a_completed_phase(lab: Lab) -> None:
-    outcome, _ = lab.run(lab.spec(n_steps=50), each=lambda p: lab.engine.stop("user") if p.step == 1 else None)
+    outcome, _ = lab.run(
+        lab.spec(n_steps=50), each=lambda p: lab.engine.stop("user") if p.step == 1 else None
+    )
     assert isinstance(outcome, PhaseResult) and (outcome.status, outcome.stop_reason) == ("completed", "user")
 
 
@@ -152,15 +165,29 @@ def test_the_wall_clock_cap_of_a_phase_completes_it(lab: Lab) -> None:
         ("optimizer", {f"{ACTOR}.optim.clip_grad".replace(".", "__"): 0.25}, "clip_grad asked 0.25"),
         ("loss", {f"{ACTOR}.kl_loss_coef".replace(".", "__"): 0.02}, "kl_loss_coef asked 0.02"),
         ("loss", {f"{ACTOR}.clip_ratio_high".replace(".", "__"): 0.4}, "clip_ratio_high asked 0.4"),
-        ("micro_batch", {f"{ACTOR}.ppo_micro_batch_size_per_gpu".replace(".", "__"): 16}, "micro_batch_size_per_gpu asked 16"),
-        ("batch", {"data__train_batch_size": 16, f"{ACTOR}.ppo_mini_batch_size".replace(".", "__"): 16}, "train_batch_size asked 16"),
+        (
+            "micro_batch",
+            {f"{ACTOR}.ppo_micro_batch_size_per_gpu".replace(".", "__"): 16},
+            "micro_batch_size_per_gpu asked 16",
+        ),
+        (
+            "batch",
+            {"data__train_batch_size": 16, f"{ACTOR}.ppo_mini_batch_size".replace(".", "__"): 16},
+            "train_batch_size asked 16",
+        ),
         ("sampling", {TEMPERATURE: 0.7}, "temperature asked 0.7"),
         ("sampling", {N: 8}, "rollout.n asked 8"),
         ("sampling", {CAP: 7}, "max_response_length asked 7"),
-        ("kl_in_reward", {"algorithm__use_kl_in_reward": True, "algorithm__kl_ctrl__kl_coef": 0.05}, "kl_coef asked 0.05"),
+        (
+            "kl_in_reward",
+            {"algorithm__use_kl_in_reward": True, "algorithm__kl_ctrl__kl_coef": 0.05},
+            "kl_coef asked 0.05",
+        ),
     ],
 )
-def test_the_read_back_sees_a_swap_that_did_not_happen(lab: Lab, skipped: str, changes: dict[str, Any], named: str) -> None:
+def test_the_read_back_sees_a_swap_that_did_not_happen(
+    lab: Lab, skipped: str, changes: dict[str, Any], named: str
+) -> None:
     if skipped == "kl_in_reward":  # a controller must exist before it can be left stale
         before = {"algorithm__use_kl_in_reward": True, "algorithm__kl_ctrl__kl_coef": 0.01}
         assert isinstance(lab.run(lab.spec(n_steps=1, **before))[0], PhaseResult)
@@ -173,7 +200,9 @@ def test_the_read_back_sees_a_swap_that_did_not_happen(lab: Lab, skipped: str, c
     assert isinstance(healthy, PhaseResult) and healthy.warm
 
 
-@pytest.mark.parametrize(("skipped", "named"), [("adapter", "adapter asked"), ("weights", "vLLM's policy differs")])
+@pytest.mark.parametrize(
+    ("skipped", "named"), [("adapter", "adapter asked"), ("weights", "vLLM's policy differs")]
+)
 def test_the_read_back_sees_a_policy_that_was_not_exchanged(lab: Lab, skipped: str, named: str) -> None:
     trained, _ = lab.run(lab.spec(n_steps=12, **{LR: 2e-2}))
     assert isinstance(trained, PhaseResult)
@@ -219,7 +248,9 @@ def test_a_phase_that_turns_non_finite_fails_as_nan_and_the_engine_stays_warm(la
         ({f"{ACTOR}.ppo_mini_batch_size".replace(".", "__"): 16}, "ppo_mini_batch_size"),
     ],
 )
-def test_a_configuration_verl_refuses_fails_before_anything_changes(lab: Lab, changes: dict[str, Any], named: str) -> None:
+def test_a_configuration_verl_refuses_fails_before_anything_changes(
+    lab: Lab, changes: dict[str, Any], named: str
+) -> None:
     outcome, points = lab.run(lab.spec(n_steps=1, **changes))
     assert isinstance(outcome, PhaseFailure) and outcome.failure_class == "config"
     assert named in outcome.cause and not points
@@ -233,7 +264,10 @@ def test_an_adapter_of_another_rank_is_refused_by_name(lab: Lab, tmp_path: Path,
 
     source = Path(first[0].checkpoints[-1].path)
     tensors = load_file(source / "adapter_model.safetensors")
-    save_file({k: torch.cat([v, v], dim=0 if "lora_A" in k else 1) for k, v in tensors.items()}, tmp_path / "adapter_model.safetensors")
+    save_file(
+        {k: torch.cat([v, v], dim=0 if "lora_A" in k else 1) for k, v in tensors.items()},
+        tmp_path / "adapter_model.safetensors",
+    )
     outcome, _ = lab.run(lab.spec(n_steps=1, adapter=str(tmp_path)))
     assert isinstance(outcome, PhaseFailure)
     assert "LoRA rank" in outcome.cause
@@ -272,14 +306,19 @@ def assert_same_metrics(one: list[MetricPoint], other: list[MetricPoint]) -> Non
         different = {
             k: (v, b.metrics[k])
             for k, v in a.metrics.items()
-            if not k.startswith(TIMING) and "perf/" not in k and v != b.metrics[k] and not (math.isnan(v) and math.isnan(b.metrics[k]))
+            if not k.startswith(TIMING)
+            and "perf/" not in k
+            and v != b.metrics[k]
+            and not (math.isnan(v) and math.isnan(b.metrics[k]))
         }
         assert not different, f"step {a.step}: {different}"
 
 
 def post(lab: Lab, path: str, body: dict[str, Any]) -> bytes:
     request = urllib.request.Request(
-        f"http://{lab.engine.servers[0]}{path}", data=json.dumps(body).encode(), headers={"content-type": "application/json"}
+        f"http://{lab.engine.servers[0]}{path}",
+        data=json.dumps(body).encode(),
+        headers={"content-type": "application/json"},
     )
     with urllib.request.urlopen(request, timeout=60) as reply:
         content: bytes = reply.read()

@@ -1,0 +1,68 @@
+# make venv | demo | test | test-all | test-gpu | coverage | lint | format | wheel | lock | clean
+#
+# PYTHON       the Python 3.11 that makes the virtual environment
+# VENV         the virtual environment; every target but `clean` installs it when needed
+# TORCH_INDEX  where torch's CPU build comes from when pip's own indexes have none
+
+SHELL := /bin/bash
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV ?= .venv
+TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
+CONFIG ?= jobs/configs/local.yaml
+UV := uv==0.13.8
+
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+INSTALL_INPUTS := pyproject.toml $(addprefix requirements/,local.lock install.sh excludes.txt vllm_shim/pyproject.toml)
+
+.PHONY: venv demo test test-all test-gpu coverage lint format wheel lock clean
+venv: $(INSTALLED)
+
+$(INSTALLED): $(INSTALL_INPUTS)
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	TORCH_INDEX=$(TORCH_INDEX) requirements/install.sh $(VENV)
+	$(BIN)/python -m pip --disable-pip-version-check -qq install --no-deps --no-build-isolation --editable .
+	touch $@
+
+# Ray clients need the mode spelt out when they join a running head; the head makes the token itself.
+demo: export RAY_AUTH_MODE := token
+demo: $(INSTALLED)
+	$(BIN)/python -m jobs.prepare $(CONFIG)
+	$(BIN)/python -m jobs.search $(CONFIG)
+
+test: $(INSTALLED)
+	$(BIN)/python -m pytest -m "not slow and not gpu"
+
+test-all: $(INSTALLED)
+	$(BIN)/python -m pytest -m "not gpu"
+
+test-gpu: $(INSTALLED)
+	$(BIN)/python -m pytest -m gpu
+
+coverage: $(INSTALLED)
+	$(BIN)/python -m pytest -q tests/search --cov=llmzero_ray.search --cov-fail-under=100
+
+lint: $(INSTALLED)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(INSTALLED)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+wheel: $(INSTALLED)
+	rm -rf build dist
+	$(BIN)/python -m build --wheel --no-isolation
+
+# Resolves requirements/local.in again. Versions already locked are kept unless local.in forbids them;
+# `make lock UPGRADE=--upgrade` takes the newest.
+lock:
+	test -x build/uv/bin/uv || { $(PYTHON) -m venv build/uv && build/uv/bin/python -m pip -qq install $(UV); }
+	cd requirements && ../build/uv/bin/uv pip compile local.in --quiet --output-file local.lock --excludes excludes.txt \
+	    --generate-hashes --python-version 3.11 --python-platform x86_64-manylinux_2_28 \
+	    --no-annotate --no-config --system-certs --custom-compile-command "make lock" $(UPGRADE)
+
+clean:
+	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage
+	find . -name __pycache__ -not -path "*/.venv/*" -prune -exec rm -rf {} +

@@ -1,0 +1,345 @@
+"""Numbers that describe the dynamics of one phase: trends with their noise, spikes, levels, plateaus.
+
+`observe` turns recorded curves into a `Dynamics`; nothing here says what is good or bad, and nothing is
+decided. Thresholds that make a number a "spike" or a "trend" are stated where they are used. Not here: words
+and verdicts (diagnosis.py), what to do about them (treatments.py).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import fmean, median
+
+from llmzero_ray.agents.base import Curves
+from llmzero_ray.hyperparameters.table import MAX_RESPONSE, MINI_BATCH, PPO_EPOCHS, TRAIN_BATCH
+from llmzero_ray.records import Hyperparameters
+
+REWARD = ("critic/score/mean", "critic/rewards/mean")
+KL = "actor/kl_loss"
+PPO_KL = "actor/ppo_kl"
+ENTROPY = "actor/entropy"
+GRAD_NORM = "actor/grad_norm"
+CLIPFRAC = "actor/pg_clipfrac"
+LENGTH = "response_length/mean"
+LENGTH_MAX = "response_length/max"
+LENGTH_AT_MAX = "response_length/clip_ratio"
+ADVANTAGE_MAX = "critic/advantages/max"
+ADVANTAGE_MIN = "critic/advantages/min"
+LEARNING_RATE = "actor/lr"
+
+SIGNIFICANT = 2.5
+"""|slope| / its standard error from which a trend is believed."""
+
+
+@dataclass(frozen=True)
+class Series:
+    """The finite values of one metric with their steps, in order."""
+
+    name: str
+    steps: tuple[int, ...]
+    values: tuple[float, ...]
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def since(self, step: int) -> Series:
+        """The part from `step` on."""
+        return self._where([s >= step for s in self.steps])
+
+    def until(self, step: int) -> Series:
+        """The part up to and with `step`."""
+        return self._where([s <= step for s in self.steps])
+
+    def _where(self, keep: Sequence[bool]) -> Series:
+        pairs = [(s, v) for s, v, k in zip(self.steps, self.values, keep, strict=True) if k]
+        return Series(self.name, tuple(s for s, _ in pairs), tuple(v for _, v in pairs))
+
+    @property
+    def window(self) -> int:
+        """Points that make a level: a fifth of the series, at least 2 and at most 10 (never more than there
+        are)."""
+        return min(len(self), max(2, min(10, len(self) // 5)))
+
+    @property
+    def first(self) -> float:
+        """Mean of the first `window` points; NaN when empty."""
+        return fmean(self.values[: self.window]) if self.values else math.nan
+
+    @property
+    def last(self) -> float:
+        """Mean of the last `window` points; NaN when empty."""
+        return fmean(self.values[-self.window :]) if self.values else math.nan
+
+    def smooth(self) -> Series:
+        """Means over 3 points, each at the step of its last point (fewer points: unchanged)."""
+        if len(self) < 3:
+            return self
+        means = tuple(fmean(self.values[i - 2 : i + 1]) for i in range(2, len(self)))
+        return Series(self.name, self.steps[2:], means)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trend:
+    """A straight line through a series (least squares)."""
+
+    n: int
+    slope: float
+    """Per step."""
+    slope_se: float
+    """Standard error of the slope; infinite below 3 points."""
+    noise: float
+    """Standard deviation of what the line leaves over."""
+    change: float
+    """Fitted end minus fitted start."""
+
+    @property
+    def t(self) -> float:
+        """Slope in standard errors; ±inf for a perfect line, 0 for a constant."""
+        if self.slope == 0 or math.isinf(self.slope_se):
+            return 0.0
+        return self.slope / self.slope_se if self.slope_se > 0 else math.copysign(math.inf, self.slope)
+
+    @property
+    def rising(self) -> bool:
+        """Whether the rise stands out of the noise."""
+        return self.t >= SIGNIFICANT
+
+    @property
+    def falling(self) -> bool:
+        """Whether the fall stands out of the noise."""
+        return self.t <= -SIGNIFICANT
+
+
+def fit(series: Series) -> Trend:
+    """The line through a series; flat and unsure below 2 points."""
+    n = len(series)
+    if n < 2 or series.steps[0] == series.steps[-1]:
+        return Trend(n=n, slope=0.0, slope_se=math.inf, noise=0.0, change=0.0)
+    x, y = series.steps, series.values
+    mean_x, mean_y = fmean(x), fmean(y)
+    spread = sum((a - mean_x) ** 2 for a in x)
+    slope = sum((a - mean_x) * (b - mean_y) for a, b in zip(x, y, strict=True)) / spread
+    rest = [b - mean_y - slope * (a - mean_x) for a, b in zip(x, y, strict=True)]
+    noise = math.sqrt(sum(r * r for r in rest) / (n - 2)) if n > 2 else 0.0
+    # Rounding leaves ~1e-17 of a constant series: that is no slope.
+    tiny = 1e-12 * max(1.0, abs(mean_y))
+    slope_se = noise / math.sqrt(spread) if n > 2 else math.inf
+    if abs(slope) * (x[-1] - x[0]) < tiny:
+        slope = 0.0
+    return Trend(n=n, slope=slope, slope_se=slope_se, noise=noise, change=slope * (x[-1] - x[0]))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spike:
+    """A rise of a metric far above its own past."""
+
+    onset: int
+    """First step above `threshold` times the level before it."""
+    peak_step: int
+    peak: float
+    before: float
+    """Median level before the onset."""
+    factor: float
+    """peak / before."""
+
+
+def find_spike(series: Series, *, factor: float = 5.0, floor: float = 1e-3, skip: int = 3) -> Spike | None:
+    """The first lasting rise above `factor` times the median of everything before it, or None.
+
+    The first `skip` points are past only: a policy that leaves its reference starts from (almost) 0. Two
+    points in a row must lie above, and above `floor`, below which KL estimates are noise.
+    """
+    for i in range(skip, len(series) - 1):
+        before = max(median(series.values[:i]), floor)
+        bound = factor * before
+        if series.values[i] >= bound and series.values[i + 1] >= bound:
+            peak = max(series.values[i:])
+            return Spike(
+                onset=series.steps[i],
+                peak_step=series.steps[series.values.index(peak, i)],
+                peak=peak,
+                before=before,
+                factor=peak / before,
+            )
+    return None
+
+
+def change_point(series: Series) -> int | None:
+    """The step from which the level is another one: the best split in two levels, if it explains most of the
+    spread."""
+    n = len(series)
+    if n < 6:
+        return None
+    total = _squares(series.values)
+    costs = {i: _squares(series.values[:i]) + _squares(series.values[i:]) for i in range(2, n - 1)}
+    best = min(costs, key=lambda i: (costs[i], i))
+    return series.steps[best] if total > 0 and costs[best] < 0.3 * total else None
+
+
+def _squares(values: Sequence[float]) -> float:
+    mean = fmean(values)
+    return sum((v - mean) ** 2 for v in values)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Validation:
+    """The validation curve, the check at step 0 included where there is one."""
+
+    steps: tuple[int, ...]
+    scores: tuple[float, ...]
+    start: float | None
+    """Score at step 0: of the policy the phase started from."""
+    best: float
+    best_step: int
+    last: float
+    se: float
+    """Standard error of one score over the items, at the best score's level."""
+
+    @property
+    def margin(self) -> float:
+        """What two scores must differ by to count: items are shared, so 1.5 standard errors of one score."""
+        return 1.5 * self.se
+
+    @property
+    def gain(self) -> float:
+        """Best score minus the start's (or the first score's)."""
+        return self.best - (self.start if self.start is not None else self.scores[0])
+
+    @property
+    def recent_gain(self) -> float:
+        """Mean of the later half of the points minus mean of the earlier half, start included; 0 with one
+        point."""
+        points = ((self.start,) if self.start is not None else ()) + self.scores
+        half = len(points) // 2
+        return fmean(points[-half:]) - fmean(points[:half]) if half else 0.0
+
+    @property
+    def last_gain(self) -> float:
+        """Last score minus the best one before it (the start included); 0 with one point."""
+        earlier = ((self.start,) if self.start is not None else ()) + self.scores[:-1]
+        return self.last - max(earlier) if earlier else 0.0
+
+    @property
+    def swings(self) -> int:
+        """Reversals of direction in which both moves exceed 2 margins."""
+        moves = [b - a for a, b in pairwise(self.scores)]
+        big = 2 * self.margin
+        return sum(a * b < 0 and min(abs(a), abs(b)) > big for a, b in pairwise(moves))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dynamics:
+    """What can be said of a phase in numbers. Series are empty where a metric was not logged."""
+
+    n_steps: int
+    last_step: int
+    reward: Series
+    kl: Series
+    ppo_kl: Series
+    entropy: Series
+    grad_norm: Series
+    clipfrac: Series
+    length: Series
+    learning_rate: Series
+    truncated: Series
+    """Share of responses at the cap; 0 where the batch's longest response is below it."""
+    group_spread: Series
+    """Largest minus smallest advantage: 0 when no group has both good and bad answers."""
+    cap: int
+    clip_inert: bool
+    """One update per step on its own rollouts: clip ranges and ppo_kl cannot act."""
+    batch: int
+    validation: Validation | None
+
+    @property
+    def half(self) -> int:
+        """Step that begins the later half."""
+        steps = self.reward.steps or self.kl.steps
+        return steps[len(steps) // 2] if steps else 0
+
+
+def observe(curves: Curves, hyperparameters: Hyperparameters, *, n_val: int = 500) -> Dynamics:
+    """The dynamics of a phase. `n_val` (validation items) gives the noise of a validation score."""
+    reward = series(curves, REWARD[0])
+    cap = int(_number(hyperparameters.get(MAX_RESPONSE)))
+    return Dynamics(
+        n_steps=len(curves.steps),
+        last_step=max((*curves.steps, *curves.val_steps), default=0),
+        reward=reward if len(reward) else series(curves, REWARD[1]),
+        kl=series(curves, KL),
+        ppo_kl=series(curves, PPO_KL),
+        entropy=series(curves, ENTROPY),
+        grad_norm=series(curves, GRAD_NORM),
+        clipfrac=series(curves, CLIPFRAC),
+        length=series(curves, LENGTH),
+        learning_rate=series(curves, LEARNING_RATE),
+        truncated=_truncated(curves, cap),
+        group_spread=_group_spread(curves),
+        cap=cap,
+        clip_inert=clip_is_inert(hyperparameters),
+        batch=int(_number(hyperparameters.get(TRAIN_BATCH))),
+        validation=_validation(curves, n_val),
+    )
+
+
+def series(curves: Curves, name: str) -> Series:
+    """The finite values of a metric; empty when it was never logged."""
+    values = curves.metrics.get(name, ())
+    pairs = [(s, v) for s, v in zip(curves.steps, values, strict=False) if v is not None and math.isfinite(v)]
+    return Series(name, tuple(s for s, _ in pairs), tuple(v for _, v in pairs))
+
+
+def clip_is_inert(hyperparameters: Hyperparameters) -> bool:
+    """Whether every step makes one update on its own rollouts: then ratios are 1 and nothing is ever
+    clipped."""
+    same = hyperparameters.get(MINI_BATCH) == hyperparameters.get(TRAIN_BATCH)
+    return same and hyperparameters.get(PPO_EPOCHS, 1) == 1
+
+
+def _truncated(curves: Curves, cap: int) -> Series:
+    # VeRL's response_length/clip_ratio counts responses at the *batch's* longest, not at the cap.
+    longest, share = series(curves, LENGTH_MAX), series(curves, LENGTH_AT_MAX)
+    at = dict(zip(longest.steps, longest.values, strict=True))
+    values = tuple(
+        v if cap and at.get(s, 0.0) >= cap else 0.0 for s, v in zip(share.steps, share.values, strict=True)
+    )
+    return Series("truncated", share.steps, values)
+
+
+def _group_spread(curves: Curves) -> Series:
+    high, low = series(curves, ADVANTAGE_MAX), series(curves, ADVANTAGE_MIN)
+    at = dict(zip(low.steps, low.values, strict=True))
+    pairs = [(s, v - at[s]) for s, v in zip(high.steps, high.values, strict=True) if s in at]
+    return Series("advantages", tuple(s for s, _ in pairs), tuple(v for _, v in pairs))
+
+
+def _validation(curves: Curves, n_val: int) -> Validation | None:
+    pairs = [(s, v) for s, v in zip(curves.val_steps, curves.val_scores, strict=True) if math.isfinite(v)]
+    if not pairs:
+        return None
+    steps, scores = tuple(s for s, _ in pairs), tuple(v for _, v in pairs)
+    best = max(scores)
+    start = curves.start_score
+    return Validation(
+        steps=steps,
+        scores=scores,
+        start=start if start is not None and math.isfinite(start) else None,
+        best=best,
+        best_step=steps[scores.index(best)],
+        last=scores[-1],
+        se=score_se(best, n_val),
+    )
+
+
+def score_se(score: float, n_items: int) -> float:
+    """Standard error of a mean of `n_items` right-or-wrong answers; never below that of one answer's
+    difference."""
+    p = min(max(score, 1 / n_items), 1 - 1 / n_items)
+    return math.sqrt(p * (1 - p) / n_items)
+
+
+def _number(value: object) -> float:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else 0.0

@@ -1,0 +1,68 @@
+"""What the slots of a search ask of a cluster, and whether machines have it. Numbers and words only.
+
+Not here: reserving it (actors/hardware.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from llmzero_ray.config import SearchConfig
+
+_VERL_SIDE_CPUS = 8
+"""CPUs that VeRL's servers, queues and balancers of one slot ask for outside its bundles, workers not counted."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """What one machine of the cluster has, used or not."""
+
+    address: str
+    cpus: float
+    gpus: float
+
+
+def side_cpus(config: SearchConfig) -> int:
+    """CPUs that one slot needs outside its bundles; an engine of one's own is taken to need none."""
+    engine = config.engine
+    return _VERL_SIDE_CPUS + engine.agent_workers + engine.reward_workers if engine.backend == "verl" else 0
+
+
+def private_head_resources(config: SearchConfig, *, has_gpus: bool) -> dict[str, int]:
+    """Logical CPUs and GPUs of a head that is started for this search alone.
+
+    CPUs are scheduling tokens there, as many as the slots ask for. So are GPUs on a machine without any; real ones
+    are left for Ray to count.
+    """
+    slots = config.slots
+    per_slot = slots.nodes * slots.gpus_per_node * slots.cpus_per_gpu + side_cpus(config)
+    cpus = {"num_cpus": max(16, slots.count * per_slot + 2)}
+    return cpus if has_gpus else {**cpus, "num_gpus": slots.count * slots.gpus_per_node}
+
+
+def shortfall(machines: Sequence[Machine], config: SearchConfig) -> str | None:
+    """Why the slots do not fit on these machines even when nothing else runs there; None: they fit."""
+    slots = config.slots
+    gpus, cpus = slots.gpus_per_node, slots.gpus_per_node * slots.cpus_per_gpu
+    room = [[machine.gpus, machine.cpus] for machine in machines]
+    for _ in range(slots.count):
+        fitting = [free for free in room if free[0] >= gpus and free[1] >= cpus]
+        if len(fitting) < slots.nodes:
+            return asked_and_there(machines, config)
+        for free in fitting[: slots.nodes]:
+            free[0], free[1] = free[0] - gpus, free[1] - cpus
+    beside = sum(free[1] for free in room)
+    return None if beside >= slots.count * side_cpus(config) else asked_and_there(machines, config)
+
+
+def asked_and_there(machines: Sequence[Machine], config: SearchConfig) -> str:
+    """What the slots ask for and what the cluster has, for an error message."""
+    slots, beside = config.slots, side_cpus(config)
+    each = f"{slots.gpus_per_node} GPUs and {slots.gpus_per_node * slots.cpus_per_gpu} CPUs"
+    side = f", and {beside} more CPUs per slot for VeRL's servers and workers" if beside else ""
+    there = "; ".join(f"{m.address}: {m.gpus:g} GPUs, {m.cpus:g} CPUs" for m in machines) or "no machine"
+    return (
+        f"asked: {slots.count} slot(s) of {slots.nodes} machine(s) with {each} each{side}. There: {there}. "
+        "Lower slots.count, slots.nodes, slots.gpus_per_node or slots.cpus_per_gpu, or add machines."
+    )

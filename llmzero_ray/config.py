@@ -1,0 +1,355 @@
+"""What a search is told: `search.yaml`, every field declared once with its default, bound, unit and meaning.
+
+`load_config` reads a file and gives a frozen `SearchConfig`, or one `ConfigError` that lists everything wrong
+with it. Not here: the meaning of hyper-parameters (hyperparameters.py), the numbers of the search rules
+(search/rules.py) and of the stopping rules (stopping/settings.py); both are only carried.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    ValidationError,
+    model_validator,
+)
+
+from llmzero_ray.config_text import describe_problems, read_yaml, to_yaml
+from llmzero_ray.errors import ConfigError
+from llmzero_ray.search.rules import SearchRules
+from llmzero_ray.stopping.settings import StopperSettings
+
+
+def _setting(default: Any, unit: str = "", **bounds: Any) -> Any:
+    """A field with the unit that error messages name."""
+    return Field(default, json_schema_extra={"unit": unit} if unit else None, **bounds)
+
+
+class StrictModel(BaseModel):
+    """A part of the file: frozen, typed strictly, unknown keys refused."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True, allow_inf_nan=False
+    )
+
+
+class TaskConfig(StrictModel):
+    """The data and the reward."""
+
+    dir: str = _setting("data/task", min_length=1)
+    """Directory of the prepared task (manifest.json and three parquet files); `prepare` makes it when it has
+    no manifest."""
+    family: Literal["chain_sum", "register", "echo"] | None = None
+    """Procedural family that `prepare` generates; null: the directory holds a prepared task of your own."""
+    n_train: int = _setting(4096, "items", ge=1)
+    """Training items that `prepare` generates."""
+    n_val: int = _setting(512, "items", ge=1)
+    """Validation items; a score's standard error is about 0.5 / sqrt(n_val) at worst."""
+    n_test: int = _setting(1024, "items", ge=1)
+    """Test items, sealed until the search is over."""
+    seed: int = _setting(1, ge=0)
+    """Seed of the generated data and of the tiny model's warm start."""
+
+
+class ModelConfig(StrictModel):
+    """The base model and the adapter that is trained on it."""
+
+    path: str | None = None
+    """Directory of the base model; null: the tiny model that `prepare` made for the task."""
+    lora_rank: int = _setting(16, "LoRA rank", ge=1, le=1024)
+    """Rank of every adapter of the search."""
+    lora_alpha: int = _setting(32, "LoRA alpha", ge=1, le=4096)
+    """Scale of the adapter, alpha / rank."""
+    target_modules: str = _setting("all-linear", min_length=1)
+    """Layers that get an adapter, in PEFT's words."""
+
+
+class BudgetConfig(StrictModel):
+    """When a search ends; the first limit that is reached counts."""
+
+    runs: int = _setting(16, "training runs", ge=2)
+    """Phases of the search, failed ones included. The root is run 1, so that a search needs at least 2."""
+    gpu_hours: float | None = _setting(None, "GPU hours", gt=0)
+    """GPU hours of all phases together (on the CPU: hours of its logical GPUs); null: no limit."""
+    wall_clock_hours: float | None = _setting(None, "hours", gt=0)
+    """Hours in which the search was at work; time between an interruption and its resume is not counted.
+    Null: no limit."""
+    dollars: float | None = _setting(None, "dollars", gt=0)
+    """Price of all agent calls together; null: no limit."""
+    target: float | None = _setting(None, "validation score")
+    """The search ends when a node reaches this validation score; null: never."""
+
+
+class PhaseConfig(StrictModel):
+    """Length and cadence of phases."""
+
+    n_steps: int = _setting(40, "training steps", ge=1)
+    """Length of the root, and the usual length of a phase."""
+    max_steps: int = _setting(200, "training steps", ge=1)
+    """Longest phase that a proposal may ask for."""
+    test_freq: int = _setting(10, "training steps", ge=1)
+    """Steps between two validations."""
+    save_freq: int = _setting(10, "training steps", ge=1)
+    """Steps between two adapters that are kept in any case; new bests and the last step are always saved."""
+    max_hours: float | None = _setting(None, "hours", gt=0)
+    """A phase that trains longer than this ends, as completed, at its next step; null: no limit."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> PhaseConfig:
+        if self.max_steps < self.n_steps:
+            raise ValueError(
+                f"phase.max_steps is {self.max_steps}; must be >= phase.n_steps, which is {self.n_steps}."
+            )
+        if self.test_freq > self.n_steps:
+            raise ValueError(
+                f"phase.test_freq is {self.test_freq}; must be <= phase.n_steps, which is {self.n_steps}: "
+                "a phase that never validates has no score."
+            )
+        return self
+
+
+def _flat(overrides: dict[str, Any]) -> dict[str, Any]:
+    """Refuse nested blocks: one spelling per key, so that two searches can be compared key by key."""
+    for key, value in overrides.items():
+        members = value if isinstance(value, list | tuple) else (value,)
+        if any(not isinstance(member, bool | int | float | str | None) for member in members):
+            raise ValueError(
+                f"{key!r} is {value!r}; must be a number, text, true, false, null or a list of these. "
+                "Write nested keys with dots, such as actor_rollout_ref.actor.optim.lr: 0.001."
+            )
+    return {key: list(value) if isinstance(value, tuple) else value for key, value in overrides.items()}
+
+
+_Overrides = Annotated[dict[str, Any], AfterValidator(_flat)]
+
+
+class RootConfig(StrictModel):
+    """The first run of the search: the default recipe."""
+
+    overrides: _Overrides = Field(default_factory=dict)
+    """Hyper-parameter (VeRL key or alias) -> value, on top of this project's defaults."""
+
+
+class EvalConfig(StrictModel):
+    """How policies are scored, the same for the whole search."""
+
+    max_response_length: int = _setting(1024, "tokens", ge=1)
+    """Longest response when a policy is scored, whatever a phase's own cap is."""
+
+
+class AgentsConfig(StrictModel):
+    """Who proposes, analyses errors and judges running phases."""
+
+    backend: str = _setting("expert", pattern=r"^(expert|[A-Za-z_][\w.]*:[A-Za-z_]\w*)$")
+    """`expert`: documented rules, offline. `package.module:factory`, called with (config, n_val): your own."""
+
+
+class EngineConfig(StrictModel):
+    """What trains, and what it may use."""
+
+    backend: str = _setting("verl", pattern=r"^(verl|[A-Za-z_][\w.]*:[A-Za-z_]\w*)$")
+    """`verl`, or `package.module:factory`, called with (config, task, slot) for an engine of your own."""
+    platform: Literal["auto", "cpu", "gpu"] = "auto"
+    """`auto` takes GPUs when the machine has some."""
+    max_prompt_length: int = _setting(512, "tokens", ge=1)
+    """Longest prompt; longer ones are filtered out."""
+    max_response_length: int = _setting(1024, "tokens", ge=1)
+    """Longest response that any phase of the search may ask for: the server starts with room for it."""
+    max_num_seqs: int = _setting(128, "sequences", ge=1)
+    """Sequences that the server generates at once."""
+    kv_cache_bytes: int = _setting(64 * 2**20, "bytes", ge=2**20)
+    """The server's cache on the CPU; on GPUs `gpu_memory_utilization` counts."""
+    gpu_memory_utilization: float = _setting(0.5, "share of a GPU's memory", gt=0, le=0.95)
+    """What the server takes of each GPU."""
+    tensor_model_parallel_size: int = _setting(1, "GPUs", ge=1)
+    """GPUs that one server spreads over."""
+    agent_workers: int = _setting(1, "processes", ge=1)
+    """Processes that drive rollouts, per slot."""
+    reward_workers: int = _setting(1, "processes", ge=1)
+    """Processes that compute rewards, per slot."""
+    stop_deadline_s: float = _setting(600.0, "seconds", gt=0)
+    """A phase asked to stop that has not ended after this long is killed; at least one step and a save must
+    fit in."""
+    start_timeout_s: float = _setting(900.0, "seconds", gt=0)
+    """Longest cold start of the engine."""
+    overrides: _Overrides = Field(default_factory=dict)
+    """Raw VeRL keys, fixed for the whole search: not hyper-parameters, no agent sees them."""
+
+
+class SlotsConfig(StrictModel):
+    """The hardware that trains: `count` slots, each training one phase at a time."""
+
+    count: int = _setting(1, "slots", ge=1)
+    """Phases trained at once. Useful: about budget.runs / phases of the best strategy."""
+    nodes: int = _setting(1, "machines", ge=1)
+    """Machines of one slot."""
+    gpus_per_node: int = _setting(1, "GPUs", ge=1)
+    """GPUs that a slot takes on each of its machines (on the CPU: logical ones, one process each)."""
+    cpus_per_gpu: int = _setting(3, "CPUs", ge=1)
+    """CPUs reserved beside each GPU, for VeRL's worker processes on it."""
+    timeout_s: float = _setting(600.0, "seconds", gt=0)
+    """How long to wait for the cluster to give a slot before the search is refused."""
+
+
+class FinalConfig(StrictModel):
+    """What is measured on the test split once the search is over."""
+
+    test: bool = True
+    """Score the base model and the best strategy on the test split, once each."""
+    default_recipe: bool = True
+    """Also train the root's recipe in one phase for the best strategy's total steps, and score it: what the
+    search added."""
+
+
+def _rules(value: Any) -> Any:
+    return SearchRules.from_dict(value) if isinstance(value, Mapping) else value
+
+
+def _stopper(value: Any) -> Any:
+    return StopperSettings.from_dict(value) if isinstance(value, Mapping) else value
+
+
+_as_dict = PlainSerializer(dataclasses.asdict, return_type=dict)
+
+
+class SearchConfig(StrictModel):
+    """Everything a search is told."""
+
+    name: str = _setting(..., pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$")
+    """Names its directory and its actors: starting a name again attaches to it or resumes it."""
+    storage: str = _setting("runs", min_length=1)
+    """Directory that receives <name>/; on a cluster one that every machine sees under the same absolute
+    path."""
+    seed: int = _setting(1, ge=0, lt=2**31)
+    """Seed of every phase of the search, together with the phase's number."""
+    task: TaskConfig = TaskConfig()
+    model: ModelConfig = ModelConfig()
+    budget: BudgetConfig = BudgetConfig()
+    search: Annotated[SearchRules, BeforeValidator(_rules), _as_dict] = SearchRules()
+    """Numbers of the search rules."""
+    phase: PhaseConfig = PhaseConfig()
+    root: RootConfig = RootConfig()
+    eval: EvalConfig = EvalConfig()
+    agents: AgentsConfig = AgentsConfig()
+    stopper: Annotated[StopperSettings, BeforeValidator(_stopper), _as_dict] = StopperSettings()
+    """Numbers of the stopping rules."""
+    engine: EngineConfig = EngineConfig()
+    slots: SlotsConfig = SlotsConfig()
+    final: FinalConfig = FinalConfig()
+
+    @model_validator(mode="after")
+    def _consistent(self) -> SearchConfig:
+        if self.eval.max_response_length > self.engine.max_response_length:
+            raise ValueError(
+                f"eval.max_response_length is {self.eval.max_response_length} (tokens); must be <= "
+                f"engine.max_response_length, which is {self.engine.max_response_length}: the server has no "
+                "room for more."
+            )
+        n_gpus = self.slots.nodes * self.slots.gpus_per_node
+        if n_gpus % self.engine.tensor_model_parallel_size:
+            raise ValueError(
+                f"engine.tensor_model_parallel_size is {self.engine.tensor_model_parallel_size}; must divide "
+                "the "
+                f"{n_gpus} GPUs of a slot (slots.nodes x slots.gpus_per_node)."
+            )
+        return self
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON data of every field; `parse_config` gives the same configuration back."""
+        return self.model_dump(mode="json")
+
+    def to_yaml(self) -> str:
+        """The resolved configuration as a file, every field written out."""
+        return to_yaml(self.to_json())
+
+
+def load_config(path: str | os.PathLike[str], overrides: Iterable[str] = ()) -> SearchConfig:
+    """The configuration in a YAML file, with `dotted.key=value` overrides applied in order and paths made
+    absolute.
+
+    Relative directories count from the current directory; a `model.path` that is no local directory is kept
+    as a name.
+
+    Raises:
+        ConfigError: no such file, broken YAML (with its line), unknown keys (with the nearest one) or values
+        out of bounds.
+    """
+    source = os.path.basename(os.fspath(path))
+    data = read_yaml(Path(path))
+    for override in overrides:
+        _apply_override(data, override)
+    config = parse_config(data, source=source)
+    return config.model_copy(
+        update={
+            "storage": _absolute(config.storage),
+            "task": config.task.model_copy(update={"dir": _absolute(config.task.dir)}),
+            "model": config.model.model_copy(update={"path": _absolute_if_there(config.model.path)}),
+        }
+    )
+
+
+def parse_config(data: Mapping[str, Any], *, source: str = "search.yaml") -> SearchConfig:
+    """The configuration in plain data, such as `SearchConfig.to_json` gives; `source` opens the messages.
+
+    Raises:
+        ConfigError: everything that is wrong, one line each.
+    """
+    try:
+        return SearchConfig.model_validate(data)
+    except ValidationError as error:
+        raise ConfigError(describe_problems(error, SearchConfig, source)) from error
+
+
+def differing_keys(old: SearchConfig, new: SearchConfig) -> dict[str, tuple[Any, Any]]:
+    """Dotted key -> (old, new) of every field that differs; `storage` is left out, since a search may be
+    moved."""
+    before, after = _flatten(old.to_json()), _flatten(new.to_json())
+    keys = [key for key in (*before, *(k for k in after if k not in before)) if key != "storage"]
+    return {key: (before.get(key), after.get(key)) for key in keys if before.get(key) != after.get(key)}
+
+
+def _apply_override(data: dict[str, Any], override: str) -> None:
+    key, equals, text = override.partition("=")
+    if not equals or not key.strip():
+        raise ConfigError(
+            f"--set {override!r} is not of the form key=value; write for example --set budget.runs=8"
+        )
+    parts, place = key.strip().split("."), data
+    # VeRL keys contain dots themselves: below an `overrides` block the rest of the path is one key.
+    for i, part in enumerate(parts[:-1]):
+        if part == "overrides":
+            parts = [*parts[: i + 1], ".".join(parts[i + 1 :])]
+            break
+    for part in parts[:-1]:
+        below = place.get(part)
+        place[part] = dict(below) if isinstance(below, Mapping) else {}
+        place = place[part]
+    place[parts[-1]] = read_yaml(text, source=f"--set {key.strip()}")
+
+
+def _absolute(path: str) -> str:
+    return str(Path(path).expanduser().absolute())
+
+
+def _absolute_if_there(path: str | None) -> str | None:
+    return _absolute(path) if path is not None and Path(path).expanduser().exists() else path
+
+
+def _flatten(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in data.items():
+        if isinstance(value, Mapping):
+            flat.update(_flatten(value, f"{prefix}{key}."))
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat

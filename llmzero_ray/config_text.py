@@ -1,0 +1,202 @@
+"""YAML in, YAML out, and pydantic's findings put into this project's words.
+
+Not here: any field (config.py).
+"""
+
+from __future__ import annotations
+
+import re
+import types
+from collections.abc import Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Literal, Union, get_args, get_origin
+
+import yaml
+from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails, PydanticUndefined
+
+from llmzero_ray.errors import ConfigError
+
+
+class _Loader(yaml.SafeLoader):
+    """Safe YAML that reads 1e-3 as a number (as YAML 1.2 does) and refuses a key given twice."""
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+        seen: set[Any] = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            if key in seen:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"the key {key!r} is given twice", key_node.start_mark
+                )
+            seen.add(key)
+        return dict(super().construct_mapping(node, deep=deep))
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"^[-+]?(\d[\d_]*\.?[\d_]*|\.\d[\d_]*)[eE][-+]?\d+$"),
+    list("-+0123456789."),
+)
+
+
+def read_yaml(source_or_text: Path | str, *, source: str | None = None) -> Any:
+    """The data of a file (always a mapping) or of a one-line text (any value).
+
+    Raises:
+        ConfigError: the file is missing or unreadable, is no mapping, or its YAML is broken (line and column
+        are given).
+    """
+    if isinstance(source_or_text, str):
+        return _parse(source_or_text, source or "text")
+    path, name = source_or_text, source_or_text.name
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(
+            f"{path}: cannot be read ({error.strerror}). Shipped examples are in jobs/configs/."
+        ) from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: is not UTF-8 text ({error.reason} at byte {error.start}).") from error
+    data = _parse(text, name)
+    if not isinstance(data, dict):
+        found = "nothing" if data is None else type(data).__name__
+        raise ConfigError(f"{name}: holds {found}; must hold keys and values such as `name: demo`.")
+    return data
+
+
+def to_yaml(data: Mapping[str, Any]) -> str:
+    """Plain data as YAML, in the order given."""
+    return str(yaml.safe_dump(dict(data), sort_keys=False, allow_unicode=True, width=100))
+
+
+def describe_problems(error: ValidationError, model: type[BaseModel], source: str) -> str:
+    """Every finding of one validation, one line each, unknown keys first (they often explain the rest)."""
+    findings = sorted(error.errors(), key=lambda e: e["type"] != "extra_forbidden")
+    lines = [f"{source}: {_describe(finding, model)}" for finding in findings]
+    return "\n".join(dict.fromkeys(lines))
+
+
+def _parse(text: str, source: str) -> Any:
+    try:
+        return yaml.load(text, Loader=_Loader)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        where = f" at line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        raise ConfigError(f"{source}: broken YAML{where}: {error.problem or error.context}.") from error
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{source}: broken YAML: {error}") from error
+
+
+def _describe(finding: ErrorDetails, model: type[BaseModel]) -> str:
+    path = [str(part) for part in finding["loc"]]
+    owner, field = _find(model, path)
+    if finding["type"] == "extra_forbidden":
+        return _unknown_key(path, owner)
+    if finding["type"] == "value_error":
+        reason = str(finding.get("ctx", {}).get("error", finding["msg"]))
+        return reason if not path or reason.startswith(path[0]) else f"{'.'.join(path)}: {reason}"
+    dotted = ".".join(path[: _depth(model, path)]) or "the file"
+    if field is None:
+        return f"{dotted} is {finding['input']!r}; {finding['msg']}."
+    allowed = allowed_values(field)
+    doc = " ".join((field.description or "").split())
+    if finding["type"] == "missing":
+        return f"{dotted} is missing; must be {allowed}. {doc}".rstrip()
+    extra = field.json_schema_extra
+    unit = f" ({extra['unit']})" if isinstance(extra, dict) and "unit" in extra else ""
+    return f"{dotted} is {finding['input']!r}{unit}; must be {allowed}. {doc}".rstrip()
+
+
+def _unknown_key(path: list[str], owner: type[BaseModel] | None) -> str:
+    known = list(owner.model_fields) if owner else []
+    where = f" in {'.'.join(path[:-1])}" if len(path) > 1 else ""
+    near = get_close_matches(path[-1], known, n=1, cutoff=0.5)
+    hint = f"; did you mean {near[0]!r}?" if near else "."
+    return f"unknown key {path[-1]!r}{where}{hint} Known keys: {', '.join(known)}."
+
+
+def _find(model: type[BaseModel], path: list[str]) -> tuple[type[BaseModel] | None, FieldInfo | None]:
+    """The model that owns the last key of `path` and the field there, as far as they exist."""
+    owner: type[BaseModel] | None = model
+    field: FieldInfo | None = None
+    for i, part in enumerate(path):
+        field = owner.model_fields.get(part) if owner else None
+        below = _submodel(field)
+        if i == len(path) - 1 or below is None:
+            return owner, field
+        owner = below
+    return owner, field
+
+
+def _depth(model: type[BaseModel], path: list[str]) -> int:
+    """How many parts of `path` are keys of the file; pydantic appends names of union members after them."""
+    depth, owner = 0, model
+    for part in path:
+        field = owner.model_fields.get(part)
+        if field is None:
+            return depth
+        depth += 1
+        below = _submodel(field)
+        if below is None:
+            return depth
+        owner = below
+    return depth
+
+
+def _submodel(field: FieldInfo | None) -> type[BaseModel] | None:
+    annotation = field.annotation if field else None
+    return annotation if isinstance(annotation, type) and issubclass(annotation, BaseModel) else None
+
+
+_KINDS: dict[Any, str] = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+_PATTERNS = {
+    r"^[a-z0-9][a-z0-9_-]{0,62}$": "1 to 63 of a-z, 0-9, - and _, the first one a letter or digit",
+    r"^(expert|[A-Za-z_][\w.]*:[A-Za-z_]\w*)$": "expert or package.module:factory",
+    r"^(verl|[A-Za-z_][\w.]*:[A-Za-z_]\w*)$": "verl or package.module:factory",
+}
+
+
+def allowed_values(field: FieldInfo) -> str:
+    """What a field accepts, in words: `a whole number >= 2`, `one of auto, cpu, gpu`, `a number > 0 or
+    null`."""
+    members = _members(field.annotation)
+    words = [_kind(member) for member in members if member is not type(None)]
+    bounds = _bounds(field)
+    text = " or ".join(dict.fromkeys(words)) + (f" {bounds}" if bounds else "")
+    for item in field.metadata:
+        text = _PATTERNS.get(getattr(item, "pattern", None) or "", text)
+    return text + (" or null" if type(None) in members else "")
+
+
+def _members(annotation: Any) -> tuple[Any, ...]:
+    return get_args(annotation) if get_origin(annotation) in (Union, types.UnionType) else (annotation,)
+
+
+def _kind(annotation: Any) -> str:
+    if get_origin(annotation) is Literal:
+        choices = [str(choice) for choice in get_args(annotation)]
+        return choices[0] if len(choices) == 1 else f"one of {', '.join(choices)}"
+    if get_origin(annotation) is dict or (isinstance(annotation, type) and issubclass(annotation, BaseModel)):
+        return "a block of keys and values"
+    return _KINDS.get(annotation, getattr(annotation, "__name__", str(annotation)))
+
+
+def _bounds(field: FieldInfo) -> str:
+    signs = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
+    found = [
+        f"{sign} {getattr(item, name):g}"
+        if isinstance(getattr(item, name), float)
+        else f"{sign} {getattr(item, name)}"
+        for name, sign in signs.items()
+        for item in field.metadata
+        if getattr(item, name, None) is not None
+    ]
+    if any(getattr(item, "min_length", None) for item in field.metadata):
+        found.append("that is not empty")
+    return " and ".join(found)
+
+
+__all__ = ["PydanticUndefined", "allowed_values", "describe_problems", "read_yaml", "to_yaml"]

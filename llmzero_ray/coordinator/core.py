@@ -1,0 +1,482 @@
+"""The core of a search: what has happened goes in, what is to be done comes out.
+
+Every event changes the state; what is to be done then follows from the state alone. So a restart is: feed the
+journal to a fresh core, ask `outstanding`, carry on. What the core concludes itself (a decision, a plan, a
+failure) it asks to have recorded and acts on only when it comes back as an event: the journal, not the code,
+says what was decided.
+
+No clock, no Ray, no disk. Not here: the search rules (search/), plans (plan.py), the measurements after the
+search (final.py).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from llmzero_ray import events as ev
+from llmzero_ray.config import SearchConfig, parse_config
+from llmzero_ray.coordinator.final import FinalStage
+from llmzero_ray.coordinator.plan import MAX_REFUSALS, Planner
+from llmzero_ray.coordinator.state import Run, SlotState, finite
+from llmzero_ray.errors import JournalError, ProposalError
+from llmzero_ray.events import REFERENCE
+from llmzero_ray.records import Command, Event, NodeKind, PhaseFailure, PhaseResult, PhaseSpec, Proposal
+from llmzero_ray.search import TreeSearch
+from llmzero_ray.storage import SearchPaths
+
+
+class CoordinatorCore:
+    """One search. `paths` are where its files are now, which may be elsewhere than when the journal was
+    written."""
+
+    def __init__(self, paths: SearchPaths) -> None:
+        self.paths = paths
+        self.runs: dict[int, Run] = {}
+        """Nodes of the tree by id, and the reference run."""
+        self.slots: list[SlotState] = []
+        self.ending: str | None = None
+        """Why the search is to end as soon as no phase trains."""
+        self.end_reason: str | None = None
+        """Why the search has ended; set once no phase trains."""
+        self.interrupted: tuple[str, int] | None = None
+        """Reason and exit code of a pause or an abort, until the next coordinator takes over."""
+        self.finished: ev.SearchFinished | None = None
+        self.problem: str | None = None
+        """What could not be written at the end."""
+        self.gpu_hours = 0.0
+        """Of all phases of the search that have ended; the reference is not counted."""
+        self.started: ev.SearchStarted | None = None
+        self._n_ended = 0
+        self._n_interruptions = 0
+        self._written = False
+        self._emitted: set[str] = set()
+
+    # --- in and out -----------------------------------------------------------------------------------------
+
+    def handle(self, event: Event) -> list[Command]:
+        """Take note of what happened; what is now to be done for the first time.
+
+        Raises:
+            JournalError: the event cannot follow what happened before.
+        """
+        if self.started is None and not isinstance(event, ev.SearchStarted):
+            raise JournalError(
+                f"the journal begins with {type(event).__name__}; its first event must be SearchStarted."
+            )
+        handler = _HANDLERS.get(type(event))
+        if handler is None:
+            raise JournalError(f"{type(event).__name__} is no event of a search.")
+        handler(self, event)
+        fresh = [command for command in self.outstanding() if command.id not in self._emitted]
+        self._emitted.update(command.id for command in fresh)
+        return fresh
+
+    def resume(self) -> list[Command]:
+        """After a journal was replayed: everything that is to be done now, whoever began it before."""
+        commands = self.outstanding()
+        self._emitted = {command.id for command in commands}
+        return commands
+
+    def outstanding(self) -> list[Command]:
+        """Everything that is to be done as things stand, things under way included."""
+        if self.started is None:
+            return []
+        if self.interrupted is not None:
+            reason, exit_code = self.interrupted
+            return [ev.End(id=f"end-{self._n_interruptions}", reason=reason, exit_code=exit_code)]
+        if self.finished is not None:
+            return [ev.End(id="end", reason=self.finished.reason)]
+        if self.end_reason is None:
+            return list(self._while_searching())
+        if not self.final.done:
+            return self.final.commands(self.slots, self._run_phase)
+        if not self._written:
+            return [ev.WriteOutcome(id="write-outcome")]
+        return [self._record("finished", self._conclusion(self.end_reason))]
+
+    # --- reading --------------------------------------------------------------------------------------------
+
+    @property
+    def stage(self) -> str:
+        """new, searching, measuring, writing, finished or interrupted: one word for people."""
+        if self.started is None:
+            return "new"
+        if self.interrupted is not None:
+            return "interrupted"
+        if self.finished is not None:
+            return "finished"
+        if self.end_reason is None:
+            return "searching"
+        return "writing" if self.final.done else "measuring"
+
+    @property
+    def best(self) -> Run | None:
+        """The best-scored node so far."""
+        best = self.tree.best if self.started is not None else None
+        return None if best is None else self.runs[best.id]
+
+    @property
+    def reference(self) -> Run | None:
+        """The default recipe in one phase; None before its time."""
+        return self.runs.get(REFERENCE)
+
+    def offered(self, node: int) -> tuple[int, ...]:
+        """Nodes whose checkpoints a node may resume from, the first phase first."""
+        return self.tree.offered_checkpoint_nodes(node)
+
+    # --- what is to be done ---------------------------------------------------------------------------------
+
+    def _while_searching(self) -> Iterator[Command]:
+        for run in self.runs.values():
+            if run.active:
+                yield from self._for_run(run)
+        best = self.tree.best
+        if best is not None:
+            cuts = self.tree.recipe(best.id)
+            path = tuple((cut.node, cut.step, self.runs[cut.node].base_step) for cut in cuts)
+            yield ev.PushIncumbent(id=f"incumbent-{self._n_ended}", node=best.id, path=path)
+        decided = self._next_decision()
+        if decided is not None:
+            yield decided
+
+    def _for_run(self, run: Run) -> Iterator[Command]:
+        slot = self.slots[run.slot]
+        if run.stage == "proposing":
+            yield self._towards_plan(run)
+        elif run.given_up:
+            yield self._record(f"lost-{run.node}-{run.attempt}", self._give_up(run))
+        elif slot.ready:
+            yield self._run_phase(run)
+            if run.stop_reason is not None:
+                yield ev.StopPhase(
+                    id=f"stop-{run.node}-{run.attempt}",
+                    node=run.node,
+                    slot=run.slot,
+                    phase_attempt=run.attempt,
+                    reason=run.stop_reason,
+                )
+
+    def _towards_plan(self, run: Run) -> Command:
+        """The next step from "a run of this kind" to a spec."""
+        if run.kind == "root":
+            return self._record_plan(run, self.planner.root_phase(), None, "")
+        if run.no_answer is not None or run.tries >= MAX_REFUSALS:
+            why = run.no_answer or f"{run.tries} proposals were refused, the last one: {run.rejected}"
+            note = f"{why}. The parent's own configuration is continued."
+            return self._record_plan(run, self.planner.fallback(run, self.offered(run.node)), None, note)
+        if run.answer is not None:
+            return self._judge(run, run.answer)
+        assert run.on is not None
+        ask_id, rejected = f"propose-{run.node}-{run.tries}", run.rejected
+        if run.kind == "debug":
+            return ev.Analyze(id=ask_id, node=run.node, on=run.on, rejected=rejected, tries=run.tries)
+        scratch = run.kind == "scratch"
+        return ev.Propose(
+            id=ask_id, node=run.node, on=run.on, from_scratch=scratch, rejected=rejected, tries=run.tries
+        )
+
+    def _judge(self, run: Run, proposal: Proposal) -> Command:
+        try:
+            planned = self.planner.proposed_phase(run, proposal, self.offered(run.node))
+        except ProposalError as error:
+            tries = run.tries + 1
+            refused = ev.ProposalRefused(node=run.node, message=str(error), tries=tries)
+            return self._record(f"refuse-{run.node}-{tries}", refused)
+        return self._record_plan(run, planned.spec, proposal, planned.note)
+
+    def _next_decision(self) -> Command | None:
+        """One decision for the first slot that waits for one; the end when nothing trains any more."""
+        training = any(run.active for run in self.runs.values())
+        if self.ending is not None:
+            return None if training else self._record_stop(self.ending)
+        slot = next((slot for slot in self.slots if slot.ready and slot.idle), None)
+        if slot is None:
+            return None
+        decision = self.tree.ask()
+        if decision.action == "wait":
+            return None
+        if decision.action == "stop":
+            return None if training else self._record_stop(str(decision.stop_reason))
+        node = len(self.tree.nodes)
+        decided = ev.Decided(
+            action=decision.action,
+            on=decision.on,
+            node=node,
+            slot=slot.index,
+            stop_reason=None,
+            seen=decision.seen.to_dict(),
+        )
+        return self._record(f"decide-{node}", decided)
+
+    def _record_stop(self, reason: str) -> Command:
+        seen = self.tree.ask().seen.to_dict()
+        stop = ev.Decided(action="stop", on=None, node=None, slot=None, stop_reason=reason, seen=seen)
+        return self._record("decide-stop", stop)
+
+    def _run_phase(self, run: Run) -> Command:
+        spec, paths = run.spec, self.paths
+        assert spec is not None
+        source = spec.resume_from
+        spec = dataclasses.replace(
+            spec,
+            attempt=run.attempt,
+            # The search may have been moved since this was planned.
+            adapter=None if source is None else str(paths.adapter(source.node, source.step)),
+            node_dir=str(paths.node(run.node)),
+            checkpoint_dir=str(paths.checkpoints(run.node)),
+        )
+        generation = self.slots[run.slot].generation
+        return ev.RunPhase(id=f"run-{run.node}-{run.attempt}-{generation}", slot=run.slot, spec=spec)
+
+    def _give_up(self, run: Run) -> Event:
+        left = run.salvaged
+        assert left is not None
+        if run.stop_reason is not None and left.failure_class != "timeout":
+            return ev.PhaseFinished(node=run.node, phase_attempt=run.attempt, result=run.as_ended())
+        return ev.PhaseFailed(node=run.node, phase_attempt=run.attempt, failure=left)
+
+    def _conclusion(self, reason: str) -> Event:
+        best = self.best
+        return ev.SearchFinished(
+            reason=reason,
+            best=None if best is None else best.node,
+            best_score=None if best is None else best.score,
+        )
+
+    def _record_plan(self, run: Run, spec: PhaseSpec, proposal: Proposal | None, note: str) -> Command:
+        planned = ev.PhasePlanned(node=run.node, slot=run.slot, spec=spec, proposal=proposal, note=note)
+        return self._record(f"plan-{run.node}", planned)
+
+    @staticmethod
+    def _record(key: str, event: Event) -> ev.Record:
+        """A conclusion; its key makes a second delivery of it known as one."""
+        return ev.Record(id=f"record-{key}", event=dataclasses.replace(event, source=f"core:{key}"))
+
+    # --- what happened --------------------------------------------------------------------------------------
+
+    def _on_search_started(self, event: ev.SearchStarted) -> None:
+        if self.started is not None:
+            raise JournalError(
+                "the journal holds a second SearchStarted; two searches wrote to one directory."
+            )
+        self.started = event
+        self.config: SearchConfig = parse_config(_thawed(event.config), source="journal")
+        self.tree = TreeSearch(self.config.search, budget=self.config.budget.runs)
+        self.slots = [SlotState(index=i) for i in range(self.config.slots.count)]
+        self.planner = Planner(
+            config=self.config,
+            n_train=int(event.task["n_train"]),
+            root=dict(event.root),
+            paths=self.paths,
+            runs=self.runs,
+        )
+        self.final = FinalStage(self.config, self.planner, self.runs, self._record)
+
+    def _on_coordinator_started(self, _: ev.CoordinatorStarted) -> None:
+        self.interrupted = None
+
+    def _on_interrupted(self, event: ev.SearchPaused | ev.SearchAborted) -> None:
+        """Runners are about to be closed: what they train begins again later, at no charge."""
+        code = event.exit_code if isinstance(event, ev.SearchAborted) else 0
+        self.interrupted = (event.reason, code)
+        self._n_interruptions += 1
+        for slot in self.slots:
+            self._slot_gone(slot)
+
+    def _on_slot_ready(self, event: ev.SlotReady) -> None:
+        slot = self.slots[event.slot]
+        slot.ready, slot.generation = True, slot.generation + 1
+        self._settle()
+
+    def _on_decided(self, event: ev.Decided) -> None:
+        if event.action == "stop":
+            self.end_reason = event.stop_reason or "user"
+            self.final.begin(self.tree, skip=self.end_reason == "user")
+            return self._settle()
+        assert event.node is not None
+        assert event.slot is not None
+        kind: NodeKind = event.action
+        # What was decided is what the journal says, also where this version would decide otherwise.
+        node = self.tree.create(kind, event.on, event.node)
+        self.runs[node] = Run(node=node, kind=kind, on=event.on, slot=event.slot)
+        self.slots[event.slot].node = node
+        return None
+
+    def _on_proposed(self, event: ev.Proposed) -> None:
+        run = self._waiting_for_answer(event.node, event.tries)
+        if run is not None:
+            run.answer = event.proposal
+
+    def _on_proposal_failed(self, event: ev.ProposalFailed) -> None:
+        run = self._waiting_for_answer(event.node, event.tries)
+        if run is not None:
+            run.no_answer = f"the agent gave no answer ({event.reason})"
+
+    def _waiting_for_answer(self, node: int, tries: int) -> Run | None:
+        run = self.runs.get(node)
+        waits = run is not None and run.stage == "proposing" and run.tries == tries and run.answer is None
+        return run if waits else None
+
+    def _on_proposal_refused(self, event: ev.ProposalRefused) -> None:
+        run = self.runs[event.node]
+        run.answer, run.rejected, run.tries = None, event.message, event.tries
+
+    def _on_phase_planned(self, event: ev.PhasePlanned) -> None:
+        run = self.runs[event.node]
+        if run.stage != "proposing":
+            return
+        run.stage, run.spec, run.proposal, run.note = "planned", event.spec, event.proposal, event.note
+        if event.spec.resume_from is not None:
+            self.tree.set_resume_from(run.node, event.spec.resume_from.node, event.spec.resume_from.step)
+
+    def _on_phase_started(self, event: ev.PhaseStarted) -> None:
+        run = self._current(event.node, event.phase_attempt)
+        if run is not None:
+            run.started, run.started_at = True, event.time
+
+    def _on_phase_ended(self, event: ev.PhaseFinished | ev.PhaseFailed) -> None:
+        run = self._current(event.node, event.phase_attempt)
+        if run is None:
+            return  # an attempt that was given up has ended after all
+        outcome = finite(event.result if isinstance(event, ev.PhaseFinished) else event.failure)
+        run.stage, run.outcome = "done", outcome
+        self.slots[run.slot].node = None
+        if run.node == REFERENCE:
+            self.final.reference_ended(run)
+        else:
+            self._node_ended(run, outcome)
+        self._settle()
+
+    def _node_ended(self, run: Run, outcome: PhaseResult | PhaseFailure) -> None:
+        status = outcome.status if isinstance(outcome, PhaseResult) else "failed"
+        self.tree.tell(run.node, status, outcome.best_score, outcome.best_step)
+        self._n_ended += 1
+        self.gpu_hours += outcome.gpu_hours
+        budget, best = self.config.budget, self.tree.best
+        if (
+            budget.target is not None
+            and best is not None
+            and best.score is not None
+            and best.score >= budget.target
+        ):
+            self._end("target")
+        elif budget.gpu_hours is not None and self.gpu_hours >= budget.gpu_hours:
+            self._end("gpu_hours")
+
+    def _on_runner_lost(self, event: ev.RunnerLost) -> None:
+        slot = self.slots[event.slot]
+        slot.ready = False
+        self.final.slot_lost(event.slot, event.reason)
+        slot.scoring = None
+        run = None if event.node is None else self._current(event.node, event.phase_attempt)
+        if run is None or not run.started:
+            return
+        nothing = PhaseFailure(node=run.node, failure_class="resource", cause=event.reason, log_tail="")
+        run.losses, run.salvaged = run.losses + 1, event.salvaged or nothing
+        # A phase that was to end anyway is not repeated, nor is one that hardware was lost under twice.
+        if run.losses >= 2 or run.stop_reason is not None:
+            run.given_up = True
+        else:
+            run.begin_again()
+
+    def _on_verdict(self, event: ev.VerdictPosted) -> None:
+        run = self._current(event.node, event.phase_attempt)
+        if run is None:
+            return
+        run.verdicts.append(event)
+        if event.decision.stop and run.stop_reason is None:
+            run.stop_reason = f"verdict: {event.decision.rule}: {event.decision.reason}"
+
+    def _on_budget_reached(self, event: ev.BudgetReached) -> None:
+        if self.end_reason is None:
+            self._end(event.kind)
+
+    def _on_user_stop(self, _: ev.UserStop) -> None:
+        if self.end_reason is None:
+            self._end("user")
+        elif not self.final.done:
+            self.final.drop()
+
+    def _on_final_scored(self, event: ev.FinalScored) -> None:
+        self.final.scored(event, self.slots)
+        self._settle()
+
+    def _on_final_failed(self, event: ev.FinalFailed) -> None:
+        self.final.failed(event, self.slots)
+        self._settle()
+
+    def _on_outcome_written(self, event: ev.OutcomeWritten) -> None:
+        self._written, self.problem = True, event.problem or None
+
+    def _on_search_finished(self, event: ev.SearchFinished) -> None:
+        self.finished = event
+
+    # --- parts ----------------------------------------------------------------------------------------------
+
+    def _current(self, node: int, attempt: int) -> Run | None:
+        """The run if this attempt of it is the one that counts."""
+        run = self.runs.get(node)
+        return run if run is not None and run.stage == "planned" and run.attempt == attempt else None
+
+    def _end(self, reason: str) -> None:
+        """Begin no further run; stop what trains, drop what does not train yet."""
+        if self.ending is not None:
+            return
+        self.ending = reason
+        stop_reason = "user" if reason == "user" else f"budget: {reason}"
+        for run in self.runs.values():
+            if not run.active:
+                continue
+            if run.started:
+                run.stop_reason = run.stop_reason or stop_reason
+            elif run.salvaged is not None:  # an earlier attempt trained: it ends with what that one left
+                run.stop_reason, run.given_up = stop_reason, True
+            else:
+                run.stage = "cancelled"
+                self.slots[run.slot].node = None
+
+    def _slot_gone(self, slot: SlotState) -> None:
+        slot.ready = False
+        self.final.unassign(slot)
+        run = None if slot.node is None else self.runs[slot.node]
+        if run is not None:
+            run.begin_again()
+
+    def _settle(self) -> None:
+        """Give idle slots their part of the final measurements."""
+        if self.end_reason is not None and self.finished is None:
+            self.final.assign(self.slots)
+
+
+def _thawed(data: Any) -> Any:
+    """Plain JSON data again: records read from the journal hold tuples."""
+    if isinstance(data, dict):
+        return {key: _thawed(value) for key, value in data.items()}
+    return [_thawed(value) for value in data] if isinstance(data, tuple | list) else data
+
+
+_HANDLERS: dict[type[Event], Callable[[CoordinatorCore, Any], None]] = {
+    ev.SearchStarted: CoordinatorCore._on_search_started,
+    ev.CoordinatorStarted: CoordinatorCore._on_coordinator_started,
+    ev.SearchPaused: CoordinatorCore._on_interrupted,
+    ev.SearchAborted: CoordinatorCore._on_interrupted,
+    ev.SlotReady: CoordinatorCore._on_slot_ready,
+    ev.Decided: CoordinatorCore._on_decided,
+    ev.Proposed: CoordinatorCore._on_proposed,
+    ev.ProposalFailed: CoordinatorCore._on_proposal_failed,
+    ev.ProposalRefused: CoordinatorCore._on_proposal_refused,
+    ev.PhasePlanned: CoordinatorCore._on_phase_planned,
+    ev.PhaseStarted: CoordinatorCore._on_phase_started,
+    ev.PhaseFinished: CoordinatorCore._on_phase_ended,
+    ev.PhaseFailed: CoordinatorCore._on_phase_ended,
+    ev.RunnerLost: CoordinatorCore._on_runner_lost,
+    ev.VerdictPosted: CoordinatorCore._on_verdict,
+    ev.BudgetReached: CoordinatorCore._on_budget_reached,
+    ev.UserStop: CoordinatorCore._on_user_stop,
+    ev.FinalScored: CoordinatorCore._on_final_scored,
+    ev.FinalFailed: CoordinatorCore._on_final_failed,
+    ev.OutcomeWritten: CoordinatorCore._on_outcome_written,
+    ev.SearchFinished: CoordinatorCore._on_search_finished,
+}

@@ -1,0 +1,238 @@
+"""From a proposal to a phase that can be trained, or to a message that sends it back.
+
+Pure. Not here: asking agents (actors/), choosing what to expand (search/), single hyper-parameters
+(hyperparameters/).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any
+
+from llmzero_ray.config import SearchConfig
+from llmzero_ray.coordinator.state import Run
+from llmzero_ray.errors import ConfigError, HyperparameterError, ProposalError
+from llmzero_ray.events import REFERENCE
+from llmzero_ray.hyperparameters import (
+    FROM_CONFIG,
+    Limits,
+    canonical,
+    check_transition,
+    complete,
+    defaults,
+    forbidden,
+    normalize,
+    owned,
+)
+from llmzero_ray.records import Hyperparameters, NodeKind, PhaseSpec, Proposal, ResumeFrom
+from llmzero_ray.search import nearest_saved_step
+from llmzero_ray.storage import SearchPaths
+
+MAX_RESPONSE = canonical("max_response_length")
+MAX_REFUSALS = 3
+"""An agent's first answer and two corrections; after that the parent's own configuration is continued."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Planned:
+    """A settled phase, and what was changed on the way (empty: nothing)."""
+
+    spec: PhaseSpec
+    note: str = ""
+
+
+def limits(config: SearchConfig, n_train: int | None) -> Limits:
+    """What slot and task allow any phase of the search."""
+    engine = config.engine
+    return Limits(
+        max_model_len=engine.max_prompt_length + engine.max_response_length,
+        max_response_length=engine.max_response_length,
+        n_train=n_train,
+    )
+
+
+def root_hyperparameters(config: SearchConfig, n_train: int | None) -> dict[str, Any]:
+    """The root's complete configuration: defaults, then the blocks of search.yaml, then `root.overrides`.
+
+    Raises:
+        ConfigError: an override is unknown, out of bounds, breaks a coupling, or belongs to another block.
+    """
+    try:
+        asked = normalize(config.root.overrides)
+        for name in config.root.overrides:
+            reason = owned(canonical(name))
+            if reason is not None:
+                raise ConfigError(f"root.overrides: {name} cannot be set here: {reason}.")
+        blocks = {key: _field(config, dotted) for dotted, key in FROM_CONFIG.items()}
+        base = defaults()
+        if MAX_RESPONSE not in asked:  # our own default must not be what breaks the limit
+            blocks[MAX_RESPONSE] = min(int(str(base[MAX_RESPONSE])), config.engine.max_response_length)
+        return complete(base, {**blocks, **asked}, n_gpus=_n_gpus(config), limits=limits(config, n_train))
+    except HyperparameterError as error:
+        raise ConfigError(f"root.overrides: {error}") from error
+
+
+@dataclass(frozen=True, kw_only=True)
+class Planner:
+    """Everything a phase's plan depends on besides the proposal."""
+
+    config: SearchConfig
+    n_train: int
+    root: Hyperparameters
+    paths: SearchPaths
+    runs: Mapping[int, Run]
+
+    def root_phase(self) -> PhaseSpec:
+        """The first run of the search: no proposer, `root.overrides` as they are."""
+        return self._spec(
+            node=0, kind="root", parent=None, hyperparameters=self.root, n_steps=self.config.phase.n_steps
+        )
+
+    def reference_phase(self, n_steps: int) -> PhaseSpec:
+        """The root's recipe in one phase of `n_steps`; the root's seed, so that its first steps are the
+        root's."""
+        return self._spec(
+            node=REFERENCE, kind="root", parent=None, hyperparameters=self.root, n_steps=n_steps
+        )
+
+    def proposed_phase(self, run: Run, proposal: Proposal, offered: tuple[int, ...]) -> Planned:
+        """The phase that a proposal asks for.
+
+        Raises:
+            ProposalError: it breaks a rule; the message tells the agent which, and what is allowed.
+        """
+        for change in proposal.changes:
+            self._check_allowed(change.key)
+        self._check_length(proposal.n_steps)
+        source, note = self._source(run, proposal.resume_from, offered)
+        changes = {change.key: change.new for change in proposal.changes}
+        if len(changes) != len(proposal.changes):
+            raise ProposalError("changes: a hyper-parameter is named twice; name each one once.")
+        try:
+            full = complete(self._base(run), changes, n_gpus=_n_gpus(self.config), limits=self._limits())
+            if source is not None:
+                check_transition(self._hyperparameters(source.node), full, resumed=True)
+        except HyperparameterError as error:
+            raise ProposalError(str(error)) from error
+        return Planned(spec=self._child(run, full, proposal.n_steps, source), note=note)
+
+    def fallback(self, run: Run, offered: tuple[int, ...]) -> PhaseSpec:
+        """The parent's own configuration continued: what trains when the agents gave nothing usable.
+
+        It goes on from the best step saved on the resume chain's last phase that has one (the last step where
+        nothing was scored); a run from scratch repeats the root's configuration with a seed of its own.
+        """
+        source = None
+        for node in reversed(offered if run.kind != "scratch" else ()):
+            outcome = self.runs[node].outcome
+            saved = [checkpoint.step for checkpoint in self.runs[node].checkpoints]
+            best = outcome.best_step if outcome is not None else None
+            if saved:
+                source = ResumeFrom(
+                    node=node, step=best if best in saved and best is not None else max(saved)
+                )
+                break
+        full = self._base(run) if source is None else self._hyperparameters(source.node)
+        return self._child(run, full, self.config.phase.n_steps, source)
+
+    # --- parts ----------------------------------------------------------------------------------------------
+
+    def _check_allowed(self, name: str) -> None:
+        try:
+            reason = forbidden(canonical(name))
+        except HyperparameterError as error:
+            raise ProposalError(str(error)) from error
+        if reason is not None:
+            raise ProposalError(f"{name} may not be changed: {reason}. Leave it out.")
+
+    def _check_length(self, n_steps: int) -> None:
+        longest = self.config.phase.max_steps
+        if not 1 <= n_steps <= longest:
+            raise ProposalError(f"n_steps is {n_steps} (training steps); must be between 1 and {longest}.")
+
+    def _source(
+        self, run: Run, wanted: ResumeFrom | None, offered: tuple[int, ...]
+    ) -> tuple[ResumeFrom | None, str]:
+        """The saved checkpoint nearest to the wanted one, and what to say about it."""
+        if wanted is None:
+            return None, ""
+        if run.kind == "scratch" or not offered:
+            raise ProposalError("this run starts from the base model: resume_from must be null.")
+        if wanted.node not in offered:
+            nodes = ", ".join(map(str, offered))
+            raise ProposalError(
+                f"resume_from names node {wanted.node}; checkpoints are offered of nodes {nodes}."
+            )
+        step = nearest_saved_step((c.step for c in self.runs[wanted.node].checkpoints), wanted.step)
+        if step == wanted.step:
+            return wanted, ""
+        missing = f"step {wanted.step} of node {wanted.node} is not saved"
+        if step is None:
+            return None, f"{missing} and no earlier one is: started from the base model"
+        return ResumeFrom(node=wanted.node, step=step), f"{missing}: resumed from step {step}"
+
+    def _base(self, run: Run) -> Hyperparameters:
+        """What a proposal's changes are applied to: the parent's configuration; the root's for a run from
+        scratch."""
+        return self.root if run.kind == "scratch" or run.on is None else self._hyperparameters(run.on)
+
+    def _hyperparameters(self, node: int) -> Hyperparameters:
+        spec = self.runs[node].spec
+        assert spec is not None, f"node {node} was used before it was planned"
+        return spec.hyperparameters
+
+    def _child(self, run: Run, full: Hyperparameters, n_steps: int, source: ResumeFrom | None) -> PhaseSpec:
+        return self._spec(
+            node=run.node, kind=run.kind, parent=run.on, hyperparameters=full, n_steps=n_steps, source=source
+        )
+
+    def _spec(
+        self,
+        *,
+        node: int,
+        kind: NodeKind,
+        parent: int | None,
+        hyperparameters: Hyperparameters,
+        n_steps: int,
+        source: ResumeFrom | None = None,
+    ) -> PhaseSpec:
+        phase = self.config.phase
+        return PhaseSpec(
+            search=self.config.name,
+            node=node,
+            kind=kind,
+            parent=parent,
+            resume_from=source,
+            adapter=None if source is None else str(self.paths.adapter(source.node, source.step)),
+            base_step=0 if source is None else self.runs[source.node].base_step + source.step,
+            n_steps=n_steps,
+            hyperparameters=dict(hyperparameters),
+            seed=phase_seed(self.config.seed, node),
+            save_freq=phase.save_freq,
+            test_freq=min(phase.test_freq, n_steps),
+            node_dir=str(self.paths.node(node)),
+            checkpoint_dir=str(self.paths.checkpoints(node)),
+            max_wall_s=None if phase.max_hours is None else phase.max_hours * 3600,
+        )
+
+    def _limits(self) -> Limits:
+        return limits(self.config, self.n_train)
+
+
+def phase_seed(seed: int, node: int) -> int:
+    """The seed of a node's phase; the reference has the root's."""
+    text = f"{seed}:{max(node, 0)}".encode()
+    return int.from_bytes(blake2b(text, digest_size=4).digest(), "big") >> 1
+
+
+def _n_gpus(config: SearchConfig) -> int:
+    return config.slots.nodes * config.slots.gpus_per_node
+
+
+def _field(config: SearchConfig, dotted: str) -> Any:
+    value: Any = config
+    for part in dotted.split("."):
+        value = getattr(value, part)
+    return value

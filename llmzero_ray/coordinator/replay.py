@@ -1,0 +1,84 @@
+"""A search from its journal: the same state, and every decision taken again and compared.
+
+Not here: reading the journal (journal.py), telling people (explain.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from llmzero_ray.coordinator.core import CoordinatorCore
+from llmzero_ray.events import Decided, SearchStarted
+from llmzero_ray.records import Event
+from llmzero_ray.search import Decision
+from llmzero_ray.storage import SearchPaths
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecisionCheck:
+    """One decision of the journal beside what the rules of this version decide on the same history."""
+
+    number: int
+    """Position of the event in the journal, from 1."""
+    recorded: Decided
+    again: Decision
+    differences: tuple[str, ...]
+    """What is not the same, in words; empty when everything is."""
+
+
+def replay(events: Iterable[Event], root: Path) -> CoordinatorCore:
+    """The core of the search in directory `root`, after `events`.
+
+    Raises:
+        JournalError: an event cannot follow what happened before.
+    """
+    core = CoordinatorCore(SearchPaths(root=root))
+    for event in events:
+        core.handle(event)
+    return core
+
+
+def check_decisions(events: Iterable[Event], root: Path) -> Iterator[DecisionCheck]:
+    """Replay a journal; each decision as recorded and as it is taken again on the history before it.
+
+    Raises:
+        JournalError: an event cannot follow what happened before.
+    """
+    core = CoordinatorCore(SearchPaths(root=root))
+    for number, event in enumerate(events, start=1):
+        if isinstance(event, Decided):
+            again = core.tree.ask()
+            found = tuple(_differences(event, again, core.ending))
+            yield DecisionCheck(number=number, recorded=event, again=again, differences=found)
+        core.handle(event)
+
+
+def _differences(recorded: Decided, again: Decision, ending: str | None) -> Iterator[str]:
+    action, on, reason = again.action, again.on, again.stop_reason
+    if ending is not None:  # a cap, a target or a person ended the search, whatever the rules would do next
+        action, on, reason = "stop", None, None
+    expected_reason = ending or reason
+    for name, old, new in (
+        ("action", recorded.action, action),
+        ("on", recorded.on, on),
+        ("stop reason", recorded.stop_reason, expected_reason),
+    ):
+        if old != new:
+            yield f"{name}: recorded {old!r}, now {new!r}"
+    seen, seen_now = _plain(recorded.seen), _plain(again.seen.to_dict())
+    for key in [*seen, *(k for k in seen_now if k not in seen)]:
+        if seen.get(key) != seen_now.get(key):
+            yield f"seen {key}: recorded {seen.get(key)!r}, now {seen_now.get(key)!r}"
+
+
+def _plain(data: Any) -> Any:
+    """Comparable data: the journal gives tuples where the rules give lists."""
+    if isinstance(data, dict):
+        return {str(key): _plain(value) for key, value in data.items()}
+    return [_plain(value) for value in data] if isinstance(data, list | tuple) else data
+
+
+__all__ = ["DecisionCheck", "SearchStarted", "check_decisions", "replay"]

@@ -1,0 +1,143 @@
+"""What agents and the stopper are shown of a search: views, never the state itself, never a test result.
+
+Pure; series of metrics come in through a function. Not here: what agents do with it (agents/).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+from llmzero_ray import events as ev
+from llmzero_ray.agents.base import (
+    Curves,
+    ErrorRequest,
+    NodeView,
+    OfferedCheckpoint,
+    ProposalRequest,
+    TaskView,
+)
+from llmzero_ray.coordinator.core import CoordinatorCore
+from llmzero_ray.records import PhaseFailure, PhaseResult, to_json
+
+LoadCurves: TypeAlias = Callable[[int], Curves]
+"""Node -> its metrics so far."""
+
+
+def build_request(
+    core: CoordinatorCore, command: ev.Propose | ev.Analyze, curves: LoadCurves
+) -> ProposalRequest | ErrorRequest:
+    """The question to the proposer or to the error analyzer."""
+    on = node_view(core, command.on, curves)
+    if isinstance(command, ev.Analyze):
+        return ErrorRequest(
+            task=task_view(core),
+            failed=on,
+            chain=tuple(node_view(core, node, curves) for node in _debug_chain(core, command.on)),
+            default=core.planner.root,
+            checkpoints=_offered(core, command.node),
+            rejected=command.rejected,
+        )
+    children = [child for child in core.tree.node(command.on).children if child != command.node]
+    best = core.best
+    return ProposalRequest(
+        task=task_view(core),
+        on=on,
+        path=tuple(node_view(core, node, curves) for node in core.tree.resume_chain(command.on)),
+        siblings=tuple(node_view(core, node, curves) for node in children),
+        best=None if best is None else node_view(core, best.node, curves),
+        default=core.planner.root,
+        checkpoints=() if command.from_scratch else _offered(core, command.node),
+        from_scratch=command.from_scratch,
+        rejected=command.rejected,
+        n_scratch=sum(
+            run.kind in ("root", "scratch") for node, run in core.runs.items() if 0 <= node != command.node
+        ),
+    )
+
+
+def node_view(core: CoordinatorCore, node: int, curves: LoadCurves) -> NodeView:
+    """What may be known of one node; one that has not been planned yet has no configuration."""
+    run = core.runs[node]
+    outcome, spec = run.outcome, run.spec
+    return NodeView(
+        node=node,
+        kind=run.kind,
+        status=run.status,
+        hyperparameters={} if spec is None else spec.hyperparameters,
+        n_steps=0 if spec is None else spec.n_steps,
+        base_step=run.base_step,
+        score=run.score,
+        best_step=None if outcome is None else outcome.best_step,
+        stop_reason=outcome.stop_reason if isinstance(outcome, PhaseResult) else "",
+        curves=curves(node) if run.started or outcome is not None else Curves(),
+        failure=outcome if isinstance(outcome, PhaseFailure) else None,
+        diagnosis=None if run.proposal is None else run.proposal.diagnosis,
+    )
+
+
+def task_view(core: CoordinatorCore) -> TaskView:
+    """Facts about the task and the limits of the search."""
+    assert core.started is not None
+    facts, config = core.started.task, core.config
+    return TaskView(
+        name=str(facts["name"]),
+        n_train=int(facts["n_train"]),
+        phase_steps=config.phase.n_steps,
+        max_phase_steps=config.phase.max_steps,
+        max_model_len=config.engine.max_prompt_length + config.engine.max_response_length,
+        max_prompt_length=config.engine.max_prompt_length,
+        data_sources=tuple(facts.get("data_sources", ())),
+    )
+
+
+def _offered(core: CoordinatorCore, node: int) -> tuple[OfferedCheckpoint, ...]:
+    return tuple(
+        OfferedCheckpoint(
+            node=source,
+            step=saved.step,
+            global_step=core.runs[source].base_step + saved.step,
+            val_score=saved.val_score,
+        )
+        for source in core.offered(node)
+        for saved in core.runs[source].checkpoints
+    )
+
+
+def _debug_chain(core: CoordinatorCore, failed: int) -> list[int]:
+    """Failed nodes from the first failure to `failed`, along who was created from whom."""
+    chain = [failed]
+    while core.runs[chain[0]].kind == "debug":
+        on = core.runs[chain[0]].on
+        if on is None or core.runs[on].status != "failed":
+            break
+        chain.insert(0, on)
+    return chain
+
+
+def incumbent_path(command: ev.PushIncumbent, curves: LoadCurves) -> tuple[tuple[int, float], ...]:
+    """(global step, validation score) along the incumbent's path, each phase cut where the next one resumed."""
+    return tuple(
+        (base + step, score)
+        for node, cut, base in command.path
+        for step, score in zip(curves(node).val_steps, curves(node).val_scores, strict=True)
+        if cut is None or step <= cut
+    )
+
+
+def request_record(request: ProposalRequest | ErrorRequest) -> dict[str, Any]:
+    """What an agent was asked, for the record: series are in the nodes' metrics and left out here."""
+    data = _without_series(to_json(request))
+    assert isinstance(data, dict)
+    return data
+
+
+def _without_series(data: Any) -> Any:
+    if isinstance(data, dict):
+        kept = {key: _without_series(value) for key, value in data.items()}
+        return {**kept, "steps": len(data["steps"]), "metrics": sorted(data["metrics"])} if _is_curves(data) else kept
+    return [_without_series(value) for value in data] if isinstance(data, list) else data
+
+
+def _is_curves(data: dict[str, Any]) -> bool:
+    return data.get("type") == "Curves"

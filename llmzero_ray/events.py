@@ -1,0 +1,337 @@
+"""What happens in a search (events) and what is to be done about it (commands).
+
+An event is durable in the journal before anything acts on it; the journal of a search is the list of its
+events, and feeding them to a fresh core gives the same search. A command is not stored: the core can always
+say which ones are outstanding, and each carries an `id`, so that doing it again after a restart is harmless.
+
+To add an event: subclass `Event` here, handle it in coordinator/core.py, and raise `journal.FORMAT` when an
+older version could misread the result. Not here: deciding (coordinator/), carrying out (actors/).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+
+from llmzero_ray.records import (
+    Command,
+    Event,
+    PhaseFailure,
+    PhaseResult,
+    PhaseSpec,
+    Proposal,
+    StopDecision,
+    register_record,
+)
+
+REFERENCE = -1
+"""Node number of the default recipe trained in one phase after the search; not a node of the tree."""
+
+BudgetKind: TypeAlias = Literal["gpu_hours", "wall_clock", "dollars"]
+FinalWhat: TypeAlias = Literal["base", "best", "reference"]
+"""Who is scored on the test split: the base model, the best strategy's adapter, the default recipe's best
+adapter."""
+
+
+# --- events -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchStarted(Event):
+    """The first event of a journal: everything the search was told."""
+
+    config: Mapping[str, Any]
+    """`SearchConfig.to_json()`."""
+    task: Mapping[str, Any]
+    """Facts of the prepared task: name, sizes, hashes of the splits, data sources, model."""
+    root: Mapping[str, Any]
+    """The root's complete hyper-parameters."""
+    versions: Mapping[str, str]
+    """Packages that can change results -> version."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CoordinatorStarted(Event):
+    """A coordinator took over (`epoch` 1 is the first one)."""
+
+    epoch: int
+    host: str
+    pid: int
+    previous_alive: float | None = None
+    """Unix seconds of the last sign of life of the coordinator before."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchPaused(Event):
+    """A person ended the processes and means to go on later: phases running now are repeated at no charge."""
+
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlotReady(Event):
+    """A slot's hardware is reserved and its runner answers."""
+
+    slot: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decided(Event):
+    """The rules chose: a run of kind `action` created from node `on`, to be trained in `slot`, or the end."""
+
+    action: Literal["root", "evolve", "debug", "scratch", "stop"]
+    on: int | None
+    node: int | None
+    """The new node; None for stop."""
+    slot: int | None
+    stop_reason: str | None
+    seen: Mapping[str, Any]
+    """All numbers the decision was based on (`search.Seen.to_dict()`)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Proposed(Event):
+    """An agent answered; not validated yet."""
+
+    node: int
+    proposal: Proposal
+    tries: int = 0
+    """Answers to the same question that were refused before this one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProposalFailed(Event):
+    """An agent could not answer at all."""
+
+    node: int
+    reason: str
+    tries: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProposalRefused(Event):
+    """A proposal breaks a rule and goes back to the agent with the message."""
+
+    node: int
+    message: str
+    tries: int
+    """Refused answers so far, this one included."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PhasePlanned(Event):
+    """A node's phase is settled: what trains, from where, for how long."""
+
+    node: int
+    slot: int
+    spec: PhaseSpec
+    proposal: Proposal | None
+    """What it was made from; None for the root, the reference and when the agents gave nothing usable."""
+    note: str = ""
+    """What was changed on the way from proposal to spec, in a sentence; empty when nothing was."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PhaseStarted(Event):
+    """A runner was handed the phase."""
+
+    node: int
+    slot: int
+    phase_attempt: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class PhaseFinished(Event):
+    """A phase came to an end that is a success to the rules."""
+
+    node: int
+    phase_attempt: int
+    result: PhaseResult
+
+
+@dataclass(frozen=True, kw_only=True)
+class PhaseFailed(Event):
+    """A phase failed; data for the search."""
+
+    node: int
+    phase_attempt: int
+    failure: PhaseFailure
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunnerLost(Event):
+    """A slot's runner is gone: its process, its machine or its engine."""
+
+    slot: int
+    node: int | None
+    """The phase it was training, if any."""
+    phase_attempt: int
+    reason: str
+    salvaged: PhaseFailure | None = None
+    """What the lost attempt left on the disk, in the form it takes if the phase is given up."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerdictPosted(Event):
+    """The stopper judged a running phase; a CONTINUE is kept for the record."""
+
+    node: int
+    phase_attempt: int
+    verdict_id: str
+    step: int
+    """Step of the phase that the verdict saw last."""
+    decision: StopDecision
+
+
+@dataclass(frozen=True, kw_only=True)
+class BudgetReached(Event):
+    """A timer or a ledger found a limit reached."""
+
+    kind: BudgetKind
+    used: float
+    limit: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class UserStop(Event):
+    """A person ended the search."""
+
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class FinalScored(Event):
+    """A policy was scored on the test split, for the only time."""
+
+    what: FinalWhat
+    split: str
+    n: int
+    """Items."""
+    mean: float
+    """Mean accuracy."""
+    standard_error: float
+    adapter: str | None
+    node: int | None
+    """Node whose adapter it is (`REFERENCE` for the default recipe); None for the base model."""
+    step: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class FinalFailed(Event):
+    """A final measurement could not be taken; the outcome goes without it."""
+
+    what: FinalWhat
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutcomeWritten(Event):
+    """strategy.yaml, best/ and the report are on the disk; `problem` says what could not be written."""
+
+    problem: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchAborted(Event):
+    """Something that no phase can be blamed for ended the work; the same command resumes it once that is
+    mended."""
+
+    reason: str
+    exit_code: int
+
+
+# Subclasses of Event are found by themselves; this refreshes what was looked up before this module was there.
+@register_record
+@dataclass(frozen=True, kw_only=True)
+class SearchFinished(Event):
+    """The last event of a journal."""
+
+    reason: str
+    """budget, exhausted, target, gpu_hours, dollars, wall_clock or user."""
+    best: int | None
+    best_score: float | None
+
+
+# --- commands -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record(Command):
+    """Make an event durable that the core itself concluded, then handle it."""
+
+    event: Event
+
+
+@dataclass(frozen=True, kw_only=True)
+class Propose(Command):
+    """Ask the proposer for a phase of `node`, created from `on`."""
+
+    node: int
+    on: int
+    from_scratch: bool
+    rejected: str | None = None
+    tries: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Analyze(Command):
+    """Ask the error analyzer for a fixed phase of `node`, created from the failed node `on`."""
+
+    node: int
+    on: int
+    rejected: str | None = None
+    tries: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunPhase(Command):
+    """Train `spec` in `slot`; harmless when that runner knows the phase already."""
+
+    slot: int
+    spec: PhaseSpec
+
+
+@dataclass(frozen=True, kw_only=True)
+class StopPhase(Command):
+    """End the phase of `node` in `slot` at its next step boundary; `reason` becomes its stop reason."""
+
+    node: int
+    slot: int
+    phase_attempt: int
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class PushIncumbent(Command):
+    """Tell the stopper whom running phases have to beat: `node`'s path curve."""
+
+    node: int
+    path: tuple[tuple[int, int | None, int], ...]
+    """(node, last step of it that counts, its base step) along the resume chain, the first phase first."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluate(Command):
+    """Score a policy on a split, once."""
+
+    slot: int
+    what: FinalWhat
+    adapter: str | None
+    split: str
+    node: int | None
+    step: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class WriteOutcome(Command):
+    """Write strategy.yaml, best/ and the report from the journal."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class End(Command):
+    """Close runners, give hardware back and leave; `exit_code` is for the command line."""
+
+    reason: str
+    exit_code: int = 0
+    data: Mapping[str, Any] = field(default_factory=dict)

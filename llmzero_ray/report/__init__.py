@@ -1,0 +1,6 @@
+"""The outcome of a search, from its journal: strategy.yaml, the winning adapter with its card, report and plots."""
+
+from llmzero_ray.report.outcome import Outcome, write_outcome
+from llmzero_ray.report.strategy import Strategy, load_strategy, phase_specs
+
+__all__ = ["Outcome", "Strategy", "load_strategy", "phase_specs", "write_outcome"]

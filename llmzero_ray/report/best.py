@@ -1,0 +1,122 @@
+"""best/: the winning adapter, copied whole and checked, with its card.
+
+The folder is replaced in one step: readers find the old adapter or the new one, never half of one. Not here:
+the card's text (card.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from hashlib import file_digest
+from pathlib import Path
+
+from llmzero_ray.durable import replace_file, storage_error
+from llmzero_ray.errors import StorageError
+
+ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors")
+CARD = "README.md"
+CHECKSUMS = "checksums.sha256"
+
+
+def adapter_checksums(adapter: Path) -> dict[str, str]:
+    """File -> SHA-256 of a saved PEFT adapter.
+
+    Raises:
+        StorageError: a file is missing, cannot be read, or is not the one that was saved.
+    """
+    found = {name: _sha256(adapter / name) for name in ADAPTER_FILES}
+    recorded = _recorded(adapter / "manifest.json")
+    damaged = [name for name, digest in found.items() if recorded.get(name, digest) != digest]
+    if damaged:
+        raise StorageError(
+            f"{adapter}: {', '.join(damaged)} is not what was saved (its checksum differs from manifest.json). "
+            "Restore it from a backup, or train the strategy again from strategy.yaml."
+        )
+    return found
+
+
+def write_best(best: Path, adapter: Path, checksums: Mapping[str, str], card: str) -> None:
+    """Fill `best` with the adapter, its card and a checksum file for `sha256sum -c`.
+
+    Raises:
+        StorageError: the folder cannot be written, or the copy differs from the original.
+    """
+    temporary = best.with_name(f".{best.name}.{os.getpid()}.tmp")
+    try:
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir(parents=True)
+        for name, digest in checksums.items():
+            _copy(adapter / name, temporary / name, digest)
+        listed = "".join(f"{digest}  {name}\n" for name, digest in checksums.items())
+        replace_file(temporary / CHECKSUMS, listed)
+        replace_file(temporary / CARD, card)
+        _swap(temporary, best)
+    except StorageError:
+        raise
+    except OSError as error:
+        raise storage_error(best, error) from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def remove(path: Path) -> None:
+    """Take away what an earlier report left, file or folder; nothing there is fine.
+
+    Raises:
+        StorageError: it cannot be removed.
+    """
+    try:
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+    except OSError as error:
+        raise storage_error(path, error) from error
+
+
+def _copy(source: Path, target: Path, digest: str) -> None:
+    shutil.copyfile(source, target)
+    with open(target, "rb+") as file:
+        os.fsync(file.fileno())
+    if _sha256(target) != digest:
+        raise StorageError(f"{target}: the copy differs from {source}; check the disk, then write it again.")
+
+
+def _swap(new: Path, place: Path) -> None:
+    """Put a folder in another's place; the one that was there is back if that fails."""
+    old = place.with_name(f".{place.name}.{os.getpid()}.old")
+    shutil.rmtree(old, ignore_errors=True)
+    had_one = place.exists()
+    if had_one:
+        os.rename(place, old)
+    try:
+        os.rename(new, place)
+    except OSError:
+        if had_one:
+            with contextlib.suppress(OSError):
+                os.rename(old, place)
+        raise
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _sha256(path: Path) -> str:
+    try:
+        with open(path, "rb") as file:
+            return file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise StorageError(
+            f"{path}: cannot be read ({error.strerror}); the adapter there is incomplete or gone."
+        ) from error
+
+
+def _recorded(manifest: Path) -> dict[str, str]:
+    """Checksums from the time of saving; none when the engine wrote no manifest."""
+    try:
+        digests = json.loads(manifest.read_text(encoding="utf-8"))["sha256"]
+        return {str(name): str(digest) for name, digest in digests.items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return {}

@@ -1,0 +1,155 @@
+"""The three policies a search is judged by, and how far they lie apart: base model, default recipe, best.
+
+Not here: the arithmetic of noise (noise.py), the sentences (headline.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from llmzero_ray.events import REFERENCE, FinalWhat
+from llmzero_ray.records import ItemOutcome
+from llmzero_ray.report.facts import SearchFacts
+from llmzero_ray.report.noise import Difference, Score, independent, paired
+
+Split: TypeAlias = Literal["validation", "test"]
+SPLITS: tuple[Split, ...] = ("validation", "test")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Policy:
+    """One policy and its scores."""
+
+    what: FinalWhat
+    name: str
+    steps: int | None
+    """Training steps behind it; None while they are not known."""
+    validation: Score | None = None
+    validation_items: tuple[ItemOutcome, ...] = ()
+    test: Score | None = None
+    test_items: tuple[ItemOutcome, ...] = ()
+    problem: str = ""
+    """Why it has no test score; empty when it has one or none was planned."""
+
+    def score(self, split: Split) -> Score | None:
+        """Its score on a split."""
+        return self.validation if split == "validation" else self.test
+
+    def items(self, split: Split) -> tuple[ItemOutcome, ...]:
+        """Its per-item outcomes on a split; empty when they were not kept."""
+        return self.validation_items if split == "validation" else self.test_items
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """One policy beside another on one split."""
+
+    new: Policy
+    old: Policy
+    split: Split
+    independent: Difference
+    """The two scores as if they had items of their own."""
+    paired: Difference | None
+    """Item by item; None when the outcomes were not kept."""
+
+    @property
+    def sharpest(self) -> Difference:
+        """The paired difference where there is one: shared items cancel their own difficulty."""
+        return self.paired or self.independent
+
+
+def policies(facts: SearchFacts) -> tuple[Policy, ...]:
+    """Base model, default recipe and best strategy, as far as each exists."""
+    return tuple(p for p in (_base(facts), _reference(facts), _best(facts)) if p is not None)
+
+
+def comparisons(facts: SearchFacts) -> tuple[Comparison, ...]:
+    """Best against base, best against default recipe, default recipe against base; test split first."""
+    known = {policy.what: policy for policy in policies(facts)}
+    asked: tuple[tuple[FinalWhat, FinalWhat], ...] = (
+        ("best", "base"),
+        ("best", "reference"),
+        ("reference", "base"),
+    )
+    found = [
+        _compare(known[new], known[old], split)
+        for split in reversed(SPLITS)
+        for new, old in asked
+        if new in known and old in known
+    ]
+    return tuple(comparison for comparison in found if comparison is not None)
+
+
+def _compare(new: Policy, old: Policy, split: Split) -> Comparison | None:
+    ours, theirs = new.score(split), old.score(split)
+    apart = None if ours is None or theirs is None else independent(ours, theirs)
+    if apart is None:
+        return None
+    item_by_item = paired(new.items(split), old.items(split))
+    return Comparison(new=new, old=old, split=split, independent=apart, paired=item_by_item)
+
+
+def _base(facts: SearchFacts) -> Policy | None:
+    """The base model. A fresh adapter changes nothing, so the check before a first phase is its validation."""
+    fresh = [run for run in facts.core.runs.values() if run.spec is not None and run.spec.resume_from is None]
+    for run in fresh:
+        start = facts.start_score(run)
+        if start is not None:
+            score, items = facts.validation(run.node, 0, start), facts.items(run.node, 0)
+            return _policy(facts, "base", "base model", steps=0, validation=score, validation_items=items)
+    base = _policy(facts, "base", "base model", steps=0)
+    return base if base.test is not None or base.problem else None
+
+
+def _reference(facts: SearchFacts) -> Policy | None:
+    run = facts.reference
+    if run is None:
+        return None
+    step = run.outcome.best_step if run.outcome else None
+    return _policy(
+        facts,
+        "reference",
+        "default recipe, one phase",
+        steps=step,
+        validation=facts.validation(REFERENCE, step, run.score),
+        validation_items=facts.items(REFERENCE, step),
+    )
+
+
+def _best(facts: SearchFacts) -> Policy | None:
+    if not facts.path:
+        return None
+    last = facts.path[-1]
+    n = len(facts.path)
+    return _policy(
+        facts,
+        "best",
+        f"best strategy (node {last.node}, {n} phase{'s' if n > 1 else ''})",
+        steps=last.end,
+        validation=facts.validation(last.node, last.cut, last.run.score),
+        validation_items=facts.items(last.node, last.cut),
+    )
+
+
+def _policy(
+    facts: SearchFacts,
+    what: FinalWhat,
+    name: str,
+    *,
+    steps: int | None,
+    validation: Score | None = None,
+    validation_items: tuple[ItemOutcome, ...] = (),
+) -> Policy:
+    job = facts.final(what)
+    scored = job.score if job else None
+    return Policy(
+        what=what,
+        name=name,
+        steps=steps,
+        validation=validation,
+        validation_items=validation_items if validation is not None else (),
+        test=scored and Score(mean=scored.mean, standard_error=scored.standard_error, n=scored.n),
+        test_items=facts.test_items(what) if scored else (),
+        problem=(job.problem or "") if job else "",
+    )

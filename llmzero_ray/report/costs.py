@@ -1,0 +1,170 @@
+"""What a search cost: wall clock, and how much of it was spent in phases; GPU hours; warm and cold starts.
+
+All from event times and from what the phases reported. Not here: prices, and the table (costs_text.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from llmzero_ray import events as ev
+from llmzero_ray.events import REFERENCE
+from llmzero_ray.journal import active_seconds
+from llmzero_ray.records import Event, PhaseFailure, PhaseResult
+from llmzero_ray.report.facts import SearchFacts
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stay:
+    """A phase in its slot, from the moment a runner was handed it; unix seconds."""
+
+    node: int
+    begin: float
+    end: float
+    lost: bool = False
+    """Whether hardware went away under it, so that it was repeated or given up."""
+
+
+@dataclass(kw_only=True)
+class _Clock:
+    """Reads stays from events."""
+
+    stays: list[Stay] = field(default_factory=list)
+    _open: dict[int, float] = field(default_factory=dict)
+
+    def see(self, event: Event) -> None:
+        match event:
+            case ev.PhaseStarted():
+                # A coordinator that took over says it again of a phase that never stopped.
+                self._open.setdefault(event.node, event.time)
+            case ev.PhaseFinished() | ev.PhaseFailed():
+                self.close(event.node, event.time, lost=False)
+            case ev.RunnerLost() if event.node is not None:
+                self.close(event.node, event.time, lost=True)
+            case ev.SearchPaused() | ev.SearchAborted():
+                for node in list(self._open):
+                    self.close(node, event.time, lost=True)
+            case _:
+                pass
+
+    def close(self, node: int, end: float, *, lost: bool) -> None:
+        begin = self._open.pop(node, None)
+        if begin is not None:
+            self.stays.append(Stay(node=node, begin=begin, end=end, lost=lost))
+
+    def close_all(self, end: float) -> None:
+        for node in list(self._open):
+            self.close(node, end, lost=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Costs:
+    """Where the time of one search went; seconds unless the name says otherwise."""
+
+    wall_s: float
+    """With a coordinator at work, over all its lives."""
+    until_ready_s: float
+    """From the first event until the first slot could train."""
+    search_s: float
+    """From then until the decision to end (or the last event so far)."""
+    busy_s: float
+    """Of these, with at least one phase in its slot."""
+    after_s: float
+    """Test scores and the default recipe in one phase."""
+    lost_s: float
+    """In phases that hardware was lost under."""
+    gpu_hours: float
+    """Of the tree's phases."""
+    reference_gpu_hours: float
+    cpu_hours: float
+    """CPUs reserved beside these GPUs, for as long."""
+    on_cpu: bool
+    """Whether the GPUs were logical ones on a machine without any."""
+    train_s: float
+    """Training steps and validations of the phases that did not fail."""
+    setup_s: float
+    """Set-up of these, until they could have taken their first step."""
+    phases: int
+    warm: int
+    cold: int
+    warm_setups_s: tuple[float, ...]
+    cold_setups_s: tuple[float, ...]
+
+    @property
+    def between_s(self) -> float:
+        """Of the search, without any phase: decisions, agents, the journal, start and end of runners."""
+        return max(0.0, self.search_s - self.busy_s)
+
+
+def costs(facts: SearchFacts) -> Costs:
+    """The account of a search, as far as it has come."""
+    events = facts.events
+    stays = stays_of(events)
+    first_ready = next((e.time for e in events if isinstance(e, ev.SlotReady)), events[-1].time)
+    n_search = _search_length(events)
+    searching = active_seconds(events[:n_search]) - (first_ready - events[0].time)
+    outcomes = [run.outcome for run in facts.core.runs.values() if run.outcome is not None]
+    results = [outcome for outcome in outcomes if isinstance(outcome, PhaseResult)]
+    reference = facts.reference.outcome if facts.reference else None
+    reference_hours = reference.gpu_hours if reference else 0.0
+    hours = facts.core.gpu_hours + reference_hours
+    return Costs(
+        wall_s=active_seconds(events),
+        until_ready_s=first_ready - events[0].time,
+        search_s=max(0.0, searching),
+        busy_s=_covered(stay for stay in stays if stay.node != REFERENCE),
+        after_s=active_seconds(events) - active_seconds(events[:n_search]),
+        lost_s=sum(stay.end - stay.begin for stay in stays if stay.lost),
+        gpu_hours=facts.core.gpu_hours,
+        reference_gpu_hours=reference_hours,
+        cpu_hours=hours * facts.config.slots.cpus_per_gpu,
+        on_cpu=_on_cpu(facts),
+        train_s=sum(result.train_wall_s for result in results),
+        setup_s=sum(result.setup_s for result in results),
+        phases=len(outcomes),
+        warm=sum(outcome.warm for outcome in outcomes),
+        cold=sum(not outcome.warm for outcome in outcomes),
+        warm_setups_s=tuple(result.setup_s for result in results if result.warm),
+        cold_setups_s=tuple(result.setup_s for result in results if not result.warm),
+    )
+
+
+def stays_of(events: Iterable[Event]) -> tuple[Stay, ...]:
+    """Every stay of a phase in its slot; one that has not ended yet lasts until the last event."""
+    clock, last = _Clock(), 0.0
+    for event in events:
+        clock.see(event)
+        last = event.time
+    clock.close_all(last)
+    return tuple(clock.stays)
+
+
+def cold_reason(outcome: PhaseResult | PhaseFailure) -> str:
+    """`warm`, or `cold` with what forced it."""
+    if outcome.warm:
+        return "warm"
+    return f"cold ({outcome.cold_reason})" if outcome.cold_reason else "cold"
+
+
+def _search_length(events: tuple[Event, ...]) -> int:
+    """How many events belong to the search itself: up to and with the decision to stop."""
+    for number, event in enumerate(events, start=1):
+        if isinstance(event, ev.Decided) and event.action == "stop":
+            return number
+    return len(events)
+
+
+def _covered(stays: Iterable[Stay]) -> float:
+    """Seconds covered by at least one stay."""
+    total, reached = 0.0, float("-inf")
+    for stay in sorted(stays, key=lambda stay: stay.begin):
+        total += max(0.0, stay.end - max(stay.begin, reached))
+        reached = max(reached, stay.end)
+    return total
+
+
+def _on_cpu(facts: SearchFacts) -> bool:
+    """As configured; when that was left open, by the build of torch that was recorded."""
+    platform = facts.config.engine.platform
+    return platform == "cpu" or (platform == "auto" and facts.versions.get("torch", "").endswith("+cpu"))

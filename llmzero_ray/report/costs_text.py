@@ -1,0 +1,91 @@
+"""The account of a search as tables.
+
+Not here: adding it up (costs.py).
+"""
+
+from __future__ import annotations
+
+from statistics import median
+
+from llmzero_ray.events import REFERENCE
+from llmzero_ray.records import PhaseResult
+from llmzero_ray.report import words
+from llmzero_ray.report.costs import Costs, cold_reason, costs
+from llmzero_ray.report.facts import SearchFacts
+
+
+def costs_section(facts: SearchFacts) -> str:
+    """Wall clock, hours of hardware, starts, and the account of each phase."""
+    account = costs(facts)
+    header = ("what", "how much")
+    return words.section("Cost", words.table(header, _rows(account)), _starts(account), _phases(facts))
+
+
+def _rows(account: Costs) -> list[tuple[str, str]]:
+    unit = "GPU hours (logical GPUs: this ran on CPUs)" if account.on_cpu else "GPU hours"
+    total = account.gpu_hours + account.reference_gpu_hours
+    rows = [
+        ("wall clock, with a coordinator at work", words.duration(account.wall_s)),
+        ("until the first slot was ready", words.duration(account.until_ready_s)),
+        ("search, from then until the decision to end", words.duration(account.search_s)),
+        (
+            "of the search, with a phase in a slot",
+            f"{words.duration(account.busy_s)} ({words.share(account.busy_s, account.search_s)})",
+        ),
+        (
+            "of the search, between phases",
+            f"{words.duration(account.between_s)} ({words.share(account.between_s, account.search_s)})",
+        ),
+    ]
+    if account.after_s > 0:
+        rows.append(("after it: default recipe, test scores, this report", words.duration(account.after_s)))
+    rows += [
+        (f"{unit}, phases of the search", words.hours(account.gpu_hours)),
+        (f"{unit}, default recipe for comparison", words.hours(account.reference_gpu_hours)),
+        (f"{unit}, together", words.hours(total)),
+        ("CPU hours reserved beside them", words.hours(account.cpu_hours)),
+    ]
+    if account.lost_s > 0:
+        rows.append(("lost with hardware, repeated or given up", words.duration(account.lost_s)))
+    return rows
+
+
+def _starts(account: Costs) -> str:
+    if not account.phases:
+        return ""
+    told = [
+        f"{account.warm} of {words.plural(account.phases, 'phase')} started warm, {account.cold} cold"
+        + _setups(account)
+        + ".",
+        f"Phases that did not fail spent {words.duration(account.train_s)} in training steps and validations "
+        f"and {words.duration(account.setup_s)} in set-up.",
+    ]
+    return " ".join(told)
+
+
+def _setups(account: Costs) -> str:
+    kinds = (("warm", account.warm_setups_s), ("cold", account.cold_setups_s))
+    told = [f"{words.duration(median(times))} {name}" for name, times in kinds if times]
+    return f" (median set-up {', '.join(told)})" if told else ""
+
+
+def _phases(facts: SearchFacts) -> str:
+    rows = []
+    for run in facts.core.runs.values():
+        outcome = run.outcome
+        if outcome is None:
+            continue
+        result = outcome if isinstance(outcome, PhaseResult) else None
+        rows.append(
+            (
+                "default recipe" if run.node == REFERENCE else str(run.node),
+                str(outcome.steps_done),
+                words.duration(outcome.wall_s),
+                words.NONE if result is None else words.duration(result.setup_s),
+                words.NONE if result is None else words.duration(result.train_wall_s),
+                words.hours(outcome.gpu_hours),
+                cold_reason(outcome),
+            )
+        )
+    header = ("node", "steps", "wall clock", "set-up", "training", "GPU hours", "start")
+    return words.table(header, rows, right=(0, 1, 2, 3, 4, 5)) if rows else ""

@@ -1,0 +1,265 @@
+"""Everything a report says of a search, read once from its directory: the journal, replayed, and the series.
+
+No actor is asked, so that a report can be written while a search runs, after it, or years later elsewhere.
+Not here: what follows from the facts (comparison.py, costs.py), and how they are told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from llmzero_ray.agents.base import Curves
+from llmzero_ray.config import SearchConfig
+from llmzero_ray.coordinator import replay
+from llmzero_ray.coordinator.state import FinalJob, Run
+from llmzero_ray.errors import ConfigError
+from llmzero_ray.events import REFERENCE, FinalWhat
+from llmzero_ray.hyperparameters import canonical, diff
+from llmzero_ray.journal import read_all
+from llmzero_ray.records import Event, Hyperparameters, HyperparameterValue, ItemOutcome, PhaseResult
+from llmzero_ray.report.noise import Score, score_of, score_without_items
+from llmzero_ray.search import Node
+from llmzero_ray.series import load_curves, load_items
+from llmzero_ray.storage import SearchPaths, SearchStorage
+
+
+@dataclass(frozen=True, kw_only=True)
+class PathPhase:
+    """One phase of the best strategy."""
+
+    number: int
+    """From 1."""
+    run: Run
+    cut: int
+    """Step of the phase at which the strategy leaves it: the next phase's resume point, or its best step."""
+
+    @property
+    def node(self) -> int:
+        """The node that trained it."""
+        return self.run.node
+
+    @property
+    def begin(self) -> int:
+        """Global step it starts from."""
+        return self.run.base_step
+
+    @property
+    def end(self) -> int:
+        """Global step at which the strategy leaves it."""
+        return self.run.base_step + self.cut
+
+
+@dataclass(frozen=True, kw_only=True)
+class Changed:
+    """A hyper-parameter that a phase has another value of than the phase it continues."""
+
+    key: str
+    old: HyperparameterValue
+    new: HyperparameterValue
+    reason: str
+    """Why, in the words of the agent that changed it; else where it comes from."""
+
+
+class SearchFacts:
+    """One search as its directory tells it.
+
+    Raises:
+        ConfigError: the directory holds no search.
+        JournalError: its journal is damaged.
+    """
+
+    def __init__(self, root: str | Path) -> None:
+        self.storage = SearchStorage.at(root)
+        self.paths: SearchPaths = self.storage.paths
+        self.events: tuple[Event, ...] = read_all(self.paths.journal)
+        if not self.events:
+            raise ConfigError(
+                f"{self.paths.root} holds no search: journal/ is missing or empty. Name the folder "
+                "<storage>/<name>."
+            )
+        self.core = replay(self.events, self.paths.root)
+        self._curves: dict[int, Curves] = {}
+        self._items: dict[int, dict[int, tuple[ItemOutcome, ...]]] = {}
+
+    # --- what it was told -----------------------------------------------------------------------------------
+
+    @property
+    def config(self) -> SearchConfig:
+        """The resolved configuration."""
+        return self.core.config
+
+    @property
+    def task(self) -> Mapping[str, Any]:
+        """Facts of the task, as recorded at the start."""
+        assert self.core.started is not None
+        return self.core.started.task
+
+    @property
+    def versions(self) -> Mapping[str, str]:
+        """Software that can change results."""
+        assert self.core.started is not None
+        return self.core.started.versions
+
+    @property
+    def default(self) -> Hyperparameters:
+        """The default recipe: the root's configuration."""
+        assert self.core.started is not None
+        return self.core.started.root
+
+    @property
+    def base_model(self) -> str:
+        """Directory or name of the base model."""
+        recorded = self.task.get("model_path") or self.task.get("model")
+        if isinstance(recorded, Mapping):
+            recorded = recorded.get("path")
+        return str(self.config.model.path or recorded or "the tiny model prepared with the task")
+
+    # --- the tree -------------------------------------------------------------------------------------------
+
+    @property
+    def nodes(self) -> Mapping[int, Node]:
+        """Nodes of the tree by id, in the order of creation."""
+        return self.core.tree.nodes
+
+    @property
+    def runs(self) -> dict[int, Run]:
+        """Runs of the tree by node; the reference is not among them."""
+        return {node: run for node, run in self.core.runs.items() if node != REFERENCE}
+
+    @property
+    def best(self) -> Run | None:
+        """The best-scored run so far."""
+        return self.core.best
+
+    @cached_property
+    def path(self) -> tuple[PathPhase, ...]:
+        """The best strategy, phase by phase; empty while nothing has a score at a known step."""
+        best = self.best
+        cuts = () if best is None else self.core.tree.recipe(best.node)
+        phases = [
+            PathPhase(number=number, run=self.core.runs[cut.node], cut=cut.step)
+            for number, cut in enumerate(cuts, start=1)
+            if cut.step is not None
+        ]
+        return tuple(phases) if len(phases) == len(cuts) else ()
+
+    @cached_property
+    def path_nodes(self) -> frozenset[int]:
+        """Nodes of the best strategy."""
+        return frozenset(phase.node for phase in self.path)
+
+    def diagnosed_by(self, node: int) -> tuple[Run, ...]:
+        """Runs that were proposed from this node, so that their proposals say what was seen in it."""
+        return tuple(run for run in self.runs.values() if run.on == node and run.proposal is not None)
+
+    def source(self, run: Run) -> Run | None:
+        """The run whose checkpoint this one started from; None from the base model."""
+        if run.spec is None or run.spec.resume_from is None:
+            return None
+        return self.core.runs[run.spec.resume_from.node]
+
+    def changes(self, run: Run) -> tuple[Changed, ...]:
+        """What this run trained with other than the run it continues (from scratch: the default recipe)."""
+        if run.spec is None:
+            return ()
+        source = self.source(run)
+        before = self.default if source is None or source.spec is None else source.spec.hyperparameters
+        return tuple(
+            Changed(key=key, old=old, new=new, reason=self._reason(run, key, new))
+            for key, (old, new) in diff(before, run.spec.hyperparameters).items()
+        )
+
+    def _reason(self, run: Run, key: str, new: HyperparameterValue) -> str:
+        """The agent's reason, here or where an ancestor brought the value in."""
+        at: Run | None = run
+        while at is not None and at.spec is not None and at.spec.hyperparameters.get(key) == new:
+            for change in at.proposal.changes if at.proposal else ():
+                if canonical(change.key) == key:
+                    return change.reason if at is run else f"as in node {at.node}: {change.reason}"
+            at = None if at.on is None else self.core.runs.get(at.on)
+        return "follows from the other changes" if run.proposal else "the configuration it was created from"
+
+    # --- series ---------------------------------------------------------------------------------------------
+
+    def curves(self, node: int) -> Curves:
+        """A node's metrics, as far as they are on the disk."""
+        if node not in self._curves:
+            self._curves[node] = load_curves(self.storage, node)
+        return self._curves[node]
+
+    def items(self, node: int, step: int | None) -> tuple[ItemOutcome, ...]:
+        """Per-item outcomes of one validation; empty when they were not kept."""
+        if step is None:
+            return ()
+        if node not in self._items:
+            self._items[node] = load_items(self.storage, node)
+        return self._items[node].get(step, ())
+
+    def test_items(self, what: FinalWhat) -> tuple[ItemOutcome, ...]:
+        """Per-item outcomes on the test split; empty when they were not kept."""
+        return _read_items(self.paths.final(what))
+
+    @cached_property
+    def n_val(self) -> int | None:
+        """Validation items; None when neither an item nor the task tells."""
+        for node, run in self.core.runs.items():
+            for step in (run.outcome.best_step if run.outcome else None, 0):
+                items = self.items(node, step)
+                if items:
+                    return len(items)
+        recorded = self.task.get("n_val")
+        return int(recorded) if recorded else None
+
+    def validation(self, node: int, step: int | None, score: float | None) -> Score | None:
+        """A validation score with its noise, from its items where they were kept."""
+        if score is None:
+            return None
+        kept = score_of(self.items(node, step))
+        # Items that do not give the recorded score belong to an attempt that was given up.
+        if kept is not None and abs(kept.mean - score) < 1e-6:
+            return kept
+        return score_without_items(score, self.n_val)
+
+    def start_score(self, run: Run) -> float | None:
+        """Validation of the policy that a run started from, before its first step."""
+        recorded = run.outcome.start_score if run.outcome else None
+        return self.curves(run.node).start_score if recorded is None else recorded
+
+    # --- after the search -----------------------------------------------------------------------------------
+
+    @property
+    def reference(self) -> Run | None:
+        """The default recipe in one phase."""
+        return self.core.reference
+
+    def final(self, what: FinalWhat) -> FinalJob | None:
+        """A measurement on the test split: its score, or why there is none; None when it was never planned."""
+        if self.core.end_reason is None:
+            return None
+        return self.core.final.jobs.get(what)
+
+    @property
+    def finished_phases(self) -> int:
+        """Runs of the tree that have an outcome."""
+        return sum(run.outcome is not None for run in self.runs.values())
+
+
+def stop_reason(run: Run) -> str:
+    """Why a run ended, in its own words; empty while it has not."""
+    if isinstance(run.outcome, PhaseResult):
+        return run.outcome.stop_reason
+    return "" if run.outcome is None else f"{run.outcome.failure_class}: {run.outcome.cause}"
+
+
+def _read_items(parquet: Path) -> tuple[ItemOutcome, ...]:
+    if not parquet.is_file():
+        return ()
+    import pyarrow.parquet as pq
+
+    columns = ("index", "data_source", "score", "acc")
+    rows = pq.read_table(parquet, columns=list(columns)).to_pylist()
+    return tuple(ItemOutcome(**row) for row in rows)

@@ -1,0 +1,181 @@
+"""The head of a report: how the search stands, the three policies, and what of their distance is noise.
+
+Not here: the measurements themselves (comparison.py).
+"""
+
+from __future__ import annotations
+
+from llmzero_ray.report import words
+from llmzero_ray.report.comparison import Comparison, Policy, comparisons, policies
+from llmzero_ray.report.facts import SearchFacts
+from llmzero_ray.report.noise import CLEAR, NOISE, Difference
+
+
+def headline(facts: SearchFacts) -> str:
+    """Title, state and result."""
+    title = f"# Search `{facts.config.name}`: {words.one_line(str(facts.task.get('name', 'a task')))}"
+    return "\n\n".join([title, _state(facts), words.section("Result", *_result(facts))])
+
+
+def _state(facts: SearchFacts) -> str:
+    runs, budget = facts.finished_phases, facts.config.budget.runs
+    done = f"{words.plural(runs, 'run')} of at most {budget} ended"
+    core = facts.core
+    if core.end_reason is None:
+        ending = f", and the search is about to end ({core.ending})" if core.ending else ""
+        return f"**Not finished** ({core.stage}): {done}{ending}. What follows is the best so far."
+    return f"The search ended because {_end_in_words(facts, core.end_reason)}; {done}."
+
+
+def _end_in_words(facts: SearchFacts, reason: str) -> str:
+    budget = facts.config.budget
+    return {
+        "budget": f"its {budget.runs} runs were spent",
+        "exhausted": "no node could get another child",
+        "target": f"the target of {budget.target} in validation was reached",
+        "gpu_hours": f"{budget.gpu_hours} GPU hours were spent",
+        "wall_clock": f"{budget.wall_clock_hours} hours had passed",
+        "dollars": f"{budget.dollars} dollars were spent on agents",
+        "user": "a person ended it",
+    }.get(reason, reason)
+
+
+def _result(facts: SearchFacts) -> list[str]:
+    known = policies(facts)
+    compared = comparisons(facts)
+    return [
+        *_sentences(facts, known, compared),
+        _scores(known),
+        _differences(compared),
+        _missing_test(facts, known),
+        _how_sure(facts, compared),
+    ]
+
+
+# --- sentences ----------------------------------------------------------------------------------------------
+
+
+def _sentences(facts: SearchFacts, known: tuple[Policy, ...], compared: tuple[Comparison, ...]) -> list[str]:
+    if not any(policy.what == "best" for policy in known):
+        return [_without_best(facts)]
+    split = "test" if any(c.split == "test" for c in compared) else "validation"
+    best = next(policy for policy in known if policy.what == "best")
+    where = (
+        "On the test split, which neither agents nor search ever saw,"
+        if split == "test"
+        else "On the validation split, by which it was chosen,"
+    )
+    opening = f"{where} the best strategy scores **{words.scored(best.score(split))}**."
+    against = [_against(c) for c in compared if c.split == split and c.new.what == "best"]
+    return [" ".join([opening, *against])]
+
+
+def _without_best(facts: SearchFacts) -> str:
+    failed = sum(run.status == "failed" for run in facts.runs.values())
+    ended = facts.finished_phases
+    if ended and failed == ended:
+        return f"There is no strategy: {'the only run' if ended == 1 else f'all {ended} runs'} failed. See Failures."
+    return "There is no strategy: no run has a validation score yet."
+
+
+def _against(compared: Comparison) -> str:
+    difference = compared.sharpest
+    how = ", item by item" if difference.paired else ""
+    name = "the base model" if compared.old.what == "base" else "the default recipe in one phase"
+    steps = f" of {compared.old.steps} steps" if compared.old.what == "reference" and compared.old.steps else ""
+    return (
+        f"Over {name}{steps} ({words.scored(compared.old.score(compared.split))}) that is "
+        f"{words.gain(difference)}{how}: {reading(difference, compared)}."
+    )
+
+
+def reading(difference: Difference, compared: Comparison) -> str:
+    """What a difference means, in words that claim no more than it shows."""
+    z = difference.in_standard_errors
+    if difference.is_noise:
+        over = "the search adds nothing measurable over it" if compared.old.what == "reference" else "no gain"
+        shown = over if compared.new.what == "best" else "no difference"
+        return f"**within noise** (below {NOISE:g} standard errors), {shown} is shown"
+    sure = "clearly" if abs(z) >= CLEAR else "probably"
+    return f"**{sure} {'better' if z > 0 else 'worse'}**"
+
+
+# --- tables -------------------------------------------------------------------------------------------------
+
+
+def _scores(known: tuple[Policy, ...]) -> str:
+    if not known:
+        return ""
+    rows = [
+        (
+            policy.name,
+            words.scored(policy.validation),
+            words.scored(policy.test),
+            words.NONE if policy.steps is None else str(policy.steps),
+        )
+        for policy in known
+    ]
+    header = ("policy", "validation accuracy", "test accuracy", "training steps")
+    return words.table(header, rows, right=(3,))
+
+
+def _differences(compared: tuple[Comparison, ...]) -> str:
+    if not compared:
+        return ""
+    names = {"base": "base model", "reference": "default recipe", "best": "best strategy"}
+    rows = [
+        (
+            f"{names[c.new.what]} − {names[c.old.what]}",
+            c.split,
+            words.gain(c.independent),
+            words.gain(c.paired),
+            _solved(c.paired),
+            reading(c.sharpest, c),
+        )
+        for c in compared
+    ]
+    header = ("difference", "split", "as independent scores", "item by item", "solved only by", "reading")
+    return words.table(header, rows)
+
+
+def _solved(difference: Difference | None) -> str:
+    if difference is None or difference.only_new is None:
+        return words.NONE
+    return f"the first {difference.only_new}, the second {difference.only_old}"
+
+
+def _missing_test(facts: SearchFacts, known: tuple[Policy, ...]) -> str:
+    problems = [f"{policy.name}: {policy.problem}" for policy in known if policy.problem]
+    if problems:
+        return "Test scores that could not be taken:\n\n" + words.bullets(problems)
+    if any(policy.test for policy in known):
+        return ""
+    if facts.core.end_reason is None:
+        return "The test split is sealed until the search has ended."
+    if not facts.config.final.test:
+        return "The test split was not scored (`final.test` is false)."
+    if facts.core.end_reason == "user":
+        return "The test split was not scored, as a person ended the search."
+    return "The test split has not been scored yet."
+
+
+def _how_sure(facts: SearchFacts, compared: tuple[Comparison, ...]) -> str:
+    if not facts.path:
+        return ""
+    n = sum(len(facts.curves(node).val_scores) for node in facts.runs)
+    notes = [
+        "± is one standard error over the items of the split. It does not cover that another seed of the same "
+        "recipe would end elsewhere: every recipe was trained once here.",
+    ]
+    if n > 1:
+        notes.append(
+            f"The best validation score is the highest of {n} validations, so it is too high on average, the "
+            "more the closer they lie together. The test scores were taken once, after the choice."
+        )
+    if any(c.new.what == "best" and c.old.what == "reference" for c in compared):
+        notes.append(
+            "The default recipe was fixed before the search and trained in one phase for as many steps as the "
+            "best strategy; its best checkpoint by validation is the one compared. The search spent more "
+            "training than that to find its strategy (see Cost)."
+        )
+    return "How sure is this?\n\n" + words.bullets(notes)

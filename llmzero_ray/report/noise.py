@@ -1,0 +1,110 @@
+"""Scores with their noise: means over items, standard errors, and differences that may or may not count.
+
+A standard error here covers the choice of items and nothing else: that a second run with another seed would
+end elsewhere is not in it. Not here: which scores are compared (comparison.py), words about them
+(headline.py).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean, stdev
+
+from llmzero_ray.records import ItemOutcome
+
+CLEAR = 3.0
+"""Standard errors from which a difference is called clear."""
+NOISE = 2.0
+"""Standard errors below which a difference is called noise."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Score:
+    """A mean accuracy."""
+
+    mean: float
+    standard_error: float | None
+    """Of the mean, over items; None when neither items nor their number are known."""
+    n: int | None
+    """Items."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Difference:
+    """How much better one policy is than another on the same split."""
+
+    gain: float
+    standard_error: float
+    paired: bool
+    """Whether it was taken item by item; else the two scores count as independent."""
+    n: int
+    only_new: int | None = None
+    """Items that only the new policy solves; None when answers are not simply right or wrong."""
+    only_old: int | None = None
+
+    @property
+    def in_standard_errors(self) -> float:
+        """The gain in units of its own standard error; infinite for a difference without any spread."""
+        if self.gain == 0:
+            return 0.0
+        if self.standard_error == 0:
+            return math.copysign(math.inf, self.gain)
+        return self.gain / self.standard_error
+
+    @property
+    def is_noise(self) -> bool:
+        """Whether a gain of this size happens by the choice of items alone."""
+        return abs(self.in_standard_errors) < NOISE
+
+
+def score_of(items: Sequence[ItemOutcome]) -> Score | None:
+    """Mean accuracy of items with its standard error; None without items."""
+    if not items:
+        return None
+    values = [item.acc for item in items]
+    return Score(mean=fmean(values), standard_error=_standard_error(values), n=len(values))
+
+
+def score_without_items(mean: float, n: int | None) -> Score:
+    """A score whose items were not kept: answers count as right or wrong, p (1 - p) / n."""
+    if n is None or n < 1:
+        return Score(mean=mean, standard_error=None, n=None)
+    p = min(max(mean, 0.0), 1.0)
+    return Score(mean=mean, standard_error=math.sqrt(p * (1 - p) / n), n=n)
+
+
+def independent(new: Score, old: Score) -> Difference | None:
+    """The difference as if each policy had answered items of its own; None without both standard errors."""
+    if new.standard_error is None or old.standard_error is None or new.n is None or old.n is None:
+        return None
+    error = math.hypot(new.standard_error, old.standard_error)
+    return Difference(gain=new.mean - old.mean, standard_error=error, paired=False, n=min(new.n, old.n))
+
+
+def paired(new: Sequence[ItemOutcome], old: Sequence[ItemOutcome]) -> Difference | None:
+    """The difference item by item; None unless both answered exactly the same items, two at least."""
+    new, old = _by_index(new), _by_index(old)
+    if len(new) < 2 or [item.index for item in new] != [item.index for item in old]:
+        return None
+    pairs = [(a.acc, b.acc) for a, b in zip(new, old, strict=True)]
+    gains = [a - b for a, b in pairs]
+    right_or_wrong = all(value in (0.0, 1.0) for pair in pairs for value in pair)
+    return Difference(
+        gain=fmean(gains),
+        standard_error=_standard_error(gains),
+        paired=True,
+        n=len(gains),
+        only_new=sum(a > b for a, b in pairs) if right_or_wrong else None,
+        only_old=sum(a < b for a, b in pairs) if right_or_wrong else None,
+    )
+
+
+def _by_index(items: Sequence[ItemOutcome]) -> list[ItemOutcome]:
+    return sorted(items, key=lambda item: item.index)
+
+
+def _standard_error(values: Sequence[float]) -> float:
+    # One value has no spread to estimate from; 0 would claim certainty, but so few items are never scored.
+    return stdev(values) / math.sqrt(len(values)) if len(values) > 1 else 0.0

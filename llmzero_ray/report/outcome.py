@@ -1,0 +1,92 @@
+"""The outcome of a search on the disk: strategy.yaml, best/, report.md and plots/.
+
+Written from the journal and the search's directory alone, at any time, as often as wanted: the same journal
+gives the same files. Not here: what is in them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from llmzero_ray.durable import replace_file
+from llmzero_ray.errors import StorageError
+from llmzero_ray.report.best import adapter_checksums, remove, write_best
+from llmzero_ray.report.card import card_text
+from llmzero_ray.report.facts import SearchFacts
+from llmzero_ray.report.pictures import draw_pictures
+from llmzero_ray.report.recipe import best_strategy
+from llmzero_ray.report.report_text import report_text
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What was written."""
+
+    root: Path
+    best: int | None
+    """Node of the best strategy; None without one."""
+    files: tuple[Path, ...]
+    problems: tuple[str, ...] = ()
+    """What could not be written, one sentence each; everything else is there."""
+
+    @property
+    def problem(self) -> str:
+        """All problems in one line; empty when there are none."""
+        return "; ".join(self.problems)
+
+
+def write_outcome(root: str | Path) -> Outcome:
+    """Write or renew the outcome of the search in `root`, finished or not.
+
+    Raises:
+        ConfigError: there is no search in this directory.
+        JournalError: its journal is damaged.
+        StorageError: the directory cannot be written.
+    """
+    facts = SearchFacts(root)
+    paths = facts.paths
+    checksums, problem = _checked_adapter(facts)
+    files = _write_strategy(facts, checksums)
+    drawn, undrawn = draw_pictures(facts)
+    problems = tuple(told for told in (problem, undrawn) if told)
+    replace_file(paths.report, report_text(facts, drawn, problems))
+    files += [paths.report, *(paths.root / picture.file for picture in drawn)]
+    return Outcome(
+        root=paths.root,
+        best=facts.path[-1].node if facts.path else None,
+        files=tuple(files),
+        problems=problems,
+    )
+
+
+def _write_strategy(facts: SearchFacts, checksums: dict[str, str]) -> list[Path]:
+    """strategy.yaml and best/; what an earlier journal led to is taken away where this one leads nowhere."""
+    paths, strategy = facts.paths, best_strategy(facts, checksums)
+    if strategy is None:
+        remove(paths.strategy)
+    if strategy is None or not checksums:
+        remove(paths.best)
+    if strategy is None:
+        return []
+    written = []
+    if checksums:
+        last = facts.path[-1]
+        write_best(paths.best, paths.adapter(last.node, last.cut), checksums, card_text(facts))
+        written.append(paths.best)
+    replace_file(paths.strategy, strategy.to_yaml())
+    return [paths.strategy, *written]
+
+
+def _checked_adapter(facts: SearchFacts) -> tuple[dict[str, str], str]:
+    """Checksums of the best adapter, and why there are none."""
+    best = facts.best
+    if not facts.path:
+        if best is None:
+            return {}, ""
+        return {}, f"strategy.yaml and best/: node {best.node} has a score, but the step of it was not recorded"
+    last = facts.path[-1]
+    try:
+        return adapter_checksums(facts.paths.adapter(last.node, last.cut)), ""
+    except StorageError as error:
+        return {}, f"best/: {error}"

@@ -1,0 +1,103 @@
+"""From the facts of a search to its best strategy.
+
+Not here: the file's form (strategy.py), which node is the best (search/).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from llmzero_ray.report.comparison import SPLITS, Policy, Split, policies
+from llmzero_ray.report.facts import PathPhase, SearchFacts
+from llmzero_ray.report.noise import Score
+from llmzero_ray.report.strategy import (
+    FORMAT,
+    Measured,
+    Origin,
+    Scores,
+    Setting,
+    Source,
+    Strategy,
+    StrategyChange,
+    StrategyPhase,
+    plain,
+)
+
+
+def best_strategy(facts: SearchFacts, adapter: Mapping[str, str]) -> Strategy | None:
+    """The recipe of the best node so far; None while there is none. `adapter`: files of best/ -> SHA-256."""
+    if not facts.path:
+        return None
+    config, core = facts.config, facts.core
+    return Strategy(
+        format=FORMAT,
+        search=Origin(
+            name=config.name,
+            seed=config.seed,
+            state=core.stage if core.end_reason is None else "finished",
+            end_reason=core.end_reason,
+            runs=facts.finished_phases,
+        ),
+        base_model=facts.base_model,
+        task=plain(facts.task),
+        setting=Setting(
+            eval_max_response_length=config.eval.max_response_length,
+            gpus_per_slot=config.slots.nodes * config.slots.gpus_per_node,
+            engine=config.engine.model_dump(mode="json"),
+        ),
+        total_steps=facts.path[-1].end,
+        scores={split: _scores(policies(facts), split) for split in SPLITS},
+        adapter=dict(adapter),
+        software=dict(facts.versions),
+        phases=tuple(_phase(facts, phase) for phase in facts.path),
+    )
+
+
+def _phase(facts: SearchFacts, phase: PathPhase) -> StrategyPhase:
+    run, spec = phase.run, phase.run.spec
+    assert spec is not None
+    source = spec.resume_from
+    proposal = run.proposal
+    return StrategyPhase(
+        phase=phase.number,
+        node=run.node,
+        kind=run.kind,
+        resume_from=None if source is None else Source(phase=phase.number - 1, step=source.step),
+        base_step=phase.begin,
+        n_steps=spec.n_steps,
+        cut_step=phase.cut,
+        seed=spec.seed,
+        test_freq=spec.test_freq,
+        save_freq=spec.save_freq,
+        validation_at_start=facts.start_score(run),
+        validation_at_cut=score_at(facts, phase),
+        diagnosis=proposal.diagnosis.summary if proposal else "",
+        rationale=proposal.rationale if proposal else "",
+        changes=tuple(
+            StrategyChange(key=c.key, reason=c.reason, **plain({"old": c.old, "new": c.new}))
+            for c in facts.changes(run)
+        ),
+        hyperparameters=plain(spec.hyperparameters),
+    )
+
+
+def score_at(facts: SearchFacts, phase: PathPhase) -> float | None:
+    """Validation score at the step where the strategy leaves a phase; None if that step was not validated."""
+    outcome = phase.run.outcome
+    if outcome is not None and outcome.best_step == phase.cut:
+        return outcome.best_score
+    curves = facts.curves(phase.node)
+    return dict(zip(curves.val_steps, curves.val_scores, strict=True)).get(phase.cut)
+
+
+def _scores(known: tuple[Policy, ...], split: Split) -> Scores:
+    by_name = {policy.what: _measured(policy.score(split)) for policy in known}
+    return Scores(
+        base=by_name.get("base"), default_recipe=by_name.get("reference"), best=by_name.get("best")
+    )
+
+
+def _measured(score: Score | None) -> Measured | None:
+    if score is None:
+        return None
+    return Measured(mean=score.mean, standard_error=score.standard_error, n=score.n)

@@ -1,0 +1,120 @@
+"""Numbers and tables as Markdown, the same everywhere in a report.
+
+Not here: any sentence about a search.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+from llmzero_ray.hyperparameters import format_value, short
+from llmzero_ray.records import HyperparameterValue
+from llmzero_ray.report.facts import Changed
+from llmzero_ray.report.noise import Difference, Score
+
+NONE = "–"
+
+
+def accuracy(value: float | None) -> str:
+    """`0.4125`, or a dash."""
+    return NONE if value is None else f"{value:.4f}"
+
+
+def scored(score: Score | None) -> str:
+    """`0.4125 ± 0.0154 (n = 1024)`, or a dash."""
+    if score is None:
+        return NONE
+    error = "" if score.standard_error is None else f" ± {score.standard_error:.4f}"
+    return f"{score.mean:.4f}{error}" + ("" if score.n is None else f" (n = {score.n})")
+
+
+def gain(difference: Difference | None) -> str:
+    """`+0.2100 ± 0.0190 = 11.1 standard errors`, or a dash."""
+    if difference is None:
+        return NONE
+    return (
+        f"{difference.gain:+.4f} ± {difference.standard_error:.4f} = "
+        f"{standard_errors(difference.in_standard_errors)} standard errors"
+    )
+
+
+def standard_errors(value: float) -> str:
+    """`11.1`, `−0.7`, or infinity."""
+    return "∞" if math.isinf(value) and value > 0 else "−∞" if math.isinf(value) else f"{value:.1f}"
+
+
+def duration(seconds: float) -> str:
+    """`42 s`, `12 min 05 s`, `3 h 20 min`."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+def hours(value: float) -> str:
+    """`0.0123`, `1.50`: hours with three digits that count, at least two places."""
+    if value == 0:
+        return "0"
+    places = max(2, 2 - math.floor(math.log10(abs(value))))
+    return f"{value:.{min(places, 6)}f}"
+
+
+def share(part: float, whole: float) -> str:
+    """`97.5 %`, or a dash without a whole."""
+    return NONE if whole <= 0 else f"{100 * part / whole:.1f} %"
+
+
+def metric(value: float) -> str:
+    """A metric's value: three digits that count, plain where people write it plain."""
+    if not math.isfinite(value):
+        return "not finite"
+    if value == 0 or 1e-3 <= abs(value) < 1e5:
+        return f"{value:.3g}" if abs(value) < 1000 else f"{value:.0f}"
+    return f"{value:.1e}"
+
+
+def value(key: str, of: HyperparameterValue) -> str:
+    """A hyper-parameter's value as people write it."""
+    return format_value(key, of)
+
+
+def change(changed: Changed) -> str:
+    """`lr 0.001 → 5e-4`."""
+    return f"{short(changed.key)} {value(changed.key, changed.old)} → {value(changed.key, changed.new)}"
+
+
+def plural(n: int, singular: str, several: str | None = None) -> str:
+    """`1 run`, `2 runs`."""
+    return f"{n} {singular if n == 1 else several or singular + 's'}"
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[str]], *, right: Iterable[int] = ()) -> str:
+    """A Markdown table; columns in `right` are aligned to the right."""
+    aligned = set(right)
+    rule = ["---:" if i in aligned else "---" for i in range(len(header))]
+    lines = [header, rule, *([cell(text) for text in row] for row in rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def cell(text: str) -> str:
+    """Text that stays inside its cell of a table, whatever it holds."""
+    return " ".join(text.split()).replace("|", "\\|") or NONE
+
+
+def one_line(text: str) -> str:
+    """Text of an agent or a log in one line that starts no Markdown block of its own."""
+    return " ".join(text.split())
+
+
+def bullets(lines: Iterable[str]) -> str:
+    """A list, one entry a line."""
+    return "\n".join(f"- {one_line(line)}" for line in lines)
+
+
+def section(title: str, *parts: str, level: int = 2) -> str:
+    """A heading and its paragraphs; empty ones are left out, and so is a section without any."""
+    kept = [part for part in parts if part]
+    return "\n\n".join([f"{'#' * level} {title}", *kept]) if kept else ""

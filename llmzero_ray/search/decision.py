@@ -1,0 +1,159 @@
+"""What the search decided and everything it saw when it did: plain numbers, JSON in and out.
+
+A journal keeps these records, so that a later replay can be compared with them number by number.
+Not here: making the decision (tree_search.py) or putting it into words (llmzero_ray/explain.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+Action: TypeAlias = Literal["root", "evolve", "debug", "scratch", "stop", "wait"]
+StopReason: TypeAlias = Literal["budget", "exhausted", "target", "gpu_hours", "dollars", "wall_clock", "user"]
+"""Why a search ends. The rules give only the first two; the others come from whoever runs the search."""
+
+
+class ChildView(NamedTuple):
+    """A candidate child as selection saw it."""
+
+    id: int
+    q: float
+    uct: float
+
+
+class Level(NamedTuple):
+    """One level of the descent: a node, its virtual new child, and its candidate children."""
+
+    at: int
+    visits: int
+    """Finished and running runs in the node's subtree."""
+    k_fair: int
+    """Attached children, all of them."""
+    k_cap: int
+    """Attached children that fill a slot."""
+    cap: int
+    full: bool
+    """Whether the virtual child was ruled out; true of a failed root that was fixed, whatever its cap."""
+    uct_new: float
+    q_prior: float
+    children: tuple[ChildView, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The level under the names of `explain`'s output."""
+        return {
+            "at": self.at,
+            "N": self.visits,
+            "k_fair": self.k_fair,
+            "k_cap": self.k_cap,
+            "cap": self.cap,
+            "full": self.full,
+            "uct_new": self.uct_new,
+            "Q_prior": self.q_prior,
+            "children": {str(child.id): {"Q": child.q, "uct": child.uct} for child in self.children},
+        }
+
+
+class Trace:
+    """The levels of one descent, written number after number into one list.
+
+    A tree a thousand generations deep makes a thousand levels per decision. As objects they would cost more
+    to build, and to be garbage-collected, than the whole selection; they become objects when someone reads
+    them.
+    """
+
+    def __init__(self) -> None:
+        self.numbers: list[float] = []
+
+    def add(
+        self,
+        at: int,
+        visits: int,
+        k_fair: int,
+        k_cap: int,
+        cap: int,
+        full: bool,
+        uct_new: float,
+        q_prior: float,
+        children: list[float],
+    ) -> None:
+        """Append a level; `children` holds id, Q and UCT of each candidate, one after the other."""
+        numbers = self.numbers
+        numbers += (at, visits, k_fair, k_cap, cap, full, uct_new, q_prior, len(children))
+        numbers += children
+
+    def add_dict(self, level: Mapping[str, Any]) -> None:
+        """Append a level that `Level.to_dict` wrote."""
+        children = [x for key, view in level["children"].items() for x in (int(key), view["Q"], view["uct"])]
+        head = [level[name] for name in ("at", "N", "k_fair", "k_cap", "cap", "full", "uct_new", "Q_prior")]
+        self.numbers += [*head, len(children), *children]
+
+
+def _read_levels(numbers: tuple[Any, ...]) -> tuple[Level, ...]:
+    levels: list[Level] = []
+    start = 0
+    while start < len(numbers):
+        head, begin = numbers[start : start + 8], start + 9
+        start = begin + numbers[begin - 1]
+        children = tuple(ChildView(*numbers[i : i + 3]) for i in range(begin, start, 3))
+        levels.append(Level._make((*head, children)))
+    return tuple(levels)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seen:
+    """All that a decision was based on."""
+
+    s_min: float | None
+    s_max: float | None
+    created: int
+    """Runs begun so far, the root included."""
+    budget: int | None
+    running: int
+    n_scratch: int
+    """The root and forced scratch nodes."""
+    n_evolve: int
+    """All nodes but debug ones."""
+    rho_min: float
+    trace: tuple[float, ...] = ()
+    """`descent` as `Trace` wrote it."""
+
+    @property
+    def descent(self) -> tuple[Level, ...]:
+        """Levels from the root down to the node that was expanded; empty when nothing was selected."""
+        return _read_levels(self.trace)
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON values only."""
+        facts = {name: value for name, value in vars(self).items() if name != "trace"}
+        return {**facts, "descent": [level.to_dict() for level in self.descent]}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Seen:
+        """The record that `to_dict` wrote."""
+        trace = Trace()
+        for level in data["descent"]:
+            trace.add_dict(level)
+        facts = {name: value for name, value in data.items() if name != "descent"}
+        return cls(**facts, trace=tuple(trace.numbers))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decision:
+    """The next thing to do: begin a run of kind `action` on node `on`, stop, or wait for a run to finish."""
+
+    action: Action
+    on: int | None = None
+    """Node to create the run from; None for root, stop and wait."""
+    stop_reason: StopReason | None = None
+    seen: Seen
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON values only."""
+        return {**vars(self), "seen": self.seen.to_dict()}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Decision:
+        """The decision that `to_dict` wrote."""
+        return cls(**{**data, "seen": Seen.from_dict(data["seen"])})

@@ -1,0 +1,43 @@
+"""Resume chains and recipes: which phases, cut where, lead to a node's adapter.
+
+The chain follows checkpoint sources, not tree edges: a fix that moved beside its failure still starts from
+it. Not here: which checkpoints are on disk (storage), or what a phase trains with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from llmzero_ray.search.tree import Node
+
+
+class Cut(NamedTuple):
+    """One phase of a recipe: train `node`'s configuration up to `step`, counted inside the phase."""
+
+    node: int
+    step: int | None
+    """None only for a last phase that never validated: it has no best step."""
+
+
+def resume_chain(nodes: Mapping[int, Node], node: Node) -> tuple[int, ...]:
+    """Ids from the run that started from the base model to `node`, along checkpoint sources."""
+    chain = [node.id]
+    while node.resume_from is not None:
+        node = nodes[node.resume_from[0]]
+        chain.append(node.id)
+    return tuple(reversed(chain))
+
+
+def recipe(nodes: Mapping[int, Node], node: Node) -> tuple[Cut, ...]:
+    """The resume chain of `node`, each phase cut where the next one resumed, the last at its best step."""
+    cuts = [Cut(node.id, node.best_step)]
+    while node.resume_from is not None:
+        cuts.append(Cut(*node.resume_from))
+        node = nodes[node.resume_from[0]]
+    return tuple(reversed(cuts))
+
+
+def nearest_saved_step(saved: Iterable[int], wanted: int) -> int | None:
+    """The latest saved step that is not past `wanted`; None = there is none, so start from scratch."""
+    return max((step for step in saved if step <= wanted), default=None)

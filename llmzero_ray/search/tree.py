@@ -1,0 +1,332 @@
+"""The search tree: nodes by id, their counters, and which of them can still be selected.
+
+All counters and flags are kept up to date along one path per change, with loops instead of recursion, so that
+a chain of ten thousand nodes costs what its depth costs and no more. Nothing here chooses anything. Not here:
+values and selection (tree_search.py), checkpoints (recipe.py).
+"""
+
+from __future__ import annotations
+
+import heapq
+from bisect import bisect
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+from llmzero_ray.records import NodeKind, PhaseStatus
+from llmzero_ray.search.rules import SearchRules
+
+NodeStatus: TypeAlias = Literal["running"] | PhaseStatus
+"""`running` from the moment the node is begun: to the rules a pending and a training run are the same."""
+
+
+@dataclass(kw_only=True, slots=True)
+class Node:
+    """One training phase in the tree. Only the tree writes to it."""
+
+    id: int
+    order: int
+    """Position in the order of creation, from 0; "the earliest" is the lowest."""
+    kind: NodeKind
+    status: NodeStatus = "running"
+    score: float | None = None
+    """Best validation score of the steps executed in this node."""
+    best_step: int | None = None
+    """Step of `score`, counted inside the phase."""
+    parent: int | None
+    """Where it hangs now; a debug run that succeeds moves."""
+    created_on: int | None
+    """Node it was created from, before any move."""
+    resume_from: tuple[int, int] | None = None
+    """(node, step) of the checkpoint it starts from, maybe off the tree path; None = from the base model."""
+    debug_depth: int = 0
+    exempt: bool = False
+    """True: fills no slot of its parent's cap (forced scratch nodes, their fixes, clones)."""
+    pruned: bool = False
+    vetoed: bool = False
+    """Pruned by a person: a run that ends after that neither fixes anything nor counts as a failure."""
+    fixed: bool = False
+    """Only a failed root: one of its debug runs succeeded, so that it takes no further one."""
+    children: list[int] = field(default_factory=list)
+    """Attached children, the earliest created first, pruned ones included."""
+    visits: int = 0
+    """Finished runs in this subtree."""
+    v_val: int = 0
+    v_fail: int = 0
+    v_early: int = 0
+    v_unval: int = 0
+    in_flight: int = 0
+    """Running runs in this subtree."""
+    score_sum: float = 0.0
+    """Sum over the subtree's validated runs of (score - the search's first score)."""
+    shaped_sum: float = 0.0
+    """Sum of their shaped normalised scores; kept only for `q_aggregate: mean_of_f`."""
+    k_cap: int = 0
+    """Attached children that fill a slot."""
+    n_live: int = 0
+    """Children that are not terminal."""
+    n_open: int = 0
+    """Children that are not blocked."""
+    terminal: bool = False
+    blocked: bool = True
+
+    @property
+    def is_running(self) -> bool:
+        """Begun, and not finished."""
+        return self.status == "running"
+
+    @property
+    def visits_effective(self) -> int:
+        """Finished and running runs in this subtree."""
+        return self.visits + self.in_flight
+
+    @property
+    def is_validated(self) -> bool:
+        """Whether its score enters means: a success with a score."""
+        return self.score is not None and self.status in ("completed", "early_stopped")
+
+
+class Tree:
+    """Nodes and what follows from them. The caller passes only changes that the rules allow."""
+
+    def __init__(self, rules: SearchRules) -> None:
+        self.rules = rules
+        self.nodes: dict[int, Node] = {}
+        """In the order of creation; a parent always comes before its children."""
+        self.root: Node | None = None
+        self.n_running = 0
+        self.n_scratch = 0
+        """The root and forced scratch nodes."""
+        self.n_evolve = 0
+        """All nodes but debug ones."""
+        self.s_min: float | None = None
+        self.s_max: float | None = None
+        self.first_score: float | None = None
+        """Scores are summed as differences from this one: exact to their spread, however large they are."""
+        self.best: Node | None = None
+        """Best-scored node of all, failed and pruned ones included; the earliest of equals."""
+        self._ranked: list[tuple[float, int, int]] = []
+
+    def __getitem__(self, node_id: int) -> Node:
+        return self.nodes[node_id]
+
+    # --- reading --------------------------------------------------------------------------------------------
+
+    def cap(self, node: Node) -> int:
+        """Slots of a node: by its status, and none left at the deepest level of debugging."""
+        if node.status != "failed":
+            return self.rules.max_evolve_children
+        return 0 if node.debug_depth >= self.rules.max_debug_depth else self.rules.max_debug_children
+
+    def is_full(self, node: Node) -> bool:
+        """Whether selection may not create a further child here."""
+        return node.fixed or node.k_cap >= self.cap(node)
+
+    def path_up(self, node: Node) -> Iterator[Node]:
+        """The node and its ancestors, up to the root."""
+        at: Node | None = node
+        while at is not None:
+            yield at
+            at = None if at.parent is None else self.nodes[at.parent]
+
+    def subtree(self, node: Node) -> Iterator[Node]:
+        """The node and all its descendants, parents first."""
+        todo = [node.id]
+        while todo:
+            at = self.nodes[todo.pop()]
+            yield at
+            todo.extend(at.children)
+
+    def best_unpruned(self) -> Node | None:
+        """Best-scored node that is not pruned, the earliest of equals; None while nothing has a score."""
+        while self._ranked and self.nodes[self._ranked[0][2]].pruned:
+            heapq.heappop(self._ranked)
+        return self.nodes[self._ranked[0][2]] if self._ranked else None
+
+    def debug_origin(self, node: Node) -> Node:
+        """The failed run that a chain of debug runs began with: itself no debug run."""
+        return next(above for above in self.path_up(node) if above.kind != "debug")
+
+    # --- changing -------------------------------------------------------------------------------------------
+
+    def add(self, node_id: int, kind: NodeKind, on: Node | None, *, exempt: bool = False) -> Node:
+        """Create a running node on `on` (None for the root). Under a pruned node it is pruned too."""
+        node = Node(
+            id=node_id,
+            order=len(self.nodes),
+            kind=kind,
+            parent=None,
+            created_on=None if on is None else on.id,
+            debug_depth=on.debug_depth + 1 if kind == "debug" and on is not None else 0,
+            exempt=exempt,
+        )
+        self.nodes[node_id] = node
+        self._count_node(node)
+        if on is not None:
+            self._attach(node, on)
+        for above in self.path_up(node):
+            above.in_flight += 1
+        return node
+
+    def finish(self, node: Node, status: PhaseStatus, score: float | None) -> None:
+        """Give a running node its outcome: move it if it fixed a failure, then count it in its ancestors."""
+        for above in self.path_up(node):
+            above.in_flight -= 1
+        self.n_running -= 1
+        # A person ended the vetoed run, whatever its last words were: no failure is charged, and no fix is
+        # made.
+        node.status = "completed" if node.vetoed and status == "failed" else status
+        node.score = score
+        if node.kind == "debug" and node.status != "failed" and not node.vetoed:
+            self._settle_fix(node)
+        self._enter_score(node)
+        self._backpropagate(node)
+        self._refresh(node)
+
+    def veto(self, node: Node) -> list[int]:
+        """Prune a subtree for a person; its running nodes, which are to be stopped."""
+        members = list(self.subtree(node))
+        for member in members:
+            member.vetoed = True
+        self._prune(node)
+        return [member.id for member in members if member.is_running]
+
+    def restore_counts(self) -> None:
+        """Derive everything that follows from each node's own facts: links, counts, flags, ranks."""
+        for node in self.nodes.values():
+            self._count_node(node)
+            self._rank(node)
+            if node.parent is not None:
+                parent = self.nodes[node.parent]
+                parent.children.append(node.id)
+                parent.k_cap += not node.exempt
+        for node in reversed(self.nodes.values()):
+            self._count_own_run(node)
+            node.terminal, node.blocked = self._flags(node)
+            if node.parent is not None:
+                self._add_to_parent(node, self.nodes[node.parent])
+
+    # --- parts of a change ----------------------------------------------------------------------------------
+
+    def _count_node(self, node: Node) -> None:
+        self.n_running += node.is_running
+        self.n_evolve += node.kind != "debug"
+        self.n_scratch += node.kind in ("root", "scratch")
+        if node.kind == "root":
+            self.root = node
+
+    def _settle_fix(self, node: Node) -> None:
+        """Move a debug run that succeeded beside the failure it fixed, and prune what it leaves behind."""
+        origin = self.debug_origin(node)
+        home = origin if origin.parent is None else self.nodes[origin.parent]
+        self._detach(node)
+        node.debug_depth = 0
+        node.exempt = origin.exempt
+        # A run that was in flight when another fix pruned the chain leaves that subtree with its own success.
+        node.pruned = home.pruned
+        self._attach(node, home)
+        if origin is not home:
+            self._prune(origin)
+            return
+        origin.fixed = True
+        for child in [self.nodes[other] for other in origin.children]:
+            # An earlier fix has left the chain of failures; only what still belongs to it goes.
+            if child.kind == "debug" and child.status not in ("completed", "early_stopped"):
+                self._prune(child)
+        self._refresh(origin)
+
+    def _backpropagate(self, node: Node) -> None:
+        failed, validated = node.status == "failed", node.is_validated
+        early = node.status == "early_stopped"
+        above_first = 0.0 if node.score is None or self.first_score is None else node.score - self.first_score
+        for above in self.path_up(node):
+            above.visits += 1
+            above.v_early += early
+            if failed:
+                above.v_fail += 1
+            elif validated:
+                above.v_val += 1
+                above.score_sum += above_first
+            else:
+                above.v_unval += 1
+
+    def _enter_score(self, node: Node) -> None:
+        if self.first_score is None:
+            self.first_score = node.score
+        self._rank(node)
+
+    def _rank(self, node: Node) -> None:
+        if node.score is None:
+            return
+        self.s_min = node.score if self.s_min is None else min(self.s_min, node.score)
+        self.s_max = node.score if self.s_max is None else max(self.s_max, node.score)
+        heapq.heappush(self._ranked, (-node.score, node.order, node.id))
+        best = self.best
+        if best is None or best.score is None or (-node.score, node.order) < (-best.score, best.order):
+            self.best = node
+
+    def _prune(self, top: Node) -> None:
+        for node in self.subtree(top):
+            node.pruned = True
+            self._refresh(node)
+
+    def _attach(self, node: Node, parent: Node) -> None:
+        node.parent = parent.id
+        node.pruned = node.pruned or parent.pruned
+        # Only a fix that moves is older than children already there; a new node goes to the end.
+        parent.children.insert(
+            bisect(parent.children, node.order, key=lambda at: self.nodes[at].order), node.id
+        )
+        parent.k_cap += not node.exempt
+        node.terminal, node.blocked = self._flags(node)
+        parent.n_live += not node.terminal
+        parent.n_open += not node.blocked
+        self._refresh(parent)
+
+    def _detach(self, node: Node) -> None:
+        assert node.parent is not None
+        parent = self.nodes[node.parent]
+        parent.children.remove(node.id)
+        parent.k_cap -= not node.exempt
+        parent.n_live -= not node.terminal
+        parent.n_open -= not node.blocked
+        self._refresh(parent)
+
+    def _flags(self, node: Node) -> tuple[bool, bool]:
+        """(terminal, blocked) of a node from its own facts and its children's counts."""
+        running, full = node.is_running, self.is_full(node)
+        terminal = node.pruned or (not running and full and node.n_live == 0)
+        return terminal, terminal or running or (full and node.n_open == 0)
+
+    def _refresh(self, node: Node) -> None:
+        """Bring a node's flags up to date, and its ancestors' as far as they change."""
+        for at in self.path_up(node):
+            terminal, blocked = self._flags(at)
+            if (terminal, blocked) == (at.terminal, at.blocked):
+                return
+            if at.parent is not None:
+                parent = self.nodes[at.parent]
+                parent.n_live += at.terminal - terminal
+                parent.n_open += at.blocked - blocked
+            at.terminal, at.blocked = terminal, blocked
+
+    @staticmethod
+    def _count_own_run(node: Node) -> None:
+        if node.is_running:
+            node.in_flight += 1
+            return
+        node.visits += 1
+        node.v_early += node.status == "early_stopped"
+        if node.status == "failed":
+            node.v_fail += 1
+        elif node.is_validated:
+            node.v_val += 1
+        else:
+            node.v_unval += 1
+
+    @staticmethod
+    def _add_to_parent(node: Node, parent: Node) -> None:
+        parent.n_live += not node.terminal
+        parent.n_open += not node.blocked
+        for counter in ("in_flight", "visits", "v_val", "v_fail", "v_early", "v_unval"):
+            setattr(parent, counter, getattr(parent, counter) + getattr(node, counter))

@@ -1,0 +1,348 @@
+"""The search as ask and tell: which run to begin next, and what its outcome changes.
+
+    search = TreeSearch(SearchRules(), budget=16)
+    while (decision := search.ask()).action not in ("stop", "wait"):
+        node = search.begin(decision)
+        search.tell(node, "completed", score=train(node))
+
+`ask` changes nothing, so it may be repeated. Several runners ask one after another, each beginning its run
+before the next one asks; any of them may tell at any time. The same begins and tells in the same order always
+give the same search. Not here: clocks, costs and persons' wishes to stop (coordinator.py), and the proposals
+themselves.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, get_args
+
+from llmzero_ray.errors import SearchError
+from llmzero_ray.records import NodeKind, PhaseStatus
+from llmzero_ray.search import recipe
+from llmzero_ray.search.decision import Action, Decision, Seen, StopReason, Trace
+from llmzero_ray.search.rules import SearchRules
+from llmzero_ray.search.snapshot import node_from_dict, node_to_dict
+from llmzero_ray.search.tree import Node, Tree
+from llmzero_ray.search.uct import TIE, exploration, fair_visits, q_value
+from llmzero_ray.search.values import Values
+
+MAX_SCORE = 1e100
+"""Largest absolute score accepted: beyond it, differences of scores could overflow."""
+
+
+class TreeSearch:
+    """One search. `budget` counts runs begun, the root being the first; None = no limit."""
+
+    def __init__(self, rules: SearchRules | None = None, budget: int | None = None) -> None:
+        if budget is not None and (isinstance(budget, bool) or not isinstance(budget, int) or budget < 1):
+            raise SearchError(
+                f"budget is {budget!r} runs; must be a whole number >= 1, or None for no limit."
+            )
+        self.rules = rules if rules is not None else SearchRules()
+        self.budget = budget
+        self._tree = Tree(self.rules)
+        self._values = Values(self._tree)
+
+    # --- reading --------------------------------------------------------------------------------------------
+
+    @property
+    def nodes(self) -> Mapping[int, Node]:
+        """All nodes by id in the order of creation; read only."""
+        return MappingProxyType(self._tree.nodes)
+
+    @property
+    def best(self) -> Node | None:
+        """Best-scored node, failed and pruned ones included, the earliest of equals; None without scores."""
+        return self._tree.best
+
+    @property
+    def score_range(self) -> tuple[float | None, float | None]:
+        """(s_min, s_max) over all scored nodes."""
+        return self._tree.s_min, self._tree.s_max
+
+    @property
+    def running(self) -> tuple[int, ...]:
+        """Nodes that have begun and not finished, earliest first."""
+        return tuple(node.id for node in self._tree.nodes.values() if node.is_running)
+
+    @property
+    def stop_reason(self) -> StopReason | None:
+        """Why no further run will begin, as things stand; None while one may."""
+        return self.ask().stop_reason
+
+    def node(self, node_id: int) -> Node:
+        """The node of that id; read only.
+
+        Raises:
+            SearchError: there is none.
+        """
+        try:
+            return self._tree.nodes[node_id]
+        except KeyError:
+            raise SearchError(
+                f"node {node_id!r} is unknown; the search has {len(self._tree.nodes)} nodes."
+            ) from None
+
+    # --- ask ------------------------------------------------------------------------------------------------
+
+    def ask(self) -> Decision:
+        """The next thing to do, with all that the decision was based on. Changes nothing."""
+        tree = self._tree
+        if self.budget is not None and len(tree.nodes) >= self.budget:
+            return self._decide("stop", stop_reason="budget")
+        if tree.root is None:
+            return self._decide("root")
+        # Before anything is selected: a search whose nodes are all closed is reopened by a scratch child.
+        if tree.n_scratch / tree.n_evolve < self.rules.rho_min:
+            return self._decide("scratch", tree.best_unpruned() or tree.root)
+        if tree.root.terminal:
+            return self._decide("stop", stop_reason="exhausted")
+        if tree.root.blocked:
+            return self._decide("wait")
+        chosen, trace = self._descend(tree.root)
+        return self._decide("debug" if chosen.status == "failed" else "evolve", chosen, trace)
+
+    def _decide(
+        self,
+        action: Action,
+        on: Node | None = None,
+        trace: Trace | None = None,
+        stop_reason: StopReason | None = None,
+    ) -> Decision:
+        tree = self._tree
+        seen = Seen(
+            s_min=tree.s_min,
+            s_max=tree.s_max,
+            created=len(tree.nodes),
+            budget=self.budget,
+            running=tree.n_running,
+            n_scratch=tree.n_scratch,
+            n_evolve=tree.n_evolve,
+            rho_min=self.rules.rho_min,
+            trace=() if trace is None else tuple(trace.numbers),
+        )
+        return Decision(action=action, on=None if on is None else on.id, stop_reason=stop_reason, seen=seen)
+
+    def _descend(self, root: Node) -> tuple[Node, Trace]:
+        """The node whose virtual child wins, and the levels down to it. The root must not be blocked."""
+        self._values.bring_up_to_date()
+        trace = Trace()
+        node: Node | None = root
+        while node is not None:
+            chosen, node = node, self._look_at(node, trace)
+        return chosen, trace
+
+    def _look_at(self, node: Node, trace: Trace) -> Node | None:
+        """The child to descend into, or None when the virtual child wins.
+
+        Written flat: a deep tree has as many levels as it has generations.
+        """
+        tree, values, rules = self._tree, self._values, self.rules
+        visits, k_fair, prior = node.visits + node.in_flight, len(node.children), values.own(node)
+        best = -math.inf
+        views: list[float] = []
+        for child_id in node.children:
+            child = tree.nodes[child_id]
+            if child.blocked:
+                continue
+            # An unblocked child is not running, so it has its own visit: the prior never stands in for its Q.
+            q = q_value(values.mean(child), child.v_val, child.v_fail, child.v_early, child.visits, rules)
+            uct = q + exploration(visits, child.visits + child.in_flight, rules.C)
+            views += (child_id, q, uct)
+            if uct > best:
+                best = uct
+        uct_new = prior + exploration(visits, fair_visits(visits, k_fair), rules.C)
+        cap, full = tree.cap(node), tree.is_full(node)
+        trace.add(node.id, visits, k_fair, node.k_cap, cap, full, uct_new, prior, views)
+        if not full and uct_new > best + TIE:
+            return None
+        # Values that only rounding tells apart are a tie, and ties go to the lowest id.
+        pairs = zip(views[::3], views[2::3], strict=True)
+        return tree[
+            int(min([at for at, uct in pairs if uct >= best - TIE])) if len(views) > 3 else int(views[0])
+        ]
+
+    # --- begin and tell -------------------------------------------------------------------------------------
+
+    def begin(self, decision: Decision, node_id: int | None = None) -> int:
+        """Begin the run that was decided; the id of its node, the next free one unless given.
+
+        Raises:
+            SearchError: the decision is to stop or to wait, or it does not fit this tree.
+        """
+        if decision.action == "stop" or decision.action == "wait":
+            raise SearchError(
+                f"decision is {decision.action!r}; only root, evolve, debug and scratch begin a run."
+            )
+        return self.create(decision.action, decision.on, node_id)
+
+    def create(self, kind: NodeKind, on: int | None, node_id: int | None = None) -> int:
+        """Begin a run as recorded, without asking whether the rules would choose it; the id of its node.
+
+        Raises:
+            SearchError: the id is taken, there is a root already (or none yet), `on` is unknown or still
+            running,
+                or a debug run is to fix a node that has not failed.
+        """
+        return self._create(kind, on, node_id, exempt=kind == "scratch")
+
+    def clone(self, parent: int, node_id: int | None = None) -> int:
+        """Begin an evolve run that a person asks for; the id of its node.
+
+        It fills no slot of the parent's cap, reopens a node that was closed, and counts in everything else,
+        the budget included.
+
+        Raises:
+            SearchError: the parent is unknown, running or pruned, or the budget is spent.
+        """
+        if self.node(parent).pruned:
+            raise SearchError(
+                f"node {parent} is pruned, so nothing under it is selected; clone an open node."
+            )
+        if self.budget is not None and len(self._tree.nodes) >= self.budget:
+            raise SearchError(f"the budget of {self.budget} runs is spent; raise it to clone node {parent}.")
+        return self._create("evolve", parent, node_id, exempt=True)
+
+    def tell(
+        self, node_id: int, status: PhaseStatus, score: float | None = None, best_step: int | None = None
+    ) -> None:
+        """Finish a running node; `score` is its best validation score, reached at `best_step` of its phase.
+
+        A debug run that succeeded moves beside the failure it fixed before it is counted. A vetoed run's
+        failure is not charged, and its success fixes nothing.
+
+        Raises:
+            SearchError: the node is unknown or not running, or status or score is not allowed.
+        """
+        node = self.node(node_id)
+        if not node.is_running:
+            raise SearchError(f"node {node_id} is already {node.status}; only a running node can finish.")
+        if status not in get_args(PhaseStatus):
+            raise SearchError(
+                f"node {node_id}: status is {status!r}; must be {', '.join(get_args(PhaseStatus))}."
+            )
+        self._tree.finish(node, status, check_score(score))
+        node.best_step = best_step
+        self._values.record(node)
+
+    def veto(self, node_id: int) -> tuple[int, ...]:
+        """Prune a subtree for a person; its running nodes, which are to be stopped and then told.
+
+        Raises:
+            SearchError: the node is unknown or the root.
+        """
+        node = self.node(node_id)
+        if node.kind == "root":
+            raise SearchError(f"node {node_id} is the root; stop the search instead of vetoing it.")
+        return tuple(self._tree.veto(node))
+
+    def _create(self, kind: NodeKind, on: int | None, node_id: int | None, *, exempt: bool) -> int:
+        tree = self._tree
+        new_id = max(tree.nodes, default=-1) + 1 if node_id is None else node_id
+        if new_id in tree.nodes:
+            raise SearchError(f"node {new_id} exists already; ids must be unique.")
+        if kind == "root":
+            if tree.root is not None or on is not None:
+                raise SearchError(f"node {new_id}: a root is created first, once, and on no other node.")
+            return tree.add(new_id, kind, None).id
+        if on is None:
+            raise SearchError(f"node {new_id}: {kind} needs the node it is created on.")
+        parent = self.node(on)
+        if parent.is_running:
+            raise SearchError(f"node {new_id}: node {on} is still running; create on a finished one.")
+        if kind == "debug" and parent.status != "failed":
+            raise SearchError(f"node {new_id}: debug needs a failed node, and node {on} is {parent.status}.")
+        return tree.add(new_id, kind, parent, exempt=exempt).id
+
+    # --- checkpoints ----------------------------------------------------------------------------------------
+
+    def offered_checkpoint_nodes(self, node_id: int) -> tuple[int, ...]:
+        """Nodes whose checkpoints a begun node may resume from, first phase first; none if from scratch.
+
+        They are the resume chain of the node it was created on, that node included.
+
+        Raises:
+            SearchError: the node is unknown.
+        """
+        node = self.node(node_id)
+        if node.created_on is None or node.kind == "scratch" or not self.rules.multi_stage:
+            return ()
+        return self.resume_chain(node.created_on)
+
+    def set_resume_from(self, node_id: int, source: int, step: int) -> None:
+        """Note the checkpoint that a running node starts from: `step` of node `source`.
+
+        Raises:
+            SearchError: the node is unknown or not running, or the source is not among those offered to it.
+        """
+        node = self.node(node_id)
+        if not node.is_running:
+            raise SearchError(f"node {node_id} is {node.status}; its checkpoint source is settled.")
+        offered = self.offered_checkpoint_nodes(node_id)
+        if source not in offered:
+            allowed = (
+                f"nodes {', '.join(map(str, offered))}" if offered else "none, it starts from the base model"
+            )
+            raise SearchError(f"node {node_id}: resume source {source} is not offered; allowed: {allowed}.")
+        node.resume_from = (source, step)
+
+    def resume_chain(self, node_id: int) -> tuple[int, ...]:
+        """The nodes whose training is in this node's weights, from-scratch run first, itself last.
+
+        Raises:
+            SearchError: the node is unknown.
+        """
+        return recipe.resume_chain(self._tree.nodes, self.node(node_id))
+
+    def recipe(self, node_id: int) -> tuple[recipe.Cut, ...]:
+        """The phases that replay this node's best adapter, each with the step to cut it at.
+
+        Raises:
+            SearchError: the node is unknown.
+        """
+        return recipe.recipe(self._tree.nodes, self.node(node_id))
+
+    # --- state ----------------------------------------------------------------------------------------------
+
+    def to_dict(self) -> dict[str, Any]:
+        """The whole state as JSON values; `from_dict` continues from it with the same decisions."""
+        scale = self._values.shaped_scale
+        return {
+            "rules": self.rules.to_dict(),
+            "budget": self.budget,
+            "first_score": self._tree.first_score,
+            "shaped_scale": None if scale is None else list(scale),
+            "nodes": [node_to_dict(node) for node in self._tree.nodes.values()],
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> TreeSearch:
+        """The search that `to_dict` wrote.
+
+        Raises:
+            ConfigError: its rules are not those of this version.
+        """
+        search = cls(SearchRules.from_dict(data["rules"]), data["budget"])
+        tree, scale = search._tree, data["shaped_scale"]
+        for order, entry in enumerate(data["nodes"]):
+            node = node_from_dict(entry, order)
+            tree.nodes[node.id] = node
+        tree.first_score = data["first_score"]
+        tree.restore_counts()
+        search._values.shaped_scale = None if scale is None else (scale[0], scale[1])
+        return search
+
+
+def check_score(score: object) -> float | None:
+    """The score as a float, or None.
+
+    Raises:
+        SearchError: it is not a number, not finite, or too large for differences of scores to stay finite.
+    """
+    if score is None:
+        return None
+    if isinstance(score, bool) or not isinstance(score, int | float) or not abs(score) <= MAX_SCORE:
+        raise SearchError(f"score is {score!r}; must be a finite number (at most {MAX_SCORE:g}) or null.")
+    return float(score)

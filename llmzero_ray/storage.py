@@ -1,0 +1,227 @@
+"""The directory of one search: where every file is, and how whole files get there.
+
+    <storage>/<name>/
+        search.yaml · journal/ · strategy.yaml · best/ · report.md · reference/ · final/ · logs/
+        nodes/0003/{spec.yaml, metrics.parquet, val_items.parquet, log.txt, agents/}
+        checkpoints/0003/step_000120/ (PEFT adapter)
+
+`SearchPaths` is pure and may be used anywhere; `SearchStorage` touches the disk. A search that was moved
+still works: no file holds an absolute path that is needed again. Not here: series of metrics (series.py),
+events (journal.py), and who is alive (presence.py).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from llmzero_ray.config import SearchConfig, differing_keys, parse_config
+from llmzero_ray.config_text import read_yaml
+from llmzero_ray.durable import replace_file, storage_error
+from llmzero_ray.errors import ConfigError, StorageError
+from llmzero_ray.events import REFERENCE
+from llmzero_ray.records import Checkpoint, PhaseFailure, PhaseResult, PhaseSpec, from_json, to_json
+
+MIN_FREE_BYTES = 50 * 2**20
+"""Less than this free at the start of a search is refused: a few phases of metrics and adapters would not
+fit."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchPaths:
+    """Names of all files of a search below `root`, which is <storage>/<name>."""
+
+    root: Path
+
+    @property
+    def config(self) -> Path:
+        """The resolved configuration."""
+        return self.root / "search.yaml"
+
+    @property
+    def journal(self) -> Path:
+        """One file per event."""
+        return self.root / "journal"
+
+    @property
+    def strategy(self) -> Path:
+        """The recipe that was found, replayable."""
+        return self.root / "strategy.yaml"
+
+    @property
+    def best(self) -> Path:
+        """The best strategy's adapter and its card."""
+        return self.root / "best"
+
+    @property
+    def report(self) -> Path:
+        """The outcome, for people."""
+        return self.root / "report.md"
+
+    @property
+    def logs(self) -> Path:
+        """Logs that belong to no node: engines and actors."""
+        return self.root / "logs"
+
+    def node(self, node: int) -> Path:
+        """Files of one node, or of the reference run."""
+        return self.root / "reference" if node == REFERENCE else self.root / "nodes" / f"{node:04d}"
+
+    def checkpoints(self, node: int) -> Path:
+        """Where a node's adapters are."""
+        return (
+            self.node(node) / "checkpoints"
+            if node == REFERENCE
+            else self.root / "checkpoints" / f"{node:04d}"
+        )
+
+    def adapter(self, node: int, step: int) -> Path:
+        """The PEFT adapter of `node` after `step` of its own steps."""
+        return self.checkpoints(node) / f"step_{step:06d}"
+
+    def spec(self, node: int) -> Path:
+        """What a node's phase trains."""
+        return self.node(node) / "spec.yaml"
+
+    def result(self, node: int, attempt: int) -> Path:
+        """What a runner wrote before it answered, so that a result survives the runner."""
+        return self.node(node) / f"result-{attempt:03d}.json"
+
+    def log(self, node: int) -> Path:
+        """What the runner had to say about a node's phase."""
+        return self.node(node) / "log.txt"
+
+    def agents(self, node: int) -> Path:
+        """What agents were asked about this node and what they said."""
+        return self.node(node) / "agents"
+
+    def final(self, what: str) -> Path:
+        """Per-item outcomes of a final measurement."""
+        return self.root / "final" / f"{what}.parquet"
+
+
+class SearchStorage:
+    """Reads and writes the files of one search; creating it touches nothing."""
+
+    def __init__(self, storage: str | os.PathLike[str], name: str) -> None:
+        self.name = name
+        self.paths = SearchPaths(root=Path(storage) / name)
+
+    @classmethod
+    def at(cls, directory: str | os.PathLike[str]) -> SearchStorage:
+        """The storage whose directory is given, such as `runs/demo`."""
+        path = Path(directory).absolute()
+        return cls(path.parent, path.name)
+
+    # --- the start of a search ------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """Make the directory and see that it can be used.
+
+        Raises:
+            StorageError: it cannot be made or written, is nearly full, or holds something that is no search.
+        """
+        root = self.paths.root
+        try:
+            root.mkdir(parents=True, exist_ok=True)
+            present = {entry.name for entry in root.iterdir()}
+        except OSError as error:
+            raise storage_error(root, error) from error
+        if present and not present & {"search.yaml", "journal", ".write_test", "lock", "logs"}:
+            held = ", ".join(sorted(present)[:5])
+            raise StorageError(
+                f"{root}: holds something that is no search ({held}). Choose another `name` or `storage`."
+            )
+        replace_file(root / ".write_test", "writable\n")
+        (root / ".write_test").unlink(missing_ok=True)
+        free = shutil.disk_usage(root).free
+        if free < MIN_FREE_BYTES:
+            raise StorageError(
+                f"{root}: only {free / 2**20:.0f} MiB are free; a search needs at least "
+                f"{MIN_FREE_BYTES / 2**20:.0f} MiB. "
+                "Free space, or set `storage` to another directory."
+            )
+
+    def config(self) -> SearchConfig | None:
+        """The configuration the search was started with; None when there is none yet.
+
+        Raises:
+            ConfigError: it cannot be read, or an older or newer version wrote it.
+        """
+        if not self.paths.config.is_file():
+            return None
+        return parse_config(read_yaml(self.paths.config), source=str(self.paths.config))
+
+    def adopt_config(self, config: SearchConfig) -> None:
+        """Write the resolved configuration, or see that it is the one already there.
+
+        Raises:
+            ConfigError: the search was started with another configuration; the differing keys are listed.
+            StorageError: it could not be written.
+        """
+        known = self.config()
+        if known is None:
+            replace_file(self.paths.config, config.to_yaml())
+            return
+        changed = differing_keys(known, config)
+        if changed:
+            listed = "\n".join(f"  {key}: {old!r} -> {new!r}" for key, (old, new) in changed.items())
+            raise ConfigError(
+                f"search {self.name!r} in {self.paths.root} was started with another "
+                f"configuration:\n{listed}\n"
+                "Undo these changes to go on with it, or choose another `name`."
+            )
+
+    # --- nodes ----------------------------------------------------------------------------------------------
+
+    def write_spec(self, spec: PhaseSpec) -> None:
+        """nodes/0003/spec.yaml: what the phase trains, for people and for the export."""
+        from llmzero_ray.config_text import to_yaml
+
+        replace_file(self.paths.spec(spec.node), to_yaml(_without_types(to_json(spec))))
+
+    def write_agent_record(self, node: int, name: str, record: Mapping[str, Any]) -> None:
+        """nodes/0003/agents/<name>.json: one question to an agent with its answer."""
+        replace_file(self.paths.agents(node) / f"{name}.json", json.dumps(to_json(record), indent=1) + "\n")
+
+    def write_result(self, node: int, attempt: int, result: PhaseResult | PhaseFailure) -> None:
+        """Keep a phase's outcome where it survives the runner."""
+        replace_file(self.paths.result(node, attempt), json.dumps(to_json(result), indent=1) + "\n")
+
+    def result(self, node: int, attempt: int) -> PhaseResult | PhaseFailure | None:
+        """The outcome that the runner of this attempt wrote; None when it did not get that far."""
+        try:
+            found = from_json(json.loads(self.paths.result(node, attempt).read_text(encoding="utf-8")))
+        except (OSError, ValueError):
+            return None
+        return found if isinstance(found, PhaseResult | PhaseFailure) else None
+
+    def checkpoints(self, node: int, scores: Mapping[int, float] | None = None) -> tuple[Checkpoint, ...]:
+        """Adapters of a node that are complete on the disk, by step."""
+        found = []
+        for directory in sorted(self.paths.checkpoints(node).glob("step_*")):
+            step = directory.name.removeprefix("step_")
+            if step.isdigit() and (directory / "adapter_config.json").is_file():
+                score = (scores or {}).get(int(step))
+                found.append(Checkpoint(step=int(step), path=str(directory), val_score=score))
+        return tuple(found)
+
+    def log_tail(self, node: int, *, max_chars: int = 4000) -> str:
+        """The end of a node's log; empty when there is none."""
+        try:
+            with open(self.paths.log(node), "rb") as file:
+                file.seek(max(0, file.seek(0, os.SEEK_END) - max_chars))
+                return file.read().decode("utf-8", errors="replace")
+        except OSError:
+            return ""
+
+
+def _without_types(data: Any) -> Any:
+    if isinstance(data, Mapping):
+        return {key: _without_types(value) for key, value in data.items() if key != "type"}
+    return [_without_types(value) for value in data] if isinstance(data, list) else data

@@ -1,0 +1,57 @@
+"""`chain_sum`: add and subtract four to six one-digit numbers; reasoning-gym's generator, its prose stripped.
+
+The prompt `5-1-9+0-5` is answered by `#-10`, or by partial sums and then the answer. Not here:
+reasoning-gym's other generators, or its scorer, which pays for parts of an answer.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+from llmzero_ray.errors import TaskError
+from llmzero_ray.tasks.chains import partial_results, worked_answer
+from llmzero_ray.tasks.families import Problem, WarmStart
+
+_DIRECT_SHORT_FULL = (0.62, 0.23, 0.15)
+_STREAM_LENGTH = 5_000_000
+
+
+class ChainSum:
+    """Left-to-right sums; answers lie between -45 and 54."""
+
+    name = "chain_sum"
+    version = 1
+    licence = "Apache-2.0"
+    warm_start = WarmStart(n_demonstrations=20_000, n_steps=300, batch_size=96, lr=2e-3, warmup_steps=50)
+
+    def problems(self, seed: int) -> Iterator[Problem]:
+        """reasoning-gym's problems `seed`, `seed + 1`, ...: it seeds each item with seed + index."""
+        for entry in _generator(seed):
+            expression = entry["metadata"]["expression"].replace(" ", "")
+            problem = Problem(prompt=expression, answer=entry["answer"])
+            if str(partial_results(expression)[-1]) != problem.answer:
+                raise TaskError(
+                    f"reasoning-gym's chain_sum says {expression} = {problem.answer}, which is wrong read "
+                    "from left to right; this family was written for reasoning-gym 0.1.25: install that "
+                    "version"
+                )
+            yield problem
+
+    def demonstration(self, problem: Problem, rng: random.Random) -> str:
+        """Mostly the bare answer, sometimes with half or all of the partial sums."""
+        return worked_answer(partial_results(problem.prompt), rng, _DIRECT_SHORT_FULL)
+
+
+def _generator(seed: int) -> Any:
+    try:
+        import reasoning_gym
+    except ImportError as error:
+        raise TaskError(
+            "task family chain_sum needs the package reasoning-gym, which cannot be imported here "
+            f"({error}); install it: pip install 'llmzero-ray[tasks]'. The families register and echo do "
+            "without"
+        ) from error
+    options = {"min_terms": 4, "max_terms": 6, "min_digits": 1, "max_digits": 1}
+    return reasoning_gym.create_dataset("chain_sum", seed=seed, size=_STREAM_LENGTH, **options)

