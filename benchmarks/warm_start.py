@@ -2,8 +2,8 @@
 
     python -m benchmarks.warm_start [--phases 5]
 
-Prints one JSON line: seconds of the cold start, of each warm start, and their ratio. The validation at step 0, which both
-have, is not counted.
+Prints one JSON line: seconds of the cold start, of each warm start, and their ratio. The validation at step
+0, which both have, is not counted.
 """
 
 from __future__ import annotations

@@ -66,28 +66,20 @@ class Trace:
     def __init__(self) -> None:
         self.numbers: list[float] = []
 
-    def add(
-        self,
-        at: int,
-        visits: int,
-        k_fair: int,
-        k_cap: int,
-        cap: int,
-        full: bool,
-        uct_new: float,
-        q_prior: float,
-        children: list[float],
-    ) -> None:
-        """Append a level; `children` holds id, Q and UCT of each candidate, one after the other."""
-        numbers = self.numbers
-        numbers += (at, visits, k_fair, k_cap, cap, full, uct_new, q_prior, len(children))
-        numbers += children
+    def add(self, head: tuple[float, ...], children: list[float]) -> None:
+        """Append a level.
+
+        `head` holds its fields in order, `children` replaced by the length of the list that follows: id, Q
+        and UCT of each candidate, one after the other.
+        """
+        self.numbers += head
+        self.numbers += children
 
     def add_dict(self, level: Mapping[str, Any]) -> None:
         """Append a level that `Level.to_dict` wrote."""
         children = [x for key, view in level["children"].items() for x in (int(key), view["Q"], view["uct"])]
-        head = [level[name] for name in ("at", "N", "k_fair", "k_cap", "cap", "full", "uct_new", "Q_prior")]
-        self.numbers += [*head, len(children), *children]
+        head = (level[name] for name in ("at", "N", "k_fair", "k_cap", "cap", "full", "uct_new", "Q_prior"))
+        self.add((*head, len(children)), children)
 
 
 def _read_levels(numbers: tuple[Any, ...]) -> tuple[Level, ...]:

@@ -94,6 +94,8 @@ class Tree:
         self.nodes: dict[int, Node] = {}
         """In the order of creation; a parent always comes before its children."""
         self.root: Node | None = None
+        self.next_id = 0
+        """Lowest id above all that are taken."""
         self.n_running = 0
         self.n_scratch = 0
         """The root and forced scratch nodes."""
@@ -159,22 +161,18 @@ class Tree:
             created_on=None if on is None else on.id,
             debug_depth=on.debug_depth + 1 if kind == "debug" and on is not None else 0,
             exempt=exempt,
+            in_flight=1,
         )
         self.nodes[node_id] = node
         self._count_node(node)
         if on is not None:
             self._attach(node, on)
-        for above in self.path_up(node):
-            above.in_flight += 1
         return node
 
     def finish(self, node: Node, status: PhaseStatus, score: float | None) -> None:
         """Give a running node its outcome: move it if it fixed a failure, then count it in its ancestors."""
-        for above in self.path_up(node):
-            above.in_flight -= 1
         self.n_running -= 1
-        # A person ended the vetoed run, whatever its last words were: no failure is charged, and no fix is
-        # made.
+        # A person ended the vetoed run, whatever its last words: no failure is charged, no fix is made.
         node.status = "completed" if node.vetoed and status == "failed" else status
         node.score = score
         if node.kind == "debug" and node.status != "failed" and not node.vetoed:
@@ -209,6 +207,7 @@ class Tree:
     # --- parts of a change ----------------------------------------------------------------------------------
 
     def _count_node(self, node: Node) -> None:
+        self.next_id = max(self.next_id, node.id + 1)
         self.n_running += node.is_running
         self.n_evolve += node.kind != "debug"
         self.n_scratch += node.kind in ("root", "scratch")
@@ -240,6 +239,7 @@ class Tree:
         early = node.status == "early_stopped"
         above_first = 0.0 if node.score is None or self.first_score is None else node.score - self.first_score
         for above in self.path_up(node):
+            above.in_flight -= 1
             above.visits += 1
             above.v_early += early
             if failed:
@@ -281,6 +281,8 @@ class Tree:
         node.terminal, node.blocked = self._flags(node)
         parent.n_live += not node.terminal
         parent.n_open += not node.blocked
+        for above in self.path_up(parent):
+            above.in_flight += node.in_flight
         self._refresh(parent)
 
     def _detach(self, node: Node) -> None:
@@ -290,6 +292,8 @@ class Tree:
         parent.k_cap -= not node.exempt
         parent.n_live -= not node.terminal
         parent.n_open -= not node.blocked
+        for above in self.path_up(parent):
+            above.in_flight -= node.in_flight
         self._refresh(parent)
 
     def _flags(self, node: Node) -> tuple[bool, bool]:

@@ -154,8 +154,10 @@ class TreeSearch:
             if uct > best:
                 best = uct
         uct_new = prior + exploration(visits, fair_visits(visits, k_fair), rules.C)
-        cap, full = tree.cap(node), tree.is_full(node)
-        trace.add(node.id, visits, k_fair, node.k_cap, cap, full, uct_new, prior, views)
+        full = tree.is_full(node)
+        trace.add(
+            (node.id, visits, k_fair, node.k_cap, tree.cap(node), full, uct_new, prior, len(views)), views
+        )
         if not full and uct_new > best + TIE:
             return None
         # Values that only rounding tells apart are a tie, and ties go to the lowest id.
@@ -240,7 +242,7 @@ class TreeSearch:
 
     def _create(self, kind: NodeKind, on: int | None, node_id: int | None, *, exempt: bool) -> int:
         tree = self._tree
-        new_id = max(tree.nodes, default=-1) + 1 if node_id is None else node_id
+        new_id = tree.next_id if node_id is None else node_id
         if new_id in tree.nodes:
             raise SearchError(f"node {new_id} exists already; ids must be unique.")
         if kind == "root":

@@ -40,7 +40,7 @@ def q_value(value: float, v_val: int, v_fail: int, v_early: int, v_total: int, r
 
 def exploration(parent_visits: float, visits: float, c: float) -> float:
     """Exploration term C * sqrt(ln N(p) / N(c)); inside the logarithm visits count as at least 1."""
-    return c * math.sqrt(math.log(max(1, parent_visits)) / visits)
+    return c * math.sqrt(math.log(parent_visits) / visits) if parent_visits > 1 else 0.0
 
 
 def fair_visits(parent_visits: float, attached_children: int) -> float:

@@ -42,7 +42,7 @@ class Values:
         # The whole scale is moved, not the mean: large scores with a small spread keep all their digits.
         x = normalise(node.score_sum / node.v_val, low - first, high - first)
         # Rounding may carry the mean just past an end of the scale, which a tiny temperature would blow up.
-        return shape(min(1.0, max(0.0, x)), self._temperature)
+        return shape(x if 0.0 <= x <= 1.0 else float(x > 0.5), self._temperature)
 
     def record(self, node: Node) -> None:
         """Count a run that has just finished."""

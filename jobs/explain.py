@@ -1,0 +1,8 @@
+"""Say why a search decided as it did: python -m jobs.explain DIR | --history H.json | --closed-loop R.json"""
+
+import sys
+
+from llmzero_ray.explain import main
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Tests: the tree of the library, mirrored; their names are its rules."""
