@@ -27,7 +27,7 @@ def make_agents(config: SearchConfig, n_val: int) -> Agents:
     Raises:
         ConfigError: the backend's name leads nowhere.
     """
-    backend, n_gpus = config.agents.backend, config.slots.nodes * config.slots.gpus_per_node
+    backend, n_gpus = config.agents.backend, config.slots.n_gpus
     if backend == "expert":
         from llmzero_ray.agents.expert import ExpertEarlyStopper, ExpertErrorAnalyzer, ExpertProposer
 

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Literal, TypeAlias
 
 from llmzero_ray.agents.base import NodeView
-from llmzero_ray.agents.dynamics import Dynamics, Validation, fit
+from llmzero_ray.agents.dynamics import Dynamics, Validation, change_point, fit
 from llmzero_ray.agents.reading import (
     any_spike,
     course,
@@ -26,6 +26,7 @@ from llmzero_ray.agents.reading import (
     spiked,
     stands_still,
     validated,
+    warms_up,
 )
 from llmzero_ray.hyperparameters.table import CLIP_HIGH, KL_LOSS_COEF, LR
 from llmzero_ray.hyperparameters.values import diff, format_value, short
@@ -33,8 +34,8 @@ from llmzero_ray.records import Diagnosis
 
 Kind: TypeAlias = Literal[
     "dead", "collapse", "kl_spike", "entropy_collapse", "truncated", "no_reward", "no_contrast", "overfit",
-    "noisy", "too_conservative", "too_aggressive", "take_off", "plateau_weak", "plateau_noisy", "slow",
-    "converging", "improving", "solved", "unknown",
+    "noisy", "too_conservative", "too_aggressive", "take_off", "warming_up", "plateau_weak", "plateau_noisy",
+    "slow", "converging", "improving", "solved", "unknown",
 ]  # fmt: skip
 State: TypeAlias = Literal[
     "healthy", "slow", "plateau", "collapsing", "truncated", "inactive", "failed", "unknown"
@@ -53,6 +54,7 @@ STATES: dict[Kind, State] = {
     "too_conservative": "slow",
     "too_aggressive": "collapsing",
     "take_off": "slow",
+    "warming_up": "slow",
     "plateau_weak": "plateau",
     "plateau_noisy": "plateau",
     "slow": "slow",
@@ -64,6 +66,12 @@ STATES: dict[Kind, State] = {
 
 TRUNCATED = 0.05
 """Share of responses cut off that makes the cap a bottleneck (the paper acted at 3 % -> 8 %)."""
+SETTLED_SCORE = 0.6
+"""Validation from which smaller late gains read as convergence; below it much is left to learn."""
+HIGH_SCORE = 0.75
+"""Validation from which a gain, however fast, is to be kept rather than pushed (the paper's SSMR at 0.83)."""
+SETTLED_ENTROPY = 0.6
+"""Share of its first level below which entropy says that the policy settles, whatever its score."""
 WEAK_CLIPFRAC = 0.005
 """Clip fraction below which updates hardly move the policy."""
 WEAK_GRADIENT = 0.6
@@ -80,7 +88,9 @@ class Finding:
     since: int | None = None
     """Step from which it went wrong: checkpoints before it are untouched."""
     severity: float = 0.0
-    """Where a treatment needs a size: share of truncated responses."""
+    """Where a treatment needs a size: the share of truncated responses."""
+    level: float = 0.0
+    """Best validation score of the phase; 0 without one."""
 
     @property
     def state(self) -> State:
@@ -109,10 +119,20 @@ def diagnose(dynamics: Dynamics, on: NodeView, before: NodeView | None) -> tuple
         partial(_regression, on=on, before=before),
         _noisy,
         _take_off,
+        _warming_up,
         _plateau,
     )
     found = [finding for pattern in patterns if (finding := pattern(dynamics)) is not None]
-    return tuple(found) or (_healthy(dynamics),)
+    return _consistent(found) or (_healthy(dynamics),)
+
+
+def _consistent(found: list[Finding]) -> tuple[Finding, ...]:
+    """Without what only restates the first finding: a run that stands still or fell is flat as well."""
+    if found and found[0].kind == "dead":
+        return (found[0],)
+    if found and found[0].state == "collapsing":
+        return tuple(finding for finding in found if finding.state != "plateau")
+    return tuple(found)
 
 
 # --- patterns, the most urgent first
@@ -262,15 +282,28 @@ def _take_off(d: Dynamics) -> Finding | None:
         return None
     growing = [s for s in (d.length, d.kl) if fit(s).rising]
     beside = f", with {' and '.join(s.name for s in growing)}" if growing else ""
-    text = f"Taking off: the train reward rises{beside}; greedy validation follows later."
+    turn = change_point(d.reward)
+    since = f" from about step {turn}" if turn is not None else ""
+    text = f"Taking off: the train reward rises{since}{beside}; greedy validation follows later."
     evidence = (*course(d.reward), *(fact for s in growing for fact in course(s)), *validated(v))
     return Finding(kind="take_off", summary=text, evidence=evidence)
+
+
+def _warming_up(d: Dynamics) -> Finding | None:
+    v = d.validation
+    if v is None or not is_flat(v) or reward_rising(d) or not warms_up(d):
+        return None
+    growing = [s for s in (d.kl, d.length) if fit(s).rising]
+    names = " and ".join(s.name for s in growing)
+    text = f"Warming up: {names} rise, close to the base model; nothing is gained yet."
+    evidence = (*(fact for s in growing for fact in course(s)), *course(d.reward), *validated(v))
+    return Finding(kind="warming_up", summary=text, evidence=evidence)
 
 
 def _plateau(d: Dynamics) -> Finding | None:
     v = d.validation
     flat = is_flat(v) if v is not None else len(d.reward) >= 8
-    if not flat or reward_rising(d) or (v is not None and v.best >= 0.97):
+    if not flat or reward_rising(d) or warms_up(d) or (v is not None and v.best >= 0.97):
         return None
     clipped = d.clipfrac.last if len(d.clipfrac) and not d.clip_inert else None
     fading = len(d.grad_norm) >= 6 and d.grad_norm.last < WEAK_GRADIENT * d.grad_norm.first
@@ -296,7 +329,7 @@ def _healthy(d: Dynamics) -> Finding:
     v = d.validation
     evidence = (*validated(v), *course(d.reward), *course(d.entropy), *course(d.kl))
     kind, text = _pace(d, v)
-    return Finding(kind=kind, summary=text, evidence=evidence)
+    return Finding(kind=kind, summary=text, evidence=evidence, level=0.0 if v is None else v.best)
 
 
 def _pace(d: Dynamics, v: Validation | None) -> tuple[Kind, str]:
@@ -311,12 +344,18 @@ def _pace(d: Dynamics, v: Validation | None) -> tuple[Kind, str]:
     if (v.gain > v.margin) and v.gain < 0.1 * room:
         return "slow", f"Validation rises, but only by {v.gain:.3f} in {v.steps[-1]} steps."
     early, late = _halves(v)
+    told = f"{v.gain:+.3f}, {late:+.3f} of it in the later half"
+    if v.best >= HIGH_SCORE:
+        return "converging", f"Validation rose to a high level ({told}): time to settle."
     if late >= early:
-        return (
-            "improving",
-            f"Validation still rises as fast as at first ({v.gain:+.3f}, last part {late:+.3f}).",
-        )
-    return "converging", f"Validation rose by {v.gain:+.3f}, the later half less than the first: converging."
+        return "improving", f"Validation still rises as fast as at first ({told})."
+    if v.best < SETTLED_SCORE and not _narrowed(d):
+        return "improving", f"Validation rose ({told}); its level and entropy leave room for more."
+    return "converging", f"Validation rose ({told}): converging."
+
+
+def _narrowed(d: Dynamics) -> bool:
+    return len(d.entropy) > 0 and d.entropy.last < SETTLED_ENTROPY * d.entropy.first
 
 
 def _halves(v: Validation) -> tuple[float, float]:

@@ -30,8 +30,13 @@ ADVANTAGE_MAX = "critic/advantages/max"
 ADVANTAGE_MIN = "critic/advantages/min"
 LEARNING_RATE = "actor/lr"
 
-SIGNIFICANT = 2.5
-"""|slope| / its standard error from which a trend is believed."""
+
+def significance(n: int) -> float:
+    """|slope| / its standard error from which a trend of n points is believed: about 1 chance in 50.
+
+    Near Student's quantiles for n - 2 degrees of freedom: 5 at 3 points, 3.1 at 10, 2.5 at 40.
+    """
+    return 2.3 + 8 / max(n, 1)
 
 
 @dataclass(frozen=True)
@@ -105,12 +110,12 @@ class Trend:
     @property
     def rising(self) -> bool:
         """Whether the rise stands out of the noise."""
-        return self.t >= SIGNIFICANT
+        return self.t >= significance(self.n)
 
     @property
     def falling(self) -> bool:
         """Whether the fall stands out of the noise."""
-        return self.t <= -SIGNIFICANT
+        return self.t <= -significance(self.n)
 
 
 def fit(series: Series) -> Trend:
@@ -146,16 +151,19 @@ class Spike:
     """peak / before."""
 
 
-def find_spike(series: Series, *, factor: float = 5.0, floor: float = 1e-3, skip: int = 3) -> Spike | None:
-    """The first lasting rise above `factor` times the median of everything before it, or None.
+def find_spike(series: Series, *, floor: float, factor: float = 5.0, past: int = 5) -> Spike | None:
+    """The first jump to `factor` times a settled level that lasts two points or more, or None.
 
-    The first `skip` points are past only: a policy that leaves its reference starts from (almost) 0. Two
-    points in a row must lie above, and above `floor`, below which KL estimates are noise.
+    The level is the median of `past` points, the latest point before the jump left out (it may belong to it),
+    at least `floor`. Where the past itself multiplies, nothing has settled yet: a policy that leaves its
+    reference starts from a KL of almost 0, which is how training begins.
     """
-    for i in range(skip, len(series) - 1):
-        before = max(median(series.values[:i]), floor)
+    for i in range(past + 1, len(series) - 1):
+        window = series.values[i - 1 - past : i - 1]
+        before = max(median(window), floor)
         bound = factor * before
-        if series.values[i] >= bound and series.values[i + 1] >= bound:
+        settled = max(window) <= 2.5 * before
+        if settled and series.values[i] >= bound and series.values[i + 1] >= bound:
             peak = max(series.values[i:])
             return Spike(
                 onset=series.steps[i],
@@ -197,6 +205,8 @@ class Validation:
     last: float
     se: float
     """Standard error of one score over the items, at the best score's level."""
+    one_item: float
+    """What one answer more adds to a score."""
 
     @property
     def margin(self) -> float:
@@ -331,6 +341,7 @@ def _validation(curves: Curves, n_val: int) -> Validation | None:
         best_step=steps[scores.index(best)],
         last=scores[-1],
         se=score_se(best, n_val),
+        one_item=1.0 / n_val,
     )
 
 

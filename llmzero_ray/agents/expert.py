@@ -24,7 +24,7 @@ from llmzero_ray.agents.fresh import fresh_length, fresh_plan
 from llmzero_ray.agents.prescribe import Bench, Plan, plan, signature
 from llmzero_ray.agents.rejection import mentioned_keys
 from llmzero_ray.agents.resume import Start, choose_length, choose_start, count_epochs
-from llmzero_ray.agents.treatments import GENERAL, Treatment, treatments
+from llmzero_ray.agents.treatments import Treatment, general, treatments
 from llmzero_ray.hyperparameters.couplings import Limits
 from llmzero_ray.hyperparameters.values import diff, format_value, short
 from llmzero_ray.records import Diagnosis, Hyperparameters, Proposal
@@ -82,7 +82,8 @@ class ExpertProposer:
         bench = self._bench(request, request.default)
         best = request.best
         findings = self._findings(best, ()) if best is not None else ()
-        chosen = fresh_plan(bench, request)
+        inherit = bool(findings) and findings[0].state == "healthy"
+        chosen = fresh_plan(bench, request, inherit=inherit)
         diagnosis = Diagnosis(
             state=findings[0].state if findings else "unknown",
             summary=f"Fresh start number {request.n_scratch}. {_known(best, findings)}".strip(),
@@ -151,7 +152,10 @@ def _choose(
         first = next(iter(_novel(_choices(bench, findings, ()), bench.base, tried)), None)
         if first is not None and not {change.key for change in first.plan.changes} & without:
             choices = [choice for choice in choices if choice.plan.full != first.plan.full] or choices
-    return next(_novel(choices, bench.base, tried), choices[0])
+    # No change validates: the limits leave no room, so the phase goes on as it was.
+    as_it_is = Plan(treatment=treatments(findings[0])[0], changes=(), full=bench.base)
+    last_resort = choices[0] if choices else Choice(finding=findings[0], plan=as_it_is)
+    return next(_novel(choices, bench.base, tried), last_resort)
 
 
 def _choices(bench: Bench, findings: Sequence[Finding], without: Iterable[str]) -> Iterator[Choice]:
@@ -167,7 +171,7 @@ def _choices(bench: Bench, findings: Sequence[Finding], without: Iterable[str]) 
 def _readings(findings: Sequence[Finding]) -> Iterator[tuple[Finding, Treatment]]:
     for finding in findings:
         yield from ((finding, treatment) for treatment in treatments(finding))
-    yield from ((findings[0], treatment) for treatment in GENERAL)
+    yield from ((findings[0], treatment) for treatment in general(findings[0]))
 
 
 def _novel(

@@ -44,6 +44,8 @@ class ExpertEarlyStopper:
             return _stop(f"{untrained}; it cannot beat {target:.3f}")
         if best > target:
             return _continue(f"it already beats {target:.3f} with {best:.3f}")
+        if d.last_step >= running.n_steps:
+            return _continue("it is at its last step")
         hope = _signs_of_life(d) or _not_judged_yet(request, d, target)
         return _continue(hope) if hope else _by_outlook(request, d, target)
 
@@ -81,6 +83,11 @@ def _signs_of_life(d: Dynamics) -> str:
     """Why validation may still take off, or nothing."""
     if reward_rising(d):
         return f"the train reward still rises ({d.reward.first:.3f} -> {d.reward.last:.3f})"
+    return ""
+
+
+def grows_longer(d: Dynamics) -> str:
+    """The other herald of a take-off: longer responses and a rising KL, under a reward that does not fall."""
     longer = len(d.length) > 0 and fit(d.length).rising and d.length.last > 1.1 * d.length.first
     if longer and fit(d.kl).rising and not fit(d.reward).falling:
         return f"responses get longer ({number(d.length.first)} -> {number(d.length.last)}) as KL rises"
@@ -92,24 +99,29 @@ def _not_judged_yet(request: StopRequest, d: Dynamics, target: float) -> str:
     v = d.validation
     if v is None or len(v.scores) < FEWEST_VALIDATIONS:
         return f"{0 if v is None else len(v.scores)} validations: too few to judge"
-    there = _incumbent_at(request.incumbent_path, request.running.base_step + v.steps[-1])
+    there = incumbent_at(request.incumbent_path, request.running.base_step + v.steps[-1])
     if there is not None and v.last >= there - v.margin:
         return f"it is not behind the incumbent at this step ({v.last:.3f} against {there:.3f})"
     left = request.running.n_steps - d.last_step
+    if left <= v.steps[-1] - v.steps[-2]:
+        # Little is saved, and scores of small runs have jumped by several margins at their last check.
+        return f"its last validation is {left} steps away"
     if left * 2 >= request.running.n_steps:
-        grant = GENEROSITY * _incumbent_gain(request.incumbent_path, v.last + v.margin, left)
+        if herald := grows_longer(d):
+            return herald
+        grant = GENEROSITY * incumbent_gain(request.incumbent_path, v.last + v.margin, left)
         if v.last + grant > target:
             return f"the incumbent gained as much as it needs from this level in {left} steps"
     return ""
 
 
-def _incumbent_at(path: Sequence[tuple[int, float]], global_step: int) -> float | None:
+def incumbent_at(path: Sequence[tuple[int, float]], global_step: int) -> float | None:
     """The incumbent's last score at or before a global step; None outside its path."""
     before = [score for step, score in path if step <= global_step]
     return before[-1] if before and path[-1][0] >= global_step else None
 
 
-def _incumbent_gain(path: Sequence[tuple[int, float]], level: float, n_steps: int) -> float:
+def incumbent_gain(path: Sequence[tuple[int, float]], level: float, n_steps: int) -> float:
     """The most the incumbent gained within `n_steps`, starting at or below a level."""
     gains = [
         later - score
@@ -125,7 +137,7 @@ def _by_outlook(request: StopRequest, d: Dynamics, target: float) -> StopDecisio
     v = d.validation
     assert v is not None
     left = max(0, request.running.n_steps - d.last_step)
-    level, rate = _optimistic(v)
+    level, rate = optimistic_pace(v)
     outlook = level + rate * left
     pace = f"at best {rate:+.4f} a step for {left} more: {outlook:.3f}"
     told = f"validation {v.last:.3f} at step {v.steps[-1]}, {pace}"
@@ -134,7 +146,7 @@ def _by_outlook(request: StopRequest, d: Dynamics, target: float) -> StopDecisio
     return _stop(f"{told} stays below {target:.3f}")
 
 
-def _optimistic(v: Validation) -> tuple[float, float]:
+def optimistic_pace(v: Validation) -> tuple[float, float]:
     """(level, rate per step) at the good end of what the points allow: two standard errors up, for both."""
     steps = (0, *v.steps) if v.start is not None else v.steps
     scores = (v.start, *v.scores) if v.start is not None else v.scores

@@ -7,16 +7,28 @@ needed stays; then each further fresh start varies that in another direction. No
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from llmzero_ray.agents.base import ProposalRequest
 from llmzero_ray.agents.prescribe import Bench, Plan, plan
 from llmzero_ray.agents.rejection import mentioned_keys
-from llmzero_ray.agents.treatments import CATALOGUE, GENERAL, Treatment
+from llmzero_ray.agents.treatments import Move, Treatment
 from llmzero_ray.errors import HyperparameterError
 from llmzero_ray.hyperparameters.couplings import complete
-from llmzero_ray.hyperparameters.table import BY_KEY, CAPACITY, LR, MAX_RESPONSE, ROLLOUT_N
+from llmzero_ray.hyperparameters.table import (
+    ADV_NORM,
+    BY_KEY,
+    CAPACITY,
+    CLIP_HIGH,
+    GRAD_CLIP,
+    KL_LOSS_COEF,
+    LR,
+    MAX_RESPONSE,
+    ROLLOUT_N,
+    TEMPERATURE,
+    TRAIN_BATCH,
+)
 from llmzero_ray.hyperparameters.values import diff
 from llmzero_ray.records import Change, Hyperparameters, HyperparameterValue
 
@@ -27,32 +39,79 @@ _INHERIT = Treatment(
     why="The settings that held the best run at last, from the first step on.",
     moves=(),
 )
-_VARIATIONS: tuple[Treatment, ...] = (*CATALOGUE["slow"], *CATALOGUE["noisy"], *GENERAL)
+_HELD = "holds the larger step from the start"
+_VARIATIONS: tuple[Treatment, ...] = (
+    Treatment(
+        name="larger steps",
+        why="Does the root's step leave something on the table? Twice the step, held by a stronger KL.",
+        moves=(
+            Move(key=LR, factor=2.0, reason="covers in one phase what took the root two"),
+            Move(key=KL_LOSS_COEF, factor=2.0, reason=_HELD),
+            Move(key=ADV_NORM, to=True, reason="a scale-free signal suits a larger step"),
+        ),
+    ),
+    Treatment(
+        name="larger groups",
+        why="Is the root limited by the noise of its advantages? More rollouts of fewer prompts.",
+        moves=(
+            Move(key=ROLLOUT_N, factor=1.5, reason="larger groups estimate advantages with less noise"),
+            Move(key=TRAIN_BATCH, factor=0.75, reason="fewer prompts pay for the larger groups"),
+            Move(key=TEMPERATURE, shift=0.1, reason="larger groups can afford more varied answers"),
+        ),
+    ),
+    Treatment(
+        name="smaller steps",
+        why="Is the root too restless from the start? Half the step, cooler rollouts, clipped gradients.",
+        moves=(
+            Move(key=LR, factor=0.5, reason="half the step from the start"),
+            Move(key=TEMPERATURE, shift=-0.1, reason="cooler rollouts scatter less"),
+            Move(key=GRAD_CLIP, factor=0.5, reason="no batch moves the policy far"),
+        ),
+    ),
+    Treatment(
+        name="free exploration",
+        why="Does the pull to the base model hold the policy back? Almost none of it, and warmer rollouts.",
+        moves=(
+            Move(key=KL_LOSS_COEF, factor=0.2, reason="leaves the policy free to move away from the base"),
+            Move(key=TEMPERATURE, shift=0.15, reason="more varied answers from the start"),
+            Move(key=CLIP_HIGH, shift=0.05, reason="lets unlikely good tokens grow"),
+        ),
+    ),
+)
 _STRENGTHS = (1.0, 1.5, 2.0, 3.0)
 
 
-def fresh_plan(bench: Bench, request: ProposalRequest) -> Plan:
+def fresh_plan(bench: Bench, request: ProposalRequest, *, inherit: bool) -> Plan:
     """The configuration of fresh start number `n_scratch`, in changes to the root's.
 
-    The first one inherits from the best node, where that differs from the root; every later one (and that
-    one, where nothing differs) varies it in another direction. None equals a configuration that ran from
-    scratch before, as far as the request shows them.
+    With `inherit` (the best node ended in good health) the first one takes over what regularised that node,
+    where it differs from the root; every other one varies that, or the root, in another direction. None
+    equals a configuration that ran from scratch before, as far as the request shows them.
     """
     tried = [bench.default, *(view.hyperparameters for view in request.siblings if view.kind == "scratch")]
     turn = max(0, request.n_scratch - 1)
-    plans = [found for found in _plans(bench, request) if all(found.full != dict(c) for c in tried)]
+    plans = _unlike(tried, _plans(bench, request, inherit))
     without = mentioned_keys(request.rejected)
     if request.rejected:
         kept = [p for p in plans if not {c.key for c in p.changes} & without]
         # A refusal that names nothing of the plan: take the next one, so that the same answer does not come
         # back.
         turn, plans = (turn, kept) if len(kept) < len(plans) and kept else (turn + 1, plans)
-    return plans[turn % len(plans)] if plans else plan(bench, GENERAL[0])
+    return plans[turn % len(plans)] if plans else plan(bench, _VARIATIONS[0])
 
 
-def _plans(bench: Bench, request: ProposalRequest) -> Iterator[Plan]:
-    inherited = _inherited(bench, request)
-    if inherited is not None and inherited.changes:
+def _unlike(tried: Sequence[Hyperparameters], plans: Iterable[Plan]) -> list[Plan]:
+    """The plans without those that repeat a configuration."""
+    kept: list[Plan] = []
+    for found in plans:
+        if all(found.full != dict(known) for known in (*tried, *(other.full for other in kept))):
+            kept.append(found)
+    return kept
+
+
+def _plans(bench: Bench, request: ProposalRequest, inherit: bool) -> Iterator[Plan]:
+    inherited = _inherited(bench, request, inherit)
+    if inherit and inherited is not None and inherited.changes:
         yield inherited
     start = bench if inherited is None else replace(bench, base=inherited.full)
     for strength in _STRENGTHS:
@@ -61,15 +120,14 @@ def _plans(bench: Bench, request: ProposalRequest) -> Iterator[Plan]:
             yield _relative(bench, varied, inherited)
 
 
-def _inherited(bench: Bench, request: ProposalRequest) -> Plan | None:
-    """The root's configuration with what the best node was regularised by, and the largest capacity seen."""
+def _inherited(bench: Bench, request: ProposalRequest, inherit: bool) -> Plan | None:
+    """The root's configuration with the capacity of the best node and, if asked, what regularised it."""
     if request.best is None or not request.best.hyperparameters:
         return None
-    wanted = _take_over(bench.default, request.best.hyperparameters)
+    best = request.best.hyperparameters
+    wanted = _take_over(bench.default, best) if inherit else {}
     for key in CAPACITY:
-        views = (request.best, request.on, *request.siblings)
-        sizes = [v.hyperparameters[key] for v in views if isinstance(v.hyperparameters.get(key), int)]
-        wanted[key] = max([bench.default[key], *sizes], key=lambda v: int(str(v)))
+        wanted[key] = max(bench.default[key], best[key], key=lambda size: int(str(size)))
     try:
         full = complete(bench.base, wanted, n_gpus=bench.n_gpus, limits=bench.limits)
     except HyperparameterError:
@@ -93,8 +151,8 @@ def _relative(bench: Bench, varied: Plan, inherited: Plan | None) -> Plan:
 
 def _changes(base: Hyperparameters, wanted: Hyperparameters, reasons: dict[str, str]) -> tuple[Change, ...]:
     taken_over = {
-        MAX_RESPONSE: "the largest cap that a run needed so far",
-        ROLLOUT_N: "the largest groups used so far",
+        MAX_RESPONSE: "the cap that the best node used",
+        ROLLOUT_N: "the groups that the best node used",
     }
     return tuple(
         Change(

@@ -15,7 +15,6 @@ from llmzero_ray.agents.treatments import Move, Treatment
 from llmzero_ray.errors import HyperparameterError
 from llmzero_ray.hyperparameters.couplings import MICRO_BATCHES, Limits, complete
 from llmzero_ray.hyperparameters.table import (
-    ALGO_KL,
     BY_KEY,
     CAPACITY,
     CLIP_HIGH,
@@ -83,13 +82,13 @@ def plan(bench: Bench, treatment: Treatment, *, without: Iterable[str] = (), str
     """
     kept_out = {*without, *_pointless(bench.base)}
     changes: dict[str, Change] = {}
-    for move in (*(_scaled(move, strength) for move in treatment.moves), *_FILLERS):
-        enough = len(changes) >= FEWEST_CHANGES and move in _FILLERS
-        if enough or len(changes) >= MOST_CHANGES or move.key in kept_out or move.key in changes:
-            continue
-        change = _applied(bench, move)
-        if change is not None and _valid(bench, [*changes.values(), change]) is not None:
-            changes[move.key] = change
+    for moves, enough in ((treatment.moves, MOST_CHANGES), (_FILLERS, FEWEST_CHANGES)):
+        for move in moves:
+            if len(changes) >= enough or move.key in kept_out or move.key in changes:
+                continue
+            change = _applied(bench, _scaled(move, strength))
+            if change is not None and _valid(bench, [*changes.values(), change]) is not None:
+                changes[move.key] = change
     full = _valid(bench, changes.values())
     return Plan(treatment=treatment, changes=tuple(changes.values()), full=full or dict(bench.base))
 
@@ -152,7 +151,7 @@ def _moved(bench: Bench, move: Move, old: HyperparameterValue) -> Hyperparameter
     low, high = bounds(bench, move.key)
     # A value already outside the expert's bounds may come back, never go further.
     bounded = max(min(wanted, max(high, old)), min(low, old))
-    rounded = _rounded(move.key, bounded, upwards=wanted > old)
+    rounded = rounded_value(move.key, bounded, upwards=wanted > old)
     rounded = max(min(rounded, max(high, old)), min(low, old))
     if (rounded > old) != (wanted > old) or (move.key in CAPACITY and rounded < old):
         return None
@@ -175,11 +174,11 @@ def bounds(bench: Bench, key: str) -> tuple[float, float]:
     low, high = _REACH.get(key, (0.0, math.inf))
     reach = {
         MAX_RESPONSE: (1.0, _room(bench)),
-        ROLLOUT_N: (2.0, max(16.0, 4 * centre)),
-        TRAIN_BATCH: (4.0, min(4 * centre, float(bench.limits.n_train or math.inf))),
-        LR: (centre / 30, centre * 10),
+        ROLLOUT_N: (2.0, max(8.0, 2 * centre)),
+        # Fewer prompts than that, and a step says more about its prompts than about the policy.
+        TRAIN_BATCH: (0.75 * centre, min(4 * centre, float(bench.limits.n_train or math.inf))),
+        LR: (centre / 30, centre * 5),
         KL_LOSS_COEF: (centre / 20, max(0.05, centre * 50)),
-        ALGO_KL: (centre / 20, max(0.05, centre * 50)),
         GRAD_CLIP: (centre / 10, centre * 4),
     }.get(key, (low, high))
     hard_low, hard_high = row.low if row.low is not None else -math.inf, row.high if row.high else math.inf
@@ -208,7 +207,7 @@ def _room(bench: Bench) -> float:
     return min(room, bench.limits.max_response_length or math.inf)
 
 
-def _rounded(key: str, value: float, *, upwards: bool) -> float:
+def rounded_value(key: str, value: float, *, upwards: bool) -> float:
     """A value people would write: two digits, or a multiple that batches and lengths come in."""
     steps: Mapping[str, float] = {
         ROLLOUT_N: 4 if value >= 8 else 2,

@@ -10,6 +10,12 @@ from llmzero_ray.agents.dynamics import Dynamics, Series, Spike, Validation, fin
 
 LOW_ENTROPY = 0.35
 """Share of its first level at which entropy counts as low (the paper's collapse: 0.2 of 0.7-0.8)."""
+NO_KL = 1e-3
+"""KL to the base model up to which a policy may be the base model itself, read in low precision."""
+QUIET_UPDATE = 2e-3
+"""KL of an update that is common; a spike counts from this level."""
+NEAR_BASE = 0.05
+"""KL to the base model up to which a rising KL reads as a run that has only begun."""
 LOST = 0.5
 """Share of its best level that the reward loses in a collapse."""
 # --- evidence in words
@@ -53,9 +59,10 @@ def spiked(spike: Spike | None, name: str) -> tuple[str, ...]:
 
 
 def reward_rising(d: Dynamics) -> bool:
-    """Whether the train reward rises beyond its noise, over the whole phase or over its later half."""
+    """Whether the train reward still rises beyond its noise: late in the phase, or steadily all along."""
     whole, late = fit(d.reward), fit(d.reward.since(d.half))
-    return (whole.rising and not late.falling) or (late.rising and len(d.reward) >= 8)
+    steadily = whole.rising and late.change >= 0.3 * whole.change
+    return steadily or (late.rising and len(d.reward) >= 8)
 
 
 def reward_lost(d: Dynamics) -> tuple[float, int] | None:
@@ -72,9 +79,9 @@ def reward_lost(d: Dynamics) -> tuple[float, int] | None:
 
 
 def any_spike(d: Dynamics) -> tuple[Spike | None, str]:
-    """The first spike of the KL to the reference, else of the KL of an update."""
-    spike = find_spike(d.kl)
-    return (spike, d.kl.name) if spike else (find_spike(d.ppo_kl), d.ppo_kl.name)
+    """The first spike of the KL to the base model, else of the KL of an update."""
+    spike = find_spike(d.kl, floor=NEAR_BASE / 5)
+    return (spike, d.kl.name) if spike else (find_spike(d.ppo_kl, floor=QUIET_UPDATE), d.ppo_kl.name)
 
 
 def entropy_is_low(d: Dynamics) -> bool:
@@ -88,22 +95,29 @@ def rate_is_zero(d: Dynamics) -> bool:
 
 
 def stands_still(d: Dynamics) -> bool:
-    """Whether nothing moves at all: no trend in reward, KL, entropy or length, and the same validation score.
+    """Whether nothing is trained: rate 0, or no trend anywhere, a KL of nothing and the very same answers.
 
-    A policy that is trained but stuck still changes a few answers; an untouched one gives the very same ones.
+    A policy that is trained but stuck is another matter: it changes a few answers, or has long left the base
+    model. Small runs stood at the same score for ten steps and more before they took off.
     """
     if rate_is_zero(d):
         return True
     watched = [s for s in (d.reward, d.kl, d.entropy, d.length) if len(s)]
-    if len(d.reward) < 8 or len(watched) < 2 or any(abs(fit(s).t) >= 2.0 for s in watched):
+    if len(d.reward) < 8 or len(watched) < 2 or any(fit(s).rising or fit(s).falling for s in watched):
         return False
-    kl_moved = len(d.kl) and abs(d.kl.last - d.kl.first) > max(1e-4, 0.25 * d.kl.first)
-    return not kl_moved and _same_scores(d.validation)
+    return max(d.kl.values, default=0.0) <= NO_KL and _same_scores(d.validation)
+
+
+def warms_up(d: Dynamics) -> bool:
+    """Whether the policy moves away from the base model without a gain or a loss in reward so far."""
+    near_base = len(d.kl) > 0 and d.kl.last < NEAR_BASE and fit(d.kl).rising
+    return near_base and not fit(d.reward).falling
 
 
 def _same_scores(v: Validation | None) -> bool:
+    """Whether at least three scores, the start included, differ by no more than one answer."""
     scores = () if v is None else v.scores if v.start is None else (v.start, *v.scores)
-    return v is not None and len(scores) >= 2 and max(scores) - min(scores) <= 0.25 * v.se
+    return v is not None and len(scores) >= 3 and max(scores) - min(scores) <= 1.5 * v.one_item
 
 
 def is_flat(v: Validation) -> bool:

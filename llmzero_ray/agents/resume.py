@@ -16,13 +16,21 @@ from llmzero_ray.agents.dynamics import score_se
 from llmzero_ray.hyperparameters.table import TRAIN_BATCH
 from llmzero_ray.records import Hyperparameters, ResumeFrom
 
-_GO_ON: tuple[Kind, ...] = ("take_off", "improving", "slow", "converging", "truncated", "unknown")
+_GO_ON: tuple[Kind, ...] = (
+    "take_off",
+    "warming_up",
+    "improving",
+    "slow",
+    "converging",
+    "truncated",
+    "unknown",
+)
 """Findings after which the last step is worth at least as much as the best one."""
 _STEP_BACK: tuple[Kind, ...] = ("collapse", "kl_spike", "entropy_collapse")
 """Findings that make later checkpoints suspect, whatever they score."""
 _NOTHING_LEARNT: tuple[Kind, ...] = ("dead", "collapse", "no_reward", "entropy_collapse")
 """Findings after which a chain without any gain is not worth continuing."""
-_LONGER: tuple[Kind, ...] = ("take_off", "improving")
+_LONGER: tuple[Kind, ...] = ("take_off", "warming_up", "improving")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +72,7 @@ def choose_start(
         return _before_trouble(finding.since, on, offered)
     last = max((c for c in offered if c.node == on.node), key=lambda c: c.step, default=None)
     if last is not None and finding.kind in _GO_ON and _as_good(last, best, margin):
-        return Start(checkpoint=last, reason=f"its last step {_score(last)} is within noise of the best")
+        return Start(checkpoint=last, reason=f"its last step {_score(last)}, no worse than the best")
     return Start(checkpoint=best, reason=f"the best step of the path {_score(best)}")
 
 

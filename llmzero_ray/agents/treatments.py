@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from llmzero_ray.agents.diagnosis import Finding, Kind
+from llmzero_ray.agents.diagnosis import SETTLED_SCORE, Finding, Kind
 from llmzero_ray.hyperparameters.table import (
     ADV_NORM,
     CLIP_HIGH,
@@ -116,7 +116,7 @@ _PUSH = Treatment(
 )
 _EXPLORE = Treatment(
     name="explore",
-    why="The policy repeats itself: warmer rollouts under a weaker pull, with the step size kept.",
+    why="A policy that repeats itself finds nothing new: warmer rollouts, a weaker pull, the same step.",
     moves=(
         _temperature(0.15, "more varied answers give groups contrast"),
         _kl(0.5, "the pull to the reference suppresses answers that are new"),
@@ -124,9 +124,18 @@ _EXPLORE = Treatment(
         *_more_rollouts(),
     ),
 )
+_WIDEN = Treatment(
+    name="widen before settling",
+    why="Slower gains read as a policy that narrows too early: more varied, larger groups at the same step.",
+    moves=(
+        _temperature(0.1, "keeps alternatives in the batch while there is room to improve"),
+        *_more_rollouts(),
+        _kl(0.7, "a weaker pull, since nothing has drifted"),
+    ),
+)
 _QUIETER = Treatment(
     name="quieter updates",
-    why="The step is too large for the noise of the reward: halve it, hold closer, sample a little cooler.",
+    why="Less of the reward's noise in each update: half the step, held closer, sampled a little cooler.",
     moves=(
         _lr(0.5, "the swings scale with the step"),
         _kl(2.0, "damps the swings between validations"),
@@ -144,7 +153,7 @@ _AVERAGE = Treatment(
 )
 _FASTER = Treatment(
     name="larger steps",
-    why="Progress is real but small: larger steps, with the KL raised beforehand against a divergence.",
+    why="The direction is right and the pace is low: larger steps, with the KL raised beforehand.",
     moves=(
         _lr(2.0, "the run is stable enough for twice the step"),
         _kl(2.0, "guards the larger step"),
@@ -247,24 +256,40 @@ CATALOGUE: Mapping[Kind, tuple[Treatment, ...]] = {
     "overfit": (_REGULARISE, _QUIETER),
     "noisy": (_QUIETER, _AVERAGE),
     "too_conservative": (_LOOSEN, _PUSH),
-    "too_aggressive": (_STEP_BACK, _QUIETER),
+    "too_aggressive": (_STEP_BACK, _GENTLER),
     "take_off": (_PRESS_ON, _GREEDY_FOLLOWS),
+    "warming_up": (_FASTER, _PRESS_ON),
     "plateau_weak": (_PUSH, _EXPLORE),
-    "plateau_noisy": (_AVERAGE, _PUSH),
-    "slow": (_FASTER, _EXPLORE),
-    "converging": (_ANNEAL, _EXPLORE),
-    "improving": (_PRESS_ON, _ANNEAL),
+    "plateau_noisy": (_PUSH, _AVERAGE),
+    "slow": (_FASTER, _WIDEN),
+    "converging": (_ANNEAL, _WIDEN),
+    "improving": (_PRESS_ON, _FASTER),
     "solved": (_ANNEAL, _REGULARISE),
     "unknown": (_QUIETER, _FASTER),
 }
-GENERAL: tuple[Treatment, ...] = (_EXPLORE, _QUIETER, _FASTER, _AVERAGE, _REGULARISE, _ANNEAL, _PRESS_ON)
+GENERAL: tuple[Treatment, ...] = (
+    _EXPLORE,
+    _QUIETER,
+    _FASTER,
+    _AVERAGE,
+    _REGULARISE,
+    _ANNEAL,
+    _PRESS_ON,
+)
 """What is left to try below a node whose own readings are used up."""
+
+
+def general(finding: Finding) -> tuple[Treatment, ...]:
+    """What else may be tried: nothing that slows down a run which does not move."""
+    return () if finding.kind == "dead" else GENERAL
 
 
 def treatments(finding: Finding) -> tuple[Treatment, ...]:
     """The readings of a finding, the likelier one first."""
     if finding.kind == "truncated":
         return _more_room(finding.severity)
+    if finding.kind == "improving" and finding.level >= SETTLED_SCORE:
+        return (_PRESS_ON, _ANNEAL)
     return CATALOGUE[finding.kind]
 
 

@@ -1,0 +1,1 @@
+"""Text only: what agents are told, and human knowledge about metrics and hyper-parameters."""

@@ -1,0 +1,55 @@
+"""Settings of the stop loop: bounds and names."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from llmzero_ray.errors import ConfigError
+from llmzero_ray.stopping.settings import StopperSettings
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("interval_steps", 0),
+        ("interval_steps", 2.5),
+        ("min_steps", 0),
+        ("min_steps", True),
+        ("nonfinite_steps", 0),
+        ("collapse_window", 1),
+        ("kl_spike_factor", 1.0),
+        ("kl_spike_factor", math.inf),
+        ("kl_spike_factor", "3"),
+        ("reward_drop", 0.0),
+        ("reward_drop", 1.1),
+        ("reward_drop", math.nan),
+        ("enabled", 1),
+        ("collapse", None),
+    ],
+)
+def test_a_value_outside_its_bound_is_refused_with_name_and_default(field: str, value: Any) -> None:
+    with pytest.raises(ConfigError, match=rf"stopper\.{field} is .*must be .*default"):
+        StopperSettings(**{field: value})
+
+
+def test_values_at_their_bounds_are_accepted() -> None:
+    found = StopperSettings(
+        interval_steps=1,
+        min_steps=1,
+        nonfinite_steps=1,
+        collapse_window=2,
+        kl_spike_factor=1.01,
+        reward_drop=1.0,
+    )
+    assert found.reward_drop == 1.0
+
+
+def test_settings_are_read_from_a_mapping_and_a_misspelt_name_is_answered() -> None:
+    assert StopperSettings.from_dict({"min_steps": 4}) == StopperSettings(min_steps=4)
+    with pytest.raises(ConfigError, match=r"stopper\.interval_step .*did you mean 'interval_steps'"):
+        StopperSettings.from_dict({"interval_step": 4})
+    with pytest.raises(ConfigError, match="known: enabled"):
+        StopperSettings.from_dict({"zzz": 4})
