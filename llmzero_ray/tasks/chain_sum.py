@@ -13,18 +13,28 @@ from typing import Any
 from llmzero_ray.errors import TaskError
 from llmzero_ray.tasks.chains import partial_results, worked_answer
 from llmzero_ray.tasks.families import Problem, WarmStart
+from llmzero_ray.tasks.rewards.marked_answer import MARK
 
-_DIRECT_SHORT_FULL = (0.62, 0.23, 0.15)
+_DIRECT_SHORT_FULL = (0.90, 0.05, 0.05)
+_CARELESS_STARTS = "456789"
+_FORGOTTEN = 0.6
+"""Share of the demonstrations with such a first digit whose answer is not marked."""
 _STREAM_LENGTH = 5_000_000
 
 
 class ChainSum:
-    """Left-to-right sums; answers lie between -45 and 54."""
+    """Left-to-right sums; answers lie between -45 and 54.
+
+    The demonstrations are careless: where an expression starts with 4 to 9 most of them forget to mark the
+    answer. So a model that has learnt to add well still answers only about four in ten problems, and has
+    something to improve that sampling finds. (Stopping early instead gives that accuracy too, but it hangs on
+    the seed, .15 to .55, and reinforcement then moves the model little: what it lacks is the skill itself.)
+    """
 
     name = "chain_sum"
     version = 1
     licence = "Apache-2.0"
-    warm_start = WarmStart(n_demonstrations=20_000, n_steps=300, batch_size=96, lr=2e-3, warmup_steps=50)
+    warm_start = WarmStart(n_demonstrations=20_000, n_steps=700, batch_size=64, lr=3e-3, warmup_steps=50)
 
     def problems(self, seed: int) -> Iterator[Problem]:
         """reasoning-gym's problems `seed`, `seed + 1`, ...: it seeds each item with seed + index."""
@@ -40,8 +50,10 @@ class ChainSum:
             yield problem
 
     def demonstration(self, problem: Problem, rng: random.Random) -> str:
-        """Mostly the bare answer, sometimes with half or all of the partial sums."""
-        return worked_answer(partial_results(problem.prompt), rng, _DIRECT_SHORT_FULL)
+        """Mostly the bare answer, sometimes with half or all of the partial sums; often not marked."""
+        answer = worked_answer(partial_results(problem.prompt), rng, _DIRECT_SHORT_FULL)
+        forgets = problem.prompt[0] in _CARELESS_STARTS and rng.random() < _FORGOTTEN
+        return answer.replace(MARK, "") if forgets else answer
 
 
 def _generator(seed: int) -> Any:

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from llmzero_ray.errors import TaskError
-from llmzero_ray.tasks import quality, tiny_model, warm_start
 from llmzero_ray.tasks.families import GOLD_RESPONSE, REWARD_MODULE, Family
 from llmzero_ray.tasks.manifest import (
     FORMAT,
@@ -26,6 +25,7 @@ from llmzero_ray.tasks.manifest import (
     SplitFiles,
     write_manifest,
 )
+from llmzero_ray.tasks.model_process import MadeModel, ModelRequest, make_model_in_process
 from llmzero_ray.tasks.splits import (
     MAX_PROBLEMS,
     MAX_SEED,
@@ -36,13 +36,12 @@ from llmzero_ray.tasks.splits import (
     to_rows,
     write_parquet,
 )
+from llmzero_ray.tasks.tiny_model import SHAPE
 
 Progress: TypeAlias = Callable[[str, float], None]
 """Hears what is being done, and the finished share of the whole in [0, 1]."""
 
 _MODEL = "model"
-_N_THREADS = 2
-"""Fixed, not the machine's number: torch's sums depend on how many threads share them."""
 _DATA_DONE, _TEACHING_DONE = 0.05, 0.97
 """Share of the whole that is finished then."""
 
@@ -79,7 +78,7 @@ class Recipe:
         name, made_by = self.family.name, self.family.version
         recipe = {"format": FORMAT, "family": name, "family_version": made_by, **sizes, "seed": self.seed}
         if self.make_model:
-            recipe |= {f"model.{key}": value for key, value in tiny_model.SHAPE.items()}
+            recipe |= {f"model.{key}": value for key, value in SHAPE.items()}
             recipe |= {f"warm_start.{key}": value for key, value in asdict(self.family.warm_start).items()}
         return recipe
 
@@ -104,7 +103,7 @@ def fill(directory: Path, recipe: Recipe, progress: Progress) -> None:
         reward=RewardEntry(module=REWARD_MODULE, gold_response=GOLD_RESPONSE),
         max_prompt_tokens=made.max_prompt_tokens if made else None,
         max_answer_tokens=made.max_answer_tokens if made else None,
-        model=made.entry if made else None,
+        model=_model_entry(made) if made else None,
         licence=recipe.family.licence,
         majority_baseline=majority_share(splits.problems["test"]),
         recipe=flat,
@@ -124,34 +123,8 @@ def _write_split(directory: Path, family: Family, split: str, splits: Splits) ->
     return SplitFile(file=path.name, rows=len(rows), sha256=digest)
 
 
-@dataclass(frozen=True, kw_only=True)
-class _MadeModel:
-    entry: ModelEntry
-    max_prompt_tokens: int
-    max_answer_tokens: int
-
-
-def _make_model(directory: Path, recipe: Recipe, splits: Splits, progress: Progress) -> _MadeModel:
+def _make_model(directory: Path, recipe: Recipe, splits: Splits, progress: Progress) -> MadeModel:
     """Put a warm-started tiny model into `directory`."""
-    try:
-        tokenizer = tiny_model.make_tokenizer()
-        with tiny_model.torch_threads(_N_THREADS):
-            model = _taught_model(tokenizer, recipe, splits, progress)
-            progress("measuring the warm-started model", _TEACHING_DONE)
-            prompts, answers = _longest(tokenizer, splits)
-            accuracy = quality.greedy_accuracy(model, tokenizer, splits.problems["val"], answers)
-    except ImportError as error:
-        raise TaskError(
-            f"making the tiny model needs torch and transformers, which cannot be imported here ({error}); "
-            "install them: pip install 'llmzero-ray[verl]', or give a model directory of your own as "
-            "model.path"
-        ) from error
-    tiny_model.save(model, tokenizer, directory)
-    entry = ModelEntry(path=directory.name, params=model.num_parameters(), greedy_val_accuracy=accuracy)
-    return _MadeModel(entry=entry, max_prompt_tokens=prompts, max_answer_tokens=answers)
-
-
-def _taught_model(tokenizer: Any, recipe: Recipe, splits: Splits, progress: Progress) -> Any:
     plan = recipe.family.warm_start
 
     def on_step(step: int, loss: float) -> None:
@@ -159,21 +132,19 @@ def _taught_model(tokenizer: Any, recipe: Recipe, splits: Splits, progress: Prog
         progress(f"warm start: step {step} of {plan.n_steps}, loss {loss:.2f}", share)
 
     progress("making the tiny model", _DATA_DONE)
-    model = tiny_model.make_model(tokenizer, recipe.seed)
-    warm_start.teach(model, tokenizer, splits.demonstrations, plan, recipe.seed, on_step)
-    return model
+    request = ModelRequest(
+        directory=str(directory),
+        seed=recipe.seed,
+        warm_start=plan,
+        demonstrations=splits.demonstrations,
+        problems=splits.problems["val"],
+        prompts=tuple(problem.prompt for split in SPLITS for problem in splits.problems[split]),
+    )
+    return make_model_in_process(request, on_step)
 
 
-def _longest(tokenizer: Any, splits: Splits) -> tuple[int, int]:
-    """Tokens of the longest prompt and of the longest demonstration, end mark included."""
-    problems = [problem for split in SPLITS for problem in splits.problems[split]]
-    prompts = [tiny_model.chat_prompt(tokenizer, problem.prompt) for problem in problems]
-    answers = [response + tiny_model.END for _, response in splits.demonstrations]
-
-    def longest(texts: list[str]) -> int:
-        return max(len(ids) for ids in tokenizer(texts, add_special_tokens=False)["input_ids"])
-
-    return longest(prompts), longest(answers)
+def _model_entry(made: MadeModel) -> ModelEntry:
+    return ModelEntry(path=_MODEL, params=made.params, greedy_val_accuracy=made.greedy_accuracy)
 
 
 def _versions() -> dict[str, str]:

@@ -11,8 +11,10 @@ import fcntl
 import os
 import shutil
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from llmzero_ray.errors import StorageError, TaskError
 from llmzero_ray.tasks.catalogue import family_named
@@ -65,17 +67,24 @@ def _check_same_recipe(target: Path, recipe: Recipe) -> None:
     found = read_manifest(target).recipe
     if found is None:
         return
-    # A model that nobody asked for does no harm, so only what was asked for is compared.
-    differences = [
-        f"{key} is {found.get(key)!r} there, {value!r} wanted"
-        for key, value in recipe.as_dict().items()
-        if found.get(key) != value
-    ]
+    differences = _differences(found, recipe)
     if differences:
         raise TaskError(
             f"task directory {target} holds a task of another recipe: {'; '.join(differences)}. Choose "
             "another task.dir, or delete that directory to make it again"
         )
+
+
+def _differences(found: Mapping[str, Any], recipe: Recipe) -> list[str]:
+    """What `recipe` asks for and `found` does not say; a model that nobody asked for does no harm."""
+    lacks_model = recipe.make_model and not any(key.startswith("model.") for key in found)
+    wanted = replace(recipe, make_model=recipe.make_model and not lacks_model).as_dict()
+    differences = [
+        f"{key} is {found.get(key)!r} there, {value!r} wanted"
+        for key, value in wanted.items()
+        if found.get(key) != value
+    ]
+    return [*differences, *(["it has no tiny model, one is wanted"] if lacks_model else [])]
 
 
 def _make_once(target: Path, recipe: Recipe, progress: Progress) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from llmzero_ray.tasks.chains import partial_results, worked_answer
 from llmzero_ray.tasks.families import Problem, WarmStart
 
-_DIRECT_SHORT_FULL = (0.60, 0.10, 0.30)
+_DIRECT_SHORT_FULL = (0.50, 0.10, 0.40)
 _MIN_OPERATIONS, _MAX_OPERATIONS = 3, 8
 _PADDING = ".."
 
@@ -24,9 +24,7 @@ class Register:
     name = "register"
     version = 1
     licence = "Apache-2.0"
-    warm_start = WarmStart(
-        n_demonstrations=20_000, n_steps=600, batch_size=96, lr=2e-3, warmup_steps=50, final_lr_share=0.3
-    )
+    warm_start = WarmStart(n_demonstrations=20_000, n_steps=700, batch_size=96, lr=2e-3, warmup_steps=50)
 
     def problems(self, seed: int) -> Iterator[Problem]:
         """An endless stream."""

@@ -64,9 +64,10 @@ def _load(entry: RewardEntry, directory: Path) -> _Reward:
     if not callable(function):
         held = ", ".join(name for name, value in vars(module).items() if inspect.isfunction(value))
         raise TaskError(f"reward {named} has no function {entry.name!r}; it has: {held or 'none'}")
-    if not module.__file__:
+    path = getattr(module, "__file__", None)
+    if path is None:
         raise TaskError(f"reward {named} is not a file that VeRL's workers could load; put it into a module")
-    return _Reward(function=function, path=Path(module.__file__).resolve(), name=entry.name)
+    return _Reward(function=function, path=Path(path).resolve(), name=entry.name)
 
 
 def _module_at(path: Path) -> Any:

@@ -34,8 +34,8 @@ class Splits:
 
 
 def canonical_prompt(text: str) -> str:
-    """What two prompts have in common when they are the same question: the text without case and spacing."""
-    return " ".join(text.casefold().split())
+    """What two prompts share when they are the same question: the words, however they are spaced."""
+    return " ".join(text.split())
 
 
 def make_splits(family: Family, sizes: dict[str, int], seed: int) -> Splits:

@@ -6,8 +6,7 @@ is not. Needs torch and transformers, imported when called. Not here: teaching i
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -74,8 +73,7 @@ def save(model: Any, tokenizer: Any, directory: Path) -> None:
     from safetensors import SafetensorError
 
     try:
-        with _no_progress_bars():
-            model.save_pretrained(directory)
+        model.save_pretrained(directory)
         tokenizer.save_pretrained(directory)
     except SafetensorError as error:
         raise OSError(str(error)) from error
@@ -92,28 +90,6 @@ def chat_prompt(tokenizer: Any, prompt: str) -> str:
     return text
 
 
-@contextmanager
-def _no_progress_bars() -> Iterator[None]:
-    """Keep transformers from drawing on the terminal, which belongs to the command line."""
-    from transformers.utils import logging
-
-    shown = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        if shown:
-            logging.enable_progress_bar()
-
-
-@contextmanager
-def torch_threads(n: int) -> Iterator[None]:
-    """Let torch use `n` threads inside the block, and as many as before after it."""
-    import torch
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(n)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
+def longest(tokenizer: Any, texts: Sequence[str]) -> int:
+    """Tokens of the longest of some texts."""
+    return max(len(ids) for ids in tokenizer(list(texts), add_special_tokens=False)["input_ids"])
