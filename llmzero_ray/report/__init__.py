@@ -1,4 +1,7 @@
-"""The outcome of a search, from its journal: strategy.yaml, the winning adapter with its card, report and plots."""
+"""The outcome of a search, from its journal: strategy.yaml, the winning adapter with its card, report, plots.
+
+Not here: anything that asks an actor; `status` tells how a running search stands.
+"""
 
 from llmzero_ray.report.outcome import Outcome, write_outcome
 from llmzero_ray.report.strategy import Strategy, load_strategy, phase_specs

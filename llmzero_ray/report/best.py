@@ -33,8 +33,8 @@ def adapter_checksums(adapter: Path) -> dict[str, str]:
     damaged = [name for name, digest in found.items() if recorded.get(name, digest) != digest]
     if damaged:
         raise StorageError(
-            f"{adapter}: {', '.join(damaged)} is not what was saved (its checksum differs from manifest.json). "
-            "Restore it from a backup, or train the strategy again from strategy.yaml."
+            f"{adapter}: {', '.join(damaged)} is not what was saved (its checksum differs from "
+            "manifest.json). Restore it from a backup, or train the strategy again from strategy.yaml."
         )
     return found
 

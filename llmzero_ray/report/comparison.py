@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from llmzero_ray.events import REFERENCE, FinalWhat
+from llmzero_ray.events import REFERENCE, FinalScored, FinalWhat
 from llmzero_ray.records import ItemOutcome
 from llmzero_ray.report.facts import SearchFacts
 from llmzero_ray.report.noise import Difference, Score, independent, paired
@@ -25,6 +25,8 @@ class Policy:
     name: str
     steps: int | None
     """Training steps behind it; None while they are not known."""
+    rollouts: int | None = None
+    """Answers that were sampled for them: what steps of different batches have in common."""
     validation: Score | None = None
     validation_items: tuple[ItemOutcome, ...] = ()
     test: Score | None = None
@@ -91,14 +93,16 @@ def _compare(new: Policy, old: Policy, split: Split) -> Comparison | None:
 
 
 def _base(facts: SearchFacts) -> Policy | None:
-    """The base model. A fresh adapter changes nothing, so the check before a first phase is its validation."""
+    """The base model. A fresh adapter changes nothing: the check before a first phase is its validation."""
     fresh = [run for run in facts.core.runs.values() if run.spec is not None and run.spec.resume_from is None]
     for run in fresh:
         start = facts.start_score(run)
         if start is not None:
             score, items = facts.validation(run.node, 0, start), facts.items(run.node, 0)
-            return _policy(facts, "base", "base model", steps=0, validation=score, validation_items=items)
-    base = _policy(facts, "base", "base model", steps=0)
+            return _policy(
+                facts, "base", "base model", steps=0, rollouts=0, validation=score, validation_items=items
+            )
+    base = _policy(facts, "base", "base model", steps=0, rollouts=0)
     return base if base.test is not None or base.problem else None
 
 
@@ -112,6 +116,7 @@ def _reference(facts: SearchFacts) -> Policy | None:
         "reference",
         "default recipe, one phase",
         steps=step,
+        rollouts=facts.rollouts(run, step),
         validation=facts.validation(REFERENCE, step, run.score),
         validation_items=facts.items(REFERENCE, step),
     )
@@ -122,11 +127,13 @@ def _best(facts: SearchFacts) -> Policy | None:
         return None
     last = facts.path[-1]
     n = len(facts.path)
+    sampled = [facts.rollouts(phase.run, phase.cut) for phase in facts.path]
     return _policy(
         facts,
         "best",
         f"best strategy (node {last.node}, {n} phase{'s' if n > 1 else ''})",
         steps=last.end,
+        rollouts=None if None in sampled else sum(filter(None, sampled)),
         validation=facts.validation(last.node, last.cut, last.run.score),
         validation_items=facts.items(last.node, last.cut),
     )
@@ -138,6 +145,7 @@ def _policy(
     name: str,
     *,
     steps: int | None,
+    rollouts: int | None = None,
     validation: Score | None = None,
     validation_items: tuple[ItemOutcome, ...] = (),
 ) -> Policy:
@@ -147,9 +155,14 @@ def _policy(
         what=what,
         name=name,
         steps=steps,
+        rollouts=rollouts,
         validation=validation,
         validation_items=validation_items if validation is not None else (),
-        test=scored and Score(mean=scored.mean, standard_error=scored.standard_error, n=scored.n),
+        test=None if scored is None else _as_score(scored),
         test_items=facts.test_items(what) if scored else (),
         problem=(job.problem or "") if job else "",
     )
+
+
+def _as_score(scored: FinalScored) -> Score:
+    return Score(mean=scored.mean, standard_error=scored.standard_error, n=scored.n)

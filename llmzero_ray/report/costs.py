@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import takewhile
 
 from llmzero_ray import events as ev
 from llmzero_ray.events import REFERENCE
@@ -99,7 +100,8 @@ class Costs:
 
 def costs(facts: SearchFacts) -> Costs:
     """The account of a search, as far as it has come."""
-    events = facts.events
+    # What comes after the outcome was written is not in it, however often it is written again.
+    events = tuple(takewhile(lambda event: not isinstance(event, ev.OutcomeWritten), facts.events))
     stays = stays_of(events)
     first_ready = next((e.time for e in events if isinstance(e, ev.SlotReady)), events[-1].time)
     n_search = _search_length(events)

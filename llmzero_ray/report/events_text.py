@@ -23,8 +23,8 @@ def early_stops_section(facts: SearchFacts) -> str:
     stopped = [run for run in facts.runs.values() if run.status == "early_stopped"]
     n_verdicts = sum(len(run.verdicts) for run in judged)
     looked = (
-        f"The stopper judged {words.plural(len(judged), 'run')} in {words.plural(n_verdicts, 'verdict')} and ended "
-        f"{len(stopped)}."
+        f"The stopper judged {words.plural(len(judged), 'run')} in {words.plural(n_verdicts, 'verdict')} and "
+        f"ended {len(stopped)}."
         if judged
         else "The stopper posted no verdict."
     )
@@ -35,7 +35,9 @@ def early_stops_section(facts: SearchFacts) -> str:
 
 def _stop_row(run: Run) -> tuple[str, ...]:
     verdict = next((v for v in run.verdicts if v.decision.stop), None)
-    done = "" if run.outcome is None else f"{run.outcome.steps_done} of {run.spec.n_steps if run.spec else '?'}"
+    done = (
+        "" if run.outcome is None else f"{run.outcome.steps_done} of {run.spec.n_steps if run.spec else '?'}"
+    )
     if verdict is None:
         return (str(run.node), done, "", run.stop_reason or "", words.accuracy(run.score))
     return (
@@ -65,11 +67,13 @@ def _failure_row(facts: SearchFacts, run: Run) -> tuple[str, ...]:
 
 
 def _followed(facts: SearchFacts, run: Run) -> str:
+    if run.node == ev.REFERENCE:
+        return "no comparison with it"
     fixes = [other for other in facts.runs.values() if other.kind == "debug" and other.on == run.node]
     told = [f"debug run {fix.node}: {fix.status.replace('_', ' ')}" for fix in fixes]
     if run.node in facts.nodes and facts.nodes[run.node].pruned:
-        told.append("pruned")
-    return ", ".join(told) or "no debug run"
+        told.append("this node was pruned")
+    return "; ".join(told) or "no debug run"
 
 
 def _losses(facts: SearchFacts) -> Iterator[str]:
@@ -97,8 +101,8 @@ def decisions_section(facts: SearchFacts) -> str:
     )
     summary = (
         f"{words.plural(len(rows), 'decision')}: "
-        f"{', '.join(f'{n} {action}' for action, n in counted.items())}. {replayed} Numbers are upper confidence "
-        "bounds: a node's new child against its best open child."
+        f"{', '.join(f'{n} {action}' for action, n in counted.items())}. {replayed} Numbers are upper "
+        "confidence bounds: a node's new child against its best open child."
     )
     refused = sum(isinstance(event, ev.ProposalRefused) for event in facts.events)
     failed = sum(isinstance(event, ev.ProposalFailed) for event in facts.events)

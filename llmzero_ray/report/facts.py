@@ -6,6 +6,7 @@ Not here: what follows from the facts (comparison.py, costs.py), and how they ar
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,6 +20,7 @@ from llmzero_ray.coordinator.state import FinalJob, Run
 from llmzero_ray.errors import ConfigError
 from llmzero_ray.events import REFERENCE, FinalWhat
 from llmzero_ray.hyperparameters import canonical, diff
+from llmzero_ray.hyperparameters.table import ROLLOUT_N, TRAIN_BATCH
 from llmzero_ray.journal import read_all
 from llmzero_ray.records import Event, Hyperparameters, HyperparameterValue, ItemOutcome, PhaseResult
 from llmzero_ray.report.noise import Score, score_of, score_without_items
@@ -72,8 +74,8 @@ class SearchFacts:
         JournalError: its journal is damaged.
     """
 
-    def __init__(self, root: str | Path) -> None:
-        self.storage = SearchStorage.at(root)
+    def __init__(self, search: SearchStorage | str | Path) -> None:
+        self.storage = search if isinstance(search, SearchStorage) else SearchStorage.at(search)
         self.paths: SearchPaths = self.storage.paths
         self.events: tuple[Event, ...] = read_all(self.paths.journal)
         if not self.events:
@@ -84,6 +86,7 @@ class SearchFacts:
         self.core = replay(self.events, self.paths.root)
         self._curves: dict[int, Curves] = {}
         self._items: dict[int, dict[int, tuple[ItemOutcome, ...]]] = {}
+        self._test_items: dict[str, tuple[ItemOutcome, ...]] = {}
 
     # --- what it was told -----------------------------------------------------------------------------------
 
@@ -183,6 +186,15 @@ class SearchFacts:
             at = None if at.on is None else self.core.runs.get(at.on)
         return "follows from the other changes" if run.proposal else "the configuration it was created from"
 
+    @staticmethod
+    def rollouts(run: Run, steps: int | None) -> int | None:
+        """Answers that a run samples in so many steps; None when its batch is not a plain number."""
+        used = run.spec.hyperparameters if run.spec else {}
+        batch, n = used.get(TRAIN_BATCH), used.get(ROLLOUT_N)
+        if steps is None or not isinstance(batch, int) or not isinstance(n, int):
+            return None
+        return steps * batch * n
+
     # --- series ---------------------------------------------------------------------------------------------
 
     def curves(self, node: int) -> Curves:
@@ -201,7 +213,9 @@ class SearchFacts:
 
     def test_items(self, what: FinalWhat) -> tuple[ItemOutcome, ...]:
         """Per-item outcomes on the test split; empty when they were not kept."""
-        return _read_items(self.paths.final(what))
+        if what not in self._test_items:
+            self._test_items[what] = _read_items(self.paths.final(what))
+        return self._test_items[what]
 
     @cached_property
     def n_val(self) -> int | None:
@@ -227,7 +241,7 @@ class SearchFacts:
     def start_score(self, run: Run) -> float | None:
         """Validation of the policy that a run started from, before its first step."""
         recorded = run.outcome.start_score if run.outcome else None
-        return self.curves(run.node).start_score if recorded is None else recorded
+        return finite(self.curves(run.node).start_score if recorded is None else recorded)
 
     # --- after the search -----------------------------------------------------------------------------------
 
@@ -237,7 +251,7 @@ class SearchFacts:
         return self.core.reference
 
     def final(self, what: FinalWhat) -> FinalJob | None:
-        """A measurement on the test split: its score, or why there is none; None when it was never planned."""
+        """A measurement on the test split: its score, or why there is none; None when none was planned."""
         if self.core.end_reason is None:
             return None
         return self.core.final.jobs.get(what)
@@ -246,6 +260,11 @@ class SearchFacts:
     def finished_phases(self) -> int:
         """Runs of the tree that have an outcome."""
         return sum(run.outcome is not None for run in self.runs.values())
+
+
+def finite(score: float | None) -> float | None:
+    """The score, or None when it is no finite number and thus can neither be compared nor written."""
+    return score if score is not None and math.isfinite(score) else None
 
 
 def stop_reason(run: Run) -> str:

@@ -6,7 +6,7 @@ Not here: the measurements themselves (comparison.py).
 from __future__ import annotations
 
 from llmzero_ray.report import words
-from llmzero_ray.report.comparison import Comparison, Policy, comparisons, policies
+from llmzero_ray.report.comparison import Comparison, Policy, Split, comparisons, policies
 from llmzero_ray.report.facts import SearchFacts
 from llmzero_ray.report.noise import CLEAR, NOISE, Difference
 
@@ -19,18 +19,19 @@ def headline(facts: SearchFacts) -> str:
 
 def _state(facts: SearchFacts) -> str:
     runs, budget = facts.finished_phases, facts.config.budget.runs
-    done = f"{words.plural(runs, 'run')} of at most {budget} ended"
+    done = f"{runs} of at most {words.plural(budget, 'run')}"
     core = facts.core
     if core.end_reason is None:
         ending = f", and the search is about to end ({core.ending})" if core.ending else ""
-        return f"**Not finished** ({core.stage}): {done}{ending}. What follows is the best so far."
-    return f"The search ended because {_end_in_words(facts, core.end_reason)}; {done}."
+        return f"**Not finished** ({core.stage}): {done} have ended{ending}. What follows is the best so far."
+    measuring = " Its final measurements are not complete yet." if core.stage == "measuring" else ""
+    return f"The search ended because {_end_in_words(facts, core.end_reason)} ({done}).{measuring}"
 
 
 def _end_in_words(facts: SearchFacts, reason: str) -> str:
     budget = facts.config.budget
     return {
-        "budget": f"its {budget.runs} runs were spent",
+        "budget": "its budget of runs was spent",
         "exhausted": "no node could get another child",
         "target": f"the target of {budget.target} in validation was reached",
         "gpu_hours": f"{budget.gpu_hours} GPU hours were spent",
@@ -44,7 +45,7 @@ def _result(facts: SearchFacts) -> list[str]:
     known = policies(facts)
     compared = comparisons(facts)
     return [
-        *_sentences(facts, known, compared),
+        _sentences(facts, known, compared),
         _scores(known),
         _differences(compared),
         _missing_test(facts, known),
@@ -55,49 +56,50 @@ def _result(facts: SearchFacts) -> list[str]:
 # --- sentences ----------------------------------------------------------------------------------------------
 
 
-def _sentences(facts: SearchFacts, known: tuple[Policy, ...], compared: tuple[Comparison, ...]) -> list[str]:
-    if not any(policy.what == "best" for policy in known):
-        return [_without_best(facts)]
-    split = "test" if any(c.split == "test" for c in compared) else "validation"
-    best = next(policy for policy in known if policy.what == "best")
+def _sentences(facts: SearchFacts, known: tuple[Policy, ...], compared: tuple[Comparison, ...]) -> str:
+    best = next((policy for policy in known if policy.what == "best"), None)
+    if best is None:
+        return _without_best(facts)
+    split: Split = "test" if best.test is not None else "validation"
     where = (
-        "On the test split, which neither agents nor search ever saw,"
+        "on the test split, which neither agents nor search ever saw"
         if split == "test"
-        else "On the validation split, by which it was chosen,"
+        else "on the validation split, by which it was chosen"
     )
-    opening = f"{where} the best strategy scores **{words.scored(best.score(split))}**."
+    opening = f"The best strategy scores **{words.scored(best.score(split))}** {where}."
     against = [_against(c) for c in compared if c.split == split and c.new.what == "best"]
-    return [" ".join([opening, *against])]
+    return words.bullets([opening, *against])
 
 
 def _without_best(facts: SearchFacts) -> str:
     failed = sum(run.status == "failed" for run in facts.runs.values())
     ended = facts.finished_phases
     if ended and failed == ended:
-        return f"There is no strategy: {'the only run' if ended == 1 else f'all {ended} runs'} failed. See Failures."
+        every = "the only run" if ended == 1 else f"all {ended} runs"
+        return f"There is no strategy: {every} failed. See Failures."
     return "There is no strategy: no run has a validation score yet."
 
 
 def _against(compared: Comparison) -> str:
-    difference = compared.sharpest
-    how = ", item by item" if difference.paired else ""
-    name = "the base model" if compared.old.what == "base" else "the default recipe in one phase"
-    steps = f" of {compared.old.steps} steps" if compared.old.what == "reference" and compared.old.steps else ""
-    return (
-        f"Over {name}{steps} ({words.scored(compared.old.score(compared.split))}) that is "
-        f"{words.gain(difference)}{how}: {reading(difference, compared)}."
-    )
+    difference, old = compared.sharpest, compared.old
+    name = "the base model" if old.what == "base" else "the default recipe in one phase"
+    steps = f" (best at step {old.steps})" if old.what == "reference" and old.steps else ""
+    how = ", compared item by item" if difference.paired else ""
+    verdict = reading(difference)
+    if difference.is_noise and compared.new.what == "best":
+        verdict += (
+            f" (below {NOISE:g} standard errors): this search does not show a gain over "
+            f"{'it' if old.what == 'base' else 'plain training with the default recipe'}"
+        )
+    return f"Against {name}{steps}: {words.gain(difference)}{how}, **{verdict}**."
 
 
-def reading(difference: Difference, compared: Comparison) -> str:
+def reading(difference: Difference) -> str:
     """What a difference means, in words that claim no more than it shows."""
-    z = difference.in_standard_errors
     if difference.is_noise:
-        over = "the search adds nothing measurable over it" if compared.old.what == "reference" else "no gain"
-        shown = over if compared.new.what == "best" else "no difference"
-        return f"**within noise** (below {NOISE:g} standard errors), {shown} is shown"
-    sure = "clearly" if abs(z) >= CLEAR else "probably"
-    return f"**{sure} {'better' if z > 0 else 'worse'}**"
+        return "within noise"
+    sure = "clearly" if abs(difference.in_standard_errors) >= CLEAR else "probably"
+    return f"{sure} {'better' if difference.gain > 0 else 'worse'}"
 
 
 # --- tables -------------------------------------------------------------------------------------------------
@@ -112,11 +114,12 @@ def _scores(known: tuple[Policy, ...]) -> str:
             words.scored(policy.validation),
             words.scored(policy.test),
             words.NONE if policy.steps is None else str(policy.steps),
+            words.NONE if policy.rollouts is None else f"{policy.rollouts:,}",
         )
         for policy in known
     ]
-    header = ("policy", "validation accuracy", "test accuracy", "training steps")
-    return words.table(header, rows, right=(3,))
+    header = ("policy", "validation accuracy", "test accuracy", "training steps", "rollouts")
+    return words.table(header, rows, right=(3, 4))
 
 
 def _differences(compared: tuple[Comparison, ...]) -> str:
@@ -130,7 +133,7 @@ def _differences(compared: tuple[Comparison, ...]) -> str:
             words.gain(c.independent),
             words.gain(c.paired),
             _solved(c.paired),
-            reading(c.sharpest, c),
+            reading(c.sharpest),
         )
         for c in compared
     ]
@@ -163,9 +166,10 @@ def _how_sure(facts: SearchFacts, compared: tuple[Comparison, ...]) -> str:
     if not facts.path:
         return ""
     n = sum(len(facts.curves(node).val_scores) for node in facts.runs)
+    trained = sum(run.outcome.steps_done for run in facts.runs.values() if run.outcome)
     notes = [
-        "± is one standard error over the items of the split. It does not cover that another seed of the same "
-        "recipe would end elsewhere: every recipe was trained once here.",
+        "± is one standard error over the items of the split. It does not cover that another seed of the "
+        "same recipe would end elsewhere: every recipe was trained once here.",
     ]
     if n > 1:
         notes.append(
@@ -174,8 +178,8 @@ def _how_sure(facts: SearchFacts, compared: tuple[Comparison, ...]) -> str:
         )
     if any(c.new.what == "best" and c.old.what == "reference" for c in compared):
         notes.append(
-            "The default recipe was fixed before the search and trained in one phase for as many steps as the "
-            "best strategy; its best checkpoint by validation is the one compared. The search spent more "
-            "training than that to find its strategy (see Cost)."
+            "The default recipe was fixed before the search and trained in one phase for as many steps as "
+            "the best strategy; its best checkpoint by validation is the one compared. To find the best "
+            f"strategy, the search trained {trained} steps in all."
         )
     return "How sure is this?\n\n" + words.bullets(notes)

@@ -17,6 +17,7 @@ from llmzero_ray.report.facts import SearchFacts
 from llmzero_ray.report.pictures import draw_pictures
 from llmzero_ray.report.recipe import best_strategy
 from llmzero_ray.report.report_text import report_text
+from llmzero_ray.storage import SearchStorage
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,15 +37,15 @@ class Outcome:
         return "; ".join(self.problems)
 
 
-def write_outcome(root: str | Path) -> Outcome:
-    """Write or renew the outcome of the search in `root`, finished or not.
+def write_outcome(search: SearchStorage | str | Path) -> Outcome:
+    """Write or renew the outcome of a search, finished or not, given its storage or its directory.
 
     Raises:
         ConfigError: there is no search in this directory.
         JournalError: its journal is damaged.
         StorageError: the directory cannot be written.
     """
-    facts = SearchFacts(root)
+    facts = SearchFacts(search)
     paths = facts.paths
     checksums, problem = _checked_adapter(facts)
     files = _write_strategy(facts, checksums)
@@ -84,7 +85,10 @@ def _checked_adapter(facts: SearchFacts) -> tuple[dict[str, str], str]:
     if not facts.path:
         if best is None:
             return {}, ""
-        return {}, f"strategy.yaml and best/: node {best.node} has a score, but the step of it was not recorded"
+        return (
+            {},
+            f"strategy.yaml and best/: node {best.node} has a score, but the step of it was not recorded",
+        )
     last = facts.path[-1]
     try:
         return adapter_checksums(facts.paths.adapter(last.node, last.cut)), ""

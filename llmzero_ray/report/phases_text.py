@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from llmzero_ray.agents.dynamics import ENTROPY, GRAD_NORM, KL, LENGTH, LENGTH_AT_MAX, REWARD, series
+from llmzero_ray.agents.knowledge import metric_label, metric_notes
 from llmzero_ray.agents.reading import number
 from llmzero_ray.coordinator.state import Run
-from llmzero_ray.hyperparameters import short
-from llmzero_ray.records import PhaseResult
+from llmzero_ray.hyperparameters import canonical, short
+from llmzero_ray.records import PhaseFailure
 from llmzero_ray.report import words
-from llmzero_ray.report.captions import caption
 from llmzero_ray.report.facts import PathPhase, SearchFacts, stop_reason
 from llmzero_ray.report.recipe import score_at
 from llmzero_ray.report.tree_text import best_at, started_from
@@ -27,8 +27,10 @@ def strategy_section(facts: SearchFacts, pictures: str) -> str:
         return ""
     total = facts.path[-1].end
     opening = (
-        f"{words.plural(len(facts.path), 'phase')}, {total} training steps along the path. The recipe for machines "
-        "is [strategy.yaml](strategy.yaml), with every hyper-parameter; the adapter it leads to is in [best/](best/)."
+        f"{words.plural(len(facts.path), 'phase')}, {total} training steps along the path. The recipe for "
+        "machines is [strategy.yaml](strategy.yaml), with every hyper-parameter; the adapter it leads to is "
+        "in [best/](best/). Below, validations name global steps; what agents saw counts steps inside the "
+        "phase they looked at."
     )
     phases = [_phase(facts, phase) for phase in facts.path]
     return words.section("The best strategy", opening, _short(facts), pictures, *phases)
@@ -74,10 +76,7 @@ def _why(facts: SearchFacts, run: Run) -> Iterator[str]:
     yield _diagnosis(run)
     changes = facts.changes(run)
     if run.kind == "root" and not changes:
-        told = sorted(facts.config.root.overrides.items())
-        yield "It is the default recipe" + (
-            ": " + ", ".join(f"{name} {words.value(name, of)}" for name, of in told) + "." if told else "."
-        )
+        yield f"It is the default recipe{_own_values(facts)}."
     elif not changes:
         yield "The configuration stayed as it was."
     else:
@@ -92,13 +91,20 @@ def _why(facts: SearchFacts, run: Run) -> Iterator[str]:
         yield f"On the way from proposal to phase: {words.one_line(run.note)}."
 
 
-def _diagnosis(run: Run) -> str:
+def _own_values(facts: SearchFacts) -> str:
+    """What search.yaml sets for the root, under the short names used everywhere."""
+    told = [(short(key), key) for key in map(canonical, facts.config.root.overrides)]
+    named = [f"{name} {words.value(key, facts.default.get(key))}" for name, key in sorted(told)]
+    return f": {', '.join(named)}" if named else ""
+
+
+def _diagnosis(run: Run, *, evidence: bool = True) -> str:
     if run.proposal is None:
         return "" if run.kind == "root" else "No agent proposed this phase."
     seen = run.proposal.diagnosis
     where = f"in node {run.on}" if run.on is not None else "before"
     lead = f"Seen {where} (*{seen.state}*): {words.one_line(seen.summary)}"
-    return lead + ("\n\n" + words.bullets(seen.evidence) if seen.evidence else "")
+    return lead + ("\n\n" + words.bullets(seen.evidence) if evidence and seen.evidence else "")
 
 
 def _what_happened(facts: SearchFacts, phase: PathPhase) -> Iterator[str]:
@@ -109,22 +115,33 @@ def _what_happened(facts: SearchFacts, phase: PathPhase) -> Iterator[str]:
         if phase.number == len(facts.path)
         else f"step {phase.cut}, where phase {phase.number + 1} starts"
     )
-    yield (
-        f"It trained {outcome.steps_done} steps (ended by {_ending(run)}) and is kept up to {kept}. Validation: "
-        f"{_validations(facts, run.node)}."
-    )
+    yield f"It trained {_length(run)} and is kept up to {kept}. Validation: {_validations(facts, run.node)}."
     yield _dynamics(facts, phase)
-    told = [
-        f"Node {later.node} was proposed from it on this reading (*{later.proposal.diagnosis.state}*): "
-        f"{words.one_line(later.proposal.diagnosis.summary)}"
-        for later in facts.diagnosed_by(run.node)
-        if later.proposal is not None and later.node not in facts.path_nodes
-    ]
-    yield words.bullets(told)
+    yield words.bullets(_other_readings(facts, phase))
 
 
-def _ending(run: Run) -> str:
-    return "having taken all of them" if stop_reason(run) == "n_steps" else words.one_line(stop_reason(run))
+def _other_readings(facts: SearchFacts, phase: PathPhase) -> Iterator[str]:
+    """What agents said of this phase when they proposed something else from it.
+
+    What the next phase was proposed on is told there.
+    """
+    readings = [(run, run.proposal.diagnosis) for run in facts.diagnosed_by(phase.node) if run.proposal]
+    told = {seen.summary for run, seen in readings if run.node in facts.path_nodes}
+    for run, seen in readings:
+        if seen.summary not in told:
+            told.add(seen.summary)
+            summary = words.one_line(seen.summary)
+            yield f"When node {run.node} was proposed from it (*{seen.state}*): {summary}"
+
+
+def _length(run: Run) -> str:
+    """`all its 20 steps`, `12 of 20 steps (ended by ...)`."""
+    done = run.outcome.steps_done if run.outcome else 0
+    planned = run.spec.n_steps if run.spec else 0
+    if stop_reason(run) == "n_steps":
+        return f"all its {words.plural(planned, 'step')}"
+    ended = "failed" if isinstance(run.outcome, PhaseFailure) else "ended by"
+    return f"{done} of {words.plural(planned, 'step')} ({ended}: {words.one_line(stop_reason(run))})"
 
 
 def _validations(facts: SearchFacts, node: int) -> str:
@@ -144,7 +161,7 @@ def _dynamics(facts: SearchFacts, phase: PathPhase) -> str:
     for name in SHOWN:
         found = series(curves, name).until(phase.cut)
         if len(found):
-            label = f"{caption(name)} (`{name}`)"
+            label = f"{metric_label(name)} (`{name}`)"
             rows.append((label, number(found.first), number(found.last)))
     return words.table(("metric", "first steps", "last steps kept"), rows, right=(1, 2)) if rows else ""
 
@@ -154,21 +171,45 @@ def _dynamics(facts: SearchFacts, phase: PathPhase) -> str:
 
 def _other(facts: SearchFacts, run: Run) -> str:
     changes = ", ".join(words.change(change) for change in facts.changes(run))
-    against = "the default recipe" if facts.source(run) is None else "the phase it started from"
-    facts_told = [
-        _diagnosis(run).replace("\n\n", "\n"),
+    source = facts.source(run)
+    against = "the default recipe" if source is None else f"node {source.node}"
+    told = [
+        _diagnosis(run, evidence=_is_first_told(facts, run)),
         f"Changed against {against}: {changes}." if changes else "",
         _other_outcome(facts, run),
     ]
-    title = f"Node {run.node} ({run.kind}, {started_from(run)}): {run.status.replace('_', ' ')}, {best_at(run)}"
-    return words.section(title, *facts_told, level=3)
+    title = (
+        f"Node {run.node} ({run.kind}, {started_from(run)}): {run.status.replace('_', ' ')}, {best_at(run)}"
+    )
+    return words.section(title, *told, level=3)
+
+
+def _is_first_told(facts: SearchFacts, run: Run) -> bool:
+    """Whether the evidence of this run's proposal is not in the report above already."""
+    if run.proposal is None:
+        return False
+    above = [*(phase.run for phase in facts.path), *(r for r in facts.runs.values() if r.node < run.node)]
+    return all(
+        r.proposal is None or r.proposal.diagnosis.evidence != run.proposal.diagnosis.evidence for r in above
+    )
 
 
 def _other_outcome(facts: SearchFacts, run: Run) -> str:
+    if run.status == "cancelled":
+        return "It was cancelled before it trained."
     if run.outcome is None:
-        points = facts.curves(run.node).steps
-        return f"It has no outcome yet ({words.plural(len(points), 'step')} on the disk)."
-    ended = _ending(run)
-    validated = _validations(facts, run.node)
-    kind = "ended by" if isinstance(run.outcome, PhaseResult) else "failed with"
-    return f"{words.plural(run.outcome.steps_done, 'step')}, {kind} {ended}. Validation: {validated}."
+        return (
+            f"It has no outcome yet ({words.plural(len(facts.curves(run.node).steps), 'step')} on the disk)."
+        )
+    return f"It trained {_length(run)}. Validation: {_validations(facts, run.node)}."
+
+
+def metrics_section(facts: SearchFacts) -> str:
+    """What the metrics of the report mean, those of them that were logged."""
+    logged = {name for node in facts.runs for name in facts.curves(node).metrics}
+    notes = [metric_notes()[name] for name in SHOWN if name in logged and name in metric_notes()]
+    rows = [(f"{note.label} (`{note.name}`)", note.description, note.healthy) for note in notes]
+    return words.section(
+        "What the metrics mean",
+        words.table(("metric", "what it measures", "when training goes well"), rows) if rows else "",
+    )

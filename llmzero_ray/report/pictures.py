@@ -32,26 +32,27 @@ class Picture:
 SCORES = Picture(
     name="validation",
     title="Validation accuracy of every node",
-    caption="Validation accuracy over global steps. Blue: the best strategy, each phase to its cut. Grey: every other "
-    "node, with its number at its end. A line begins, thin, at the score of the policy it started from. The bar at "
-    "the best point is one standard error over the validation items.",
+    caption="Validation accuracy over global steps. Blue: the best strategy, faint past the step at which it "
+    "leaves a phase. Grey: every other node, with its number at its end. A line begins, without a marker, at "
+    "the score of the policy it started from. The bar at the best point is one standard error over the "
+    "validation items.",
 )
 CURVES = Picture(
     name="best_path",
     title="Dynamics along the best strategy",
-    caption="The best strategy's phases one after the other. The strip above names what each phase changed; faint "
-    "lines go on past the step at which the strategy leaves a phase.",
+    caption="The best strategy's phases one after the other. The strip above names what each phase changed. "
+    "Thin: each step; thick: mean over five steps; faint: past the step at which it leaves a phase.",
 )
 TREE = Picture(
     name="tree",
     title="The search tree",
-    caption="Colour: best validation accuracy of a node's own steps. Shape: how it ended. Bold blue: the best "
-    "strategy. Labels on the edges: the checkpoint a node started from.",
+    caption="Colour: best validation accuracy of a node's own steps. Shape: how it ended. Bold blue: best "
+    "strategy. On the edges: the checkpoint a node started from, as node@step.",
 )
 RECIPE = Picture(
     name="hyperparameters",
     title="Hyper-parameters along the best strategy",
-    caption="What the best strategy's phases train with, over global steps.",
+    caption="What the best strategy's phases train with, over global steps. Grey: never changed.",
 )
 PICTURES = (SCORES, CURVES, TREE, RECIPE)
 
@@ -68,7 +69,10 @@ def draw_pictures(facts: SearchFacts) -> tuple[tuple[Picture, ...], str]:
     except ImportError:
         for picture in PICTURES:
             remove(facts.paths.root / picture.file)
-        return (), "plots: matplotlib is not installed; `pip install 'llmzero-ray[report]'`, then write it again"
+        return (
+            (),
+            "plots: matplotlib is not installed; `pip install 'llmzero-ray[report]'`, then write it again",
+        )
     for picture, draw in _drawings().items():
         image, place = draw(facts), facts.paths.root / picture.file
         if image is None:

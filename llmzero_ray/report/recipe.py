@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from llmzero_ray.report.comparison import SPLITS, Policy, Split, policies
-from llmzero_ray.report.facts import PathPhase, SearchFacts
+from llmzero_ray.report.facts import PathPhase, SearchFacts, finite
 from llmzero_ray.report.noise import Score
 from llmzero_ray.report.strategy import (
     FORMAT,
@@ -87,14 +87,12 @@ def score_at(facts: SearchFacts, phase: PathPhase) -> float | None:
     if outcome is not None and outcome.best_step == phase.cut:
         return outcome.best_score
     curves = facts.curves(phase.node)
-    return dict(zip(curves.val_steps, curves.val_scores, strict=True)).get(phase.cut)
+    return finite(dict(zip(curves.val_steps, curves.val_scores, strict=True)).get(phase.cut))
 
 
 def _scores(known: tuple[Policy, ...], split: Split) -> Scores:
     by_name = {policy.what: _measured(policy.score(split)) for policy in known}
-    return Scores(
-        base=by_name.get("base"), default_recipe=by_name.get("reference"), best=by_name.get("best")
-    )
+    return Scores(base=by_name.get("base"), default_recipe=by_name.get("reference"), best=by_name.get("best"))
 
 
 def _measured(score: Score | None) -> Measured | None:

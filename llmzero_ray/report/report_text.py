@@ -12,7 +12,7 @@ from llmzero_ray.report.costs_text import costs_section
 from llmzero_ray.report.events_text import decisions_section, early_stops_section, failures_section
 from llmzero_ray.report.facts import SearchFacts
 from llmzero_ray.report.headline import headline
-from llmzero_ray.report.phases_text import others_section, strategy_section
+from llmzero_ray.report.phases_text import metrics_section, others_section, strategy_section
 from llmzero_ray.report.pictures import CURVES, RECIPE, SCORES, TREE, Picture
 from llmzero_ray.report.tree_text import tree_section
 
@@ -30,13 +30,16 @@ def report_text(facts: SearchFacts, drawn: Collection[Picture], problems: Collec
         failures_section(facts),
         decisions_section(facts),
         costs_section(facts),
+        metrics_section(facts),
         _software(facts.versions),
     )
     return "\n\n".join(part for part in sections if part) + "\n"
 
 
 def _pictures(drawn: Collection[Picture], *wanted: Picture) -> str:
-    told = [f"![{picture.title}]({picture.file})\n\n*{picture.caption}*" for picture in wanted if picture in drawn]
+    told = [
+        f"![{picture.title}]({picture.file})\n\n*{picture.caption}*" for picture in wanted if picture in drawn
+    ]
     return "\n\n".join(told)
 
 

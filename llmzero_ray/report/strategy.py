@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
@@ -20,9 +20,10 @@ from llmzero_ray.hyperparameters import check_transition, normalize
 from llmzero_ray.records import Hyperparameters, NodeKind, PhaseSpec, ResumeFrom
 from llmzero_ray.storage import SearchPaths
 
-FORMAT = 1
+FORMAT: Literal[1] = 1
 """Raised when an older version could misread what a newer one writes."""
 
+Model = TypeVar("Model", bound=StrictModel)
 _Tuple = BeforeValidator(lambda value: tuple(value) if isinstance(value, list) else value)
 
 
@@ -85,7 +86,8 @@ class StrategyPhase(StrictModel):
     def _consistent(self) -> StrategyPhase:
         if self.cut_step > self.n_steps:
             raise ValueError(
-                f"phase {self.phase}: cut_step is {self.cut_step}; must be <= n_steps, which is {self.n_steps}."
+                f"phase {self.phase}: cut_step is {self.cut_step}; must be <= n_steps, which is "
+                f"{self.n_steps}."
             )
         return self
 
@@ -175,9 +177,9 @@ class Strategy(StrictModel):
 
 
 _HEADER = """\
-# A multi-stage training recipe. Phases train one after the other; each starts from the adapter that the one
-# before had at its cut_step, with a fresh optimizer and data order. Steps count inside a phase from 0, base_step
-# and total_steps along the whole recipe. Hyper-parameters are VeRL's own keys.
+# A multi-stage training recipe. Phases train one after the other; each starts from the adapter that the
+# one before had at its cut_step, with a fresh optimizer and data order. Steps count inside a phase from 0,
+# base_step and total_steps along the whole recipe. Hyper-parameters are VeRL's own keys.
 """
 
 
@@ -193,15 +195,22 @@ def load_strategy(path: str | Path) -> Strategy:
     data = read_yaml(path)
     if data.get("format") != FORMAT:
         raise ConfigError(
-            f"{source}: format is {data.get('format')!r}; this version reads {FORMAT}. Write it again with the "
-            "version that made it, or use that one."
+            f"{source}: format is {data.get('format')!r}; this version reads {FORMAT}. Write it again "
+            "with the version that made it, or use that one."
         )
-    try:
-        strategy = Strategy.model_validate(data)
-    except ValidationError as error:
-        raise ConfigError(describe_problems(error, Strategy, source)) from error
+    phases = data.get("phases")
+    for number, phase in enumerate(phases if isinstance(phases, list) else (), start=1):
+        _validated(StrategyPhase, phase, f"{source}: phase {number}")  # first, as its messages are nearer
+    strategy = _validated(Strategy, data, source)
     _check_hyperparameters(strategy, source)
     return strategy
+
+
+def _validated(model: type[Model], data: Any, source: str) -> Model:
+    try:
+        return model.model_validate(data)
+    except ValidationError as error:
+        raise ConfigError(describe_problems(error, model, source)) from error
 
 
 def _check_hyperparameters(strategy: Strategy, source: str) -> None:

@@ -18,9 +18,9 @@ def tree_section(facts: SearchFacts, pictures: str) -> str:
     if not facts.nodes:
         return words.section("The tree", "No run has begun yet.")
     legend = (
-        "`*` marks the phases of the best strategy; `score@step` is the best validation score of a node's own "
-        "steps and the global step it was reached at; `from 0@30` is the checkpoint it started from: step 30 of "
-        "node 0's phase."
+        "`*` marks the phases of the best strategy; `score@step` is the best validation score of a node's "
+        "own steps and the global step it was reached at; `from 0@30` is the checkpoint it started from: "
+        "step 30 of node 0's phase."
     )
     return words.section(
         "The tree", "```text\n" + "\n".join(draw(facts)) + "\n```", legend, pictures, _table(facts)
@@ -44,10 +44,8 @@ def draw(facts: SearchFacts) -> Iterator[str]:
 def _line(facts: SearchFacts, node: int) -> str:
     run = facts.core.runs[node]
     mark = " *" if node in facts.path_nodes else ""
-    pruned = ", pruned" if facts.nodes[node].pruned else ""
-    return (
-        f"{node} {run.kind}{mark}  {best_at(run)}  {run.status.replace('_', ' ')}{pruned}, {started_from(run)}"
-    )
+    status = run.status.replace("_", " ") + (", pruned" if facts.nodes[node].pruned else "")
+    return f"{node} {run.kind}{mark}  {best_at(run)}  {status}, {started_from(run)}"
 
 
 def best_at(run: Run) -> str:

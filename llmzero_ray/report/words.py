@@ -40,8 +40,10 @@ def gain(difference: Difference | None) -> str:
 
 
 def standard_errors(value: float) -> str:
-    """`11.1`, `−0.7`, or infinity."""
-    return "∞" if math.isinf(value) and value > 0 else "−∞" if math.isinf(value) else f"{value:.1f}"
+    """`11.1`, `-0.71`, or infinity."""
+    if math.isinf(value):
+        return "∞" if value > 0 else "-∞"
+    return f"{value:.1f}" if abs(value) >= 9.995 else f"{value:.2f}"
 
 
 def duration(seconds: float) -> str:

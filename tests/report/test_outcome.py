@@ -1,0 +1,289 @@
+"""What a search leaves behind: which files, when they are renewed, what happens when something is missing."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from dataclasses import replace
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+
+from llmzero_ray import events as ev
+from llmzero_ray.errors import ConfigError, JournalError, StorageError
+from llmzero_ray.report import load_strategy, write_outcome
+from tests.report.builder import Phase, SearchBuilder, proposal, save_adapter
+from tests.report.conftest import Written, scripted, written
+
+PICTURES = ("best_path", "hyperparameters", "tree", "validation")
+
+
+def contents(root: Path) -> dict[str, bytes]:
+    """Everything an outcome consists of; of a picture its header, which holds its size.
+
+    The pixels of labels differ now and then by what was drawn before in the same process.
+    """
+    places = [
+        root / "strategy.yaml",
+        root / "report.md",
+        *(root / "best").rglob("*"),
+        *(root / "plots").rglob("*"),
+    ]
+    found = {str(path.relative_to(root)): path.read_bytes() for path in places if path.is_file()}
+    return {name: content[:33] if name.endswith(".png") else content for name, content in found.items()}
+
+
+def names(root: Path) -> set[str]:
+    return {path.name for path in root.iterdir()}
+
+
+def one_node(directory: Path, phase: Phase) -> SearchBuilder:
+    """A search whose root ended as given and whose second run has not begun."""
+    search = scripted(directory)
+    search.phases[0] = phase
+    return search.ready().play(phases=1)
+
+
+# --- what is written ----------------------------------------------------------------------------------------
+
+
+def test_a_finished_search_leaves_strategy_adapter_report_and_pictures(finished: Written) -> None:
+    assert {"strategy.yaml", "best", "report.md", "plots"} <= names(finished.root)
+    assert {path.stem for path in (finished.root / "plots").iterdir()} == set(PICTURES)
+    assert finished.outcome.best == 2
+    assert finished.outcome.problem == ""
+    assert all(path.exists() for path in finished.outcome.files)
+
+
+def test_best_is_the_adapter_of_the_best_node_at_its_best_step(finished: Written) -> None:
+    source = finished.search.storage.paths.adapter(2, 20)
+    for name in ("adapter_model.safetensors", "adapter_config.json"):
+        assert (finished.root / "best" / name).read_bytes() == (source / name).read_bytes()
+
+
+def test_checksums_beside_the_adapter_and_in_the_strategy_are_those_of_its_files(finished: Written) -> None:
+    listed = dict(
+        reversed(line.split("  "))
+        for line in (finished.root / "best" / "checksums.sha256").read_text().splitlines()
+    )
+    digests = {
+        name: sha256((finished.root / "best" / name).read_bytes()).hexdigest()
+        for name in ("adapter_config.json", "adapter_model.safetensors")
+    }
+    assert listed == digests
+    assert load_strategy(finished.root / "strategy.yaml").adapter == digests
+
+
+def test_the_card_tells_how_to_load_and_serve_the_adapter(finished: Written) -> None:
+    card = (finished.root / "best" / "README.md").read_text()
+    assert "PeftModel.from_pretrained" in card
+    assert "vllm serve models/tiny --enable-lora --max-lora-rank 16 --lora-modules demo=best" in card
+    assert "0.8000 ± 0.0402 (n = 100)" in card
+    assert "| 3 | 30–50 | 0.9 | 0.0002 | 0.001 | 4 | 1024 | 0.7800 |" in card
+    assert "names no licence" in card
+
+
+def test_the_card_names_the_licence_of_the_data_where_the_task_does(tmp_path: Path) -> None:
+    task = {"name": "toy", "n_train": 512, "licence": "CC-BY-4.0"}
+    search = SearchBuilder(tmp_path, task=task).ready().play(phases=1)
+    write_outcome(search.root)
+    assert "The task's data: CC-BY-4.0." in (search.root / "best" / "README.md").read_text()
+
+
+# --- again and again ----------------------------------------------------------------------------------------
+
+
+def test_writing_it_again_gives_the_same_bytes(finished: Written) -> None:
+    before = contents(finished.root)
+    write_outcome(finished.root)
+    assert contents(finished.root) == before
+
+
+def test_what_the_journal_says_after_the_outcome_was_written_does_not_change_it(tmp_path: Path) -> None:
+    search = scripted(tmp_path, runs=2).ready().play()
+    first = written(search).report
+    search.now += 500.0
+    search.finish()
+    assert written(search).report == first
+
+
+def test_a_search_that_was_moved_gives_the_same_outcome(finished: Written, tmp_path: Path) -> None:
+    moved = tmp_path / "elsewhere" / "demo"
+    shutil.copytree(finished.root, moved)
+    before = contents(finished.root)
+    write_outcome(moved)
+    assert contents(moved) == before
+
+
+def test_a_better_node_replaces_the_adapter_of_the_one_before(tmp_path: Path) -> None:
+    search = scripted(tmp_path).ready().play(phases=1)
+    write_outcome(search.root)
+    assert "node 0 step 20" in (search.root / "best" / "adapter_model.safetensors").read_text()
+    (search.root / "best" / "left_over").write_text("of an earlier adapter")
+    search.play(phases=1)
+    write_outcome(search.root)
+    assert "node 1 step 10" in (search.root / "best" / "adapter_model.safetensors").read_text()
+    assert "left_over" not in names(search.root / "best")
+    assert not [name for name in names(search.root) if name.startswith(".best")]
+
+
+def test_the_storage_object_serves_as_well_as_the_directory(tmp_path: Path) -> None:
+    search = scripted(tmp_path).ready().play(phases=1)
+    assert write_outcome(search.storage).root == search.root
+
+
+# --- searches that are not whole ----------------------------------------------------------------------------
+
+
+def test_an_unfinished_search_gives_the_best_so_far(tmp_path: Path) -> None:
+    found = written(scripted(tmp_path).ready().play(phases=2))
+    assert found.outcome.best == 1
+    assert "**Not finished** (searching): 2 of at most 6 runs have ended" in found.report
+    assert "sealed until the search has ended" in found.report
+    strategy = load_strategy(found.root / "strategy.yaml")
+    assert (strategy.search.state, strategy.search.runs, strategy.total_steps) == ("searching", 2, 30)
+    assert "had not ended when this was written" in (found.root / "best" / "README.md").read_text()
+
+
+def test_a_search_without_any_score_has_a_report_and_no_strategy(tmp_path: Path) -> None:
+    found = written(one_node(tmp_path, Phase(steps=5, saves=(5,))))
+    assert found.outcome.best is None
+    assert "There is no strategy: no run has a validation score yet." in found.report
+    assert {"strategy.yaml", "best"} & names(found.root) == set()
+    assert {path.stem for path in (found.root / "plots").iterdir()} == {"tree"}
+
+
+def test_a_search_of_failures_only_says_so_and_why(tmp_path: Path) -> None:
+    search = scripted(tmp_path, runs=2)
+    search.answers[1] = proposal(lr=1e-4)
+    broken = Phase(steps=3, fails="nan", cause="loss is nan at step 3", saves=())
+    search.phases = {0: broken, 1: broken}
+    found = written(search.ready().play())
+    assert "There is no strategy: all 2 runs failed." in found.report
+    assert "| 0 | nan | loss is nan at step 3 | 3 | debug run 1: failed |" in found.report
+    assert "| base model | – | 0.3000 ± 0.0461 (n = 100) | 0 | 0 |" in found.report
+    assert found.outcome.problem == ""
+
+
+def test_a_search_that_has_only_begun_has_a_report(tmp_path: Path) -> None:
+    search = SearchBuilder(tmp_path)
+    found = written(search)
+    assert "No run has begun yet." in found.report
+    assert found.outcome.files == (search.root / "report.md",)
+
+
+def test_one_node_is_a_strategy_of_one_phase(tmp_path: Path) -> None:
+    found = written(one_node(tmp_path, Phase(val={10: 50, 20: 45})))
+    strategy = load_strategy(found.root / "strategy.yaml")
+    assert [(p.node, p.cut_step) for p in strategy.phases] == [(0, 10)]
+    assert "1 phase, 10 training steps along the path" in found.report
+
+
+def test_a_phase_in_progress_is_shown_with_what_is_on_the_disk(tmp_path: Path) -> None:
+    search = scripted(tmp_path).ready().play(phases=1)
+    search.play(phases=0)  # node 1 is proposed and waits for its runner
+    command = next(iter(search.waiting.values()))
+    search.start(command)
+    search.write_points(command.spec, search.phases[1], until=13)
+    found = written(search)
+    assert "### Node 1 (evolve, from 0@20): running, no score" in found.report
+    assert "It has no outcome yet (13 steps on the disk)." in found.report
+    assert found.outcome.best == 0  # a score counts once its phase has ended
+
+
+def test_a_failed_node_can_hold_the_best_score(tmp_path: Path) -> None:
+    found = written(one_node(tmp_path, Phase(val={10: 50}, steps=12, fails="nan", cause="loss is nan")))
+    assert found.outcome.best == 0
+    assert (
+        "It trained 12 of 20 steps (failed: nan: loss is nan) and is kept up to its best step."
+        in found.report
+    )
+
+
+def test_a_check_before_training_that_is_no_number_is_left_out(tmp_path: Path) -> None:
+    search = scripted(tmp_path).ready()
+    command = next(iter(search.waiting.values()))
+    search.start(command)
+    search.write_points(command.spec, search.phases[0])
+    result = replace(search.outcome(command.spec, search.phases[0]), start_score=float("nan"))
+    search.post(ev.PhaseFinished(node=0, phase_attempt=0, result=result))
+    assert write_outcome(search.root).problem == ""
+    assert load_strategy(search.root / "strategy.yaml").phases[0].validation_at_start is None
+
+
+# --- what is missing ----------------------------------------------------------------------------------------
+
+
+def test_a_lost_adapter_is_named_and_everything_else_written(tmp_path: Path) -> None:
+    search = scripted(tmp_path).ready().play(phases=1)
+    write_outcome(search.root)
+    (search.storage.paths.adapter(0, 20) / "adapter_model.safetensors").unlink()
+    found = written(search)
+    assert "adapter_model.safetensors: cannot be read" in found.outcome.problem
+    assert found.outcome.problem in found.report
+    assert "best" not in names(found.root)  # the one written before may be another node's
+    assert load_strategy(found.root / "strategy.yaml").adapter == {}
+
+
+def test_an_adapter_that_is_not_what_was_saved_is_refused(tmp_path: Path) -> None:
+    search = scripted(tmp_path).ready().play(phases=1)
+    weights = search.storage.paths.adapter(0, 20) / "adapter_model.safetensors"
+    weights.write_text("half of it")
+    found = written(search)
+    assert "adapter_model.safetensors is not what was saved" in found.outcome.problem
+    assert "best" not in names(found.root)
+
+
+def test_an_adapter_without_a_manifest_is_taken_as_it_is(tmp_path: Path) -> None:
+    search = scripted(tmp_path).ready().play(phases=1)
+    adapter = search.storage.paths.adapter(0, 20)
+    save_adapter(adapter, "another engine")
+    (adapter / "manifest.json").unlink()
+    assert written(search).outcome.problems == ()
+
+
+def test_without_matplotlib_the_report_goes_without_pictures_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    search = scripted(tmp_path).ready().play(phases=1)
+    write_outcome(search.root)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    found = written(search)
+    assert "matplotlib is not installed" in found.outcome.problem
+    assert "](plots/" not in found.report
+    assert list((found.root / "plots").iterdir()) == []  # old pictures beside a new report would mislead
+
+
+@pytest.mark.parametrize("place", ["report.md", "strategy.yaml", "plots"])
+def test_a_place_that_cannot_be_written_is_a_storage_error_that_names_it(tmp_path: Path, place: str) -> None:
+    search = scripted(tmp_path).ready().play(phases=1)
+    if place == "plots":
+        (search.root / place).write_text("a file where a folder belongs")
+    else:
+        (search.root / place).mkdir()
+    with pytest.raises(StorageError, match=place):
+        write_outcome(search.root)
+
+
+def test_a_directory_without_a_search_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"holds no search.*<storage>/<name>"):
+        write_outcome(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_damaged_journal_is_never_reported_from(tmp_path: Path) -> None:
+    search = scripted(tmp_path).ready().play(phases=1)
+    second = sorted(search.journal.directory.iterdir())[1]
+    body = json.loads(second.read_text())
+    second.write_text(json.dumps({**body, "checksum": "00000000"}))
+    with pytest.raises(JournalError, match="fails its checksum"):
+        write_outcome(search.root)
+
+
+def test_proposals_that_name_resume_steps_nobody_saved_are_told_as_they_were_changed(tmp_path: Path) -> None:
+    search = scripted(tmp_path)
+    search.answers[1] = proposal(resume=(0, 17), lr=5e-4)
+    found = written(search.ready().play(phases=2))
+    assert "step 17 of node 0 is not saved: resumed from step 10" in found.report

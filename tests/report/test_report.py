@@ -1,0 +1,287 @@
+"""What report.md tells: numbers worked out by hand, and no more certainty than they carry."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from llmzero_ray import events as ev
+from llmzero_ray.records import PhaseFailure
+from llmzero_ray.report.costs import costs, stays_of
+from llmzero_ray.report.facts import SearchFacts
+from tests.builders import make_config
+from tests.report.builder import T0, Phase, SearchBuilder, items, proposal
+from tests.report.conftest import Written, scripted, told
+
+
+def section(report: str, title: str) -> str:
+    """The text below a heading, up to the next one of its level."""
+    level = title.split(" ")[0]
+    found = re.search(rf"^{re.escape(title)}$(.*?)(?=^{level} |\Z)", report, re.MULTILINE | re.DOTALL)
+    assert found is not None, f"no {title!r} in the report"
+    return found[1]
+
+
+def two_runs(directory: Path, **finals: int) -> SearchBuilder:
+    """A search of two runs whose policies solve so many test items."""
+    search = scripted(directory, runs=2)
+    search.finals = {what: items(right) for what, right in finals.items()}
+    return search.ready().play()
+
+
+# --- the result ---------------------------------------------------------------------------------------------
+
+
+def test_the_three_policies_stand_beside_each_other_with_items_and_standard_errors(finished: Written) -> None:
+    table = section(finished.report, "## Result")
+    # Standard errors: sqrt(p (1 - p) / 99). Rollouts: 16 prompts x 4 answers a step.
+    assert "| base model | 0.4000 ± 0.0492 (n = 100) | 0.3000 ± 0.0461 (n = 100) | 0 | 0 |" in table
+    assert (
+        "| default recipe, one phase | 0.7700 ± 0.0423 (n = 100) | 0.7500 ± 0.0435 (n = 100) | 30 | 1,920 |"
+        in table
+    )
+    assert (
+        "| best strategy (node 2, 3 phases) | 0.7800 ± 0.0416 (n = 100) | 0.8000 ± 0.0402 (n = 100) | 50 "
+        "| 3,200 |" in table
+    )
+
+
+def test_differences_are_given_as_independent_and_item_by_item(finished: Written) -> None:
+    rows = [line for line in finished.report.splitlines() if line.startswith("| best strategy − ")]
+    # Base solves items 0-29, the best strategy 0-79: 50 gained. Deviation sqrt(25 / 99) over 10.
+    assert rows[0] == (
+        "| best strategy − base model | test | +0.5000 ± 0.0611 = 8.18 standard errors "
+        "| +0.5000 ± 0.0503 = 9.95 standard errors | the first 50, the second 0 | clearly better |"
+    )
+    # The default recipe solves 20-94: 20 items won, 15 lost. Deviation sqrt((35 - 0.25) / 99) over 10.
+    assert rows[1] == (
+        "| best strategy − default recipe | test | +0.0500 ± 0.0592 = 0.84 standard errors "
+        "| +0.0500 ± 0.0592 = 0.84 standard errors | the first 20, the second 15 | within noise |"
+    )
+
+
+def test_a_gain_within_noise_is_called_that_in_the_first_lines(finished: Written) -> None:
+    head = section(finished.report, "## Result").split("| policy")[0]
+    assert "+0.0500 ± 0.0592 = 0.84 standard errors" in head
+    assert (
+        "within noise (below 2 standard errors): this search does not show a gain over plain training" in head
+    )
+
+
+def test_a_strategy_that_lost_to_the_default_recipe_is_called_worse(tmp_path: Path) -> None:
+    report = told(two_runs(tmp_path, base=30, best=60, reference=80))
+    head = section(report, "## Result").split("| policy")[0]
+    assert "Against the default recipe in one phase (best at step 30): -0.2000" in head
+    assert "**clearly worse**" in head
+
+
+def test_standard_errors_are_said_to_cover_items_and_not_seeds(finished: Written) -> None:
+    result = section(finished.report, "## Result")
+    assert "It does not cover that another seed of the same recipe would end elsewhere" in result
+    # Validations with a score of their own: 2 in nodes 0, 1, 2 and 4, 1 in node 5.
+    assert "the highest of 9 validations, so it is too high on average" in result
+    # Steps trained: 20 in nodes 0, 1, 2 and 4, 7 in 3, 12 in 5.
+    assert "the search trained 99 steps in all" in result
+
+
+def test_a_test_score_that_could_not_be_taken_is_named_with_its_reason(tmp_path: Path) -> None:
+    report = told(two_runs(tmp_path, base=30))
+    assert "- best strategy (node 1, 2 phases): nothing was scripted" in report
+    assert "by which it was chosen" in section(report, "## Result")
+
+
+def test_a_search_that_scores_no_test_split_says_so(tmp_path: Path) -> None:
+    config = make_config(budget={"runs": 2}, final={"test": False, "default_recipe": False})
+    search = SearchBuilder(tmp_path, config=config)
+    report = told(search.ready().play())
+    assert "The test split was not scored (`final.test` is false)." in report
+
+
+def test_a_search_ended_by_a_person_says_so(tmp_path: Path) -> None:
+    search = scripted(tmp_path).ready().play(phases=1)
+    search.post(ev.UserStop(reason="enough"))
+    report = told(search)
+    assert "The search ended because a person ended it (1 of at most 6 runs)." in report
+    assert "The test split was not scored, as a person ended the search." in report
+    assert "It was cancelled before it trained." in report
+
+
+def test_a_search_whose_final_measurements_still_run_says_so(tmp_path: Path) -> None:
+    report = told(scripted(tmp_path, runs=2).ready().play(phases=2))
+    assert "(2 of at most 2 runs). Its final measurements are not complete yet." in report
+
+
+def test_a_default_recipe_that_failed_is_named_among_the_failures(tmp_path: Path) -> None:
+    search = scripted(tmp_path, runs=2)
+    search.phases[-1] = Phase(steps=3, fails="oom", cause="out of memory", saves=())
+    report = told(search.ready().play())
+    assert "| default recipe | oom | out of memory | 3 | no comparison with it |" in report
+    assert "default recipe, one phase: the default recipe failed: out of memory" in report
+
+
+# --- the story ----------------------------------------------------------------------------------------------
+
+
+def test_the_tree_is_drawn_with_checkpoints_scores_and_the_best_path(finished: Written) -> None:
+    assert section(finished.report, "## The tree").split("```")[1] == (
+        "text\n"
+        "0 root *  0.6000@20  completed, from the base model\n"
+        "└─ 1 evolve *  0.7000@30  completed, from 0@20\n"
+        "   └─ 2 evolve *  0.7800@50  completed, from 1@10\n"
+        "      ├─ 3 evolve  no score  failed, from 2@20\n"
+        "      └─ 4 evolve  0.7700@60  completed, from 2@20\n"
+        "         └─ 5 evolve  0.7100@50  early stopped, from 2@10\n"
+    )
+
+
+def test_each_phase_of_the_strategy_tells_diagnosis_changes_and_what_came_of_it(finished: Written) -> None:
+    phase = section(finished.report, "### Phase 3: node 2, global steps 30 to 50")
+    assert "Seen in node 1 (*plateau*): flat since step 10\n\n- validation 0.500@10, 0.500@20" in phase
+    assert "| `lr` | 0.0005 | 0.0002 | because |" in phase
+    assert "| `temperature` | 1 | 0.9 | because |" in phase
+    assert "Validation: 0.7000 before the first step, 0.7200@40, 0.7800@50." in phase
+
+
+def test_dynamics_are_told_up_to_the_cut_only(finished: Written) -> None:
+    phase = section(finished.report, "### Phase 2: node 1, global steps 20 to 30")
+    assert "kept up to step 10, where phase 3 starts" in phase
+    # Reward 0.30 + 0.01 a step: of the 10 steps kept the first two average 0.305, the last two 0.385.
+    assert "| mean reward (`critic/score/mean`) | 0.305 | 0.385 |" in phase
+
+
+def test_an_inherited_change_keeps_the_reason_of_who_made_it(tmp_path: Path) -> None:
+    search = scripted(tmp_path)
+    # Node 2 is created on node 1, whose lr it keeps, but goes on from node 0, which trained with another.
+    search.answers[2] = proposal(resume=(0, 20), lr=None, temperature=0.9)
+    report = told(search.ready().play(phases=3))
+    strategy = section(report, "### Phase 2: node 2, global steps 20 to 40")
+    assert "| `lr` | 0.001 | 0.0005 | as in node 1: because |" in strategy
+    assert "| `temperature` | 1 | 0.9 | because |" in strategy
+
+
+def test_a_coupled_change_is_said_to_follow_from_the_others(tmp_path: Path) -> None:
+    search = scripted(tmp_path)
+    search.answers[1] = proposal(resume=(0, 20), lr=None, train_batch_size=8)
+    report = told(search.ready().play(phases=2))
+    assert "| `mini_batch_size` | 16 | 8 | follows from the other changes |" in report
+
+
+def test_early_stops_name_rule_step_and_reason(finished: Written) -> None:
+    stops = section(finished.report, "## Early stops")
+    assert "The stopper judged 1 run in 1 verdict and ended 1." in stops
+    assert "| 5 | 11 (ended at 12 of 20) | plateau | rose 0.00 over 10 steps (needs 0.01) | 0.7100 |" in stops
+
+
+def test_failures_name_class_cause_and_what_followed(tmp_path: Path) -> None:
+    search = scripted(tmp_path, runs=2)
+    search.phases[0] = Phase(steps=3, fails="nan", cause="loss is nan", saves=())
+    search.answers[1] = proposal(lr=1e-4)
+    report = told(search.ready().play())
+    assert "| 0 | nan | loss is nan | 3 | debug run 1: completed |" in section(report, "## Failures")
+
+
+def test_decisions_are_replayed_and_counted(finished: Written) -> None:
+    decisions = section(finished.report, "## Decisions")
+    assert "7 decisions: 1 root, 5 evolve, 1 stop." in decisions
+    assert "all of them come out the same" in decisions
+    assert "| 3 | evolve | 2 | 0: node 1 1.505 >= new child 1.210;" in decisions
+
+
+def rows_of(report: str) -> Iterator[tuple[str, int, int]]:
+    """(row, its cells, its header's cells) of every table."""
+    header = 0
+    for line in report.splitlines():
+        cells = len(re.findall(r"(?<!\\)\|", line)) if line.startswith("|") else 0
+        header = cells and (header or cells)
+        if cells:
+            yield line, cells, header
+
+
+def test_no_text_of_an_agent_or_a_log_breaks_out_of_its_table_or_line(tmp_path: Path) -> None:
+    nasty = "a | b\n# heading\n| c |"
+    made = proposal(resume=(0, 20), lr=5e-4)
+    search = scripted(tmp_path, runs=3)
+    search.answers[1] = replace(
+        made,
+        rationale=nasty,
+        diagnosis=replace(made.diagnosis, summary=nasty, evidence=(nasty,)),
+        changes=tuple(replace(change, reason=nasty) for change in made.changes),
+    )
+    search.phases[2] = Phase(steps=2, fails="engine", cause=nasty, saves=())
+    report = told(search.ready().play())
+    assert nasty.replace("\n", " ") in report
+    assert not [line for line in report.splitlines() if line.startswith("# heading")]
+    assert [(row, cells) for row, cells, header in rows_of(report) if cells != header] == []
+
+
+def test_every_picture_the_report_shows_is_there(finished: Written) -> None:
+    shown = re.findall(r"!\[[^]]*\]\(([^)]*)\)", finished.report)
+    assert len(shown) == 4
+    assert all((finished.root / place).is_file() for place in shown)
+
+
+# --- the account --------------------------------------------------------------------------------------------
+
+
+def test_the_account_adds_up_by_hand(finished: Written) -> None:
+    account = costs(SearchFacts(finished.root))
+    assert account.until_ready_s == 30.0
+    # Root 160 s and five phases of 100 s; five proposals of 1 s between them.
+    assert account.busy_s == 660.0
+    assert account.search_s == 665.0
+    assert account.between_s == 5.0
+    # Default recipe 250 s, three scorings of 5 s.
+    assert account.after_s == 265.0
+    assert account.wall_s == 30.0 + 665.0 + 265.0
+    assert account.gpu_hours == pytest.approx(660 / 3600)
+    assert account.reference_gpu_hours == pytest.approx(250 / 3600)
+    assert account.cpu_hours == pytest.approx(910 / 3600 * 3)
+    assert (account.phases, account.warm, account.cold) == (7, 6, 1)
+    assert (account.cold_setups_s, account.warm_setups_s) == ((40.0,), (2.0,) * 5)
+
+
+def test_the_account_is_told_with_shares_and_starts(finished: Written) -> None:
+    account = section(finished.report, "## Cost")
+    assert "| of the search, between phases | 5.0 s (0.8 %) |" in account
+    assert "6 of 7 phases started warm, 1 cold (median set-up 2.0 s warm, 40 s cold)" in account
+    assert "| 0 | 20 | 2 min 40 s | 40 s | 2 min 00 s | 0.0444 | cold (first phase) |" in account
+    assert "GPU hours (logical GPUs: this ran on CPUs)" in account  # torch was recorded as a CPU build
+
+
+def test_hours_on_gpus_are_not_called_logical(tmp_path: Path) -> None:
+    search = SearchBuilder(tmp_path, versions={"torch": "2.11.0+cu129"}).ready().play(phases=1)
+    assert "GPU hours, phases of the search" in section(told(search), "## Cost")
+
+
+def event(kind: type[ev.Event], at: float, **fields: object) -> ev.Event:
+    return kind(time=T0 + at, **fields)  # type: ignore[arg-type]
+
+
+def started(node: int, slot: int, at: float, attempt: int = 0) -> ev.Event:
+    return event(ev.PhaseStarted, at, node=node, slot=slot, phase_attempt=attempt)
+
+
+def failed(node: int, at: float) -> ev.Event:
+    failure = PhaseFailure(node=node, failure_class="oom", cause="", log_tail="")
+    return event(ev.PhaseFailed, at, node=node, phase_attempt=0, failure=failure)
+
+
+def test_a_phase_lost_with_its_runner_is_a_stay_of_its_own() -> None:
+    lost = event(ev.RunnerLost, 40, slot=0, node=3, phase_attempt=0, reason="gone")
+    stays = stays_of([started(3, 0, 10), lost, started(3, 0, 60, attempt=1), failed(3, 90)])
+    assert [(s.begin - T0, s.end - T0, s.lost) for s in stays] == [(10, 40, True), (60, 90, False)]
+
+
+def test_a_coordinator_that_takes_over_does_not_begin_a_running_phase_anew() -> None:
+    again = event(ev.CoordinatorStarted, 30, epoch=2, host="here", pid=2)
+    stays = stays_of([started(3, 0, 10), again, started(3, 0, 31), failed(3, 90)])
+    assert [(s.begin - T0, s.end - T0) for s in stays] == [(10, 90)]
+
+
+def test_a_running_phase_stays_until_the_last_event() -> None:
+    stays = stays_of([started(0, 0, 10), started(1, 1, 20), failed(1, 50)])
+    assert {(s.node, s.end - T0) for s in stays} == {(0, 50), (1, 50)}
