@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from llmzero_ray.config import SearchConfig
 
 _VERL_SIDE_CPUS = 8
-"""CPUs that VeRL's servers, queues and balancers of one slot ask for outside its bundles, workers not counted."""
+"""CPUs that VeRL's servers, queues and balancers of one slot ask for outside its bundles, workers not
+counted."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,8 +33,8 @@ def side_cpus(config: SearchConfig) -> int:
 def private_head_resources(config: SearchConfig, *, has_gpus: bool) -> dict[str, int]:
     """Logical CPUs and GPUs of a head that is started for this search alone.
 
-    CPUs are scheduling tokens there, as many as the slots ask for. So are GPUs on a machine without any; real ones
-    are left for Ray to count.
+    CPUs are scheduling tokens there, as many as the slots ask for. So are GPUs on a machine without any; real
+    ones are left for Ray to count.
     """
     slots = config.slots
     per_slot = slots.nodes * slots.gpus_per_node * slots.cpus_per_gpu + side_cpus(config)

@@ -151,7 +151,7 @@ class AgentsConfig(StrictModel):
     """Who proposes, analyses errors and judges running phases."""
 
     backend: str = _setting("expert", pattern=r"^(expert|[A-Za-z_][\w.]*:[A-Za-z_]\w*)$")
-    """`expert`: documented rules, offline. `package.module:factory`, called with (config, n_val): your own."""
+    """`expert`: documented rules, offline. Or your own: `package.module:factory` of (config, n_val)."""
 
 
 class EngineConfig(StrictModel):
@@ -199,6 +199,11 @@ class SlotsConfig(StrictModel):
     """CPUs reserved beside each GPU, for VeRL's worker processes on it."""
     timeout_s: float = _setting(600.0, "seconds", gt=0)
     """How long to wait for the cluster to give a slot before the search is refused."""
+
+    @property
+    def n_gpus(self) -> int:
+        """GPUs of one slot, over all its machines."""
+        return self.nodes * self.gpus_per_node
 
 
 class FinalConfig(StrictModel):
@@ -255,7 +260,7 @@ class SearchConfig(StrictModel):
                 f"engine.max_response_length, which is {self.engine.max_response_length}: the server has no "
                 "room for more."
             )
-        n_gpus = self.slots.nodes * self.slots.gpus_per_node
+        n_gpus = self.slots.n_gpus
         if n_gpus % self.engine.tensor_model_parallel_size:
             raise ValueError(
                 f"engine.tensor_model_parallel_size is {self.engine.tensor_model_parallel_size}; must divide "

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import uuid
 from pathlib import Path
 
 from llmzero_ray.errors import StorageError
@@ -20,7 +21,7 @@ def replace_file(path: Path, content: str | bytes) -> None:
         StorageError: it could not be written; nothing has changed.
     """
     data = content.encode() if isinstance(content, str) else content
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with open(temporary, "wb") as file:

@@ -107,8 +107,7 @@ class MetricPoint:
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
-    """A saved PEFT adapter: `step` inside the phase, directory, and the validation score there if measured.
-    """
+    """A saved PEFT adapter: `step` inside the phase, its directory, its validation score if measured."""
 
     step: int
     path: str
@@ -170,8 +169,7 @@ class PhaseFailure:
 
 @dataclass(frozen=True, kw_only=True)
 class StopDecision:
-    """STOP or CONTINUE, always with its reason; `rule` names who said it (a rule's name or `early_stopper`).
-    """
+    """STOP or CONTINUE with its reason; `rule` says whose it is (a rule's name or `early_stopper`)."""
 
     stop: bool
     reason: str

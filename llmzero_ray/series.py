@@ -140,8 +140,8 @@ def compact(storage: SearchStorage, node: int) -> None:
     parts.rmdir()
 
 
-def salvage(storage: SearchStorage, node: int, reason: str) -> PhaseFailure:
-    """What a lost phase left behind, as the failure it becomes when it is given up."""
+def salvage(storage: SearchStorage, node: int, reason: str, *, n_gpus: int) -> PhaseFailure:
+    """What a lost phase left behind, as the failure it becomes when it is given up; its slot has `n_gpus`."""
     points = load_points(storage, node)
     scored = {
         point.step: point.val_score for point in points if point.step > 0 and point.val_score is not None
@@ -158,6 +158,7 @@ def salvage(storage: SearchStorage, node: int, reason: str) -> PhaseFailure:
         start_score=next((point.val_score for point in points if point.step == 0), None),
         checkpoints=storage.checkpoints(node, scored),
         wall_s=points[-1].wall_s if points else 0.0,
+        gpu_hours=(points[-1].wall_s if points else 0.0) / 3600 * n_gpus,
     )
 
 
@@ -256,10 +257,18 @@ def write_items(path: Path, items: Sequence[ItemOutcome]) -> None:
 
 
 def mean_accuracy(items: Sequence[ItemOutcome]) -> tuple[float, float]:
-    """Mean accuracy and its standard error over items (sample deviation / sqrt n; 0 for fewer than two items)."""
+    """Mean accuracy and its standard error over items (sample deviation / sqrt n; 0 for fewer than two
+    items)."""
     values = [item.acc for item in items]
     mean = sum(values) / len(values)
     if len(values) < 2:
         return mean, 0.0
     variance = sum((value - mean) ** 2 for value in values) / (len(values) - 1)
     return mean, (variance / len(values)) ** 0.5
+
+
+def last_points(storage: SearchStorage, node: int, attempt: int) -> tuple[MetricPoint | None, float | None]:
+    """The newest point of an attempt under way, and the best validation score among its steps so far."""
+    rows = _lines(_part(storage.paths.node(node) / "parts", attempt))
+    scores = [row["val_score"] for row in rows if row["step"] > 0 and row["val_score"] is not None]
+    return (_point(node, {"attempt": attempt, **rows[-1]}) if rows else None), max(scores, default=None)

@@ -132,7 +132,15 @@ class SearchStorage:
             present = {entry.name for entry in root.iterdir()}
         except OSError as error:
             raise storage_error(root, error) from error
-        if present and not present & {"search.yaml", "journal", ".write_test", "lock", "logs"}:
+        if present and not present & {
+            "search.yaml",
+            "journal",
+            ".write_test",
+            "lock",
+            "logs",
+            "requests",
+            "heartbeat",
+        }:
             held = ", ".join(sorted(present)[:5])
             raise StorageError(
                 f"{root}: holds something that is no search ({held}). Choose another `name` or `storage`."
@@ -158,17 +166,30 @@ class SearchStorage:
         return parse_config(read_yaml(self.paths.config), source=str(self.paths.config))
 
     def adopt_config(self, config: SearchConfig) -> None:
-        """Write the resolved configuration, or see that it is the one already there.
+        """Write the resolved configuration, unless there is one: then it must be the same.
 
         Raises:
             ConfigError: the search was started with another configuration; the differing keys are listed.
             StorageError: it could not be written.
         """
-        known = self.config()
-        if known is None:
+        if self.config() is None:
             replace_file(self.paths.config, config.to_yaml())
-            return
-        changed = differing_keys(known, config)
+        self.check_same(config)
+
+    def start_over(self) -> None:
+        """Forget a search that never trained anything, so that it may be started with another
+        configuration."""
+        self.paths.config.unlink(missing_ok=True)
+        shutil.rmtree(self.paths.journal, ignore_errors=True)
+
+    def check_same(self, config: SearchConfig) -> None:
+        """See that this is the configuration the search was started with.
+
+        Raises:
+            ConfigError: it is not; the differing keys are listed.
+        """
+        known = self.config()
+        changed = differing_keys(known, config) if known is not None else {}
         if changed:
             listed = "\n".join(f"  {key}: {old!r} -> {new!r}" for key, (old, new) in changed.items())
             raise ConfigError(

@@ -1,5 +1,6 @@
 """The functional core of a search: events in, commands out, no clock, no Ray, no disk."""
 
+from llmzero_ray.coordinator.budget import over_budget
 from llmzero_ray.coordinator.core import CoordinatorCore
 from llmzero_ray.coordinator.plan import root_hyperparameters
 from llmzero_ray.coordinator.replay import DecisionCheck, check_decisions, replay
@@ -7,6 +8,7 @@ from llmzero_ray.coordinator.requests import (
     build_request,
     incumbent_path,
     node_view,
+    overlay_record,
     request_record,
     task_view,
 )
@@ -18,6 +20,8 @@ __all__ = [
     "check_decisions",
     "incumbent_path",
     "node_view",
+    "over_budget",
+    "overlay_record",
     "replay",
     "request_record",
     "root_hyperparameters",

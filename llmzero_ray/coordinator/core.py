@@ -5,24 +5,24 @@ journal to a fresh core, ask `outstanding`, carry on. What the core concludes it
 failure) it asks to have recorded and acts on only when it comes back as an event: the journal, not the code,
 says what was decided.
 
-No clock, no Ray, no disk. Not here: the search rules (search/), plans (plan.py), the measurements after the
-search (final.py).
+No clock, no Ray, no disk. Not here: what follows from the state (agenda.py), the search rules (search/), the
+measurements after the search (final.py).
 """
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from llmzero_ray import events as ev
 from llmzero_ray.config import SearchConfig, parse_config
+from llmzero_ray.coordinator.agenda import agenda, record
 from llmzero_ray.coordinator.final import FinalStage
-from llmzero_ray.coordinator.plan import MAX_REFUSALS, Planner
+from llmzero_ray.coordinator.plan import Planner
 from llmzero_ray.coordinator.state import Run, SlotState, finite
-from llmzero_ray.errors import JournalError, ProposalError
+from llmzero_ray.errors import JournalError
 from llmzero_ray.events import REFERENCE
-from llmzero_ray.records import Command, Event, NodeKind, PhaseFailure, PhaseResult, PhaseSpec, Proposal
+from llmzero_ray.records import Command, Event, NodeKind, PhaseFailure, PhaseResult
 from llmzero_ray.search import TreeSearch
 from llmzero_ray.storage import SearchPaths
 
@@ -46,11 +46,15 @@ class CoordinatorCore:
         self.problem: str | None = None
         """What could not be written at the end."""
         self.gpu_hours = 0.0
-        """Of all phases of the search that have ended; the reference is not counted."""
+        """Of all phases of the search that have ended, lost attempts included; the reference is not
+        counted."""
         self.started: ev.SearchStarted | None = None
-        self._n_ended = 0
-        self._n_interruptions = 0
-        self._written = False
+        self.n_ended = 0
+        """Nodes of the tree that have an outcome."""
+        self.n_interruptions = 0
+        """How often a coordinator left an unfinished search."""
+        self.written = False
+        """Whether the outcome is on the disk."""
         self._emitted: set[str] = set()
 
     # --- in and out -----------------------------------------------------------------------------------------
@@ -81,20 +85,7 @@ class CoordinatorCore:
 
     def outstanding(self) -> list[Command]:
         """Everything that is to be done as things stand, things under way included."""
-        if self.started is None:
-            return []
-        if self.interrupted is not None:
-            reason, exit_code = self.interrupted
-            return [ev.End(id=f"end-{self._n_interruptions}", reason=reason, exit_code=exit_code)]
-        if self.finished is not None:
-            return [ev.End(id="end", reason=self.finished.reason)]
-        if self.end_reason is None:
-            return list(self._while_searching())
-        if not self.final.done:
-            return self.final.commands(self.slots, self._run_phase)
-        if not self._written:
-            return [ev.WriteOutcome(id="write-outcome")]
-        return [self._record("finished", self._conclusion(self.end_reason))]
+        return agenda(self)
 
     # --- reading --------------------------------------------------------------------------------------------
 
@@ -126,134 +117,6 @@ class CoordinatorCore:
         """Nodes whose checkpoints a node may resume from, the first phase first."""
         return self.tree.offered_checkpoint_nodes(node)
 
-    # --- what is to be done ---------------------------------------------------------------------------------
-
-    def _while_searching(self) -> Iterator[Command]:
-        for run in self.runs.values():
-            if run.active:
-                yield from self._for_run(run)
-        best = self.tree.best
-        if best is not None:
-            cuts = self.tree.recipe(best.id)
-            path = tuple((cut.node, cut.step, self.runs[cut.node].base_step) for cut in cuts)
-            yield ev.PushIncumbent(id=f"incumbent-{self._n_ended}", node=best.id, path=path)
-        decided = self._next_decision()
-        if decided is not None:
-            yield decided
-
-    def _for_run(self, run: Run) -> Iterator[Command]:
-        slot = self.slots[run.slot]
-        if run.stage == "proposing":
-            yield self._towards_plan(run)
-        elif run.given_up:
-            yield self._record(f"lost-{run.node}-{run.attempt}", self._give_up(run))
-        elif slot.ready:
-            yield self._run_phase(run)
-            if run.stop_reason is not None:
-                yield ev.StopPhase(
-                    id=f"stop-{run.node}-{run.attempt}",
-                    node=run.node,
-                    slot=run.slot,
-                    phase_attempt=run.attempt,
-                    reason=run.stop_reason,
-                )
-
-    def _towards_plan(self, run: Run) -> Command:
-        """The next step from "a run of this kind" to a spec."""
-        if run.kind == "root":
-            return self._record_plan(run, self.planner.root_phase(), None, "")
-        if run.no_answer is not None or run.tries >= MAX_REFUSALS:
-            why = run.no_answer or f"{run.tries} proposals were refused, the last one: {run.rejected}"
-            note = f"{why}. The parent's own configuration is continued."
-            return self._record_plan(run, self.planner.fallback(run, self.offered(run.node)), None, note)
-        if run.answer is not None:
-            return self._judge(run, run.answer)
-        assert run.on is not None
-        ask_id, rejected = f"propose-{run.node}-{run.tries}", run.rejected
-        if run.kind == "debug":
-            return ev.Analyze(id=ask_id, node=run.node, on=run.on, rejected=rejected, tries=run.tries)
-        scratch = run.kind == "scratch"
-        return ev.Propose(
-            id=ask_id, node=run.node, on=run.on, from_scratch=scratch, rejected=rejected, tries=run.tries
-        )
-
-    def _judge(self, run: Run, proposal: Proposal) -> Command:
-        try:
-            planned = self.planner.proposed_phase(run, proposal, self.offered(run.node))
-        except ProposalError as error:
-            tries = run.tries + 1
-            refused = ev.ProposalRefused(node=run.node, message=str(error), tries=tries)
-            return self._record(f"refuse-{run.node}-{tries}", refused)
-        return self._record_plan(run, planned.spec, proposal, planned.note)
-
-    def _next_decision(self) -> Command | None:
-        """One decision for the first slot that waits for one; the end when nothing trains any more."""
-        training = any(run.active for run in self.runs.values())
-        if self.ending is not None:
-            return None if training else self._record_stop(self.ending)
-        slot = next((slot for slot in self.slots if slot.ready and slot.idle), None)
-        if slot is None:
-            return None
-        decision = self.tree.ask()
-        if decision.action == "wait":
-            return None
-        if decision.action == "stop":
-            return None if training else self._record_stop(str(decision.stop_reason))
-        node = len(self.tree.nodes)
-        decided = ev.Decided(
-            action=decision.action,
-            on=decision.on,
-            node=node,
-            slot=slot.index,
-            stop_reason=None,
-            seen=decision.seen.to_dict(),
-        )
-        return self._record(f"decide-{node}", decided)
-
-    def _record_stop(self, reason: str) -> Command:
-        seen = self.tree.ask().seen.to_dict()
-        stop = ev.Decided(action="stop", on=None, node=None, slot=None, stop_reason=reason, seen=seen)
-        return self._record("decide-stop", stop)
-
-    def _run_phase(self, run: Run) -> Command:
-        spec, paths = run.spec, self.paths
-        assert spec is not None
-        source = spec.resume_from
-        spec = dataclasses.replace(
-            spec,
-            attempt=run.attempt,
-            # The search may have been moved since this was planned.
-            adapter=None if source is None else str(paths.adapter(source.node, source.step)),
-            node_dir=str(paths.node(run.node)),
-            checkpoint_dir=str(paths.checkpoints(run.node)),
-        )
-        generation = self.slots[run.slot].generation
-        return ev.RunPhase(id=f"run-{run.node}-{run.attempt}-{generation}", slot=run.slot, spec=spec)
-
-    def _give_up(self, run: Run) -> Event:
-        left = run.salvaged
-        assert left is not None
-        if run.stop_reason is not None and left.failure_class != "timeout":
-            return ev.PhaseFinished(node=run.node, phase_attempt=run.attempt, result=run.as_ended())
-        return ev.PhaseFailed(node=run.node, phase_attempt=run.attempt, failure=left)
-
-    def _conclusion(self, reason: str) -> Event:
-        best = self.best
-        return ev.SearchFinished(
-            reason=reason,
-            best=None if best is None else best.node,
-            best_score=None if best is None else best.score,
-        )
-
-    def _record_plan(self, run: Run, spec: PhaseSpec, proposal: Proposal | None, note: str) -> Command:
-        planned = ev.PhasePlanned(node=run.node, slot=run.slot, spec=spec, proposal=proposal, note=note)
-        return self._record(f"plan-{run.node}", planned)
-
-    @staticmethod
-    def _record(key: str, event: Event) -> ev.Record:
-        """A conclusion; its key makes a second delivery of it known as one."""
-        return ev.Record(id=f"record-{key}", event=dataclasses.replace(event, source=f"core:{key}"))
-
     # --- what happened --------------------------------------------------------------------------------------
 
     def _on_search_started(self, event: ev.SearchStarted) -> None:
@@ -272,7 +135,7 @@ class CoordinatorCore:
             paths=self.paths,
             runs=self.runs,
         )
-        self.final = FinalStage(self.config, self.planner, self.runs, self._record)
+        self.final = FinalStage(self.config, self.planner, self.runs, record)
 
     def _on_coordinator_started(self, _: ev.CoordinatorStarted) -> None:
         self.interrupted = None
@@ -281,7 +144,7 @@ class CoordinatorCore:
         """Runners are about to be closed: what they train begins again later, at no charge."""
         code = event.exit_code if isinstance(event, ev.SearchAborted) else 0
         self.interrupted = (event.reason, code)
-        self._n_interruptions += 1
+        self.n_interruptions += 1
         for slot in self.slots:
             self._slot_gone(slot)
 
@@ -352,7 +215,7 @@ class CoordinatorCore:
     def _node_ended(self, run: Run, outcome: PhaseResult | PhaseFailure) -> None:
         status = outcome.status if isinstance(outcome, PhaseResult) else "failed"
         self.tree.tell(run.node, status, outcome.best_score, outcome.best_step)
-        self._n_ended += 1
+        self.n_ended += 1
         self.gpu_hours += outcome.gpu_hours
         budget, best = self.config.budget, self.tree.best
         if (
@@ -379,6 +242,7 @@ class CoordinatorCore:
         if run.losses >= 2 or run.stop_reason is not None:
             run.given_up = True
         else:
+            self.gpu_hours += 0.0 if run.node == REFERENCE else run.salvaged.gpu_hours
             run.begin_again()
 
     def _on_verdict(self, event: ev.VerdictPosted) -> None:
@@ -408,7 +272,7 @@ class CoordinatorCore:
         self._settle()
 
     def _on_outcome_written(self, event: ev.OutcomeWritten) -> None:
-        self._written, self.problem = True, event.problem or None
+        self.written, self.problem = True, event.problem or None
 
     def _on_search_finished(self, event: ev.SearchFinished) -> None:
         self.finished = event

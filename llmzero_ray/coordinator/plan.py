@@ -69,7 +69,7 @@ def root_hyperparameters(config: SearchConfig, n_train: int | None) -> dict[str,
         base = defaults()
         if MAX_RESPONSE not in asked:  # our own default must not be what breaks the limit
             blocks[MAX_RESPONSE] = min(int(str(base[MAX_RESPONSE])), config.engine.max_response_length)
-        return complete(base, {**blocks, **asked}, n_gpus=_n_gpus(config), limits=limits(config, n_train))
+        return complete(base, {**blocks, **asked}, n_gpus=config.slots.n_gpus, limits=limits(config, n_train))
     except HyperparameterError as error:
         raise ConfigError(f"root.overrides: {error}") from error
 
@@ -111,7 +111,7 @@ class Planner:
         if len(changes) != len(proposal.changes):
             raise ProposalError("changes: a hyper-parameter is named twice; name each one once.")
         try:
-            full = complete(self._base(run), changes, n_gpus=_n_gpus(self.config), limits=self._limits())
+            full = complete(self._base(run), changes, n_gpus=self.config.slots.n_gpus, limits=self._limits())
             if source is not None:
                 check_transition(self._hyperparameters(source.node), full, resumed=True)
         except HyperparameterError as error:
@@ -225,10 +225,6 @@ def phase_seed(seed: int, node: int) -> int:
     """The seed of a node's phase; the reference has the root's."""
     text = f"{seed}:{max(node, 0)}".encode()
     return int.from_bytes(blake2b(text, digest_size=4).digest(), "big") >> 1
-
-
-def _n_gpus(config: SearchConfig) -> int:
-    return config.slots.nodes * config.slots.gpus_per_node
 
 
 def _field(config: SearchConfig, dotted: str) -> Any:

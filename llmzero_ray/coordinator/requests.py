@@ -18,7 +18,7 @@ from llmzero_ray.agents.base import (
     TaskView,
 )
 from llmzero_ray.coordinator.core import CoordinatorCore
-from llmzero_ray.records import PhaseFailure, PhaseResult, to_json
+from llmzero_ray.records import PhaseFailure, PhaseResult, StopDecision, to_json
 
 LoadCurves: TypeAlias = Callable[[int], Curves]
 """Node -> its metrics so far."""
@@ -116,7 +116,8 @@ def _debug_chain(core: CoordinatorCore, failed: int) -> list[int]:
 
 
 def incumbent_path(command: ev.PushIncumbent, curves: LoadCurves) -> tuple[tuple[int, float], ...]:
-    """(global step, validation score) along the incumbent's path, each phase cut where the next one resumed."""
+    """(global step, validation score) along the incumbent's path, each phase cut where the next one
+    resumed."""
     return tuple(
         (base + step, score)
         for node, cut, base in command.path
@@ -132,10 +133,32 @@ def request_record(request: ProposalRequest | ErrorRequest) -> dict[str, Any]:
     return data
 
 
+def overlay_record(
+    running: NodeView,
+    decision: StopDecision,
+    incumbent: NodeView | None,
+    incumbent_path: tuple[tuple[int, float], ...],
+) -> dict[str, Any]:
+    """A judgement of a running phase and the two curves it compared, in global steps, to be drawn over each
+    other."""
+    curves = running.curves
+    scores = zip(curves.val_steps, curves.val_scores, strict=True)
+    return {
+        "decision": decision,
+        "running": [(running.base_step + step, score) for step, score in scores],
+        "incumbent": None if incumbent is None else incumbent.node,
+        "incumbent_path": incumbent_path,
+    }
+
+
 def _without_series(data: Any) -> Any:
     if isinstance(data, dict):
         kept = {key: _without_series(value) for key, value in data.items()}
-        return {**kept, "steps": len(data["steps"]), "metrics": sorted(data["metrics"])} if _is_curves(data) else kept
+        return (
+            {**kept, "steps": len(data["steps"]), "metrics": sorted(data["metrics"])}
+            if _is_curves(data)
+            else kept
+        )
     return [_without_series(value) for value in data] if isinstance(data, list) else data
 
 

@@ -1,0 +1,2 @@
+"""Thin shells around the library: receive, call it, carry out. `app.py` wires them, `cli.py` is the command
+line."""

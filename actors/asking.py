@@ -1,0 +1,78 @@
+"""Asks agents, and tells the stopper whom running phases have to beat: everything that needs curves of nodes.
+
+Questions are built on the coordinator's loop, curves are read and agents answer in threads. Not here:
+hardware.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from llmzero_ray import events as ev
+from llmzero_ray.agents.base import Curves, ErrorRequest, ProposalRequest
+from llmzero_ray.coordinator import build_request, incumbent_path, node_view, request_record, task_view
+from llmzero_ray.records import Proposal
+from llmzero_ray.series import load_curves
+
+if TYPE_CHECKING:
+    from .coordinator import SearchCoordinator
+
+logger = logging.getLogger("llmzero_ray.actors.asking")
+
+
+class Asking:
+    """One search's way to its agents."""
+
+    def __init__(self, coordinator: SearchCoordinator) -> None:
+        self._it = coordinator
+
+    async def ask(self, command: ev.Propose | ev.Analyze) -> None:
+        """Ask the proposer or the error analyzer, and post what it says."""
+        core, needed = self._it.core, list[int]()
+
+        def note(node: int) -> Curves:
+            needed.append(node)
+            return Curves()
+
+        build_request(core, command, note)  # a first pass finds out whose curves are needed
+        curves = await self._curves(needed)
+        request = build_request(core, command, curves.__getitem__)
+        source = f"agent:{command.node}"
+        try:
+            proposal = await asyncio.to_thread(self._answer, request)
+        except Exception as error:
+            logger.exception("node=%d: the agent gave no answer", command.node)
+            reason = f"{type(error).__name__}: {error}"
+            failed = ev.ProposalFailed(node=command.node, reason=reason, tries=command.tries)
+            return await self._it.post(dataclasses.replace(failed, source=source, sequence=command.tries))
+        record = {"request": request_record(request), "answer": proposal}
+        name = f"{'error_analyzer' if isinstance(request, ErrorRequest) else 'proposer'}-{command.tries}"
+        await asyncio.to_thread(self._it.storage.write_agent_record, command.node, name, record)
+        proposed = ev.Proposed(node=command.node, proposal=proposal, tries=command.tries)
+        return await self._it.post(dataclasses.replace(proposed, source=source, sequence=command.tries))
+
+    async def push_incumbent(self, command: ev.PushIncumbent) -> None:
+        """Give the stopper the best node and its path curve."""
+        curves = await self._curves([command.node, *(node for node, _, _ in command.path)])
+        view = node_view(self._it.core, command.node, curves.__getitem__)
+        self._it.stopper.set_incumbent.remote(view, incumbent_path(command, curves.__getitem__))
+
+    def watch(self, slot: int, node: int, attempt: int) -> None:
+        """Have the stopper watch a phase; nobody watches the reference, which is to be trained to its end."""
+        if node != ev.REFERENCE:
+            view = node_view(self._it.core, node, lambda _: Curves())
+            self._it.stopper.watch.remote(slot, attempt, view, task_view(self._it.core))
+
+    def _answer(self, request: ProposalRequest | ErrorRequest) -> Proposal:
+        agents = self._it.agents
+        if isinstance(request, ErrorRequest):
+            return agents.error_analyzer.analyze(request)
+        return agents.proposer.propose(request)
+
+    async def _curves(self, nodes: Iterable[int]) -> dict[int, Curves]:
+        storage, wanted = self._it.storage, dict.fromkeys(nodes)
+        return await asyncio.to_thread(lambda: {node: load_curves(storage, node) for node in wanted})

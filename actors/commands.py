@@ -1,0 +1,149 @@
+"""Preparing and searching: check everything that can be checked first, then wire, then follow.
+
+Not here: parsing (cli.py), looking at searches and ending them (inspection.py), Ray (app.py, imported when
+needed).
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from rich.console import Console
+
+from llmzero_ray.config import SearchConfig, load_config
+from llmzero_ray.coordinator import root_hyperparameters
+from llmzero_ray.errors import ConfigError, TaskError
+from llmzero_ray.follow import Follower
+from llmzero_ray.plugin import load_factory
+from llmzero_ray.presence import owner
+from llmzero_ray.storage import SearchStorage
+from llmzero_ray.tasks import PreparedTask, check_model_dir
+from llmzero_ray.view import outcome_lines
+
+from .watch import gone, print_all, watch
+
+
+def prepare(arguments: argparse.Namespace) -> int:
+    """Make the task, or see that it is there."""
+    console = Console()
+    task = _prepared(load_config(arguments.config, arguments.set), console)
+    accuracy = "" if task.greedy_val_accuracy is None else f", untrained model {task.greedy_val_accuracy:.3f}"
+    console.print(
+        f"task {task.name} in {task.directory}: {task.n_train} train, {task.n_val} val, {task.n_test} "
+        f"test{accuracy}",
+        highlight=False,
+        soft_wrap=True,
+    )
+    return 0
+
+
+def search(arguments: argparse.Namespace) -> int:
+    """Start, attach or resume, by name; follow to the end."""
+    console, config = Console(), load_config(arguments.config, arguments.set)
+    _refuse_job_directory(config)
+    storage = SearchStorage(config.storage, config.name)
+    storage.check()
+    follower, root = Follower(storage), storage.paths.root
+    follower.poll()
+    someone = owner(root)
+    if someone is not None or follower.has_trained:
+        storage.check_same(config)
+    if follower.finished is not None:
+        print_all(console, outcome_lines(follower))
+        return 0
+    if someone is not None:
+        console.print(f"{config.name}: {someone} is at work on it; following", highlight=False)
+        return watch(follower, console, ended=gone(follower), private_head=False)
+    root_hyperparameters(config, None)
+    _check_backends(config)
+    task = _prepared(config, console)
+    _check_verl_keys(config, task)
+    if follower.has_trained:
+        _check_same_task(follower, task)
+    else:
+        storage.start_over()
+    storage.adopt_config(config)
+    return _run(config, task, Follower(storage), console)
+
+
+def _run(config: SearchConfig, task: PreparedTask, follower: Follower, console: Console) -> int:
+    from . import app
+    from .head import disconnecting
+    from .interrupts import hear_sigterm
+
+    with disconnecting():
+        running = app.start(config, task)
+        hear_sigterm()
+        return watch(
+            follower, console, ended=lambda: app.has_joined(running), private_head=running.private_head
+        )
+
+
+# --- parts --------------------------------------------------------------------------------------------------
+
+
+def _prepared(config: SearchConfig, console: Console) -> PreparedTask:
+    from llmzero_ray.tasks.prepare import prepare as make
+
+    said: list[str] = []
+
+    def progress(doing: str, share: float) -> None:
+        part = doing.split(":")[0]
+        if part not in said:
+            said.append(part)
+            console.print(f"preparing the task: {part} ({share:.0%})", highlight=False)
+
+    task, wanted = config.task, config.model.path is None
+    return make(
+        dir=task.dir,
+        family=task.family,
+        n_train=task.n_train,
+        n_val=task.n_val,
+        n_test=task.n_test,
+        seed=task.seed,
+        make_model=wanted,
+        progress=progress,
+    )
+
+
+def _check_verl_keys(config: SearchConfig, task: PreparedTask) -> None:
+    """See that VeRL's own configuration knows every key, before anything starts."""
+    if config.engine.backend == "verl":
+        from llmzero_ray.engines.verl.factory import check_root
+
+        check_root(config, task, root_hyperparameters(config, task.n_train))
+
+
+def _check_same_task(follower: Follower, task: PreparedTask) -> None:
+    assert follower.core.started is not None
+    known = follower.core.started.task
+    for name in ("name", "n_train", "n_val", "n_test"):
+        if known.get(name) != getattr(task, name):
+            raise TaskError(
+                f"{task.directory}: {name} is {getattr(task, name)!r}, but the search was started with "
+                f"{known.get(name)!r}. "
+                "Restore the task, or choose another `name`."
+            )
+
+
+def _check_backends(config: SearchConfig) -> None:
+    """See that engine, agents and model can be loaded, before anything is started that loads them much
+    later."""
+    if config.engine.backend != "verl":
+        load_factory(config.engine.backend, field="engine.backend")
+    elif config.model.path is not None:
+        check_model_dir(config.model.path)
+    if config.agents.backend != "expert":
+        load_factory(config.agents.backend, field="agents.backend")
+
+
+def _refuse_job_directory(config: SearchConfig) -> None:
+    """A submitted job unpacks its files in a directory of its own, which goes away with the cluster."""
+    for field, path in (("storage", config.storage), ("task.dir", config.task.dir)):
+        if "working_dir_files" in Path(path).parts:
+            raise ConfigError(
+                f"{field} is {path}, inside the job's temporary copy of the files; give an absolute path "
+                "that every "
+                f"machine sees, for example --set {field}=/shared/{Path(path).name}"
+            )

@@ -1,0 +1,77 @@
+"""Ends a search that nobody works on any more, from its journal alone, without Ray.
+
+What was training when its processes died becomes what it left behind; the outcome is written. Not here:
+killing what may still run (app.py).
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+
+from llmzero_ray import events as ev
+from llmzero_ray.coordinator import replay
+from llmzero_ray.coordinator.state import Run
+from llmzero_ray.journal import Journal
+from llmzero_ray.presence import SearchLock, last_heartbeat
+from llmzero_ray.records import Event
+from llmzero_ray.series import salvage
+from llmzero_ray.storage import SearchStorage
+
+from .hands import phase_ended
+
+
+def conclude(storage: SearchStorage, reason: str) -> None:
+    """Make a person's stop the end of an interrupted search.
+
+    Raises:
+        StorageError: somebody is at work on it, or the directory cannot be written.
+        JournalError: the journal is damaged.
+    """
+    root = storage.paths.root
+    lock, before = SearchLock(root), last_heartbeat(root)
+    lock.acquire(private_head=True)
+    try:
+        journal = Journal(storage.paths.journal)
+        core = replay(journal.history, root)
+
+        def post(event: Event) -> None:
+            pending = [event]
+            while pending:
+                written = journal.append(pending.pop(0))
+                fresh = core.handle(written) if written is not None else []
+                pending += [command.event for command in fresh if isinstance(command, ev.Record)]
+
+        here, pid = socket.gethostname(), os.getpid()
+        post(ev.CoordinatorStarted(epoch=journal.epoch, host=here, pid=pid, previous_alive=before))
+        post(ev.UserStop(reason=reason))
+        for run in [run for run in core.runs.values() if run.active and run.started]:
+            post(_end_of(storage, run, core.config.slots.n_gpus))
+        if any(isinstance(command, ev.WriteOutcome) for command in core.outstanding()):
+            post(ev.OutcomeWritten(problem=_write(storage)))
+    finally:
+        lock.release()
+
+
+def _end_of(storage: SearchStorage, run: Run, n_gpus: int) -> Event:
+    """What became of a phase whose runner is gone: its outcome, if it got that far, or what it left
+    behind."""
+    outcome = storage.result(run.node, run.attempt)
+    if outcome is not None:
+        return phase_ended(run.node, run.attempt, outcome)
+    return ev.RunnerLost(
+        slot=run.slot,
+        node=run.node,
+        phase_attempt=run.attempt,
+        reason="nobody was at work any more",
+        salvaged=salvage(storage, run.node, "the search was stopped", n_gpus=n_gpus),
+    )
+
+
+def _write(storage: SearchStorage) -> str:
+    from llmzero_ray.report import write_outcome
+
+    try:
+        return write_outcome(storage).problem
+    except Exception as error:  # noqa: BLE001 - the search ends with or without its report
+        return f"{type(error).__name__}: {error}"

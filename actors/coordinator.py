@@ -1,0 +1,150 @@
+"""The coordinator of one search: takes over, keeps the clock, ends. The rules are in llmzero_ray.coordinator.
+
+Detached and named; when its process dies Ray starts it again, it reads the journal and goes on with the
+runners that are still there. Not here: events (desk.py), carrying out (hands.py), hardware (slots.py,
+losses.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+
+from llmzero_ray import events as ev
+from llmzero_ray.agents.backend import make_agents
+from llmzero_ray.config import parse_config
+from llmzero_ray.errors import LlmzeroError
+from llmzero_ray.logs import log_to
+from llmzero_ray.presence import SearchLock, last_heartbeat
+from llmzero_ray.records import Command, Event
+from llmzero_ray.storage import SearchStorage
+from llmzero_ray.tasks import load_task
+
+from .clock import keep_clock
+from .desk import Desk
+from .hands import Hands
+from .losses import Losses
+from .options import stopper_name
+from .slots import Slots, kill
+from .stopper import start_stopper
+
+logger = logging.getLogger("llmzero_ray.actors.coordinator")
+_LINGER_S = 2.0
+"""How long an ended coordinator stays for whoever waits for its last word."""
+
+
+class SearchCoordinator:
+    """Wrapped as an actor by app.py; `storage` is the directory that holds the search's own."""
+
+    def __init__(self, storage: str, started: ev.SearchStarted, private_head: bool) -> None:
+        import ray
+
+        self.storage = SearchStorage(storage, str(started.config["name"]))
+        self.over = asyncio.Event()
+        self.desk: Desk | None = None
+        self._open = asyncio.Event()
+        self._started, self._private = started, private_head
+        self._failure: LlmzeroError | None = None
+        self.ending, self._begun = False, False
+        self._me = ray.get_runtime_context().current_actor
+        self._me.begin.remote()  # here and not from outside: after a restart nobody else would call
+
+    async def join(self) -> None:
+        """Return when the search has ended or was interrupted; the journal says how.
+
+        Raises:
+            LlmzeroError: the journal could not be read or written.
+        """
+        await self.over.wait()
+        if failure := self._failure or (self.desk.failure if self.desk else None):
+            raise failure
+
+    async def post(self, event: Event) -> None:
+        """Take an event from another actor; returns when it is durable."""
+        await self._open.wait()
+        assert self.desk is not None
+        await self.desk.post(event)
+
+    async def begin(self) -> None:
+        """Read the journal, find or start runners, go on with whatever is to be done."""
+        if self._begun:  # Ray repeats the call of a process that was killed
+            return
+        self._begun = True
+        try:
+            await self._take_over()
+        except Exception as error:
+            logger.exception("the coordinator could not begin")
+            ours = error if isinstance(error, LlmzeroError) else LlmzeroError(f"cannot begin: {error!r}")
+            await self._cannot_begin(ours)
+
+    async def _take_over(self) -> None:
+        root = self.storage.paths.root
+        before = last_heartbeat(root)
+        self._lock = SearchLock(root)
+        await asyncio.to_thread(self._lock.acquire, private_head=self._private)
+        log_to(self.storage.paths.logs / "coordinator.log")
+        self.desk = desk = await asyncio.to_thread(Desk, root)
+        self.core, config = desk.core, parse_config(self._started.config)
+        self.slots = Slots(config, str(root.parent), private_head=self._private)
+        if self._has_nothing_to_do():
+            return await self._end(at_once=True)
+        if not desk.events:
+            await desk.post(self._started)
+        here, pid = socket.gethostname(), os.getpid()
+        await desk.post(ev.CoordinatorStarted(epoch=desk.epoch, host=here, pid=pid, previous_alive=before))
+        self._open.set()
+        self.losses, self._hands = Losses(self), Hands(self)
+        self.task = await asyncio.to_thread(load_task, config.task.dir)
+        self.agents = make_agents(config, self.task.n_val)
+        desk.spawn(keep_clock(self, desk))
+        await self.slots.reserve()
+        self.stopper = start_stopper(config, str(root.parent), self.task.n_val)
+        await asyncio.gather(*(self.losses.attach(slot) for slot in range(config.slots.count)))
+        desk.open(self._carry_out)
+        return None
+
+    def _has_nothing_to_do(self) -> bool:
+        """The search has ended, or Ray brought a process back that was leaving an interrupted one."""
+        import ray
+
+        came_back = ray.get_runtime_context().was_current_actor_reconstructed
+        return self.core.finished is not None or (came_back and self.core.interrupted is not None)
+
+    async def _cannot_begin(self, error: LlmzeroError) -> None:
+        if self.desk is not None and self.desk.core.started is not None:
+            await self.desk.abort(error)
+        else:
+            self._failure = error
+        await self._end(at_once=True)
+
+    async def _carry_out(self, command: Command) -> None:
+        if isinstance(command, ev.End):
+            await self._end(at_once=command.exit_code != 0 or self.core.interrupted is not None)
+        else:
+            await self._hands.do(command)
+
+    async def rewatch(self) -> None:
+        """Tell a stopper that lost its memory what runs and whom it has to beat."""
+        for command in self.core.outstanding():
+            if isinstance(command, ev.PushIncumbent):
+                await self._hands.do(command)
+        for run in self.core.runs.values():
+            if run.active and run.started:
+                self._hands.watch(run.slot, run.node, run.attempt)
+
+    async def _end(self, *, at_once: bool) -> None:
+        """Close runners, give hardware back, tell whoever waits, leave."""
+        import ray
+
+        if self.ending:
+            return
+        self.ending = True
+        if hasattr(self, "slots"):
+            await self.slots.close_all(at_once=at_once)
+        await kill(stopper_name(self.storage.name))
+        self._lock.release()
+        self.over.set()
+        await asyncio.sleep(_LINGER_S)
+        ray.kill(self._me)

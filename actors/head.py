@@ -1,0 +1,113 @@
+"""Which Ray a search runs on: the cluster that is there, or a private head for this command alone.
+
+Not here: what is put on it (app.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import llmzero_ray
+from llmzero_ray.capacity import private_head_resources
+from llmzero_ray.config import SearchConfig
+from llmzero_ray.engines.verl.factory import resolve_platform
+from llmzero_ray.errors import CapacityError
+
+from .options import NAMESPACE
+
+_ANSWER_S = 3.0
+_QUIET = {"namespace": NAMESPACE, "log_to_driver": False, "logging_level": "ERROR"}
+
+
+def connect(config: SearchConfig) -> bool:
+    """Join the cluster of RAY_ADDRESS or of `ray start`; without one start a private head. True: private.
+
+    Heads that other programs started for themselves are never joined: they end with those programs.
+
+    Raises:
+        CapacityError: the cluster that RAY_ADDRESS names does not answer.
+    """
+    import ray
+
+    if join_if_there():
+        return False
+    _prepare_private_head()
+    has_gpus = resolve_platform(config.engine.platform) == "gpu"
+    resources = private_head_resources(config, has_gpus=has_gpus)
+    ray.init(address="local", include_dashboard=False, **resources, **_QUIET)
+    return True
+
+
+def join_if_there() -> bool:
+    """Join a cluster that outlives this process, if there is one; whether there was.
+
+    Raises:
+        CapacityError: RAY_ADDRESS names one and it does not answer.
+    """
+    import ray
+
+    if _shared_address() is None:
+        return False
+    ray.init(**_QUIET)
+    return True
+
+
+@contextlib.contextmanager
+def disconnecting() -> Iterator[None]:
+    """Leave the cluster at the end, whatever happens; a private head ends with that."""
+    import ray
+
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def _prepare_private_head() -> None:
+    """Environment that the head and all its workers inherit."""
+    # Ray turns authentication on for a head of its own and says so to its children. Given a token it does not
+    # write one
+    # into the user's home, which may not be writable.
+    if os.environ.get("RAY_AUTH_MODE", "token") == "token" and "RAY_AUTH_TOKEN_PATH" not in os.environ:
+        os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    root = str(Path(llmzero_ray.__file__).parent.parent)
+    others = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path and path != root]
+    os.environ["PYTHONPATH"] = os.pathsep.join([root, *others])
+
+
+def _shared_address() -> str | None:
+    """Where a cluster is that outlives this process; None: nowhere.
+
+    Raises:
+        CapacityError: RAY_ADDRESS names one and it does not answer.
+    """
+    from ray._private.utils import read_ray_address
+
+    named = os.environ.get("RAY_ADDRESS", "")
+    address = named or read_ray_address() or "local"
+    if address == "local":
+        return None
+    if _answers(address):
+        return address
+    if named:
+        raise CapacityError(
+            f"RAY_ADDRESS is {named!r} and no cluster answers there. Start it, correct RAY_ADDRESS, or unset "
+            "it to search "
+            "on this machine alone."
+        )
+    return None  # the file of a cluster that is gone
+
+
+def _answers(address: str) -> bool:
+    host, _, port = address.rpartition(":")
+    try:
+        with socket.create_connection((host, int(port)), timeout=_ANSWER_S):
+            return True
+    except (OSError, ValueError):
+        return False

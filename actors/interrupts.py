@@ -1,0 +1,91 @@
+"""What Ctrl-C and a request to terminate mean for a search that is being followed.
+
+On a shared cluster the search goes on without its command; a private head ends with it, so a person is asked
+and nobody means pause. Not here: following (watch.py).
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from types import FrameType
+from typing import NoReturn
+
+from rich.console import Console
+
+from llmzero_ray.follow import Follower
+from llmzero_ray.presence import request
+
+_DETACH_S = 5.0
+_PATIENCE = 3
+"""Interrupts after which the command leaves at once; as after a crash, the same command goes on with the
+search."""
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM: nobody is there to be asked."""
+
+
+def hear_sigterm() -> None:
+    """Turn SIGTERM into `Terminated`; to be called after Ray, which sets a handler of its own."""
+
+    def terminate(_: int, __: FrameType | None) -> NoReturn:
+        raise Terminated
+
+    signal.signal(signal.SIGTERM, terminate)
+
+
+class Interrupts:
+    """Answers to the interrupts of one command, one after the other."""
+
+    def __init__(self, follower: Follower, console: Console, *, private_head: bool) -> None:
+        self._root, self._name = follower.storage.paths.root, follower.storage.name
+        self._console, self._private = console, private_head
+        self._heard = 0
+
+    def answer(self, interrupt: KeyboardInterrupt) -> bool:
+        """Do what is to be done; True when the search is to be followed further."""
+        self._heard += 1
+        if self._heard >= _PATIENCE:
+            return False
+        try:
+            if self._private:
+                return self._before_the_head_goes(ask=not isinstance(interrupt, Terminated))
+            return self._detach(wait=not isinstance(interrupt, Terminated))
+        except KeyboardInterrupt:
+            request(self._root, "pause" if self._private else "stop", "Ctrl-C twice")
+            return True
+
+    def _detach(self, *, wait: bool) -> bool:
+        if wait:
+            self._say(f"detached: {self._name} goes on. Ctrl-C again within {_DETACH_S:.0f} s stops it.")
+            time.sleep(_DETACH_S)
+        self._say(f"llmzero status {self._root} follows it, llmzero stop {self._root} ends it")
+        return False
+
+    def _before_the_head_goes(self, *, ask: bool) -> bool:
+        answer = "p"
+        if ask and sys.stdin.isatty():
+            self._say("This search ends with its command.")
+            answer = _asked("[c]ontinue, [p]ause (the same command goes on with it), [s]top for good? ")
+        if answer == "s":
+            request(self._root, "stop", "Ctrl-C")
+            self._say("stopping at the next step ...")
+        elif answer == "p":
+            request(self._root, "pause", "Ctrl-C" if ask else "SIGTERM")
+            self._say("pausing ...")
+        else:
+            self._heard = 0
+        return True
+
+    def _say(self, text: str) -> None:
+        self._console.print(text, highlight=False, soft_wrap=True)
+
+
+def _asked(question: str) -> str:
+    """First letter of the answer; continue for an empty one, pause when nobody can answer any more."""
+    try:
+        return (input(question).strip().lower() or "c")[:1]
+    except EOFError:
+        return "p"

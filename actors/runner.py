@@ -1,0 +1,150 @@
+"""The runner of one slot: drives an engine, phase after phase, and streams what it reports.
+
+`run`, `evaluate` and `close` go one at a time on the main thread; `poll`, `stop` and `health` meanwhile.
+Every call is safe to repeat. Not here: when to stop (stopper.py), lost runners (losses.py).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from typing import Any
+
+from llmzero_ray.config import parse_config
+from llmzero_ray.engines.base import Engine, Slot
+from llmzero_ray.engines.border import failure_of
+from llmzero_ray.errors import EngineError, StorageError
+from llmzero_ray.logs import logging_to
+from llmzero_ray.records import ItemOutcome, MetricPoint, PhaseFailure, PhaseResult, PhaseSpec
+from llmzero_ray.series import MetricWriter, compact
+from llmzero_ray.storage import SearchStorage
+
+logger = logging.getLogger(__name__)
+Key = tuple[int, int]  # (node, attempt)
+
+
+class PhaseRunner:
+    """One per slot, wrapped as an actor by slots.py; lives as long as its slot."""
+
+    def __init__(self, config: dict[str, Any], storage: str, slot: Slot) -> None:
+        self._config, self._slot = parse_config(config, source="search.yaml"), slot
+        self._storage = SearchStorage(storage, self._config.name)
+        self._engine: Engine | None = None
+        self._changed = threading.Condition()
+        self._current: Key | None = None
+        self._ended: dict[Key, PhaseResult | PhaseFailure] = {}
+        self._begun: dict[Key, list[MetricPoint]] = {}
+        self._stops: dict[Key, str] = {}
+
+    def __repr__(self) -> str:
+        return f"PhaseRunner(search={self._slot.search}, slot={self._slot.index})"
+
+    def run(self, spec: PhaseSpec) -> PhaseResult | PhaseFailure:
+        """Train a phase to its end; one that has ended already is not trained again.
+
+        Raises:
+            EngineError: the engine cannot start or was lost; nobody's phase has failed.
+            StorageError: metrics can no longer be written.
+        """
+        key = (spec.node, spec.attempt)
+        known = self._ended.get(key) or self._storage.result(*key)
+        if known is not None:
+            return known
+        with self._changed:
+            self._current, self._begun = key, {key: []}
+        try:
+            with MetricWriter(self._storage, *key) as writer, logging_to(self._storage.paths.log(spec.node)):
+                outcome = self._train(spec, writer)
+            compact(self._storage, spec.node)
+            self._storage.write_result(*key, outcome)
+            self._ended = {key: outcome}
+        finally:
+            with self._changed:
+                self._current = None
+                self._changed.notify_all()
+        return outcome
+
+    def _train(self, spec: PhaseSpec, writer: MetricWriter) -> PhaseResult | PhaseFailure:
+        """The border: whatever the engine raises about the phase becomes a failed phase."""
+        points = self._begun[spec.node, spec.attempt]
+
+        def publish(point: MetricPoint) -> None:
+            stripped = writer.write(point)
+            with self._changed:
+                points.append(stripped)
+                self._changed.notify_all()
+            if reason := self._stops.get((spec.node, spec.attempt)):
+                engine.stop(reason)  # asked before the phase had begun, and not heard then
+
+        engine = self._made_engine()
+        try:
+            return engine.run(spec, publish)
+        except (EngineError, StorageError):
+            raise
+        except Exception as error:
+            logger.exception("node=%d phase failed", spec.node)
+            done = points[-1].step if points else 0
+            saved = self._storage.checkpoints(spec.node)
+            return failure_of(spec.node, error, steps_done=done, checkpoints=saved)
+
+    def evaluate(self, adapter: str | None, parquet: str, max_tokens: int) -> tuple[ItemOutcome, ...]:
+        """Greedy outcomes of every row; `adapter` None scores the base model.
+
+        Raises:
+            EngineError: the rows could not be scored.
+        """
+        return self._made_engine().evaluate(adapter, parquet, max_tokens)
+
+    def close(self) -> None:
+        """End the engine with all its processes; the next phase starts cold."""
+        engine, self._engine = self._engine, None
+        if engine is not None:
+            engine.close()
+
+    def poll(
+        self, node: int, attempt: int, cursor: int, wait_s: float = 10.0
+    ) -> tuple[int, tuple[MetricPoint, ...], bool]:
+        """Points from number `cursor` on, the next cursor, and whether that was all; waits a while for news.
+
+        The reader owns the cursor, so a restarted reader begins at 0 and misses nothing.
+        """
+        key = (node, attempt)
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self._is_over(key) or len(self._begun.get(key, ())) > cursor, wait_s
+            )
+            new = tuple(self._begun.get(key, [])[cursor:])
+            return cursor + len(new), new, self._is_over(key)
+
+    def stop(self, node: int, attempt: int, reason: str) -> None:
+        """End that phase at its next step boundary; the first reason counts, and a phase not begun yet hears
+        it too."""
+        key = (node, attempt)
+        self._stops.setdefault(key, reason)
+        engine = self._engine
+        if engine is not None and self._current == key:
+            engine.stop(self._stops[key])
+
+    def health(self) -> dict[str, Any]:
+        """Process id, and what is being trained."""
+        current = self._current
+        points = self._begun.get(current, []) if current else []
+        return {"pid": os.getpid(), "current": current, "step": points[-1].step if points else None}
+
+    def _is_over(self, key: Key) -> bool:
+        """Whether nothing more will come of that phase here; also true when a later one has begun."""
+        if key in self._begun:
+            return key != self._current
+        return self._current is not None
+
+    def _made_engine(self) -> Engine:
+        if self._engine is None:
+            from llmzero_ray.engines.registry import make_engine
+            from llmzero_ray.tasks import load_task
+
+            log_dir = self._storage.paths.logs / f"slot-{self._slot.index}"
+            log_dir.mkdir(parents=True, exist_ok=True)
+            task = load_task(self._config.task.dir)
+            self._engine = make_engine(self._config, task, self._slot, str(log_dir))
+        return self._engine

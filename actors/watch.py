@@ -1,0 +1,128 @@
+"""What a person sees of a search at work.
+
+A terminal gets a tree that is redrawn, anything else one line per event. Not here: starting (app.py), words
+(view.py).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from rich.console import Console
+from rich.live import Live
+
+from llmzero_ray.errors import LlmzeroError
+from llmzero_ray.event_text import event_line
+from llmzero_ray.follow import Follower
+from llmzero_ray.presence import owner
+from llmzero_ray.view import live_view, outcome_lines, progress_lines
+
+from .interrupts import Interrupts
+
+LOOK_S = 0.5
+_QUIET_S = 60.0
+"""Without a terminal: how long nothing may be said while something trains."""
+_INTERRUPTED = 130
+
+
+def watch(follower: Follower, console: Console, *, ended: Callable[[], bool], private_head: bool) -> int:
+    """Follow a search to its end; the exit code. `ended` says when nothing more will come, or raises why.
+
+    Raises:
+        LlmzeroError: the search was aborted, or its coordinator could not go on.
+    """
+    display = Display(follower, console)
+    interrupts = Interrupts(follower, console, private_head=private_head)
+    while True:
+        try:
+            with display:
+                while not ended():
+                    display.show()
+                    time.sleep(LOOK_S)
+                display.show()
+            return _farewell(follower, console)
+        except KeyboardInterrupt as interrupt:
+            if not interrupts.answer(interrupt):
+                return _INTERRUPTED
+
+
+def _farewell(follower: Follower, console: Console) -> int:
+    core = follower.core
+    if core.finished is not None:
+        print_all(console, outcome_lines(follower))
+        return 0 if core.finished.best is not None else 1
+    if core.interrupted is None:
+        raise LlmzeroError(
+            f"the coordinator of {follower.storage.name!r} has gone without a word; see "
+            f"{follower.storage.paths.logs / 'coordinator.log'}. The same command resumes the search."
+        )
+    reason, exit_code = core.interrupted
+    if exit_code == 0:
+        console.print(f"paused ({reason}); the same command goes on with it", highlight=False)
+        return _INTERRUPTED
+    error = LlmzeroError(
+        f"{reason}\nNothing is lost: the same command resumes the search once this is mended."
+    )
+    error.exit_code = exit_code
+    raise error
+
+
+class Display:
+    """Where a search is shown: a tree that is redrawn on a terminal, one line per event anywhere else."""
+
+    def __init__(self, follower: Follower, console: Console) -> None:
+        self._follower, self._console = follower, console
+        self._told, self._quiet_since = 0, time.monotonic()
+        self._live: Live | None = None
+
+    def __enter__(self) -> Display:
+        if self._console.is_terminal:
+            self._live = Live(console=self._console, auto_refresh=False)
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def show(self) -> None:
+        """Read what is new, and show it."""
+        self._follower.poll()
+        if self._live is not None:
+            self._live.update(live_view(self._follower, now=time.time()), refresh=True)
+            return
+        now = time.monotonic()
+        for event in self._follower.events[self._told :]:
+            line = event_line(self._follower.core, event)
+            if line is not None:
+                self._print(event.time, line)
+                self._quiet_since = now
+        if now - self._quiet_since > _QUIET_S:
+            self._quiet_since = now
+            for line in progress_lines(self._follower):
+                self._print(time.time(), line)
+        self._told = len(self._follower.events)
+
+    def _print(self, at: float, line: str) -> None:
+        clock = time.strftime("%H:%M:%S", time.localtime(at))
+        self._console.print(f"{clock} {line}", highlight=False, markup=False, soft_wrap=True)
+
+
+def gone(follower: Follower) -> Callable[[], bool]:
+    """Whether a search that another process coordinates has ended, or nobody is at work on it any more."""
+    root = follower.storage.paths.root
+
+    def ended() -> bool:
+        alive = owner(root) is not None
+        follower.poll()
+        return follower.finished is not None or not alive
+
+    return ended
+
+
+def print_all(console: Console, lines: list[str]) -> None:
+    """Lines as they are, however wide the terminal is."""
+    for line in lines:
+        console.print(line, highlight=False, markup=False, soft_wrap=True)

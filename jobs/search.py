@@ -1,0 +1,8 @@
+"""Start, attach to or resume a search: python -m jobs.search CONFIG [--set KEY=VALUE ...]"""
+
+import sys
+
+from actors.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main(["search", *sys.argv[1:]]))

@@ -1,0 +1,8 @@
+"""End a search in good order: python -m jobs.stop SEARCH"""
+
+import sys
+
+from actors.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main(["stop", *sys.argv[1:]]))

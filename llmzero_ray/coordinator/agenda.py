@@ -1,0 +1,175 @@
+"""What is to be done in a search, from its state alone.
+
+Nothing here changes the state: the same state always gives the same commands with the same ids. Not here:
+what events change (core.py), plans (plan.py), the measurements after the search (final.py).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from llmzero_ray import events as ev
+from llmzero_ray.coordinator.plan import MAX_REFUSALS
+from llmzero_ray.coordinator.state import Run
+from llmzero_ray.errors import ProposalError
+from llmzero_ray.records import Command, Event, PhaseSpec, Proposal
+
+if TYPE_CHECKING:
+    from llmzero_ray.coordinator.core import CoordinatorCore
+
+
+def agenda(core: CoordinatorCore) -> list[Command]:
+    """Everything that is to be done as things stand, things under way included."""
+    if core.started is None:
+        return []
+    if core.interrupted is not None:
+        reason, exit_code = core.interrupted
+        return [ev.End(id=f"end-{core.n_interruptions}", reason=reason, exit_code=exit_code)]
+    if core.finished is not None:
+        return [ev.End(id="end", reason=core.finished.reason)]
+    if core.end_reason is None:
+        return list(_while_searching(core))
+    if not core.final.done:
+        return core.final.commands(core.slots, lambda run: run_phase(core, run))
+    if not core.written:
+        return [ev.WriteOutcome(id="write-outcome")]
+    return [record("finished", _conclusion(core, core.end_reason))]
+
+
+def _while_searching(core: CoordinatorCore) -> Iterator[Command]:
+    for run in core.runs.values():
+        if run.active:
+            yield from _for_run(core, run)
+    best = core.tree.best
+    if best is not None:
+        cuts = core.tree.recipe(best.id)
+        path = tuple((cut.node, cut.step, core.runs[cut.node].base_step) for cut in cuts)
+        yield ev.PushIncumbent(id=f"incumbent-{core.n_ended}", node=best.id, path=path)
+    decided = _next_decision(core)
+    if decided is not None:
+        yield decided
+
+
+def _for_run(core: CoordinatorCore, run: Run) -> Iterator[Command]:
+    slot = core.slots[run.slot]
+    if run.stage == "proposing":
+        yield _towards_plan(core, run)
+    elif run.given_up:
+        yield record(f"lost-{run.node}-{run.attempt}", _give_up(run))
+    elif slot.ready:
+        yield run_phase(core, run)
+        if run.stop_reason is not None:
+            yield ev.StopPhase(
+                id=f"stop-{run.node}-{run.attempt}",
+                node=run.node,
+                slot=run.slot,
+                phase_attempt=run.attempt,
+                reason=run.stop_reason,
+            )
+
+
+def _towards_plan(core: CoordinatorCore, run: Run) -> Command:
+    """The next step from "a run of this kind" to a spec."""
+    if run.kind == "root":
+        return _record_plan(run, core.planner.root_phase(), None, "")
+    if run.no_answer is not None or run.tries >= MAX_REFUSALS:
+        why = run.no_answer or f"{run.tries} proposals were refused, the last one: {run.rejected}"
+        note = f"{why}. The parent's own configuration is continued."
+        return _record_plan(run, core.planner.fallback(run, core.offered(run.node)), None, note)
+    if run.answer is not None:
+        return _judge(core, run, run.answer)
+    assert run.on is not None
+    ask_id, rejected = f"propose-{run.node}-{run.tries}", run.rejected
+    if run.kind == "debug":
+        return ev.Analyze(id=ask_id, node=run.node, on=run.on, rejected=rejected, tries=run.tries)
+    scratch = run.kind == "scratch"
+    return ev.Propose(
+        id=ask_id, node=run.node, on=run.on, from_scratch=scratch, rejected=rejected, tries=run.tries
+    )
+
+
+def _judge(core: CoordinatorCore, run: Run, proposal: Proposal) -> Command:
+    try:
+        planned = core.planner.proposed_phase(run, proposal, core.offered(run.node))
+    except ProposalError as error:
+        tries = run.tries + 1
+        refused = ev.ProposalRefused(node=run.node, message=str(error), tries=tries)
+        return record(f"refuse-{run.node}-{tries}", refused)
+    return _record_plan(run, planned.spec, proposal, planned.note)
+
+
+def _next_decision(core: CoordinatorCore) -> Command | None:
+    """One decision for the first slot that waits for one; the end when nothing trains any more."""
+    training = any(run.active for run in core.runs.values())
+    if core.ending is not None:
+        return None if training else _record_stop(core, core.ending)
+    slot = next((slot for slot in core.slots if slot.ready and slot.idle), None)
+    if slot is None:
+        return None
+    decision = core.tree.ask()
+    if decision.action == "wait":
+        return None
+    if decision.action == "stop":
+        return None if training else _record_stop(core, str(decision.stop_reason))
+    node = len(core.tree.nodes)
+    decided = ev.Decided(
+        action=decision.action,
+        on=decision.on,
+        node=node,
+        slot=slot.index,
+        stop_reason=None,
+        seen=decision.seen.to_dict(),
+    )
+    return record(f"decide-{node}", decided)
+
+
+def _record_stop(core: CoordinatorCore, reason: str) -> Command:
+    seen = core.tree.ask().seen.to_dict()
+    stop = ev.Decided(action="stop", on=None, node=None, slot=None, stop_reason=reason, seen=seen)
+    return record("decide-stop", stop)
+
+
+def run_phase(core: CoordinatorCore, run: Run) -> Command:
+    """Train a planned run in its slot, with the paths of where the search is now."""
+    spec, paths = run.spec, core.paths
+    assert spec is not None
+    source = spec.resume_from
+    spec = dataclasses.replace(
+        spec,
+        attempt=run.attempt,
+        # The search may have been moved since this was planned.
+        adapter=None if source is None else str(paths.adapter(source.node, source.step)),
+        node_dir=str(paths.node(run.node)),
+        checkpoint_dir=str(paths.checkpoints(run.node)),
+    )
+    generation = core.slots[run.slot].generation
+    return ev.RunPhase(id=f"run-{run.node}-{run.attempt}-{generation}", slot=run.slot, spec=spec)
+
+
+def _give_up(run: Run) -> Event:
+    left = run.salvaged
+    assert left is not None
+    if run.stop_reason is not None and left.failure_class != "timeout":
+        return ev.PhaseFinished(node=run.node, phase_attempt=run.attempt, result=run.as_ended())
+    return ev.PhaseFailed(node=run.node, phase_attempt=run.attempt, failure=left)
+
+
+def _conclusion(core: CoordinatorCore, reason: str) -> Event:
+    best = core.best
+    return ev.SearchFinished(
+        reason=reason,
+        best=None if best is None else best.node,
+        best_score=None if best is None else best.score,
+    )
+
+
+def _record_plan(run: Run, spec: PhaseSpec, proposal: Proposal | None, note: str) -> Command:
+    planned = ev.PhasePlanned(node=run.node, slot=run.slot, spec=spec, proposal=proposal, note=note)
+    return record(f"plan-{run.node}", planned)
+
+
+def record(key: str, event: Event) -> ev.Record:
+    """A conclusion; its key makes a second delivery of it known as one."""
+    return ev.Record(id=f"record-{key}", event=dataclasses.replace(event, source=f"core:{key}"))

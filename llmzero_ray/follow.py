@@ -1,0 +1,75 @@
+"""A search as seen from outside: its journal replayed as it grows, and the newest metrics of what trains.
+
+Reads files only, so it works beside a running search, after it, and on a copy. Not here: how it is shown
+(view.py).
+"""
+
+from __future__ import annotations
+
+from llmzero_ray.coordinator import CoordinatorCore
+from llmzero_ray.errors import ConfigError
+from llmzero_ray.events import PhaseStarted, SearchFinished
+from llmzero_ray.journal import JournalReader, active_seconds
+from llmzero_ray.records import Event, MetricPoint
+from llmzero_ray.series import last_points
+from llmzero_ray.storage import SearchStorage
+
+
+class Follower:
+    """One search, followed; `core` is its state as of the last `poll`."""
+
+    def __init__(self, storage: SearchStorage) -> None:
+        self.storage = storage
+        self.core = CoordinatorCore(storage.paths)
+        self.events: tuple[Event, ...] = ()
+        self._reader = JournalReader(storage.paths.journal)
+
+    @classmethod
+    def of(cls, storage: SearchStorage) -> Follower:
+        """The follower of a search that exists, up to date.
+
+        Raises:
+            ConfigError: there is none.
+            JournalError: its journal is damaged.
+        """
+        follower = cls(storage)
+        if not follower.poll():
+            raise ConfigError(
+                f"{storage.paths.root}: there is no search here. Start one with `llmzero search`."
+            )
+        return follower
+
+    @property
+    def torn(self) -> str | None:
+        """Name of a torn last file of the journal, if there is one."""
+        return self._reader.torn
+
+    @property
+    def finished(self) -> SearchFinished | None:
+        """The last event of a search that has ended."""
+        return self.core.finished
+
+    @property
+    def has_trained(self) -> bool:
+        """Whether any phase was ever handed to a runner: only then is there something to lose."""
+        return any(isinstance(event, PhaseStarted) for event in self.events)
+
+    def poll(self) -> tuple[Event, ...]:
+        """Events that are new since the last call, already taken into `core`.
+
+        Raises:
+            JournalError: the journal is damaged.
+        """
+        new = self._reader.poll()
+        for event in new:
+            self.core.handle(event)
+        self.events += new
+        return new
+
+    def worked_s(self, now: float | None = None) -> float:
+        """Seconds in which the search was at work, up to `now` while it runs."""
+        return active_seconds(self.events, now)
+
+    def newest(self, node: int) -> tuple[MetricPoint | None, float | None]:
+        """A training node's newest point, and its best validation score so far."""
+        return last_points(self.storage, node, self.core.runs[node].attempt)

@@ -1,0 +1,161 @@
+"""A local Ray for the actors, a small prepared task, and searches with the scripted engine on both."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import ray
+
+from actors import app
+from actors.options import NAMESPACE
+from llmzero_ray.config import SearchConfig, parse_config
+from llmzero_ray.follow import Follower
+from llmzero_ray.storage import SearchStorage
+from llmzero_ray.tasks import PreparedTask, load_task
+from llmzero_ray.tasks.prepare import prepare
+
+PATIENCE_S = 90.0
+
+
+@pytest.fixture(scope="session")
+def task_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("task") / "echo"
+    prepare(dir=directory, family="echo", n_train=64, n_val=32, n_test=64, seed=1, make_model=False)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def head() -> Iterator[None]:
+    """One private head for the tests of a module that drive actors directly."""
+    ray.init(
+        address="local",
+        num_cpus=16,
+        num_gpus=4,
+        include_dashboard=False,
+        namespace=NAMESPACE,
+        log_to_driver=False,
+        logging_level="ERROR",
+    )
+    yield
+    ray.shutdown()
+
+
+class Search:
+    """One search with the scripted engine, as the command line runs it, on the head of the tests."""
+
+    def __init__(self, config: SearchConfig, task: PreparedTask) -> None:
+        self.config, self.task = config, task
+        self.storage = SearchStorage(config.storage, config.name)
+        self.follower = Follower(self.storage)
+        self.running: app.Running | None = None
+
+    @property
+    def root(self) -> Path:
+        return self.storage.paths.root
+
+    @property
+    def core(self) -> Any:
+        """State as of now."""
+        self.follower.poll()
+        return self.follower.core
+
+    def start(self) -> Search:
+        self.storage.check()
+        self.storage.adopt_config(self.config)
+        self.running = app.start_on(self.config, self.task, private_head=False)
+        return self
+
+    def wait(self) -> Any:
+        """Until it has ended or was interrupted; the state then."""
+        assert self.running is not None
+        running = self.running
+        self.until(lambda: app.has_joined(running))
+        return self.core
+
+    def until(self, happened: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + PATIENCE_S
+        while not happened():
+            assert time.monotonic() < deadline, f"not within {PATIENCE_S} s; {self.core.stage}, {self.log()}"
+            time.sleep(0.05)
+
+    def until_step(self, node: int, step: int) -> None:
+        """Until that step of a running phase is on the disk."""
+
+        def reached() -> bool:
+            if node not in self.core.runs:
+                return False
+            point, _ = self.follower.newest(node)
+            return point is not None and point.step >= step
+
+        self.until(reached)
+
+    def events(self, kind: type) -> list[Any]:
+        self.follower.poll()
+        return [event for event in self.follower.events if isinstance(event, kind)]
+
+    def log(self) -> str:
+        paths = self.storage.paths.logs.glob("*.log")
+        return "\n".join(path.read_text() for path in paths)
+
+
+@pytest.fixture
+def make_search(head: None, task_dir: Path, tmp_path: Path) -> Iterator[Callable[..., Search]]:
+    """Searches of 3 runs of 10 steps unless told otherwise; whatever they leave on the head is removed."""
+    made: list[Search] = []
+
+    def make(script: dict[str, Any] | None = None, **blocks: Any) -> Search:
+        base: dict[str, Any] = {
+            "name": f"s{len(made)}-{tmp_path.name[-12:].lower().strip('_-')}",
+            "storage": str(tmp_path / "runs"),
+            "task": {"dir": str(task_dir)},
+            "model": {"path": str(tmp_path)},
+            "budget": {"runs": 3},
+            "phase": {"n_steps": 10, "max_steps": 40, "test_freq": 5, "save_freq": 5},
+            "root": {"overrides": {"lr": 1e-3, "train_batch_size": 16, "n": 4}},
+            "engine": {
+                "backend": "tests.fakes:make_engine",
+                "platform": "cpu",
+                "max_prompt_length": 64,
+                "max_response_length": 32,
+                "overrides": {f"script.{key}": value for key, value in (script or {}).items()},
+            },
+            "eval": {"max_response_length": 32},
+            "final": {"test": False, "default_recipe": False},
+        }
+        for key, value in blocks.items():
+            merged = isinstance(value, dict) and isinstance(base.get(key), dict)
+            base[key] = {**base[key], **value} if merged else value
+        search = Search(parse_config(base), load_task(task_dir))
+        made.append(search)
+        return search
+
+    yield make
+    for search in made:
+        app.clean_up(search.config)
+
+
+def pids_of(actor: str) -> list[int]:
+    """Processes of an actor class on this head."""
+    found = psutil.Process().children(recursive=True)
+    return [process.pid for process in found if _title(process).startswith(f"ray::{actor}")]
+
+
+def _title(process: psutil.Process) -> str:
+    try:
+        return " ".join(process.cmdline())
+    except psutil.Error:
+        return ""
+
+
+def left_over(search: Search) -> list[str]:
+    """Actors and placement groups of a search that are still there."""
+    actors = [entry["name"] for entry in ray.util.list_named_actors(all_namespaces=True)]
+    groups = [
+        group["name"] for group in ray.util.placement_group_table().values() if group["state"] != "REMOVED"
+    ]
+    return [name for name in (*actors, *groups) if search.config.name in name]

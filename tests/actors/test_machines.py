@@ -1,0 +1,119 @@
+"""Slots on several machines: distinct ones, lost ones, and too few of them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray
+from ray.cluster_utils import Cluster
+
+from actors import hardware
+from actors.options import NAMESPACE, group_name
+from llmzero_ray import events as ev
+from llmzero_ray.errors import CapacityError
+
+from .conftest import Search, left_over
+
+MakeSearch = Callable[..., Search]
+
+
+@pytest.fixture(scope="module")
+def head() -> Iterator[Any]:
+    """A head without GPUs and two machines with two each."""
+    temporary = tempfile.mkdtemp(prefix="ray-", dir="/tmp")
+    (Path(temporary) / "ray").mkdir()
+    os.environ["RAY_TMPDIR"] = temporary
+    fast = {
+        "health_check_initial_delay_ms": 0,
+        "health_check_period_ms": 500,
+        "health_check_failure_threshold": 3,
+    }
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 4, "_system_config": fast})
+    cluster.add_node(num_cpus=8, num_gpus=2)
+    cluster.add_node(num_cpus=8, num_gpus=2)
+    ray.init(cluster.address, namespace=NAMESPACE, log_to_driver=False, logging_level="ERROR")
+    yield cluster
+    ray.shutdown()
+    cluster.shutdown()
+    del os.environ["RAY_TMPDIR"]
+    shutil.rmtree(temporary, ignore_errors=True)
+
+
+def machines_of(groups: tuple[str, ...]) -> list[set[str]]:
+    """For each group the nodes its bundles are on."""
+    table = ray.util.placement_group_table()
+    return [set(table[group]["bundles_to_node_id"].values()) for group in groups]
+
+
+@pytest.mark.slow
+def test_the_groups_of_one_slot_lie_on_distinct_machines(make_search: MakeSearch) -> None:
+    config = make_search(slots={"nodes": 2, "gpus_per_node": 1, "cpus_per_gpu": 2, "timeout_s": 20.0}).config
+    (groups,) = hardware.reserve_all(config, private_head=False)
+    first, second = machines_of(groups)
+    assert (len(first), len(second), len(first | second)) == (1, 1, 2)
+    assert hardware.reserve_all(config, private_head=False) == [groups]
+    hardware.release_all(config)
+
+
+@pytest.mark.slow
+def test_groups_that_share_a_machine_after_a_loss_are_parted(make_search: MakeSearch) -> None:
+    config = make_search(slots={"nodes": 2, "gpus_per_node": 1, "cpus_per_gpu": 2, "timeout_s": 20.0}).config
+    (groups,) = hardware.reserve_all(config, private_head=False)
+    _, second = machines_of(groups)
+    ray.util.remove_placement_group(hardware.group_of(groups[0]))
+    # Ray itself knows nothing of a second group, so it may put the first one beside it.
+    together = {"ray.io/node-id": next(iter(second))}
+    name = group_name(config.name, 0, 0)
+    misplaced = ray.util.placement_group(
+        [{"GPU": 1, "CPU": 2}], name=name, lifetime="detached", bundle_label_selector=[together]
+    )
+    assert misplaced.wait(20)
+    again = machines_of(hardware.wait_for(config, 0))
+    assert again[0] != again[1]
+    hardware.release_all(config)
+
+
+@pytest.mark.slow
+def test_more_machines_than_there_are_is_refused_and_gives_everything_back(make_search: MakeSearch) -> None:
+    search = make_search(slots={"nodes": 3, "gpus_per_node": 1, "timeout_s": 5.0})
+    with pytest.raises(CapacityError, match=r"within 5 s.*1 slot\(s\) of 3 machine\(s\)"):
+        hardware.reserve_all(search.config, private_head=False)
+    assert left_over(search) == []
+
+
+@pytest.mark.slow
+def test_cpus_that_verl_needs_beside_the_slots_are_counted(make_search: MakeSearch) -> None:
+    search = make_search(engine={"backend": "verl"}, slots={"count": 2, "gpus_per_node": 2, "timeout_s": 8.0})
+    with pytest.raises(CapacityError, match="only 8 CPUs are free beside them and VeRL needs 20"):
+        hardware.reserve_all(search.config, private_head=False)
+    assert left_over(search) == []
+
+
+@pytest.mark.slow
+def test_a_lost_machine_costs_its_phase_one_repeat_on_the_machine_that_replaces_it(
+    make_search: MakeSearch, head: Any
+) -> None:
+    search = make_search(
+        {"step_s": 0.2},
+        budget={"runs": 2},
+        phase={"n_steps": 40},
+        slots={"gpus_per_node": 2, "cpus_per_gpu": 2},
+    ).start()
+    search.until_step(0, 3)
+    (group,) = [g for g in ray.util.placement_group_table().values() if search.config.name in g["name"]]
+    (node_id,) = set(group["bundles_to_node_id"].values())
+    (node,) = [node for node in head.worker_nodes if node.node_id == node_id]
+    others = [entry["name"] for entry in ray.util.list_named_actors(all_namespaces=True)]
+    assert f"runner-{search.config.name}-slot0" in others
+    head.remove_node(node, allow_graceful=False)
+    core = search.wait()
+    head.add_node(num_cpus=8, num_gpus=2)
+    assert core.finished is not None, core.interrupted
+    assert (core.runs[0].attempt, core.runs[0].losses) == (1, 1)
+    assert len(search.events(ev.RunnerLost)) == 1

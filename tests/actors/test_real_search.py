@@ -1,0 +1,147 @@
+"""A whole search on real VeRL through the command line: a failure is repaired, a hopeless phase is stopped.
+A whole search on real VeRL through the command line: a failure is repaired, a hopeless phase is stopped."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+import yaml
+
+from llmzero_ray import events as ev
+from llmzero_ray.events import REFERENCE
+from llmzero_ray.follow import Follower
+from llmzero_ray.records import PhaseFailure, PhaseResult
+from llmzero_ray.report.strategy import load_strategy
+from llmzero_ray.series import load_items
+from llmzero_ray.storage import SearchStorage
+from llmzero_ray.tasks.prepare import prepare
+
+pytestmark = pytest.mark.verl
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def searched(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """(directory, output) of one search: root, an evolve run that diverges, its debug run, a run at rate 0.
+    (directory, output) of one search: root, an evolve run that diverges, its debug run, a run at rate 0."""
+    root = tmp_path_factory.mktemp("search")
+    prepare(dir=root / "task", family="echo", n_train=256, n_val=64, n_test=64, seed=1)
+    config = {
+        "name": "real",
+        "storage": str(root / "runs"),
+        "task": {"dir": str(root / "task")},
+        "model": {"lora_rank": 8, "lora_alpha": 16},
+        "budget": {"runs": 4},
+        "search": {"max_evolve_children": 1},
+        "phase": {"n_steps": 8, "max_steps": 40, "test_freq": 2, "save_freq": 4},
+        "root": {"overrides": {"lr": 2e-3, "batch": 8, "n": 4, "resp": 8}},
+        "eval": {"max_response_length": 8},
+        "stopper": {"interval_steps": 1, "min_steps": 3},
+        "engine": {
+            "backend": "tests.faulty_engine:make_engine",
+            "platform": "cpu",
+            "max_prompt_length": 32,
+            "max_response_length": 16,
+        },
+        "final": {"test": True, "default_recipe": False},
+    }
+    path = root / "search.yaml"
+    path.write_text(yaml.safe_dump(config))
+    done = subprocess.run(
+        [sys.executable, "-m", "jobs.search", str(path)],
+        cwd=CHECKOUT,
+        capture_output=True,
+        text=True,
+        timeout=900,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return root / "runs" / "real", done.stdout
+
+
+def core_of(root: Path) -> Follower:
+    follower = Follower(SearchStorage(str(root.parent), root.name))
+    follower.poll()
+    return follower
+
+
+def test_the_divergence_is_a_failure_of_its_class_and_gets_a_debug_child(searched: tuple[Path, str]) -> None:
+    runs = core_of(searched[0]).core.runs
+    assert runs[0].status == "completed"
+    assert (runs[1].kind, runs[1].status) == ("evolve", "failed")
+    assert isinstance(runs[1].outcome, PhaseFailure)
+    assert runs[1].outcome.failure_class == "nan"
+    assert (runs[2].kind, runs[2].on, runs[2].status) == ("debug", 1, "completed")
+
+
+def test_the_fix_moves_beside_the_failure_and_the_search_goes_on_below_it(searched: tuple[Path, str]) -> None:
+    tree = core_of(searched[0]).core.tree
+    assert (tree.node(2).parent, tree.node(1).pruned) == (0, True)
+    assert (tree.node(3).kind, tree.node(3).parent) == ("evolve", 2)
+
+
+def test_a_phase_that_learns_nothing_is_ended_by_a_verdict(searched: tuple[Path, str]) -> None:
+    follower = core_of(searched[0])
+    run = follower.core.runs[3]
+    assert run.status == "early_stopped"
+    assert isinstance(run.outcome, PhaseResult)
+    assert run.outcome.stop_reason.startswith("verdict")
+    assert run.outcome.steps_done < run.spec.n_steps  # type: ignore[union-attr]
+    verdicts = [e for e in follower.events if isinstance(e, ev.VerdictPosted) and e.node == 3]
+    assert verdicts[-1].decision.stop
+
+
+def test_phases_start_warm_but_the_first_and_the_one_after_the_divergence(
+    searched: tuple[Path, str],
+) -> None:
+    runs = core_of(searched[0]).core.runs
+    assert [runs[node].outcome.warm for node in range(4)] == [False, True, False, True]  # type: ignore[union-attr]
+
+
+def test_a_child_begins_at_the_score_of_its_checkpoint(searched: tuple[Path, str]) -> None:
+    follower = core_of(searched[0])
+    spec = follower.core.runs[2].spec
+    assert spec is not None
+    assert spec.resume_from is not None
+    source = load_items(follower.storage, spec.resume_from.node)[spec.resume_from.step]
+    child = load_items(follower.storage, 2)[0]
+    assert [item.response for item in child] == [item.response for item in source]
+
+
+def test_strategy_adapter_report_and_test_scores_are_written(searched: tuple[Path, str]) -> None:
+    root, output = searched
+    core = core_of(root).core
+    assert core.best is not None
+    assert load_strategy(root / "strategy.yaml").phases[-1].node == core.best.node
+    assert {p.name for p in (root / "best").iterdir()} >= {"adapter_model.safetensors", "adapter_config.json"}
+    assert "plots/validation.png" in (root / "report.md").read_text()
+    assert (root / "plots" / "validation.png").stat().st_size > 10_000
+    assert REFERENCE not in core.runs
+    assert "test  base model" in output.replace("  ", "  ")
+
+
+def test_every_decision_is_replayed_from_the_journal(searched: tuple[Path, str]) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "jobs.explain", str(searched[0])],
+        cwd=CHECKOUT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "debug" in done.stdout
+    journal = sorted((searched[0] / "journal").glob("*.json"))
+    assert json.loads(journal[0].read_text())
+
+
+def test_nothing_is_left_running(searched: tuple[Path, str]) -> None:
+    left = [
+        p.info["cmdline"]
+        for p in psutil.process_iter(["cmdline"])
+        if str(searched[0].parent.parent) in " ".join(p.info["cmdline"] or [])
+    ]
+    assert left == []

@@ -1,0 +1,328 @@
+"""Whole searches on real actors with the scripted engine, and what happens when parts of them die."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import ray
+
+from llmzero_ray import events as ev
+from llmzero_ray.coordinator import check_decisions
+from llmzero_ray.errors import LlmzeroError
+from llmzero_ray.events import REFERENCE
+from llmzero_ray.presence import owner, request
+from llmzero_ray.records import PhaseFailure
+from llmzero_ray.series import load_curves, load_items
+
+from .conftest import Search, left_over, pids_of
+
+MakeSearch = Callable[..., Search]
+
+
+def test_a_search_runs_to_its_end_and_leaves_nothing_running(make_search: MakeSearch) -> None:
+    search = make_search(final={"test": True, "default_recipe": True}).start()
+    core = search.wait()
+    assert core.finished.reason == "budget"
+    assert [run.status for node, run in core.runs.items() if node != REFERENCE] == ["completed"] * 3
+    assert [e.what for e in search.events(ev.FinalScored)] == ["base", "best", "reference"]
+    assert core.problem is None, core.problem
+    assert search.storage.paths.strategy.is_file()
+    assert left_over(search) == []
+    assert owner(search.root) is None
+
+
+def test_every_decision_in_the_journal_can_be_taken_again(make_search: MakeSearch) -> None:
+    search = make_search(budget={"runs": 4}).start()
+    search.wait()
+    checks = list(check_decisions(search.follower.events, search.root))
+    assert [check.recorded.action for check in checks][:1] == ["root"]
+    assert [check.differences for check in checks if check.differences] == []
+
+
+def test_metrics_and_items_of_every_phase_are_on_the_disk(make_search: MakeSearch) -> None:
+    search = make_search(budget={"runs": 2}).start()
+    search.wait()
+    curves = load_curves(search.storage, 0)
+    assert curves.steps == tuple(range(1, 11))
+    assert curves.val_steps == (5, 10)
+    assert curves.start_score == 0.25
+    items = load_items(search.storage, 0)
+    assert sorted(items) == [0, 5, 10]
+    assert len(items[5]) == 32
+    assert (search.storage.paths.node(0) / "metrics.parquet").is_file()
+
+
+def test_a_hopeless_phase_is_stopped_by_a_verdict_and_keeps_what_was_compared(
+    make_search: MakeSearch,
+) -> None:
+    search = make_search(
+        {"sink": [1], "step_s": 0.1},
+        budget={"runs": 2},
+        phase={"n_steps": 20, "max_steps": 60, "test_freq": 2},
+        stopper={"interval_steps": 2, "min_steps": 4},
+    ).start()
+    core = search.wait()
+    run = core.runs[1]
+    assert run.status == "early_stopped", search.log()
+    assert run.outcome.stop_reason.startswith("verdict: early_stopper")
+    assert run.outcome.steps_done < run.spec.n_steps
+    assert any(e.decision.stop for e in search.events(ev.VerdictPosted))
+    assert list(search.storage.paths.agents(1).glob("early_stopper-*.json"))
+
+
+def test_a_failed_phase_gets_a_debug_child_and_the_search_goes_on(make_search: MakeSearch) -> None:
+    core = make_search({"fail": [0]}).start().wait()
+    assert core.runs[0].status == "failed"
+    assert (core.runs[1].kind, core.runs[1].on, core.runs[1].status) == ("debug", 0, "completed")
+    assert core.finished.reason == "budget"
+
+
+def test_a_bug_of_the_engine_is_a_failed_phase_too(make_search: MakeSearch) -> None:
+    core = make_search({"bug": [1]}, budget={"runs": 2}).start().wait()
+    outcome = core.runs[1].outcome
+    assert isinstance(outcome, PhaseFailure)
+    assert outcome.cause == "ValueError: scripted bug"
+
+
+def test_a_loss_that_is_no_number_ends_the_phase_by_the_hard_rule(make_search: MakeSearch) -> None:
+    search = make_search({"nan": [0], "step_s": 0.1}, budget={"runs": 2}, phase={"n_steps": 30})
+    core = search.start().wait()
+    assert core.runs[0].status == "early_stopped"
+    assert "non_finite" in core.runs[0].outcome.stop_reason
+
+
+# --- processes that die -------------------------------------------------------------------------------------
+
+
+def test_a_killed_coordinator_comes_back_and_loses_nothing(make_search: MakeSearch) -> None:
+    search = make_search({"step_s": 0.1}, phase={"n_steps": 40}).start()
+    search.until_step(0, 5)
+    os.kill(search.events(ev.CoordinatorStarted)[-1].pid, signal.SIGKILL)
+    core = search.wait()
+    assert core.finished.reason == "budget"
+    assert [e.epoch for e in search.events(ev.CoordinatorStarted)] == [1, 2]
+    assert search.events(ev.RunnerLost) == []
+    assert [run.attempt for run in core.runs.values()] == [0, 0, 0]
+    assert len(load_curves(search.storage, 0).steps) == 40
+
+
+def test_a_coordinator_killed_again_and_again_still_ends_the_search(make_search: MakeSearch) -> None:
+    search = make_search({"step_s": 0.05}, phase={"n_steps": 20}).start()
+    for node in range(3):
+        search.until_step(node, 2)
+        os.kill(search.events(ev.CoordinatorStarted)[-1].pid, signal.SIGKILL)
+    core = search.wait()
+    assert core.finished.reason == "budget"
+    assert [run.attempt for run in core.runs.values()] == [0, 0, 0]
+
+
+def test_a_killed_runner_means_the_phase_is_repeated_on_a_fresh_one(make_search: MakeSearch) -> None:
+    search = make_search({"die": [0]}, budget={"runs": 2}).start()
+    core = search.wait()
+    assert (core.runs[0].status, core.runs[0].attempt, core.runs[0].losses) == ("completed", 1, 1)
+    assert load_curves(search.storage, 0).steps == tuple(range(1, 11))
+
+
+def test_a_phase_that_kills_every_runner_has_failed_for_want_of_resources(make_search: MakeSearch) -> None:
+    search = make_search({"die_always": [1]}, budget={"runs": 2}).start()
+    core = search.wait()
+    outcome = core.runs[1].outcome
+    assert isinstance(outcome, PhaseFailure)
+    assert outcome.failure_class == "resource"
+    assert outcome.steps_done == 3
+    assert len(search.events(ev.RunnerLost)) == 2
+
+
+def test_an_engine_that_loses_a_process_means_the_phase_is_repeated(make_search: MakeSearch) -> None:
+    core = make_search({"lost": [1]}, budget={"runs": 2}).start().wait()
+    assert (core.runs[1].status, core.runs[1].attempt) == ("completed", 1)
+
+
+def test_a_killed_stopper_comes_back_and_still_stops_a_hopeless_phase(make_search: MakeSearch) -> None:
+    search = make_search(
+        {"sink": [1], "step_s": 0.2},
+        budget={"runs": 2},
+        phase={"n_steps": 20, "max_steps": 60, "test_freq": 2},
+        stopper={"interval_steps": 2, "min_steps": 12},
+    ).start()
+    search.until_step(1, 2)
+    for pid in pids_of("StopperActor"):
+        os.kill(pid, signal.SIGKILL)
+    assert search.wait().runs[1].status == "early_stopped"
+
+
+def test_a_phase_that_does_not_stop_is_killed_and_has_failed(make_search: MakeSearch) -> None:
+    search = make_search(
+        {"deaf": [0], "nan": [0], "step_s": 0.1}, budget={"runs": 2}, phase={"n_steps": 400, "max_steps": 400}
+    )
+    search.config = search.config.model_copy(
+        update={"engine": search.config.engine.model_copy(update={"stop_deadline_s": 1.0})}
+    )
+    search.start()
+    search.until(lambda: 0 in search.core.runs and search.core.runs[0].outcome is not None)
+    outcome = search.core.runs[0].outcome
+    assert isinstance(outcome, PhaseFailure)
+    assert outcome.failure_class == "timeout"
+    request(search.root, "stop", "test")
+    search.wait()
+
+
+def test_a_phase_whose_runner_and_coordinator_die_at_its_end_is_not_trained_again(
+    make_search: MakeSearch,
+) -> None:
+    search = make_search({"step_s": 0.05}, budget={"runs": 2}, phase={"n_steps": 20}).start()
+    search.until_step(0, 10)
+    result = search.storage.paths.result(0, 0)
+    os.kill(search.events(ev.CoordinatorStarted)[-1].pid, signal.SIGSTOP)  # it must not hear of the end
+    search.until(result.is_file)
+    for pid in (*pids_of("PhaseRunner"), search.events(ev.CoordinatorStarted)[-1].pid):
+        os.kill(pid, signal.SIGKILL)
+    core = search.wait()
+    assert core.finished.reason == "budget"
+    assert (core.runs[0].attempt, core.runs[0].losses) == (0, 0)
+    assert [e.node for e in search.events(ev.RunnerLost)] == [None]
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 60 MiB of its own."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=60m", "tmpfs", str(place)], capture_output=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip("file systems cannot be mounted here")
+    yield place
+    subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+def test_a_storage_that_fills_up_ends_the_work_with_a_message_and_the_search_goes_on_later(
+    make_search: MakeSearch, small_disk: Path
+) -> None:
+    search = make_search(
+        {"step_s": 0.1}, storage=str(small_disk), budget={"runs": 2}, phase={"n_steps": 40}
+    ).start()
+    search.until_step(0, 5)
+    filler = small_disk / "filler"
+    with contextlib.suppress(OSError), filler.open("wb") as file:
+        for _ in range(64):
+            file.write(b"x" * 2**20)
+    with pytest.raises(LlmzeroError, match="the storage is full") as error:
+        search.wait()
+    assert error.value.exit_code == 3
+    assert left_over(search) == []
+    assert owner(search.root) is None
+    filler.unlink()
+    core = search.start().wait()
+    assert core.finished.reason == "budget"
+    assert core.runs[0].status == "completed"
+
+
+# --- ends ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("script", "exit_code"), [("version_error", 5), ("cannot_start", 5)])
+def test_an_engine_that_cannot_start_aborts_the_search_which_can_be_resumed(
+    make_search: MakeSearch, script: str, exit_code: int
+) -> None:
+    search = make_search({script: "needs VeRL 0.9.1"}).start()
+    core = search.wait()
+    assert core.interrupted == ("needs VeRL 0.9.1", exit_code)
+    assert left_over(search) == []
+    mended = make_search()
+    mended.storage, mended.follower = search.storage, search.follower
+    assert search.core.runs[0].outcome is None
+
+
+def test_a_person_can_stop_a_search_through_its_directory(make_search: MakeSearch) -> None:
+    search = make_search({"step_s": 0.1}, phase={"n_steps": 40}).start()
+    search.until_step(0, 3)
+    request(search.root, "stop", "enough")
+    core = search.wait()
+    assert core.finished.reason == "user"
+    assert core.runs[0].status == "completed"
+    assert core.runs[0].outcome.stop_reason == "user"
+    assert search.storage.paths.report.is_file()
+    assert left_over(search) == []
+
+
+def test_a_paused_search_goes_on_at_no_charge(make_search: MakeSearch) -> None:
+    search = make_search({"step_s": 0.1}, budget={"runs": 2}, phase={"n_steps": 20}).start()
+    search.until_step(0, 3)
+    request(search.root, "pause", "Ctrl-C")
+    assert search.wait().interrupted == ("Ctrl-C", 0)
+    assert left_over(search) == []
+    core = search.start().wait()
+    assert core.finished.reason == "budget"
+    assert (core.runs[0].attempt, core.runs[0].losses) == (1, 0)
+
+
+def test_wall_clock_ends_the_search_at_the_next_step(make_search: MakeSearch) -> None:
+    search = make_search(
+        {"step_s": 0.1}, budget={"wall_clock_hours": 2.0 / 3600}, phase={"n_steps": 200, "max_steps": 200}
+    )
+    core = search.start().wait()
+    assert core.finished.reason == "wall_clock"
+    assert core.runs[0].outcome.stop_reason == "budget: wall_clock"
+
+
+def test_hardware_that_is_not_there_is_refused_with_the_numbers_and_nothing_stays_reserved(
+    make_search: MakeSearch,
+) -> None:
+    search = make_search(slots={"gpus_per_node": 8, "timeout_s": 1.0}).start()
+    core = search.wait()
+    reason, exit_code = core.interrupted
+    assert exit_code == 4
+    assert "asked: 1 slot(s) of 1 machine(s) with 8 GPUs and 24 CPUs each" in reason
+    assert "4 GPUs, 16 CPUs" in reason
+    assert left_over(search) == []
+
+
+def test_policies_that_cannot_be_scored_are_left_out_and_the_search_ends(make_search: MakeSearch) -> None:
+    search = make_search({"unscorable": True}, budget={"runs": 2}, final={"test": True}).start()
+    core = search.wait()
+    assert core.finished is not None
+    assert {e.what for e in search.events(ev.FinalFailed)} == {"base", "best"}
+
+
+# --- several slots ------------------------------------------------------------------------------------------
+
+
+def test_two_slots_train_at_once_and_one_lost_runner_does_not_disturb_the_other(
+    make_search: MakeSearch,
+) -> None:
+    search = make_search(
+        {"step_s": 0.05, "die": [2]}, budget={"runs": 5}, slots={"count": 2}, phase={"n_steps": 20}
+    ).start()
+    core = search.wait()
+    assert core.finished.reason == "budget"
+    assert {run.slot for run in core.runs.values()} == {0, 1}
+    assert core.runs[2].attempt == 1
+    assert sum(run.attempt for run in core.runs.values()) == 1
+    assert [
+        c.differences for c in check_decisions(search.follower.events, search.root) if c.differences
+    ] == []
+
+
+def test_names_of_actors_and_groups_carry_the_search_and_the_slot(make_search: MakeSearch) -> None:
+    search = make_search({"step_s": 0.1}, slots={"count": 2}, phase={"n_steps": 40}).start()
+    search.until_step(0, 2)
+    name = search.config.name
+    assert set(left_over(search)) == {
+        f"coordinator-{name}",
+        f"stopper-{name}",
+        f"runner-{name}-slot0",
+        f"runner-{name}-slot1",
+        f"slot-{name}-0-0",
+        f"slot-{name}-1-0",
+    }
+    request(search.root, "stop", "test")
+    search.wait()
+    assert ray.util.list_named_actors(all_namespaces=True) == []

@@ -1,0 +1,217 @@
+"""search.yaml: what it accepts, what it says when it does not, and what it gives back."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from pydantic import BaseModel
+
+from llmzero_ray.config import SearchConfig, differing_keys, load_config, parse_config
+from llmzero_ray.config_text import read_yaml
+from llmzero_ray.errors import ConfigError
+
+
+def refusal(data: dict[str, object]) -> str:
+    with pytest.raises(ConfigError) as error:
+        parse_config({"name": "demo", **data})
+    return str(error.value)
+
+
+def submodels(model: type[BaseModel]) -> list[type[BaseModel]]:
+    below = [f.annotation for f in model.model_fields.values()]
+    found = [part for part in below if isinstance(part, type) and issubclass(part, BaseModel)]
+    return [model, *(deeper for part in found for deeper in submodels(part))]
+
+
+def test_a_name_is_all_that_must_be_given() -> None:
+    config = parse_config({"name": "demo"})
+    assert (config.budget.runs, config.phase.n_steps, config.engine.backend) == (16, 40, "verl")
+
+
+def test_every_field_says_what_it_means() -> None:
+    silent = [
+        f"{model.__name__}.{name}"
+        for model in submodels(SearchConfig)
+        for name, field in model.model_fields.items()
+        if not field.description and not (field.default is not None and isinstance(field.default, BaseModel))
+    ]
+    assert silent == []
+
+
+def test_a_value_out_of_bounds_is_named_with_unit_bound_and_meaning() -> None:
+    assert refusal({"budget": {"runs": 0}}) == (
+        "search.yaml: budget.runs is 0 (training runs); must be a whole number >= 2. Phases of the search, "
+        "failed "
+        "ones included. The root is run 1, so that a search needs at least 2."
+    )
+
+
+def test_an_unknown_key_is_named_with_the_nearest_one_and_all_known_ones() -> None:
+    said = refusal({"slots": {"gpu_per_node": 8}})
+    assert "unknown key 'gpu_per_node' in slots; did you mean 'gpus_per_node'?" in said
+    assert "Known keys: count, nodes, gpus_per_node, cpus_per_gpu, timeout_s." in said
+
+
+def test_several_problems_are_listed_together_one_a_line_unknown_keys_first() -> None:
+    said = refusal({"budget": {"runs": 1, "run": 3}, "phase": {"n_steps": -1}}).splitlines()
+    assert len(said) == 3
+    assert "unknown key 'run'" in said[0]
+
+
+@pytest.mark.parametrize(
+    ("block", "said"),
+    [
+        ({"slots": {"count": True}}, "slots.count is True (slots); must be a whole number >= 1"),
+        ({"slots": {"count": 1.5}}, "must be a whole number >= 1"),
+        ({"slots": {"count": "2"}}, "slots.count is '2'"),
+        ({"final": {"test": 1}}, "final.test is 1; must be true or false"),
+        ({"budget": {"target": "high"}}, "must be a number or null"),
+        ({"budget": {"gpu_hours": 0}}, "must be a number > 0 or null"),
+        ({"budget": 3}, "budget is 3; must be a block of keys and values"),
+        ({"name": "a b"}, "must be 1 to 63 of a-z"),
+        ({"storage": ""}, "must be text that is not empty"),
+        ({"task": {"family": "sudoku"}}, "must be one of chain_sum, register, echo or null"),
+        ({"engine": {"backend": "vrl"}}, "must be verl or package.module:factory"),
+        ({"phase": {"test_freq": 41}}, "phase.test_freq is 41; must be <= phase.n_steps, which is 40"),
+        ({"phase": {"max_steps": 10}}, "phase.max_steps is 10; must be >= phase.n_steps"),
+        ({"eval": {"max_response_length": 2048}}, "must be <= engine.max_response_length"),
+        ({"engine": {"tensor_model_parallel_size": 2}}, "must divide the 1 GPUs of a slot"),
+        ({"search": {"C": -1}}, "search rule C is -1; must be a finite number >= 0"),
+        ({"stopper": {"min_steps": 0}}, "stopper.min_steps is 0"),
+        ({"root": {"overrides": {"a": {"b": 1}}}}, "Write nested keys with dots"),
+        ({"budget": {"gpu_hours": float("inf")}}, "must be a number > 0 or null"),
+    ],
+)
+def test_wrong_values_are_refused(block: dict[str, object], said: str) -> None:
+    assert said in refusal(block)
+
+
+def test_the_missing_name_is_asked_for() -> None:
+    with pytest.raises(ConfigError, match="name is missing; must be 1 to 63"):
+        parse_config({})
+
+
+def test_a_configuration_is_frozen() -> None:
+    config = parse_config({"name": "demo"})
+    with pytest.raises(ValueError, match="frozen"):
+        config.seed = 3  # type: ignore[misc]
+
+
+def test_what_is_written_out_is_read_back_the_same(tmp_path: Path) -> None:
+    config = parse_config(
+        {"name": "demo", "root": {"overrides": {"lr": 1e-3, "betas": [0.9, 0.95]}}, "search": {"C": 2.0}}
+    )
+    assert parse_config(json.loads(json.dumps(config.to_json()))) == config
+    assert parse_config(yaml.safe_load(config.to_yaml())) == config
+
+
+# --- files --------------------------------------------------------------------------------------------------
+
+
+def written(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "search.yaml"
+    path.write_text(text)
+    return path
+
+
+def test_numbers_with_an_exponent_are_numbers(tmp_path: Path) -> None:
+    path = written(tmp_path, "name: demo\nroot: {overrides: {lr: 1e-3, kl: 5E-4}}\nbudget: {target: .5e0}\n")
+    config = load_config(path)
+    assert config.root.overrides == {"lr": 0.001, "kl": 0.0005}
+    assert config.budget.target == 0.5
+
+
+def test_a_key_given_twice_is_refused_with_its_line(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="broken YAML at line 3, column 1: the key 'seed' is given twice"):
+        load_config(written(tmp_path, "name: demo\nseed: 1\nseed: 2\n"))
+
+
+def test_broken_yaml_is_refused_with_its_line(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="broken YAML at line 3"):
+        load_config(written(tmp_path, "name: demo\nbudget:\n\truns: 3\n"))
+
+
+@pytest.mark.parametrize("text", ["", "- a\n", "just words\n"])
+def test_a_file_without_keys_and_values_is_refused(tmp_path: Path, text: str) -> None:
+    with pytest.raises(ConfigError, match="must hold keys and values"):
+        load_config(written(tmp_path, text))
+
+
+def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "search.yaml").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ConfigError, match="is not UTF-8 text"):
+        load_config(tmp_path / "search.yaml")
+
+
+def test_code_in_yaml_is_not_run(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="broken YAML"):
+        load_config(written(tmp_path, "name: !!python/object/apply:os.system ['true']\n"))
+
+
+def test_relative_directories_count_from_where_the_command_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "model").mkdir()
+    config = load_config(written(tmp_path, "name: demo\nmodel: {path: model}\n"))
+    assert config.storage == str(tmp_path / "runs")
+    assert config.task.dir == str(tmp_path / "data" / "task")
+    assert config.model.path == str(tmp_path / "model")
+
+
+def test_a_model_that_is_no_directory_here_is_kept_as_a_name(tmp_path: Path) -> None:
+    config = load_config(written(tmp_path, "name: demo\nmodel: {path: Qwen/Qwen3-4B}\n"))
+    assert config.model.path == "Qwen/Qwen3-4B"
+
+
+# --- settings on the command line ---------------------------------------------------------------------------
+
+
+def test_settings_are_applied_in_order(tmp_path: Path) -> None:
+    config = load_config(
+        written(tmp_path, "name: demo\nbudget: {runs: 4}\n"),
+        ["budget.runs=6", "budget.runs=8", "final.test=false", "budget.target=null", "search.C=2"],
+    )
+    assert (config.budget.runs, config.final.test, config.budget.target, config.search.C) == (
+        8,
+        False,
+        None,
+        2,
+    )
+
+
+def test_dots_below_overrides_belong_to_the_key(tmp_path: Path) -> None:
+    config = load_config(
+        written(tmp_path, "name: demo\n"),
+        ["root.overrides.actor_rollout_ref.actor.optim.lr=1e-4", "engine.overrides.trainer.x=[1, 2]"],
+    )
+    assert config.root.overrides == {"actor_rollout_ref.actor.optim.lr": 1e-4}
+    assert config.engine.overrides == {"trainer.x": [1, 2]}
+
+
+@pytest.mark.parametrize("setting", ["budget.runs", "=3"])
+def test_a_setting_without_key_or_value_is_refused(tmp_path: Path, setting: str) -> None:
+    with pytest.raises(ConfigError, match="is not of the form key=value"):
+        load_config(written(tmp_path, "name: demo\n"), [setting])
+
+
+def test_a_setting_of_an_unknown_block_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="unknown key 'bugdet'; did you mean 'budget'"):
+        load_config(written(tmp_path, "name: demo\n"), ["bugdet.runs=3"])
+
+
+def test_one_value_may_be_read_without_a_file() -> None:
+    assert read_yaml("3e-4", source="x") == 3e-4
+
+
+# --- comparing ----------------------------------------------------------------------------------------------
+
+
+def test_differences_are_listed_key_by_key_and_a_moved_storage_is_none() -> None:
+    old = parse_config({"name": "demo", "storage": "/a", "root": {"overrides": {"lr": 1e-3}}})
+    new = parse_config({"name": "demo", "storage": "/b", "budget": {"runs": 8}})
+    assert differing_keys(old, new) == {"budget.runs": (16, 8), "root.overrides.lr": (1e-3, None)}
+    assert differing_keys(old, old) == {}

@@ -1,0 +1,963 @@
+"""The rules of the coordinator's core, by events alone."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from llmzero_ray import events as ev
+from llmzero_ray.agents.base import Curves, ErrorRequest, ProposalRequest
+from llmzero_ray.coordinator import (
+    CoordinatorCore,
+    build_request,
+    check_decisions,
+    node_view,
+    over_budget,
+    replay,
+    root_hyperparameters,
+)
+from llmzero_ray.errors import ConfigError, JournalError
+from llmzero_ray.events import REFERENCE
+from llmzero_ray.records import Command, Event, PhaseFailure, PhaseResult, ResumeFrom, StopDecision
+from llmzero_ray.storage import SearchPaths
+from tests.builders import LR, ROOT, Driver, make_config, make_failure, make_proposal
+
+SCALE = "actor_rollout_ref.model.lora_rank"
+
+
+def no_curves(_: int) -> Curves:
+    return Curves()
+
+
+def verdict(node: int, *, stop: bool = True, attempt: int = 0, verdict_id: str = "v1") -> ev.VerdictPosted:
+    decision = StopDecision(stop=stop, reason="cannot win", rule="early_stopper")
+    return ev.VerdictPosted(
+        node=node,
+        phase_attempt=attempt,
+        verdict_id=verdict_id,
+        step=10,
+        decision=decision,
+        source=f"stopper:{verdict_id}",
+    )
+
+
+# --- the first run ------------------------------------------------------------------------------------------
+
+
+def test_nothing_is_decided_before_a_slot_is_ready() -> None:
+    assert Driver().core.outstanding() == []
+
+
+def test_the_root_is_run_1_of_the_budget_and_trains_the_root_overrides_without_a_proposer() -> None:
+    search = Driver()
+    run = search.only(ev.RunPhase, search.ready())
+    assert (run.spec.node, run.spec.kind, run.spec.resume_from, run.spec.base_step) == (0, "root", None, 0)
+    assert run.spec.hyperparameters[LR] == 1e-3
+    assert search.none(ev.Propose)
+    assert search.core.tree.ask().seen.created == 1
+
+
+def test_the_roots_response_cap_defaults_to_what_the_server_has_room_for() -> None:
+    config = make_config(
+        engine={"max_prompt_length": 64, "max_response_length": 24}, eval={"max_response_length": 24}
+    )
+    assert root_hyperparameters(config, 512)["data.max_response_length"] == 24
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        ({"lrr": 1.0}, "did you mean"),
+        ({"lr": 5.0}, "must be a number in"),
+        ({"lora_rank": 8}, "set model.lora_rank"),
+        ({"train_batch_size": 16, "mini_batch_size": 5}, "multiple of the mini batch"),
+        ({"train_batch_size": 1024}, "512 training items"),
+    ],
+)
+def test_a_root_override_that_cannot_train_is_a_config_error(overrides: dict[str, float], said: str) -> None:
+    config = make_config().model_copy(update={"root": make_config(root={"overrides": overrides}).root})
+    with pytest.raises(ConfigError, match=said) as error:
+        root_hyperparameters(config, 512)
+    assert str(error.value).startswith("root.overrides")
+
+
+# --- proposals ----------------------------------------------------------------------------------------------
+
+
+def after_root(**config: object) -> Driver:
+    """A search whose root has finished with .5 at step 20, adapters saved at 10 and 20."""
+    search = Driver(make_config(**config))
+    search.ready()
+    search.train(0, score=0.5)
+    return search
+
+
+def test_after_the_root_the_proposer_is_asked_on_it() -> None:
+    propose = after_root().only(ev.Propose)
+    assert (propose.node, propose.on, propose.from_scratch, propose.rejected) == (1, 0, False, None)
+
+
+def test_a_proposal_becomes_a_phase_with_its_changes_on_the_parents_configuration() -> None:
+    search = after_root()
+    run = search.only(ev.RunPhase, search.propose(1, make_proposal(resume=(0, 20), n_steps=30, lr=5e-4)))
+    assert run.spec.hyperparameters[LR] == 5e-4
+    assert run.spec.hyperparameters["actor_rollout_ref.rollout.n"] == 4
+    assert (run.spec.resume_from, run.spec.base_step, run.spec.n_steps) == (
+        ResumeFrom(node=0, step=20),
+        20,
+        30,
+    )
+    assert run.spec.adapter == "/storage/demo/checkpoints/0000/step_000020"
+
+
+def test_global_steps_add_up_along_the_resume_chain() -> None:
+    search = after_root()
+    search.propose(1, make_proposal(resume=(0, 10)))
+    search.train(1, score=0.6)
+    assert search.only(ev.Propose).on == 1
+    search.propose(2, make_proposal(resume=(1, 20)))
+    assert search.core.runs[2].base_step == 30
+
+
+def test_a_step_that_is_not_saved_means_the_nearest_saved_one_before_it() -> None:
+    search = after_root()
+    search.propose(1, make_proposal(resume=(0, 15)))
+    run = search.core.runs[1]
+    assert run.spec is not None
+    assert run.spec.resume_from == ResumeFrom(node=0, step=10)
+    assert run.note == "step 15 of node 0 is not saved: resumed from step 10"
+
+
+def test_without_any_saved_step_before_it_the_phase_starts_from_the_base_model() -> None:
+    search = after_root()
+    search.propose(1, make_proposal(resume=(0, 5)))
+    run = search.core.runs[1]
+    assert run.spec is not None
+    assert (run.spec.resume_from, run.spec.adapter, run.spec.base_step) == (None, None, 0)
+    assert run.note.endswith("started from the base model")
+
+
+@pytest.mark.parametrize(
+    ("proposal", "said"),
+    [
+        (make_proposal(learning_rat=1.0), "did you mean"),
+        (make_proposal(lr=7.0), "must be a number in"),
+        (make_proposal(resume=(7, 10)), "checkpoints are offered of nodes 0"),
+        (make_proposal(n_steps=61), "must be between 1 and 60"),
+        (make_proposal(n_steps=0), "must be between 1 and 60"),
+        (make_proposal(resume=(0, 20), lora_rank=8), "keeps its shape"),
+        (make_proposal(max_response_length=4096), "room for 1536"),
+        (make_proposal(train_batch_size=16, mini_batch_size=5), "multiple of the mini batch"),
+        (make_proposal(**{"actor_rollout_ref.model.path": "/etc"}), "may not be changed"),
+        (make_proposal(**{"trainer.logger": "x"}), "may not be changed"),
+    ],
+)
+def test_a_proposal_that_breaks_a_rule_goes_back_with_the_message(proposal: ev.Proposal, said: str) -> None:
+    search = after_root()
+    again = search.only(ev.Propose, search.propose(1, proposal))
+    assert said in (again.rejected or "")
+    assert (again.node, again.tries) == (1, 1)
+
+
+def test_one_hyper_parameter_named_twice_goes_back() -> None:
+    search = after_root()
+    twice = dataclasses.replace(make_proposal(), changes=make_proposal().changes * 2)
+    assert "twice" in (search.only(ev.Propose, search.propose(1, twice)).rejected or "")
+
+
+def test_a_corrected_proposal_is_taken() -> None:
+    search = after_root()
+    search.propose(1, make_proposal(lr=7.0))
+    run = search.only(ev.RunPhase, search.propose(1, make_proposal(lr=2e-3), tries=1))
+    assert run.spec.hyperparameters[LR] == 2e-3
+    assert search.core.runs[1].note == ""
+
+
+def test_after_two_corrections_the_parents_own_configuration_is_continued_and_the_journal_says_so() -> None:
+    search = after_root()
+    for tries in range(2):
+        assert search.only(ev.Propose, search.propose(1, make_proposal(lr=7.0), tries=tries))
+    run = search.only(ev.RunPhase, search.propose(1, make_proposal(lr=7.0), tries=2))
+    assert run.spec.hyperparameters == search.core.runs[0].spec.hyperparameters  # type: ignore[union-attr]
+    assert run.spec.resume_from == ResumeFrom(node=0, step=20)
+    planned = next(e for e in search.journal if isinstance(e, ev.PhasePlanned) and e.node == 1)
+    assert planned.proposal is None
+    assert "3 proposals were refused" in planned.note
+    assert "continued" in planned.note
+
+
+def test_an_agent_without_an_answer_is_replaced_by_continuing_the_parent() -> None:
+    search = after_root()
+    run = search.only(ev.RunPhase, search.post(ev.ProposalFailed(node=1, reason="timeout")))
+    assert run.spec.resume_from == ResumeFrom(node=0, step=20)
+    assert "timeout" in search.core.runs[1].note
+
+
+def test_a_continued_parent_goes_on_from_its_best_step_not_from_its_last() -> None:
+    search = Driver()
+    search.ready()
+    search.train(0, score=0.5, best_step=10)
+    run = search.only(ev.RunPhase, search.post(ev.ProposalFailed(node=1, reason="timeout")))
+    assert run.spec.resume_from == ResumeFrom(node=0, step=10)
+
+
+def test_an_answer_to_an_older_question_is_ignored() -> None:
+    search = after_root()
+    search.propose(1, make_proposal(lr=7.0))
+    assert search.propose(1, make_proposal(), tries=0) == []
+    assert search.core.runs[1].stage == "proposing"
+
+
+def test_a_forced_scratch_run_is_offered_no_checkpoint_and_must_not_resume() -> None:
+    search = Driver(make_config(budget={"runs": 12}))
+    search.ready()
+    search.train(0, score=0.5)
+    for node in range(1, 6):
+        search.propose(node, make_proposal(resume=None, lr=1e-3 + node * 1e-5))
+        search.train(node, score=0.5 - node * 0.01)
+    propose = search.only(ev.Propose)
+    assert propose.from_scratch
+    request = build_request(search.core, propose, no_curves)
+    assert isinstance(request, ProposalRequest)
+    assert (request.from_scratch, request.checkpoints, request.n_scratch) == (True, (), 1)
+    refused = search.only(ev.Propose, search.propose(propose.node, make_proposal(resume=(0, 10))))
+    assert "resume_from must be null" in (refused.rejected or "")
+    run = search.only(ev.RunPhase, search.propose(propose.node, make_proposal(lora_rank=8), tries=1))
+    assert (run.spec.resume_from, run.spec.kind) == (None, "scratch")
+    assert run.spec.hyperparameters[SCALE] == 8
+
+
+def test_without_multi_stage_no_checkpoint_is_offered() -> None:
+    search = after_root(search={"multi_stage": False})
+    refused = search.only(ev.Propose, search.propose(1, make_proposal(resume=(0, 10))))
+    assert "resume_from must be null" in (refused.rejected or "")
+
+
+def test_every_node_has_a_seed_of_its_own_and_the_same_one_in_every_replay() -> None:
+    first, second = after_root(), after_root()
+    seeds = []
+    for search in (first, second):
+        search.propose(1)
+        runs = search.core.runs
+        seeds.append([runs[node].spec.seed for node in (0, 1)])  # type: ignore[union-attr]
+    assert seeds[0] == seeds[1]
+    assert len(set(seeds[0])) == 2
+
+
+# --- what agents see ----------------------------------------------------------------------------------------
+
+
+def test_the_proposer_sees_the_path_the_siblings_the_best_and_the_saved_checkpoints() -> None:
+    search = Driver(make_config(budget={"runs": 8}))
+    search.ready()
+    search.train(0, score=0.5)
+    search.propose(1, make_proposal(resume=(0, 10)))
+    search.train(1, score=0.2)
+    propose = search.only(ev.Propose)
+    assert propose.on == 0
+    request = build_request(search.core, propose, no_curves)
+    assert isinstance(request, ProposalRequest)
+    assert [view.node for view in request.path] == [0]
+    assert [view.node for view in request.siblings] == [1]
+    assert request.best is not None
+    assert request.best.node == 0
+    assert [(c.node, c.step, c.global_step) for c in request.checkpoints] == [(0, 10, 10), (0, 20, 20)]
+    assert request.task.max_model_len == 1536
+
+
+def test_a_failed_phase_is_shown_to_the_error_analyzer_with_its_chain_of_failures() -> None:
+    search = Driver(make_config(budget={"runs": 8}))
+    search.ready()
+    search.fail(0, saved=(10,))
+    search.propose(1)
+    search.fail(1)
+    analyze = search.only(ev.Analyze)
+    request = build_request(search.core, analyze, no_curves)
+    assert isinstance(request, ErrorRequest)
+    chain = [view.node for view in request.chain]
+    assert chain[-1] == analyze.on == request.failed.node
+    assert request.failed.failure is not None
+
+
+def test_curves_are_loaded_for_nodes_that_have_trained_only() -> None:
+    search = after_root()
+    asked: list[int] = []
+
+    def load(node: int) -> Curves:
+        asked.append(node)
+        return Curves(steps=(1,))
+
+    assert node_view(search.core, 1, load).curves == Curves()
+    assert node_view(search.core, 0, load).curves.steps == (1,)
+    assert asked == [0]
+
+
+# --- failures and losses ------------------------------------------------------------------------------------
+
+
+def test_a_failed_phase_is_data_and_gets_a_debug_child() -> None:
+    search = Driver()
+    search.ready()
+    analyze = search.only(ev.Analyze, search.fail(0))
+    assert (analyze.node, analyze.on) == (1, 0)
+    assert search.only(ev.RunPhase, search.propose(1)).spec.kind == "debug"
+
+
+def test_a_lost_runner_is_not_a_failed_node_and_its_phase_is_repeated_on_the_next_one() -> None:
+    search = Driver()
+    search.ready()
+    search.start(0)
+    search.lose()
+    assert search.core.tree.node(0).status == "running"
+    assert search.none(ev.RunPhase)
+    again = search.only(ev.RunPhase, search.ready())
+    assert (again.spec.node, again.spec.attempt) == (0, 1)
+
+
+def test_the_same_loss_twice_makes_a_failed_node_of_class_resource() -> None:
+    search = Driver()
+    search.ready()
+    for _ in range(2):
+        search.start(0)
+        search.lose()
+        search.ready()
+    outcome = search.core.runs[0].outcome
+    assert isinstance(outcome, PhaseFailure)
+    assert outcome.failure_class == "resource"
+    assert [saved.step for saved in outcome.checkpoints] == [10]
+    assert search.core.tree.node(0).status == "failed"
+    assert search.only(ev.Analyze).on == 0
+
+
+def test_a_runner_lost_before_it_was_handed_the_phase_costs_the_phase_nothing() -> None:
+    search = Driver()
+    search.ready()
+    for _ in range(3):
+        search.lose()
+        assert search.only(ev.RunPhase, search.ready()).spec.attempt == 0
+    assert search.core.runs[0].losses == 0
+
+
+def test_what_a_voided_attempt_reports_later_is_ignored() -> None:
+    search = Driver()
+    search.ready()
+    search.start(0)
+    late = ev.PhaseFinished(node=0, phase_attempt=0, result=PhaseResult(**{**vars(finished()), "node": 0}))
+    search.lose()
+    assert search.post(late) == []
+    assert search.core.runs[0].outcome is None
+
+
+def finished() -> PhaseResult:
+    search = Driver()
+    search.ready()
+    search.train(0)
+    outcome = search.core.runs[0].outcome
+    assert isinstance(outcome, PhaseResult)
+    return outcome
+
+
+def test_a_slot_lost_while_its_next_phase_is_proposed_gets_the_phase_when_it_is_back() -> None:
+    search = after_root()
+    search.lose()
+    assert search.none(ev.RunPhase)
+    search.propose(1)
+    assert search.none(ev.RunPhase)
+    assert search.only(ev.RunPhase, search.ready()).spec.node == 1
+
+
+def test_a_score_that_is_no_number_counts_as_none() -> None:
+    search = Driver()
+    search.ready()
+    search.train(0, score=float("nan"))
+    assert search.core.tree.node(0).score is None
+    assert search.core.best is None
+
+
+# --- stopping phases ----------------------------------------------------------------------------------------
+
+
+def test_a_verdict_stops_the_phase_and_only_a_verdict_makes_it_early_stopped() -> None:
+    search = Driver()
+    search.ready()
+    search.start(0)
+    stop = search.only(ev.StopPhase, search.post(verdict(0)))
+    assert stop.reason == "verdict: early_stopper: cannot win"
+    search.finish(0, status="early_stopped", stop_reason=stop.reason)
+    assert search.core.tree.node(0).status == "early_stopped"
+
+
+def test_a_verdict_to_continue_is_kept_and_stops_nothing() -> None:
+    search = Driver()
+    search.ready()
+    search.start(0)
+    assert search.post(verdict(0, stop=False)) == []
+    assert len(search.core.runs[0].verdicts) == 1
+
+
+def test_a_verdict_on_an_earlier_attempt_is_ignored() -> None:
+    search = Driver()
+    search.ready()
+    search.start(0)
+    search.lose()
+    search.ready()
+    search.start(0)
+    search.post(verdict(0, attempt=0))
+    assert search.none(ev.StopPhase)
+
+
+def test_a_second_verdict_changes_nothing() -> None:
+    search = Driver()
+    search.ready()
+    search.start(0)
+    search.post(verdict(0))
+    assert search.post(verdict(0, verdict_id="v2")) == []
+
+
+def test_a_phase_lost_after_its_verdict_is_not_repeated_and_ends_early_stopped() -> None:
+    search = Driver()
+    search.ready()
+    search.start(0)
+    search.post(verdict(0))
+    search.lose()
+    outcome = search.core.runs[0].outcome
+    assert isinstance(outcome, PhaseResult)
+    assert outcome.status == "early_stopped"
+
+
+def test_a_phase_that_had_to_be_killed_because_it_did_not_stop_has_failed() -> None:
+    search = Driver()
+    search.ready()
+    search.start(0)
+    search.post(verdict(0))
+    killed = make_failure(0, failure_class="timeout")
+    search.post(ev.RunnerLost(slot=0, node=0, phase_attempt=0, reason="did not stop", salvaged=killed))
+    assert search.core.tree.node(0).status == "failed"
+
+
+def test_the_incumbent_is_pushed_after_every_finish_with_its_path_cut_where_it_was_resumed() -> None:
+    search = Driver()
+    search.ready()
+    assert search.none(ev.PushIncumbent)
+    push = search.only(ev.PushIncumbent, search.train(0, score=0.5))
+    assert (push.node, push.path) == (0, ((0, 20, 0),))
+    search.propose(1, make_proposal(resume=(0, 10)))
+    push = search.only(ev.PushIncumbent, search.train(1, score=0.7, best_step=20))
+    assert (push.node, push.path) == (1, ((0, 10, 0), (1, 20, 10)))
+    search.propose(2)
+    push = search.only(ev.PushIncumbent, search.train(2, score=0.1))
+    assert push.node == 1
+
+
+# --- the end of a search ------------------------------------------------------------------------------------
+
+
+def test_the_search_ends_when_the_budget_is_spent() -> None:
+    search = Driver()
+    search.search_to_end([0.5, 0.6, 0.4, 0.3])
+    assert (search.core.stage, search.core.end_reason) == ("measuring", "budget")
+    assert search.none(ev.Propose)
+
+
+def test_the_target_ends_the_search() -> None:
+    search = Driver(make_config(budget={"runs": 9, "target": 0.6}))
+    search.search_to_end([0.5, 0.6])
+    assert search.core.end_reason == "target"
+
+
+def test_gpu_hours_are_summed_over_the_phases_and_end_the_search() -> None:
+    search = Driver(make_config(budget={"runs": 9, "gpu_hours": 1.0}))
+    search.ready()
+    search.train(0, gpu_hours=0.6)
+    assert search.core.end_reason is None
+    search.propose(1)
+    search.train(1, gpu_hours=0.5)
+    assert search.core.end_reason == "gpu_hours"
+
+
+def test_gpu_hours_of_a_lost_attempt_count() -> None:
+    search = Driver(make_config(budget={"runs": 9, "gpu_hours": 1.0}))
+    search.ready()
+    search.start(0)
+    left = dataclasses.replace(make_failure(0), gpu_hours=0.7)
+    search.post(ev.RunnerLost(slot=0, node=0, phase_attempt=0, reason="dead", salvaged=left))
+    search.ready()
+    search.train(0, gpu_hours=0.4)
+    assert search.core.end_reason == "gpu_hours"
+    assert search.core.gpu_hours == pytest.approx(1.1)
+
+
+def test_phases_under_way_count_in_gpu_hours_and_a_reached_limit_is_told_once() -> None:
+    search = Driver(
+        make_config(budget={"runs": 9, "gpu_hours": 4.0, "wall_clock_hours": 9.0}, slots={"gpus_per_node": 2})
+    )
+    search.ready()
+    search.start(0)
+    search.core.runs[0].started_at = 1000.0
+    assert list(over_budget(search.core, worked_s=60.0, now=1000.0 + 3600.0)) == []
+    (reached,) = over_budget(search.core, worked_s=60.0, now=1000.0 + 2 * 3600.0)
+    assert (reached.kind, reached.used, reached.limit) == ("gpu_hours", 4.0, 4.0)
+    (late,) = over_budget(search.core, worked_s=9 * 3600.0, now=1000.0)
+    assert late.kind == "wall_clock"
+    assert len(search.post(reached, reached)) == 1
+
+
+def test_a_cap_stops_the_running_phase_as_completed_and_begins_no_other() -> None:
+    search = Driver()
+    search.ready()
+    search.start(0)
+    stop = search.only(ev.StopPhase, search.post(ev.BudgetReached(kind="wall_clock", used=2.0, limit=2.0)))
+    assert stop.reason == "budget: wall_clock"
+    search.finish(0, stop_reason=stop.reason)
+    assert search.core.tree.node(0).status == "completed"
+    assert search.core.end_reason == "wall_clock"
+
+
+def test_a_cap_does_not_turn_a_phase_with_a_verdict_into_a_completed_one() -> None:
+    search = Driver()
+    search.ready()
+    search.start(0)
+    search.post(verdict(0))
+    assert search.post(ev.BudgetReached(kind="wall_clock", used=2.0, limit=2.0)) == []
+    assert search.only(ev.StopPhase).reason.startswith("verdict")
+
+
+def test_a_cap_drops_a_phase_that_is_still_being_proposed() -> None:
+    search = after_root()
+    search.post(ev.BudgetReached(kind="wall_clock", used=2.0, limit=2.0))
+    assert search.core.runs[1].status == "cancelled"
+    assert search.propose(1) == []
+    assert search.core.end_reason == "wall_clock"
+
+
+def test_a_cap_ends_a_phase_that_waits_for_its_repeat_with_what_it_left() -> None:
+    search = Driver()
+    search.ready()
+    search.start(0)
+    search.lose()
+    search.post(ev.BudgetReached(kind="wall_clock", used=2.0, limit=2.0))
+    outcome = search.core.runs[0].outcome
+    assert isinstance(outcome, PhaseResult)
+    assert outcome.status == "completed"
+    assert search.core.end_reason == "wall_clock"
+
+
+def test_a_person_ends_the_search_without_final_measurements_but_with_its_outcome_written() -> None:
+    search = Driver()
+    search.ready()
+    search.start(0)
+    stop = search.only(ev.StopPhase, search.post(ev.UserStop(reason="Ctrl-C")))
+    assert stop.reason == "user"
+    assert search.only(ev.WriteOutcome, search.finish(0, stop_reason="user"))
+    end = search.only(ev.End, search.post(ev.OutcomeWritten()))
+    assert (end.reason, end.exit_code) == ("user", 0)
+    assert search.core.finished is not None
+    assert search.core.finished.best == 0
+
+
+def test_exhausted_trees_end_the_search() -> None:
+    rules = {"max_evolve_children": 1, "max_debug_children": 0, "rho_min": 0.0}
+    search = Driver(make_config(budget={"runs": 30}, search=rules))
+    search.ready()
+    search.train(0, score=0.5)
+    search.propose(1)
+    search.fail(1)
+    assert search.core.end_reason == "exhausted"
+
+
+# --- several slots ------------------------------------------------------------------------------------------
+
+
+def two_slots(runs: int = 6) -> Driver:
+    search = Driver(make_config(budget={"runs": runs}, slots={"count": 2}))
+    search.ready(0, 1)
+    return search
+
+
+def test_a_second_slot_waits_while_only_the_root_trains() -> None:
+    search = two_slots()
+    assert [run.slot for run in search.core.runs.values()] == [0]
+
+
+def test_both_slots_get_work_once_the_root_has_finished() -> None:
+    search = two_slots()
+    given = search.train(0, score=0.5)
+    asked = [(c.node, c.on) for c in given if isinstance(c, ev.Propose)]
+    assert asked == [(1, 0), (2, 0)]
+    assert [search.core.runs[node].slot for node in (1, 2)] == [0, 1]
+
+
+def test_the_second_decision_sees_the_first_ones_run() -> None:
+    search = two_slots()
+    search.train(0, score=0.5)
+    seen = [e.seen["running"] for e in search.journal if isinstance(e, ev.Decided)]
+    assert seen == [0, 0, 1]
+
+
+def test_a_slot_that_is_lost_does_not_disturb_the_other_one() -> None:
+    search = two_slots()
+    search.train(0, score=0.5)
+    search.propose(1)
+    search.propose(2)
+    search.start(1)
+    search.start(2)
+    search.lose(1)
+    assert search.only(ev.RunPhase).spec.node == 1
+    assert search.only(ev.RunPhase, search.ready(1)).spec.attempt == 1
+
+
+def test_the_search_ends_when_the_last_of_several_running_phases_has() -> None:
+    search = two_slots(runs=3)
+    search.train(0, score=0.5)
+    search.propose(1)
+    search.propose(2)
+    search.train(1, score=0.6)
+    assert search.core.end_reason is None
+    search.train(2, score=0.4)
+    assert search.core.end_reason == "budget"
+
+
+def test_the_target_reached_in_one_slot_stops_the_other() -> None:
+    search = Driver(make_config(budget={"runs": 6, "target": 0.6}, slots={"count": 2}))
+    search.ready(0, 1)
+    search.train(0, score=0.5)
+    search.propose(1)
+    search.propose(2)
+    search.start(2)
+    stop = search.only(ev.StopPhase, search.train(1, score=0.7))
+    assert (stop.node, stop.slot, stop.reason) == (2, 1, "budget: target")
+
+
+# --- after the search ---------------------------------------------------------------------------------------
+
+
+def ended(**config: object) -> Driver:
+    """A search of 4 runs that has just ended; node 1, resumed from step 10 of the root, is the best at step
+    20."""
+    search = Driver(make_config(**config))
+    search.ready()
+    search.train(0, score=0.5)
+    search.propose(1, make_proposal(resume=(0, 10)))
+    search.train(1, score=0.7)
+    for node in (2, 3):
+        search.propose(node)
+        search.train(node, score=0.4)
+    return search
+
+
+def scored(what: ev.FinalWhat, mean: float = 0.5) -> ev.FinalScored:
+    return ev.FinalScored(
+        what=what, split="test", n=512, mean=mean, standard_error=0.02, adapter=None, node=None, step=None
+    )
+
+
+def test_the_default_recipe_is_trained_in_one_phase_for_the_strategys_total_steps() -> None:
+    search = ended()
+    spec = search.only(ev.RunPhase).spec
+    assert (spec.node, spec.n_steps, spec.resume_from) == (REFERENCE, 30, None)
+    root = search.core.runs[0].spec
+    assert root is not None
+    assert (spec.hyperparameters, spec.seed) == (root.hyperparameters, root.seed)
+    assert spec.checkpoint_dir == "/storage/demo/reference/checkpoints"
+
+
+def test_base_best_and_default_recipe_are_scored_on_the_test_split_once_each() -> None:
+    search = ended()
+    search.train(REFERENCE, score=0.6, best_step=10)
+    order = []
+    for _ in range(3):
+        evaluate = search.only(ev.Evaluate)
+        assert evaluate.split == "test"
+        order.append((evaluate.what, evaluate.adapter))
+        search.post(scored(evaluate.what))
+    assert order == [
+        ("base", None),
+        ("best", "/storage/demo/checkpoints/0001/step_000020"),
+        ("reference", "/storage/demo/reference/checkpoints/step_000010"),
+    ]
+    assert search.only(ev.WriteOutcome)
+    search.post(ev.OutcomeWritten())
+    assert search.core.finished is not None
+    assert (search.core.finished.reason, search.core.finished.best) == ("budget", 1)
+    assert len([e for e in search.journal if isinstance(e, ev.FinalScored)]) == 3
+
+
+def test_the_reference_is_no_node_of_the_tree_and_costs_no_gpu_hours_of_the_search() -> None:
+    search = ended(budget={"gpu_hours": 5.0})
+    search.train(REFERENCE, gpu_hours=9.0)
+    assert len(search.core.tree.nodes) == 4
+    assert search.core.gpu_hours == 0.0
+
+
+def test_test_scores_do_not_reach_the_agents_views() -> None:
+    search = ended()
+    search.train(REFERENCE, score=0.6)
+    search.post(scored("base", mean=0.123456))
+    views = [node_view(search.core, node, no_curves) for node in search.core.tree.nodes]
+    assert "0.123456" not in repr(views)
+
+
+def test_with_two_slots_training_and_scoring_go_side_by_side() -> None:
+    search = two_slots(runs=2)
+    search.train(0, score=0.5)
+    search.propose(1)
+    search.train(1, score=0.6)
+    assert search.only(ev.RunPhase).slot == 0
+    assert search.only(ev.Evaluate).slot == 1
+
+
+def test_scoring_is_repeated_once_when_its_runner_is_lost_and_then_left_out() -> None:
+    search = ended(final={"default_recipe": False})
+    assert search.only(ev.Evaluate).what == "base"
+    search.lose()
+    assert search.only(ev.Evaluate, search.ready()).id == "evaluate-base-1"
+    search.lose()
+    failed = [e for e in search.journal if isinstance(e, ev.FinalFailed)]
+    assert [e.what for e in failed] == ["base"]
+    assert search.only(ev.Evaluate, search.ready()).what == "best"
+
+
+def test_a_default_recipe_that_fails_leaves_its_score_out_and_nothing_else() -> None:
+    search = ended()
+    search.start(REFERENCE)
+    search.fail(REFERENCE)
+    for _ in range(2):
+        search.post(scored(search.only(ev.Evaluate).what))
+    assert search.only(ev.WriteOutcome)
+    failed = next(e for e in search.journal if isinstance(e, ev.FinalFailed))
+    assert (failed.what, failed.reason) == ("reference", "the default recipe failed: something broke")
+
+
+def test_a_default_recipe_lost_twice_is_left_out() -> None:
+    search = ended(final={"test": False})
+    for _ in range(2):
+        search.start(REFERENCE)
+        search.lose()
+        search.ready()
+    assert search.only(ev.WriteOutcome)
+
+
+def test_a_search_without_any_score_measures_the_base_model_only() -> None:
+    search = Driver(make_config(budget={"runs": 2}))
+    search.ready()
+    search.fail(0)
+    search.propose(1)
+    search.fail(1)
+    assert search.only(ev.Evaluate).what == "base"
+    search.post(scored("base"))
+    assert search.only(ev.WriteOutcome)
+
+
+def test_without_a_final_block_nothing_is_measured() -> None:
+    search = ended(final={"test": False, "default_recipe": False})
+    assert search.only(ev.WriteOutcome)
+
+
+def test_a_person_may_end_the_final_measurements_too() -> None:
+    search = ended()
+    search.start(REFERENCE)
+    assert search.only(ev.WriteOutcome, search.post(ev.UserStop(reason="enough")))
+
+
+def test_what_could_not_be_written_is_remembered() -> None:
+    search = ended(final={"test": False, "default_recipe": False})
+    search.post(ev.OutcomeWritten(problem="disk full"))
+    assert search.core.problem == "disk full"
+    assert search.core.stage == "finished"
+
+
+# --- interruptions ------------------------------------------------------------------------------------------
+
+
+def next_coordinator(search: Driver) -> list[Command]:
+    return search.post(ev.CoordinatorStarted(epoch=2, host="here", pid=2))
+
+
+def test_a_pause_ends_the_work_and_its_phase_begins_again_at_no_charge() -> None:
+    search = Driver()
+    search.ready()
+    for _ in range(3):
+        search.start(0)
+        assert search.only(ev.End, search.post(ev.SearchPaused(reason="Ctrl-C"))).exit_code == 0
+        assert search.core.stage == "interrupted"
+        next_coordinator(search)
+        assert search.only(ev.RunPhase, search.ready())
+    assert (search.core.runs[0].losses, search.core.runs[0].attempt) == (0, 3)
+
+
+def test_an_abort_carries_its_exit_code_and_can_be_resumed() -> None:
+    search = after_root()
+    end = search.only(ev.End, search.post(ev.SearchAborted(reason="wrong VeRL", exit_code=5)))
+    assert (end.reason, end.exit_code) == ("wrong VeRL", 5)
+    next_coordinator(search)
+    assert search.only(ev.Propose).node == 1
+
+
+def test_a_pause_during_scoring_repeats_it_at_no_charge() -> None:
+    search = ended(final={"default_recipe": False})
+    for _ in range(3):
+        search.post(ev.SearchPaused(reason="Ctrl-C"))
+        next_coordinator(search)
+        assert search.only(ev.Evaluate, [*search.ready(), *search.core.resume()][-1:]).what == "base"
+
+
+# --- replay -------------------------------------------------------------------------------------------------
+
+
+def commands_of(core: CoordinatorCore) -> list[Command]:
+    return core.outstanding()
+
+
+def play(seed: int, n_slots: int, n_events: int) -> Driver:
+    """A search in which agents, runners, hardware and the stopper do whatever the dice say."""
+    dice = random.Random(seed)
+    search = Driver(make_config(budget={"runs": dice.randint(2, 8)}, slots={"count": n_slots}))
+    for _ in range(n_events):
+        moves: list[Event] = [ev.SlotReady(slot=s.index) for s in search.core.slots if not s.ready]
+        for command in search.core.outstanding():
+            moves += answers(search, command, dice)
+        if not moves or search.core.finished is not None:
+            break
+        search.post(dice.choice(moves))
+    return search
+
+
+def answers(search: Driver, command: Command, dice: random.Random) -> list[Event]:
+    """What may happen in reply to a command."""
+    if isinstance(command, ev.Propose | ev.Analyze):
+        resume = dice.choice([None, (command.on, dice.choice([5, 10, 17])), (99, 1)])
+        proposal = make_proposal(resume=resume, lr=dice.choice([1e-3, 5e-4, 9.0]))
+        return [
+            ev.Proposed(node=command.node, proposal=proposal, tries=command.tries),
+            ev.Proposed(node=command.node, proposal=make_proposal(), tries=command.tries),
+            ev.ProposalFailed(node=command.node, reason="away", tries=command.tries),
+        ]
+    if isinstance(command, ev.RunPhase):
+        return run_answers(search, command, dice)
+    if isinstance(command, ev.Evaluate):
+        return [
+            scored(command.what),
+            ev.FinalFailed(what=command.what, reason="no"),
+            ev.RunnerLost(slot=command.slot, node=None, phase_attempt=0, reason="dead"),
+        ]
+    if isinstance(command, ev.WriteOutcome):
+        return [ev.OutcomeWritten()]
+    if isinstance(command, ev.End):
+        return [ev.CoordinatorStarted(epoch=len(search.journal), host="h", pid=1)]
+    return []
+
+
+def run_answers(search: Driver, command: ev.RunPhase, dice: random.Random) -> list[Event]:
+    node, attempt = command.spec.node, command.spec.attempt
+    if not search.core.runs[node].started:
+        return [ev.PhaseStarted(node=node, slot=command.slot, phase_attempt=attempt)] * 3
+    score = dice.choice([None, dice.random()])
+    result = dataclasses.replace(
+        finished(), node=node, best_score=score, best_step=None if score is None else 10
+    )
+    return [
+        *[ev.PhaseFinished(node=node, phase_attempt=attempt, result=result)] * 3,
+        ev.PhaseFailed(node=node, phase_attempt=attempt, failure=make_failure(node, saved=(10,))),
+        ev.RunnerLost(
+            slot=command.slot, node=node, phase_attempt=attempt, reason="dead", salvaged=make_failure(node)
+        ),
+        verdict(node, attempt=attempt, verdict_id=f"{node}-{attempt}-{dice.random()}"),
+        *dice.choice([[], [], [ev.BudgetReached(kind="wall_clock", used=1.0, limit=1.0)]]),
+        *dice.choice([[], [], [], [ev.UserStop(reason="u")], [ev.SearchPaused(reason="p")]]),
+    ]
+
+
+@given(seed=st.integers(0, 10**6), n_slots=st.integers(1, 3))
+@settings(max_examples=60, deadline=None)
+def test_replaying_the_journal_rebuilds_the_same_search_with_the_same_work_outstanding(
+    seed: int, n_slots: int
+) -> None:
+    search = play(seed, n_slots, n_events=60)
+    again = replay(search.journal, ROOT)
+    assert again.outstanding() == search.core.outstanding()
+    assert again.tree.to_dict() == search.core.tree.to_dict()
+    assert again.runs == search.core.runs
+    assert again.slots == search.core.slots
+
+
+@given(seed=st.integers(0, 10**6), n_slots=st.integers(1, 3))
+@settings(max_examples=30, deadline=None)
+def test_every_decision_taken_again_is_the_recorded_one(seed: int, n_slots: int) -> None:
+    search = play(seed, n_slots, n_events=60)
+    assert [check.differences for check in check_decisions(search.journal, ROOT) if check.differences] == []
+
+
+@given(seed=st.integers(0, 10**6), n_slots=st.integers(1, 3))
+@settings(max_examples=40, deadline=None)
+def test_whatever_happens_a_search_ends_and_never_exceeds_its_budget(seed: int, n_slots: int) -> None:
+    search = play(seed, n_slots, n_events=3000)
+    assert search.core.finished is not None
+    assert len(search.core.tree.nodes) <= search.config.budget.runs
+    trained = [run for run in search.core.runs.values() if run.stage == "planned"]
+    assert trained == []
+
+
+def test_a_crash_between_a_finish_and_its_decision_loses_neither() -> None:
+    search = Driver()
+    search.ready()
+    search.train(0, score=0.5)
+    cut = next(i for i, e in enumerate(search.journal) if isinstance(e, ev.PhaseFinished)) + 1
+    core = replay(search.journal[:cut], ROOT)
+    record = next(command for command in core.resume() if isinstance(command, ev.Record))
+    assert isinstance(record.event, ev.Decided)
+    assert (record.event.action, record.event.on) == ("evolve", 0)
+
+
+def test_a_restarted_coordinator_is_given_running_phases_again_by_the_same_name() -> None:
+    search = Driver()
+    before = search.only(ev.RunPhase, search.ready())
+    search.start(0)
+    assert search.only(ev.RunPhase, replay(search.journal, ROOT).resume()) == before
+
+
+def test_what_was_decided_is_what_the_journal_says_even_where_the_rules_would_decide_otherwise() -> None:
+    search = Driver(make_config(budget={"runs": 8}))
+    search.ready()
+    search.train(0, score=0.5)
+    search.propose(1, make_proposal(resume=(0, 10)))
+    search.train(1, score=0.9)
+    index, decided = next(
+        (i, e) for i, e in enumerate(search.journal) if isinstance(e, ev.Decided) and e.node == 2
+    )
+    other = dataclasses.replace(decided, on=0 if decided.on == 1 else 1)
+    journal = [*search.journal[:index], other]
+    assert replay(journal, ROOT).runs[2].on == other.on
+    differences = [check.differences for check in check_decisions(journal, ROOT) if check.differences]
+    assert differences == [(f"on: recorded {other.on!r}, now {decided.on!r}",)]
+
+
+def test_a_moved_search_trains_in_its_new_place() -> None:
+    search = after_root()
+    search.propose(1, make_proposal(resume=(0, 20)))
+    moved = replay(search.journal, Path("/new/demo"))
+    spec = search.only(ev.RunPhase, moved.outstanding()).spec
+    assert spec.adapter == "/new/demo/checkpoints/0000/step_000020"
+    assert spec.node_dir == "/new/demo/nodes/0001"
+
+
+def test_a_journal_that_does_not_begin_with_its_search_is_refused() -> None:
+    with pytest.raises(JournalError, match="must be SearchStarted"):
+        replay([ev.SlotReady(slot=0)], ROOT)
+
+
+def test_two_searches_in_one_journal_are_refused() -> None:
+    journal = Driver().journal
+    with pytest.raises(JournalError, match="second SearchStarted"):
+        replay([*journal, journal[0]], ROOT)
+
+
+def test_an_event_the_core_does_not_know_is_refused() -> None:
+    core = CoordinatorCore(SearchPaths(root=ROOT))
+    core.handle(Driver().journal[0])
+    with pytest.raises(JournalError, match="no event of a search"):
+        core.handle(Event())

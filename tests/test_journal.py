@@ -1,0 +1,256 @@
+"""The journal: durable, in order, fenced by epochs, and honest about damage."""
+
+from __future__ import annotations
+
+import json
+import os
+import zlib
+from pathlib import Path
+
+import pytest
+
+from llmzero_ray import events as ev
+from llmzero_ray.errors import JournalError, StorageError
+from llmzero_ray.journal import Journal, JournalReader, active_seconds, read_all
+from llmzero_ray.records import Event
+from tests.builders import Driver
+
+
+def slots(events: tuple[Event, ...]) -> list[int]:
+    return [event.slot for event in events if isinstance(event, ev.SlotReady)]
+
+
+def filled(directory: Path, n: int = 3) -> Journal:
+    journal = Journal(directory)
+    for slot in range(n):
+        journal.append(ev.SlotReady(slot=slot))
+    return journal
+
+
+def rewrite(path: Path, **changes: object) -> None:
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+def test_an_absent_journal_is_an_empty_one(tmp_path: Path) -> None:
+    assert read_all(tmp_path / "journal") == ()
+
+
+def test_events_come_back_in_order_with_the_time_they_were_written(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    for slot in range(3):
+        journal.append(ev.SlotReady(slot=slot), now=100.0 + slot)
+    assert slots(read_all(tmp_path)) == [0, 1, 2]
+    assert [event.time for event in read_all(tmp_path)] == [100.0, 101.0, 102.0]
+
+
+def test_every_event_of_a_whole_search_comes_back_as_it_was(tmp_path: Path) -> None:
+    search = Driver()
+    search.search_to_end([0.5, 0.6, 0.4, 0.3])
+    search.train(-1)
+    journal = Journal(tmp_path)
+    written = tuple(journal.append(event) for event in search.journal)
+    assert read_all(tmp_path) == written
+
+
+def test_each_event_is_one_file_whose_name_says_its_place_and_its_epoch(tmp_path: Path) -> None:
+    filled(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "00000001.e001.json",
+        "00000002.e001.json",
+        "00000003.e001.json",
+    ]
+
+
+def test_a_second_delivery_is_dropped_also_by_the_next_writer(tmp_path: Path) -> None:
+    event = ev.SlotReady(slot=0, source="slot:0", attempt=1, sequence=4)
+    journal = Journal(tmp_path)
+    assert journal.append(event) is not None
+    assert journal.append(event) is None
+    assert Journal(tmp_path).append(event) is None
+    assert len(read_all(tmp_path)) == 1
+
+
+def test_events_without_a_source_are_all_different(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    for _ in range(2):
+        assert journal.append(ev.SlotReady(slot=0)) is not None
+    assert slots(read_all(tmp_path)) == [0, 0]
+
+
+def test_the_next_writer_goes_on_in_a_higher_epoch(tmp_path: Path) -> None:
+    filled(tmp_path, 2)
+    second = Journal(tmp_path)
+    assert (second.epoch, slots(second.history)) == (2, [0, 1])
+    second.append(ev.SlotReady(slot=7))
+    assert (tmp_path / "00000003.e002.json").is_file()
+    assert slots(read_all(tmp_path)) == [0, 1, 7]
+
+
+def test_a_writer_that_was_superseded_is_told_so_and_writes_nothing(tmp_path: Path) -> None:
+    old = filled(tmp_path, 1)
+    Journal(tmp_path).append(ev.SlotReady(slot=5))
+    with pytest.raises(JournalError, match="another coordinator \\(epoch 2\\) has taken over"):
+        old.append(ev.SlotReady(slot=6))
+    assert slots(read_all(tmp_path)) == [0, 5]
+
+
+def test_what_a_superseded_writer_wrote_after_the_takeover_is_ignored(tmp_path: Path) -> None:
+    filled(tmp_path, 2)
+    new = Journal(tmp_path)
+    late = json.loads((tmp_path / "00000002.e001.json").read_text())
+    new.append(ev.SlotReady(slot=5))
+    # As on a storage without atomic creation: the old writer's events 3 and 4 arrive all the same.
+    for number in (3, 4):
+        (tmp_path / f"0000000{number}.e001.json").write_text(json.dumps({**late, "number": number}))
+    new.append(ev.SlotReady(slot=6))
+    assert slots(read_all(tmp_path)) == [0, 1, 5, 6]
+
+
+@pytest.mark.parametrize("content", ["", '{"format": 1, "numb', '{"format": 1}', "[]"])
+def test_a_torn_last_file_is_reported_and_left_out(tmp_path: Path, content: str) -> None:
+    filled(tmp_path)
+    (tmp_path / "00000003.e001.json").write_text(content)
+    reader = JournalReader(tmp_path)
+    assert slots(reader.poll()) == [0, 1]
+    assert reader.torn == "00000003.e001.json"
+
+
+def test_after_a_torn_file_the_next_writer_goes_on_in_its_place(tmp_path: Path) -> None:
+    filled(tmp_path)
+    (tmp_path / "00000003.e001.json").write_text("{")
+    journal = Journal(tmp_path)
+    assert journal.torn == "00000003.e001.json"
+    journal.append(ev.SlotReady(slot=8))
+    journal.append(ev.SlotReady(slot=9))
+    assert slots(read_all(tmp_path)) == [0, 1, 8, 9]
+
+
+def test_a_file_missing_in_the_middle_is_an_error_that_names_it(tmp_path: Path) -> None:
+    filled(tmp_path)
+    (tmp_path / "00000002.e001.json").unlink()
+    with pytest.raises(JournalError, match="event 2 is missing"):
+        read_all(tmp_path)
+
+
+def test_a_file_missing_at_the_beginning_is_an_error(tmp_path: Path) -> None:
+    filled(tmp_path)
+    (tmp_path / "00000001.e001.json").unlink()
+    with pytest.raises(JournalError, match="event 1 is missing"):
+        Journal(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        ({"checksum": "00000000"}, "fails its checksum"),
+        ({"number": 9}, "does not hold the event its name says"),
+        ({"epoch": 9}, "does not hold the event its name says"),
+        ({"format": 99}, "has format 99 and this version reads 1"),
+    ],
+)
+def test_a_damaged_file_in_the_middle_is_an_error(
+    tmp_path: Path, damage: dict[str, object], said: str
+) -> None:
+    filled(tmp_path)
+    rewrite(tmp_path / "00000002.e001.json", **damage)
+    with pytest.raises(JournalError, match=said):
+        read_all(tmp_path)
+
+
+def test_a_changed_event_is_noticed(tmp_path: Path) -> None:
+    filled(tmp_path)
+    path = tmp_path / "00000002.e001.json"
+    path.write_text(path.read_text().replace('"slot": 1', '"slot": 2'))
+    with pytest.raises(JournalError, match="fails its checksum"):
+        read_all(tmp_path)
+
+
+def test_a_record_that_is_no_event_is_refused(tmp_path: Path) -> None:
+    filled(tmp_path, 1)
+    event = {"type": "ResumeFrom", "node": 0, "step": 1}
+    packed = json.dumps(event, sort_keys=True, separators=(",", ":")).encode()
+    rewrite(tmp_path / "00000001.e001.json", event=event, checksum=f"{zlib.crc32(packed):08x}")
+    with pytest.raises(JournalError, match="holds a ResumeFrom, which is no event"):
+        read_all(tmp_path)
+
+
+def test_other_files_are_none_of_its_business(tmp_path: Path) -> None:
+    filled(tmp_path)
+    (tmp_path / ".00000004.e001.json.abc.tmp").write_text("{")
+    (tmp_path / "README").write_text("")
+    assert slots(read_all(tmp_path)) == [0, 1, 2]
+
+
+def test_a_reader_gets_only_what_is_new(tmp_path: Path) -> None:
+    journal = filled(tmp_path, 2)
+    reader = JournalReader(tmp_path)
+    assert slots(reader.poll()) == [0, 1]
+    assert reader.poll() == ()
+    journal.append(ev.SlotReady(slot=2))
+    assert slots(reader.poll()) == [2]
+    assert (reader.length, reader.epoch) == (3, 1)
+
+
+def test_a_reader_follows_a_takeover(tmp_path: Path) -> None:
+    filled(tmp_path, 2)
+    reader = JournalReader(tmp_path)
+    reader.poll()
+    Journal(tmp_path).append(ev.SlotReady(slot=7))
+    assert slots(reader.poll()) == [7]
+
+
+def test_a_reader_whose_events_were_replaced_says_so(tmp_path: Path) -> None:
+    taken_over = Journal(tmp_path)
+    filled(tmp_path, 2)
+    reader = JournalReader(tmp_path)
+    reader.poll()
+    body = json.loads((tmp_path / "00000002.e001.json").read_text())
+    (tmp_path / "00000002.e002.json").write_text(json.dumps({**body, "epoch": 2}))
+    assert taken_over.epoch == 1
+    with pytest.raises(JournalError, match="replaced events"):
+        reader.poll()
+
+
+def test_a_directory_that_cannot_be_written_is_a_storage_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    journal = Journal(tmp_path / "file" / "journal")
+    with pytest.raises(StorageError, match="cannot be written"):
+        journal.append(ev.SlotReady(slot=0))
+
+
+def test_an_event_is_on_the_disk_before_append_returns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order: list[str] = []
+    real_sync, real_replace = os.fsync, os.replace
+    monkeypatch.setattr(os, "fsync", lambda fd: (order.append("sync"), real_sync(fd))[1])
+    monkeypatch.setattr(os, "replace", lambda a, b: (order.append("rename"), real_replace(a, b))[1])
+    filled(tmp_path, 1)
+    assert order == ["sync", "rename", "sync"]  # the file, its name, the directory
+
+
+# --- time at work -------------------------------------------------------------------------------------------
+
+
+def started(epoch: int, time: float, previous_alive: float | None = None) -> ev.CoordinatorStarted:
+    return ev.CoordinatorStarted(epoch=epoch, host="h", pid=1, previous_alive=previous_alive, time=time)
+
+
+def test_time_between_an_interruption_and_its_resume_is_not_counted() -> None:
+    events = (
+        started(1, 0.0),
+        ev.SlotReady(slot=0, time=60.0),
+        started(2, 1000.0),
+        ev.SlotReady(slot=0, time=1030.0),
+    )
+    assert active_seconds(events) == 90.0
+    assert active_seconds(events, now=1100.0) == 160.0
+
+
+def test_a_coordinator_that_was_alive_without_events_counts_until_its_last_sign_of_life() -> None:
+    events = (started(1, 0.0), ev.SlotReady(slot=0, time=60.0), started(2, 1000.0, previous_alive=500.0))
+    assert active_seconds(events) == 500.0
+
+
+def test_no_events_no_time() -> None:
+    assert active_seconds(()) == 0.0

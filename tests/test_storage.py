@@ -1,0 +1,469 @@
+"""The directory of a search: where things are, what survives, who is at work in it."""
+
+from __future__ import annotations
+
+import errno
+import json
+import math
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from llmzero_ray.agents.base import Curves
+from llmzero_ray.capacity import Machine, asked_and_there, private_head_resources, shortfall, side_cpus
+from llmzero_ray.durable import replace_file, storage_error
+from llmzero_ray.errors import ConfigError, StorageError
+from llmzero_ray.events import REFERENCE
+from llmzero_ray.presence import (
+    Owner,
+    SearchLock,
+    beat,
+    last_heartbeat,
+    owner,
+    request,
+    take_requests,
+)
+from llmzero_ray.records import ItemOutcome, MetricPoint
+from llmzero_ray.series import (
+    MetricWriter,
+    compact,
+    last_points,
+    load_curves,
+    load_items,
+    mean_accuracy,
+    salvage,
+    write_items,
+)
+from llmzero_ray.storage import SearchStorage
+from tests.builders import Driver, make_config, make_failure, make_result
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> SearchStorage:
+    return SearchStorage(tmp_path / "runs", "demo")
+
+
+# --- places -------------------------------------------------------------------------------------------------
+
+
+def test_files_are_where_the_readme_says(storage: SearchStorage) -> None:
+    paths, root = storage.paths, storage.paths.root
+    assert root.name == "demo"
+    assert paths.spec(3) == root / "nodes/0003/spec.yaml"
+    assert paths.adapter(3, 120) == root / "checkpoints/0003/step_000120"
+    assert paths.agents(12) == root / "nodes/0012/agents"
+    assert paths.adapter(REFERENCE, 5) == root / "reference/checkpoints/step_000005"
+    assert paths.log(REFERENCE) == root / "reference/log.txt"
+
+
+def test_a_storage_may_be_named_by_its_directory(storage: SearchStorage) -> None:
+    assert SearchStorage.at(storage.paths.root).paths == storage.paths
+
+
+# --- the start ----------------------------------------------------------------------------------------------
+
+
+def test_a_fresh_directory_is_made_and_left_clean(storage: SearchStorage) -> None:
+    storage.check()
+    assert list(storage.paths.root.iterdir()) == []
+
+
+def test_a_directory_of_something_else_is_refused(storage: SearchStorage) -> None:
+    storage.paths.root.mkdir(parents=True)
+    (storage.paths.root / "photo.jpg").write_text("")
+    with pytest.raises(StorageError, match=r"holds something that is no search \(photo.jpg\)"):
+        storage.check()
+
+
+def test_a_directory_below_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "runs").write_text("")
+    with pytest.raises(StorageError, match=r"cannot be written \(Not a directory\)"):
+        SearchStorage(tmp_path / "runs", "demo").check()
+
+
+def test_too_little_free_space_is_refused(storage: SearchStorage, monkeypatch: pytest.MonkeyPatch) -> None:
+    full = shutil.disk_usage("/")._replace(free=10 * 2**20)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: full)
+    with pytest.raises(StorageError, match=r"only 10 MiB are free; a search needs at least 50 MiB"):
+        storage.check()
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        (errno.ENOSPC, "the storage is full"),
+        (errno.EDQUOT, "the storage is full"),
+        (errno.EACCES, "Make it writable"),
+        (errno.EROFS, "Make it writable"),
+        (errno.EIO, "Set `storage`"),
+    ],
+)
+def test_what_the_operating_system_says_is_told_with_what_to_do(code: int, said: str) -> None:
+    message = str(storage_error(Path("/data/x"), OSError(code, os.strerror(code))))
+    assert message.startswith("/data/x: cannot be written")
+    assert said in message
+
+
+def test_the_configuration_is_kept_and_may_be_given_again(storage: SearchStorage) -> None:
+    config = make_config()
+    storage.adopt_config(config)
+    storage.adopt_config(config)
+    assert storage.config() == config
+
+
+def test_another_configuration_is_refused_with_the_differing_keys(storage: SearchStorage) -> None:
+    storage.adopt_config(make_config())
+    with pytest.raises(ConfigError) as error:
+        storage.adopt_config(make_config(budget={"runs": 9}, seed=3))
+    assert "  budget.runs: 4 -> 9\n" in str(error.value)
+    assert "  seed: 1 -> 3\n" in str(error.value)
+    assert storage.config() == make_config()
+
+
+def test_a_search_that_has_not_trained_can_be_forgotten(storage: SearchStorage) -> None:
+    storage.adopt_config(make_config())
+    storage.paths.journal.mkdir()
+    (storage.paths.journal / "00000001.e001.json").write_text("{}")
+    storage.start_over()
+    assert storage.config() is None
+    assert not storage.paths.journal.exists()
+    storage.adopt_config(make_config(seed=3))
+
+
+# --- whole files --------------------------------------------------------------------------------------------
+
+
+def test_a_file_is_replaced_in_one_step_and_no_part_is_left(tmp_path: Path) -> None:
+    replace_file(tmp_path / "a" / "file.txt", "old")
+    replace_file(tmp_path / "a" / "file.txt", b"new")
+    assert (tmp_path / "a" / "file.txt").read_text() == "new"
+    assert [path.name for path in (tmp_path / "a").iterdir()] == ["file.txt"]
+
+
+def test_a_file_that_cannot_be_written_leaves_the_old_one(tmp_path: Path) -> None:
+    (tmp_path / "file.txt").mkdir()
+    with pytest.raises(StorageError, match="cannot be written"):
+        replace_file(tmp_path / "file.txt", "new")
+    assert [path.name for path in tmp_path.iterdir()] == ["file.txt"]
+
+
+def test_results_survive_their_runner(storage: SearchStorage) -> None:
+    storage.write_result(3, 0, make_result(3))
+    storage.write_result(4, 1, make_failure(4))
+    assert storage.result(3, 0) == make_result(3)
+    assert storage.result(4, 1) == make_failure(4)
+    assert storage.result(4, 0) is None
+
+
+def test_a_torn_result_is_none(storage: SearchStorage) -> None:
+    storage.write_result(3, 0, make_result(3))
+    path = storage.paths.result(3, 0)
+    path.write_text(path.read_text()[:40])
+    assert storage.result(3, 0) is None
+
+
+def test_only_complete_adapters_count(storage: SearchStorage) -> None:
+    for step in (5, 10):
+        storage.paths.adapter(2, step).mkdir(parents=True)
+    (storage.paths.adapter(2, 5) / "adapter_config.json").write_text("{}")
+    assert [(c.step, c.val_score) for c in storage.checkpoints(2, {5: 0.5})] == [(5, 0.5)]
+
+
+def test_specs_are_readable_by_people(storage: SearchStorage) -> None:
+    search = Driver()
+    search.ready()
+    spec = search.core.runs[0].spec
+    assert spec is not None
+    storage.write_spec(spec)
+    text = storage.paths.spec(0).read_text()
+    assert "n_steps: 20" in text
+    assert "actor_rollout_ref.actor.optim.lr: 0.001" in text
+    assert "type:" not in text.replace("kl_ctrl.type:", "").replace("loss_type:", "").replace("_type:", "")
+
+
+def test_the_end_of_a_log_is_given(storage: SearchStorage) -> None:
+    assert storage.log_tail(0) == ""
+    storage.paths.log(0).parent.mkdir(parents=True)
+    storage.paths.log(0).write_text("x" * 100 + "the end")
+    assert storage.log_tail(0, max_chars=7) == "the end"
+
+
+# --- series -------------------------------------------------------------------------------------------------
+
+
+def point(step: int, *, val: float | None = None, attempt: int = 0, **metrics: float) -> MetricPoint:
+    items = (
+        ()
+        if val is None
+        else tuple(
+            ItemOutcome(index=i, data_source="toy", score=float(i < val * 4), acc=float(i < val * 4))
+            for i in range(4)
+        )
+    )
+    return MetricPoint(
+        node=0,
+        attempt=attempt,
+        step=step,
+        global_step=100 + step,
+        wall_s=float(step),
+        metrics=metrics,
+        val_score=val,
+        items=items,
+    )
+
+
+def write(storage: SearchStorage, *points: MetricPoint, attempt: int = 0) -> None:
+    with MetricWriter(storage, 0, attempt) as writer:
+        for each in points:
+            assert writer.write(each).items == ()
+
+
+CURVES = Curves(
+    steps=(1, 2, 3),
+    base_step=100,
+    metrics={"loss": (1.0, 0.5, 0.25), "entropy": (None, 0.3, None)},
+    val_steps=(2,),
+    val_scores=(0.5,),
+    start_score=0.25,
+)
+
+
+def phase() -> list[MetricPoint]:
+    return [
+        point(0, val=0.25),
+        point(1, loss=1.0),
+        point(2, val=0.5, loss=0.5, entropy=0.3),
+        point(3, loss=0.25),
+    ]
+
+
+def test_curves_have_one_value_per_step_and_none_where_nothing_was_logged(storage: SearchStorage) -> None:
+    write(storage, *phase())
+    assert load_curves(storage, 0) == CURVES
+
+
+def test_compaction_changes_nothing_but_the_files(storage: SearchStorage) -> None:
+    write(storage, *phase())
+    items = load_items(storage, 0)
+    compact(storage, 0)
+    assert load_curves(storage, 0) == CURVES
+    assert load_items(storage, 0) == items
+    assert sorted(path.name for path in storage.paths.node(0).iterdir()) == [
+        "metrics.parquet",
+        "val_items.parquet",
+    ]
+
+
+def test_nothing_to_compact_is_no_error(storage: SearchStorage) -> None:
+    compact(storage, 0)
+    assert load_curves(storage, 0) == Curves()
+
+
+def test_a_point_is_on_the_disk_before_anyone_else_sees_it(storage: SearchStorage) -> None:
+    with MetricWriter(storage, 0, 0) as writer:
+        writer.write(point(1, loss=1.0))
+        assert load_curves(storage, 0).steps == (1,)
+
+
+def test_numbers_that_are_not_finite_stay_visible(storage: SearchStorage) -> None:
+    write(storage, point(1, loss=math.nan, grad=math.inf))
+    compact(storage, 0)
+    metrics = load_curves(storage, 0).metrics
+    assert math.isnan(metrics["loss"][0] or 0.0)
+    assert metrics["grad"] == (math.inf,)
+
+
+def test_a_torn_last_line_is_left_out(storage: SearchStorage) -> None:
+    write(storage, *phase())
+    part = storage.paths.node(0) / "parts" / "000.jsonl"
+    part.write_text(part.read_text()[:-20])
+    assert load_curves(storage, 0).steps == (1, 2)
+
+
+def test_a_repeat_from_the_beginning_replaces_the_lost_attempt(storage: SearchStorage) -> None:
+    write(storage, *phase())
+    write(storage, point(0, val=0.25, attempt=1), point(1, attempt=1, loss=9.0), attempt=1)
+    curves = load_curves(storage, 0)
+    assert (curves.steps, curves.metrics) == ((1,), {"loss": (9.0,)})
+    assert sorted(load_items(storage, 0)) == [0]
+
+
+def test_a_repeat_from_a_later_step_replaces_only_what_follows(storage: SearchStorage) -> None:
+    write(storage, *phase())
+    write(storage, point(3, attempt=1, loss=7.0), point(4, attempt=1, loss=6.0), attempt=1)
+    compact(storage, 0)
+    curves = load_curves(storage, 0)
+    assert curves.steps == (1, 2, 3, 4)
+    assert curves.metrics["loss"] == (1.0, 0.5, 7.0, 6.0)
+
+
+def test_an_attempt_that_logged_nothing_replaces_nothing(storage: SearchStorage) -> None:
+    write(storage, *phase())
+    write(storage, attempt=1)
+    assert load_curves(storage, 0) == CURVES
+
+
+def test_an_attempt_told_twice_starts_over(storage: SearchStorage) -> None:
+    write(storage, *phase())
+    write(storage, point(1, loss=2.0))
+    assert load_curves(storage, 0).steps == (1,)
+
+
+def test_the_newest_point_of_a_running_phase_can_be_looked_at(storage: SearchStorage) -> None:
+    assert last_points(storage, 0, 0) == (None, None)
+    write(storage, *phase())
+    newest, best = last_points(storage, 0, 0)
+    assert newest is not None
+    assert (newest.step, best) == (3, 0.5)
+
+
+def test_a_lost_phase_leaves_its_best_score_and_its_adapters(storage: SearchStorage) -> None:
+    write(storage, *phase())
+    storage.paths.adapter(0, 2).mkdir(parents=True)
+    (storage.paths.adapter(0, 2) / "adapter_config.json").write_text("{}")
+    left = salvage(storage, 0, "killed", n_gpus=8)
+    assert (left.failure_class, left.cause) == ("resource", "its runner was lost: killed")
+    assert (left.steps_done, left.best_score, left.best_step, left.start_score) == (3, 0.5, 2, 0.25)
+    assert [(c.step, c.val_score) for c in left.checkpoints] == [(2, 0.5)]
+    assert left.gpu_hours == 3.0 / 3600 * 8  # 3 seconds on 8 GPUs
+
+
+def test_a_phase_lost_before_its_first_step_leaves_nothing(storage: SearchStorage) -> None:
+    left = salvage(storage, 0, "killed", n_gpus=1)
+    assert (left.steps_done, left.best_score, left.checkpoints) == (0, None, ())
+
+
+def test_a_writer_on_a_directory_that_cannot_be_written_says_so(tmp_path: Path) -> None:
+    (tmp_path / "runs").write_text("")
+    with pytest.raises(StorageError, match="cannot be written"):
+        MetricWriter(SearchStorage(tmp_path / "runs", "demo"), 0, 0)
+
+
+def outcomes(*accuracies: float) -> list[ItemOutcome]:
+    return [ItemOutcome(index=i, data_source="toy", score=a, acc=a) for i, a in enumerate(accuracies)]
+
+
+def test_mean_accuracy_comes_with_its_standard_error() -> None:
+    # 3 of 4 right: mean .75, sample variance .25, standard error sqrt(.25 / 4) = .25
+    assert mean_accuracy(outcomes(1, 1, 1, 0)) == (0.75, 0.25)
+    assert mean_accuracy(outcomes(1)) == (1.0, 0.0)
+
+
+def test_items_of_a_scoring_are_kept(storage: SearchStorage) -> None:
+    import pyarrow.parquet as pq
+
+    write_items(storage.paths.final("best"), outcomes(1, 0))
+    assert pq.read_table(storage.paths.final("best")).column("acc").to_pylist() == [1.0, 0.0]
+
+
+# --- who is at work -----------------------------------------------------------------------------------------
+
+HOLD = """
+import sys
+from pathlib import Path
+from llmzero_ray.presence import SearchLock
+lock = SearchLock(Path(sys.argv[1]))
+lock.acquire(private_head=True)
+print("held", flush=True)
+sys.stdin.readline()
+"""
+
+
+def hold(root: Path) -> subprocess.Popen[str]:
+    """Another process that is at work on the search."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(root)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "held\n"
+    return process
+
+
+def test_nobody_is_at_work_on_a_fresh_search(tmp_path: Path) -> None:
+    assert owner(tmp_path) is None
+
+
+def test_one_process_at_a_time_is_at_work_and_its_death_frees_the_search(tmp_path: Path) -> None:
+    process = hold(tmp_path)
+    found = owner(tmp_path)
+    assert found is not None
+    assert (found.pid, found.private_head) == (process.pid, True)
+    with pytest.raises(StorageError, match=f"process {process.pid} on .* is at work on this search"):
+        SearchLock(tmp_path).acquire(private_head=False)
+    process.kill()
+    process.wait()
+    assert owner(tmp_path) is None
+    SearchLock(tmp_path).acquire(private_head=False)
+
+
+def test_a_lock_that_was_given_back_can_be_taken(tmp_path: Path) -> None:
+    first = SearchLock(tmp_path)
+    first.acquire(private_head=False)
+    first.release()
+    first.release()
+    assert owner(tmp_path) is None
+    SearchLock(tmp_path).acquire(private_head=False)
+
+
+def test_on_another_machine_the_heartbeat_tells(tmp_path: Path) -> None:
+    (tmp_path / "lock").write_text(json.dumps({"host": "elsewhere", "pid": 7, "private_head": False}))
+    assert owner(tmp_path) is None
+    beat(tmp_path)
+    assert owner(tmp_path) == Owner(host="elsewhere", pid=7, private_head=False)
+    os.utime(tmp_path / "heartbeat", (0.0, 1000.0))
+    assert last_heartbeat(tmp_path) == 1000.0
+    assert owner(tmp_path) is None
+
+
+def test_requests_are_taken_once(tmp_path: Path) -> None:
+    request(tmp_path, "stop", "enough")
+    request(tmp_path, "pause", "later")
+    assert take_requests(tmp_path) == (("stop", "enough"), ("pause", "later"))
+    assert take_requests(tmp_path) == ()
+
+
+# --- hardware in numbers ------------------------------------------------------------------------------------
+
+
+def machines(*shapes: tuple[float, float]) -> list[Machine]:
+    return [Machine(address=f"10.0.0.{i}", gpus=gpus, cpus=cpus) for i, (gpus, cpus) in enumerate(shapes)]
+
+
+def test_slots_that_fit_have_no_shortfall() -> None:
+    config = make_config(slots={"count": 2, "gpus_per_node": 8, "cpus_per_gpu": 3})
+    assert side_cpus(config) == 10
+    assert shortfall(machines((8, 34), (8, 34)), config) is None
+
+
+def test_a_slot_is_not_spread_over_machines_it_did_not_ask_for() -> None:
+    config = make_config(slots={"gpus_per_node": 8})
+    assert shortfall(machines((4, 64), (4, 64)), config) is not None
+
+
+def test_a_slot_of_two_machines_needs_two_distinct_ones() -> None:
+    config = make_config(slots={"nodes": 2, "gpus_per_node": 4, "cpus_per_gpu": 2})
+    assert shortfall(machines((8, 64)), config) is not None
+    assert shortfall(machines((4, 64), (4, 64)), config) is None
+
+
+def test_cpus_beside_the_bundles_count() -> None:
+    config = make_config(slots={"gpus_per_node": 1, "cpus_per_gpu": 3})
+    assert shortfall(machines((1, 12)), config) is not None
+    assert shortfall(machines((1, 13)), config) is None
+
+
+def test_what_was_asked_and_what_there_is_are_both_said() -> None:
+    said = asked_and_there(machines((1, 4)), make_config(slots={"gpus_per_node": 8}))
+    assert "asked: 1 slot(s) of 1 machine(s) with 8 GPUs and 24 CPUs each, and 10 more CPUs per slot" in said
+    assert "There: 10.0.0.0: 1 GPUs, 4 CPUs." in said
+
+
+def test_a_private_head_is_as_large_as_its_slots_ask_for() -> None:
+    config = make_config(slots={"count": 3, "gpus_per_node": 2, "cpus_per_gpu": 4})
+    assert private_head_resources(config, has_gpus=False) == {"num_cpus": 3 * 18 + 2, "num_gpus": 6}
+    assert private_head_resources(config, has_gpus=True) == {"num_cpus": 3 * 18 + 2}
+    assert private_head_resources(make_config(), has_gpus=False)["num_cpus"] == 16
