@@ -254,7 +254,8 @@ class VerlEngine:
                     assert isinstance(message.outcome, PhaseFailure)
                     raise EngineLostError(f"a VeRL process went away: {message.outcome.cause}")
                 if not message.usable:
-                    self._broken = "the previous phase failed inside VeRL"
+                    assert isinstance(message.outcome, PhaseFailure)
+                    self._broken = f"the previous phase failed ({message.outcome.failure_class})"
                 return self._with_log(message.outcome)
             else:
                 killed: PhaseResult = message

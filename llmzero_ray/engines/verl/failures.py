@@ -15,8 +15,8 @@ _OOM = re.compile(
 _LOST = re.compile(
     r"ActorDiedError|ActorUnavailableError|NodeDiedError|WorkerCrashedError|LocalRayletDiedError|OwnerDiedError"
 )
-_NOISE = re.compile(r"^(ray::|\s|File |Traceback|During handling|The above exception)")
-_LIMIT = 300
+_NOISE = re.compile(r"^(ray::|\s|File |Traceback|During handling|The above exception|full_key)")
+_LIMIT = 600
 
 
 def failure_class(error: BaseException) -> FailureClass:
@@ -41,7 +41,7 @@ def is_lost_process(error: BaseException) -> bool:
 
 
 def one_line(error: BaseException) -> str:
-    """The cause in one line: the innermost exception's last telling line, at most 300 characters."""
+    """The cause in one line: the innermost exception's last telling line, at most 600 characters."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip() and not _NOISE.match(line)]
     text = lines[-1] if lines else ""
     name = type(error).__name__

@@ -140,7 +140,7 @@ class Host:
         return config
 
     def _run(self, request: Run) -> Trained:
-        from llmzero_ray.engines.verl.trainer import NonFiniteError, PhaseState
+        from llmzero_ray.engines.verl.trainer import PhaseState
         from llmzero_ray.errors import EffectiveConfigError
 
         spec = request.spec
@@ -157,10 +157,11 @@ class Host:
             self._trainer.train()
         except Exception as error:
             logger.exception("phase of node %d failed", spec.node)
-            ours = isinstance(error, NonFiniteError | EffectiveConfigError | ConfigError)
+            ours = isinstance(error, EffectiveConfigError | ConfigError)
             if ours:
                 self._trainer.clear_queue()
-            # After an exception of VeRL's own nothing is known about its processes: the engine starts afresh.
+            # After an exception of VeRL's own nothing is known about its processes, and after a NaN vLLM's
+            # cache is full of them, which poisons later answers: the engine starts afresh.
             lost = failures.is_lost_process(error)
             return Trained(outcome=self._failure(spec, error, state), usable=ours, lost=lost)
         return Trained(outcome=_result(state), usable=True, lost=False)
