@@ -1,4 +1,5 @@
-"""Small builders shared by tests: configurations, proposals, results, and a core driven as its actor drives it."""
+"""Small builders shared by tests: configurations, proposals, results, and a core driven as its actor drives
+it."""
 
 from __future__ import annotations
 
@@ -90,7 +91,11 @@ def make_result(
 
 
 def make_failure(
-    node: int, *, failure_class: FailureClass = "engine", score: float | None = None, saved: Iterable[int] = ()
+    node: int,
+    *,
+    failure_class: FailureClass = "engine",
+    score: float | None = None,
+    saved: Iterable[int] = (),
 ) -> PhaseFailure:
     return PhaseFailure(
         node=node,
@@ -119,7 +124,8 @@ class Driver:
         )
 
     def post(self, *events: Event) -> list[Command]:
-        """Journal and handle events, and everything the core wants recorded on the way; the other commands."""
+        """Journal and handle events, and everything the core wants recorded on the way; the other
+        commands."""
         given: list[Command] = []
         pending = list(events)
         while pending:
@@ -144,7 +150,7 @@ class Driver:
         self.journal.append(found)
         return found
 
-    # --- shorthand --------------------------------------------------------------------------------------------
+    # --- shorthand ------------------------------------------------------------------------------------------
 
     def ready(self, *slots: int) -> list[Command]:
         return self.post(*(ev.SlotReady(slot=slot) for slot in slots or (0,)))

@@ -10,6 +10,7 @@ import yaml
 from ray.autoscaler._private.util import prepare_config, validate_config
 
 from llmzero_ray.config import load_config
+from llmzero_ray.hyperparameters import normalize
 
 ROOT = Path(__file__).parent.parent
 # Not in the repository: what .gitignore names.
@@ -27,9 +28,15 @@ def load_cluster(path: Path) -> None:
     validate_config(prepare_config(yaml.safe_load(path.read_text())))
 
 
+def load_sweep(path: Path) -> None:
+    recipes = yaml.safe_load(path.read_text())
+    assert len({tuple(sorted(normalize(recipe).items())) for recipe in recipes}) == 8
+
+
 # Folder of a file, relative to the root -> its reader.
 READERS: dict[str, Callable[[Path], object]] = {
     ".": load_cluster,
+    "benchmarks": load_sweep,
     "jobs/configs": load_config,
     "prompts": load_mapping,
 }
