@@ -9,7 +9,7 @@ import contextlib
 import importlib.metadata
 import platform
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import ray
@@ -24,6 +24,7 @@ from llmzero_ray.storage import SearchStorage
 from llmzero_ray.tasks import PreparedTask
 
 from .coordinator import SearchCoordinator
+from .facts import task_facts
 from .hardware import release_all
 from .head import connect
 from .options import NAMESPACE, coordinator_name, restarting, runner_name, stopper_name
@@ -61,7 +62,7 @@ def start_on(config: SearchConfig, task: PreparedTask, *, private_head: bool) ->
     """
     started = ev.SearchStarted(
         config=config.to_json(),
-        task=asdict(task),
+        task=task_facts(task),
         root=root_hyperparameters(config, task.n_train),
         versions=_versions(),
     )
@@ -86,8 +87,10 @@ def has_joined(running: Running) -> bool:
         ray.get(running.joined)
     except ray.exceptions.RayTaskError as error:
         raise error.cause if isinstance(error.cause, LlmzeroError) else LlmzeroError(str(error)) from None
-    except ray.exceptions.RayActorError:
-        pass  # it left between its last word and this look; the journal says how it ended
+    except ray.exceptions.RayActorError as error:
+        # Usually it left between its last word and this look, and the journal says how it ended.
+        if "creation task" in str(error):
+            raise LlmzeroError(f"the coordinator could not be started: {str(error).strip()}") from None
     finally:
         _kill(running.coordinator)
     return True

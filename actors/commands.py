@@ -13,14 +13,15 @@ from rich.console import Console
 
 from llmzero_ray.config import SearchConfig, load_config
 from llmzero_ray.coordinator import root_hyperparameters
-from llmzero_ray.errors import ConfigError, TaskError
+from llmzero_ray.errors import ConfigError
 from llmzero_ray.follow import Follower
 from llmzero_ray.plugin import load_factory
-from llmzero_ray.presence import owner
+from llmzero_ray.presence import SearchLock, owner
 from llmzero_ray.storage import SearchStorage
 from llmzero_ray.tasks import PreparedTask, check_model_dir
 from llmzero_ray.view import outcome_lines
 
+from .facts import check_same_task
 from .watch import gone, print_all, watch
 
 
@@ -59,22 +60,34 @@ def search(arguments: argparse.Namespace) -> int:
     _check_backends(config)
     task = _prepared(config, console)
     _check_verl_keys(config, task)
-    if follower.has_trained:
-        _check_same_task(follower, task)
-    else:
-        storage.start_over()
-    storage.adopt_config(config)
+    _settle(config, task, follower)
     return _run(config, task, Follower(storage), console)
+
+
+def _settle(config: SearchConfig, task: PreparedTask, follower: Follower) -> None:
+    """Make the directory ready for a coordinator, unless one has taken it meanwhile."""
+    storage = follower.storage
+    lock = SearchLock(storage.paths.root)
+    lock.acquire(private_head=True)
+    try:
+        follower.poll()
+        if follower.has_trained and follower.core.started is not None:
+            check_same_task(follower.core.started.task, task)
+        else:
+            storage.start_over()
+        storage.adopt_config(config)
+    finally:
+        lock.release()
 
 
 def _run(config: SearchConfig, task: PreparedTask, follower: Follower, console: Console) -> int:
     from . import app
     from .head import disconnecting
-    from .interrupts import hear_sigterm
+    from .interrupts import hear_termination
 
     with disconnecting():
         running = app.start(config, task)
-        hear_sigterm()
+        hear_termination(console)
         return watch(
             follower, console, ended=lambda: app.has_joined(running), private_head=running.private_head
         )
@@ -113,18 +126,6 @@ def _check_verl_keys(config: SearchConfig, task: PreparedTask) -> None:
         from llmzero_ray.engines.verl.factory import check_root
 
         check_root(config, task, root_hyperparameters(config, task.n_train))
-
-
-def _check_same_task(follower: Follower, task: PreparedTask) -> None:
-    assert follower.core.started is not None
-    known = follower.core.started.task
-    for name in ("name", "n_train", "n_val", "n_test"):
-        if known.get(name) != getattr(task, name):
-            raise TaskError(
-                f"{task.directory}: {name} is {getattr(task, name)!r}, but the search was started with "
-                f"{known.get(name)!r}. "
-                "Restore the task, or choose another `name`."
-            )
 
 
 def _check_backends(config: SearchConfig) -> None:

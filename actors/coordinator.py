@@ -17,7 +17,7 @@ from llmzero_ray.agents.backend import make_agents
 from llmzero_ray.config import parse_config
 from llmzero_ray.errors import LlmzeroError
 from llmzero_ray.logs import log_to
-from llmzero_ray.presence import SearchLock, last_heartbeat
+from llmzero_ray.presence import SearchLock, last_heartbeat, take_requests
 from llmzero_ray.records import Command, Event
 from llmzero_ray.storage import SearchStorage
 from llmzero_ray.tasks import load_task
@@ -80,6 +80,8 @@ class SearchCoordinator:
             await self._cannot_begin(ours)
 
     async def _take_over(self) -> None:
+        import ray
+
         root = self.storage.paths.root
         before = last_heartbeat(root)
         self._lock = SearchLock(root)
@@ -88,14 +90,17 @@ class SearchCoordinator:
         self.desk = desk = await asyncio.to_thread(Desk, root)
         self.core, config = desk.core, parse_config(self._started.config)
         self.slots = Slots(config, str(root.parent), private_head=self._private)
-        if self._has_nothing_to_do():
-            return await self._end(at_once=True)
+        came_back = bool(ray.get_runtime_context().was_current_actor_reconstructed)
+        if self.core.finished or (came_back and self.core.interrupted):
+            return await self._end(at_once=True)  # it was leaving already when its process died
         if not desk.events:
             await desk.post(self._started)
         here, pid = socket.gethostname(), os.getpid()
         await desk.post(ev.CoordinatorStarted(epoch=desk.epoch, host=here, pid=pid, previous_alive=before))
         self._open.set()
         self.losses, self._hands = Losses(self), Hands(self)
+        if not came_back:
+            take_requests(root)  # left unread by whoever worked here before
         self.task = await asyncio.to_thread(load_task, config.task.dir)
         self.agents = make_agents(config, self.task.n_val)
         desk.spawn(keep_clock(self, desk))
@@ -104,13 +109,6 @@ class SearchCoordinator:
         await asyncio.gather(*(self.losses.attach(slot) for slot in range(config.slots.count)))
         desk.open(self._carry_out)
         return None
-
-    def _has_nothing_to_do(self) -> bool:
-        """The search has ended, or Ray brought a process back that was leaving an interrupted one."""
-        import ray
-
-        came_back = ray.get_runtime_context().was_current_actor_reconstructed
-        return self.core.finished is not None or (came_back and self.core.interrupted is not None)
 
     async def _cannot_begin(self, error: LlmzeroError) -> None:
         if self.desk is not None and self.desk.core.started is not None:

@@ -24,16 +24,19 @@ search."""
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM: nobody is there to be asked."""
+    """SIGTERM, or the terminal is gone: nobody is there to be asked."""
 
 
-def hear_sigterm() -> None:
-    """Turn SIGTERM into `Terminated`; to be called after Ray, which sets a handler of its own."""
+def hear_termination(console: Console) -> None:
+    """Turn SIGTERM and SIGHUP into `Terminated`; to be called after Ray, which sets a handler of its own."""
 
-    def terminate(_: int, __: FrameType | None) -> NoReturn:
+    def terminate(number: int, _: FrameType | None) -> NoReturn:
+        console.quiet = number == signal.SIGHUP  # there is nothing left to write to
         raise Terminated
 
     signal.signal(signal.SIGTERM, terminate)
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup
+        signal.signal(signal.SIGHUP, terminate)
 
 
 class Interrupts:

@@ -62,7 +62,7 @@ class Follower:
         """
         new = self._reader.poll()
         for event in new:
-            self.core.handle(event)
+            self.core.apply(event)
         self.events += new
         return new
 

@@ -146,14 +146,14 @@ class Journal:
         journal.
 
         Raises:
-            JournalError: another coordinator has taken over since.
+            JournalError: another coordinator has taken over since, or files have vanished.
             StorageError: the file could not be written.
         """
         if event.source == "coordinator":
             event = dataclasses.replace(event, attempt=self.epoch, sequence=self._number + 1)
         if _delivery(event) in self._seen:
             return None
-        self._check_not_superseded()
+        self._check_still_ours()
         event = dataclasses.replace(event, time=time.time() if now is None else now)
         data = to_json(event)
         number = self._number + 1
@@ -171,13 +171,18 @@ class Journal:
         self._seen.add(_delivery(event))
         return event
 
-    def _check_not_superseded(self) -> None:
-        newest = max((epoch for _, epoch, _ in _list(self.directory)), default=0)
+    def _check_still_ours(self) -> None:
+        listed = _list(self.directory)
+        newest = max((epoch for _, epoch, _ in listed), default=0)
         if newest > self.epoch:
             raise JournalError(
                 f"{self.directory}: another coordinator (epoch {newest}) has taken over from this one (epoch "
-                f"{self.epoch}); "
-                "this one must end. Follow the search with `llmzero status`."
+                f"{self.epoch}); this one must end. Follow the search with `llmzero status`."
+            )
+        if self._number and all(number != self._number for number, _, _ in listed):
+            raise JournalError(
+                f"{self.directory}: event {self._number} has vanished; somebody removes files of a running "
+                "search. History is lost: restore it from a backup, or start a search of another name."
             )
 
 

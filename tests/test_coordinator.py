@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import random
 from pathlib import Path
 
@@ -16,9 +17,12 @@ from llmzero_ray.coordinator import (
     CoordinatorCore,
     build_request,
     check_decisions,
+    incumbent_path,
     node_view,
     over_budget,
+    overlay_record,
     replay,
+    request_record,
     root_hyperparameters,
 )
 from llmzero_ray.errors import ConfigError, JournalError
@@ -295,6 +299,58 @@ def test_curves_are_loaded_for_nodes_that_have_trained_only() -> None:
     assert node_view(search.core, 1, load).curves == Curves()
     assert node_view(search.core, 0, load).curves.steps == (1,)
     assert asked == [0]
+
+
+def test_the_incumbents_path_is_cut_where_the_next_phase_resumed_and_counts_global_steps() -> None:
+    curves = {
+        0: Curves(steps=(5, 10, 15), val_steps=(5, 10, 15), val_scores=(0.1, 0.2, 0.9)),
+        1: Curves(steps=(5, 10), val_steps=(5, 10), val_scores=(0.3, 0.4)),
+    }
+    push = ev.PushIncumbent(id="i", node=1, path=((0, 10, 0), (1, None, 10)))
+    assert incumbent_path(push, curves.__getitem__) == ((5, 0.1), (10, 0.2), (15, 0.3), (20, 0.4))
+
+
+def test_what_an_agent_was_asked_is_kept_without_the_series() -> None:
+    search = after_root()
+    curves = Curves(steps=(1, 2), metrics={"loss": (1.0, 0.5)}, val_steps=(2,), val_scores=(0.4,))
+    request = build_request(search.core, search.only(ev.Propose), lambda _: curves)
+    kept = request_record(request)["on"]["curves"]
+    assert (kept["steps"], kept["metrics"], kept["val_scores"]) == (2, ["loss"], [0.4])
+    assert json.loads(json.dumps(request_record(request)))["from_scratch"] is False
+
+
+def test_a_judgement_is_kept_with_both_curves_in_global_steps() -> None:
+    search = after_root()
+    search.propose(1, make_proposal(resume=(0, 20)))
+    search.start(1)
+    curves = Curves(steps=(5,), base_step=20, val_steps=(5,), val_scores=(0.4,))
+    running = node_view(search.core, 1, lambda _: curves)
+    decision = StopDecision(stop=True, reason="cannot win", rule="early_stopper")
+    record = overlay_record(running, decision, node_view(search.core, 0, no_curves), ((20, 0.5),))
+    assert record == {
+        "decision": decision,
+        "running": [(25, 0.4)],
+        "incumbent": 0,
+        "incumbent_path": ((20, 0.5),),
+    }
+
+
+def test_the_stage_of_a_search_is_one_word() -> None:
+    core = CoordinatorCore(SearchPaths(root=ROOT))
+    assert core.stage == "new"
+    search = Driver(make_config(budget={"runs": 2}))
+    search.ready()
+    assert search.core.stage == "searching"
+    search.train(0)
+    search.propose(1)
+    search.train(1)
+    assert search.core.stage == "measuring"
+    search.train(REFERENCE)
+    for _ in range(3):
+        search.post(scored(search.only(ev.Evaluate).what))
+    assert search.core.stage == "writing"
+    search.post(ev.OutcomeWritten())
+    assert search.core.stage == "finished"
 
 
 # --- failures and losses ------------------------------------------------------------------------------------
@@ -807,10 +863,6 @@ def test_a_pause_during_scoring_repeats_it_at_no_charge() -> None:
 
 
 # --- replay -------------------------------------------------------------------------------------------------
-
-
-def commands_of(core: CoordinatorCore) -> list[Command]:
-    return core.outstanding()
 
 
 def play(seed: int, n_slots: int, n_events: int) -> Driver:

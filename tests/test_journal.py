@@ -94,6 +94,15 @@ def test_a_writer_that_was_superseded_is_told_so_and_writes_nothing(tmp_path: Pa
     assert slots(read_all(tmp_path)) == [0, 5]
 
 
+def test_a_writer_whose_files_were_removed_stops(tmp_path: Path) -> None:
+    journal = filled(tmp_path, 2)
+    for path in tmp_path.iterdir():
+        path.unlink()
+    with pytest.raises(JournalError, match="event 2 has vanished"):
+        journal.append(ev.SlotReady(slot=2))
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_what_a_superseded_writer_wrote_after_the_takeover_is_ignored(tmp_path: Path) -> None:
     filled(tmp_path, 2)
     new = Journal(tmp_path)

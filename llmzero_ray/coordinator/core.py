@@ -65,6 +65,17 @@ class CoordinatorCore:
         Raises:
             JournalError: the event cannot follow what happened before.
         """
+        self.apply(event)
+        fresh = [command for command in self.outstanding() if command.id not in self._emitted]
+        self._emitted.update(command.id for command in fresh)
+        return fresh
+
+    def apply(self, event: Event) -> None:
+        """Take note of what happened, as when a journal is replayed; `resume` then says what is to be done.
+
+        Raises:
+            JournalError: the event cannot follow what happened before.
+        """
         if self.started is None and not isinstance(event, ev.SearchStarted):
             raise JournalError(
                 f"the journal begins with {type(event).__name__}; its first event must be SearchStarted."
@@ -73,9 +84,6 @@ class CoordinatorCore:
         if handler is None:
             raise JournalError(f"{type(event).__name__} is no event of a search.")
         handler(self, event)
-        fresh = [command for command in self.outstanding() if command.id not in self._emitted]
-        self._emitted.update(command.id for command in fresh)
-        return fresh
 
     def resume(self) -> list[Command]:
         """After a journal was replayed: everything that is to be done now, whoever began it before."""

@@ -37,7 +37,7 @@ def replay(events: Iterable[Event], root: Path) -> CoordinatorCore:
     """
     core = CoordinatorCore(SearchPaths(root=root))
     for event in events:
-        core.handle(event)
+        core.apply(event)
     return core
 
 
@@ -53,7 +53,7 @@ def check_decisions(events: Iterable[Event], root: Path) -> Iterator[DecisionChe
             again = core.tree.ask()
             found = tuple(_differences(event, again, core.ending))
             yield DecisionCheck(number=number, recorded=event, again=again, differences=found)
-        core.handle(event)
+        core.apply(event)
 
 
 def _differences(recorded: Decided, again: Decision, ending: str | None) -> Iterator[str]:

@@ -3,6 +3,7 @@ lost."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,9 +13,12 @@ import pytest
 import yaml
 
 from actors.cli import main
+from actors.facts import check_same_task, task_facts
+from llmzero_ray.errors import TaskError
 from llmzero_ray.events import PhaseStarted
 from llmzero_ray.journal import Journal
 from llmzero_ray.storage import SearchStorage
+from llmzero_ray.tasks import load_task
 from tests.builders import Driver
 
 Run = Callable[..., tuple[int, str]]
@@ -143,6 +147,23 @@ def test_a_search_that_has_trained_refuses_another_configuration_and_shows_the_d
     assert "budget.runs: 2 -> 9" in message
     assert "phase.n_steps: 10 -> 12" in message
     assert sorted(path.name for path in storage.paths.journal.iterdir()) == before
+
+
+def test_data_that_changed_since_the_search_was_started_is_refused(task_dir: Path, tmp_path: Path) -> None:
+    copy = damaged(task_dir, tmp_path)
+    (copy / "manifest.json").unlink()
+    known = task_facts(load_task(task_dir))
+    manifest = json.loads((task_dir / "manifest.json").read_text())
+    for split in manifest["splits"].values():
+        split.pop("sha256")
+    (copy / "manifest.json").write_text(json.dumps(manifest))
+    check_same_task(known, load_task(copy))
+    table = pq.read_table(copy / "val.parquet")
+    pq.write_table(table.take(list(reversed(range(table.num_rows)))), copy / "val.parquet")
+    with pytest.raises(
+        TaskError, match=r"val.parquet: has changed since the search was started \(val split\)"
+    ):
+        check_same_task(known, load_task(copy))
 
 
 def test_task_data_that_is_missing_is_named(run: Run, tmp_path: Path) -> None:

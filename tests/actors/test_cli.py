@@ -173,6 +173,20 @@ def test_ctrl_c_without_a_terminal_pauses_and_the_same_command_goes_on(command: 
 
 
 @pytest.mark.slow
+def test_a_terminated_command_pauses_its_search(command: Command) -> None:
+    process = command.start()
+    command.until_step(0, 3)
+    process.terminate()
+    said, _ = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 130
+    assert "paused (SIGTERM)" in said
+    assert gone(command.leftovers) == []
+    code, said = command.run()
+    assert code == 0, said
+    assert Follower.of(command.storage).core.runs[0].losses == 0
+
+
+@pytest.mark.slow
 def test_a_killed_command_takes_its_head_along_and_loses_nothing(command: Command, task_dir: Path) -> None:
     command.write(task_dir, script={"step_s": 0.5})  # longer than the head takes to die
     process = command.start()
@@ -279,7 +293,7 @@ def test_ctrl_c_detaches_from_a_shared_cluster_where_the_search_goes_on(
 @pytest.mark.slow
 def test_a_second_ctrl_c_stops_the_search_on_a_shared_cluster(command: Command, cluster: str) -> None:
     process = command.start()
-    command.until_step(0, 3)
+    command.until_step(0, 6)  # past its first validation
     process.send_signal(signal.SIGINT)
     assert process.stdout is not None
     while "detached" not in process.stdout.readline():

@@ -259,6 +259,7 @@ def test_a_paused_search_goes_on_at_no_charge(make_search: MakeSearch) -> None:
     request(search.root, "pause", "Ctrl-C")
     assert search.wait().interrupted == ("Ctrl-C", 0)
     assert left_over(search) == []
+    request(search.root, "pause", "asked again, when nobody was there any more")
     core = search.start().wait()
     assert core.finished.reason == "budget"
     assert (core.runs[0].attempt, core.runs[0].losses) == (1, 0)
