@@ -20,6 +20,7 @@ import subprocess
 import sys
 import threading
 import time
+import uuid
 from collections.abc import Callable, Mapping
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
@@ -27,7 +28,7 @@ from typing import Any
 
 from llmzero_ray.engines.base import OnMetric
 from llmzero_ray.engines.verl import failures, internals
-from llmzero_ray.engines.verl.environment import process_env, runtime_env
+from llmzero_ray.engines.verl.environment import process_env, runtime_env, socket_scope
 from llmzero_ray.engines.verl.protocol import (
     CheckpointSaved,
     Evaluate,
@@ -65,6 +66,7 @@ class VerlEngine:
         self._job_id = ""
         self._started_with: PhaseSpec | None = None
         self._starts = 0
+        self._socket_scope = ""
         self.servers: tuple[str, ...] = ()
         self._broken: str | None = None
         self._running = False
@@ -189,8 +191,9 @@ class VerlEngine:
         self.close()
         self._starts += 1
         settings = dataclasses.replace(
-            self._settings, search=f"{self._settings.search}-{os.getpid()}-{self._starts}"
+            self._settings, search=f"{self._settings.search}-{uuid.uuid4().hex[:12]}"
         )
+        self._socket_scope = socket_scope(settings)
         self._launch(settings)
         import ray
 
@@ -343,7 +346,7 @@ class VerlEngine:
 
         if ray.is_initialized():
             _wait_until_gone(self._job_id, _GONE_TIMEOUT_S)
-        for path in glob.glob(f"/tmp/rl-colocate-zmq-{self._job_id}-*.sock"):
+        for path in glob.glob(f"/tmp/rl-colocate-zmq-*-{self._socket_scope}-*.sock"):
             with contextlib.suppress(OSError):
                 os.unlink(path)
         self._job_id = ""

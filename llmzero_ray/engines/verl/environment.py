@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from pathlib import Path
 from typing import Any
 
 import llmzero_ray
-from llmzero_ray.engines.verl.internals import QUEUE_NAMESPACE_ENV
+from llmzero_ray.engines.verl.internals import QUEUE_NAMESPACE_ENV, SOCKET_SCOPE_ENV
 from llmzero_ray.engines.verl.settings import VerlSettings
 
 _COMMON = {
@@ -36,9 +37,18 @@ _CPU = {
 }
 
 
+def socket_scope(settings: VerlSettings) -> str:
+    """Part of the names of the slot's sockets in /tmp; short, as their paths must be."""
+    return hashlib.sha256(settings.namespace.encode()).hexdigest()[:12]
+
+
 def worker_vars(settings: VerlSettings) -> dict[str, str]:
     """Variables of every VeRL process of a slot."""
-    variables = {**_COMMON, QUEUE_NAMESPACE_ENV: f"{settings.namespace}-queue"}
+    variables = {
+        **_COMMON,
+        QUEUE_NAMESPACE_ENV: f"{settings.namespace}-queue",
+        SOCKET_SCOPE_ENV: socket_scope(settings),
+    }
     if settings.platform == "cpu":
         variables |= _CPU
         variables["OMP_NUM_THREADS"] = os.environ.get("LLMZERO_OMP_NUM_THREADS", "1")

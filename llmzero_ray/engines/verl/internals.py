@@ -20,6 +20,8 @@ VLLM_VERSIONS: Final = {"gpu": ("0.24",), "cpu": ("0.27",)}
 """By platform: VeRL's own pin on GPUs, the community CPU build elsewhere."""
 
 QUEUE_NAMESPACE_ENV: Final = "LLMZERO_TRANSFER_QUEUE_NAMESPACE"
+SOCKET_SCOPE_ENV: Final = "LLMZERO_WEIGHT_SOCKET_SCOPE"
+"""Unique to one start of an engine; see `weight_socket_scope`."""
 
 RELIED_ON: Final[dict[str, tuple[str, ...]]] = {
     # module: names, or Class.method for what we call or override
@@ -49,6 +51,7 @@ RELIED_ON: Final[dict[str, tuple[str, ...]]] = {
         "AgentLoopWorker._compute_score",
     ),
     "verl.workers.engine_workers": (
+        "ActorRolloutRefWorker.init_model",
         "ActorRolloutRefWorker.update_weights",
         "TrainingWorker.set_loss_fn",
         "TrainingWorker.train_mini_batch",
@@ -162,6 +165,37 @@ def check_config_paths(config: Any, paths: tuple[str, ...] = CONFIG_PATHS) -> No
         raise EngineVersionError(
             f"VeRL's configuration has no {', '.join(missing)}; needed: verl {VERL_VERSION}"
         )
+
+
+# --- names on one machine ---------------------------------------------------------------------------------
+
+
+def weight_socket_scope() -> str:
+    """What stands for the Ray job in the path of the socket that carries weights to vLLM.
+
+    VeRL writes /tmp/rl-colocate-zmq-JOB-replica-R-rank-K.sock, and both ends remove whatever lies there
+    before. Ray numbers jobs per cluster, so the trainers of two clusters on one machine, or of two users,
+    would take each other's socket away and wait for ever.
+    """
+    import ray
+
+    return f"{ray.get_runtime_context().get_job_id()}-{os.environ.get(SOCKET_SCOPE_ENV, '')}"
+
+
+def scoped_socket(path: str) -> str:
+    """VeRL's socket path with `weight_socket_scope` in the job's place.
+
+    Raises:
+        EngineVersionError: the path is built in another way.
+    """
+    import ray
+
+    job = f"-{ray.get_runtime_context().get_job_id()}-"
+    if path.count(job) != 1:
+        raise EngineVersionError(
+            f"the weight socket {path!r} does not name its job; needed: verl {VERL_VERSION}"
+        )
+    return path.replace(job, f"-{weight_socket_scope()}-")
 
 
 # --- patches ----------------------------------------------------------------------------------------------

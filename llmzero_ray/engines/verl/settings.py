@@ -62,5 +62,5 @@ class VerlSettings:
 
     @property
     def namespace(self) -> str:
-        """Unique on the cluster: names, sockets and queues of this slot live in it."""
+        """Unique: names, sockets and queues of this slot live in it; `search` differs with every start."""
         return f"llmzero-{self.search}-slot{self.slot}"

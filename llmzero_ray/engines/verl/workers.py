@@ -27,6 +27,7 @@ from verl.workers.engine_workers import ActorRolloutRefWorker
 from verl.workers.rollout.vllm_rollout.vllm_async_server import vLLMHttpServer, vLLMReplica
 from verl.workers.utils.losses import ppo_loss
 
+from llmzero_ray.engines.verl.internals import scoped_socket, weight_socket_scope
 from llmzero_ray.engines.verl.seeds import derive_seed
 
 ROW_KEY = "llmzero_row"
@@ -36,6 +37,13 @@ ROW_KEY = "llmzero_row"
 class PhaseWorker(ActorRolloutRefWorker):
     """VeRL's hybrid worker whose adapter, optimizer and loss can be exchanged while base weights stay where
     they are."""
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def init_model(self) -> None:
+        """VeRL's models; weights travel to vLLM through a socket of this engine's own."""
+        super().init_model()
+        if self.rollout is not None:
+            self.rollout.zmq_handle = scoped_socket(self.rollout.zmq_handle)
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def load_adapter(self, path: str | None, seed: int) -> int:
@@ -295,6 +303,7 @@ class RecordingServer(vLLMHttpServer):
     themselves."""
 
     async def launch_server(self, *args: Any, **kwargs: Any) -> Any:
+        os.environ["VERL_RAY_JOB_ID"] = weight_socket_scope()  # vLLM's workers build the socket's path of it
         result = await super().launch_server(*args, **kwargs)
         self.reset_record()
         engine = getattr(self, "engine", None)

@@ -90,6 +90,24 @@ def test_a_child_begins_where_its_parent_was(lab: Lab, first: Any) -> None:
     assert [i.response for i in points[0].items] == [i.response for i in at_save.items]
 
 
+def test_the_weight_sockets_of_another_clusters_job_are_left_alone(lab: Lab, first: Any) -> None:
+    """Ray numbers jobs per cluster, so another cluster on this machine has one of the same number."""
+    paths = [
+        Path(f"/tmp/rl-colocate-zmq-{job:02d}000000-replica-0-rank-0.sock")  # what VeRL calls them
+        for job in range(1, 10)
+    ]
+    made = [path for path in paths if not path.exists()]
+    for path in made:
+        path.touch()
+    try:
+        _, points = lab.run(lab.spec(n_steps=1))
+        assert len(points) == 2
+        assert [path for path in made if not path.exists()] == []
+    finally:
+        for path in made:
+            path.unlink(missing_ok=True)
+
+
 def test_peft_loads_a_checkpoint_to_the_logits_of_the_trained_policy(lab: Lab) -> None:
     import torch
     from peft import PeftModel
