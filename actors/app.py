@@ -16,6 +16,7 @@ import ray
 
 import llmzero_ray
 from llmzero_ray import events as ev
+from llmzero_ray.agents.backend import agent_facts
 from llmzero_ray.config import SearchConfig
 from llmzero_ray.coordinator import root_hyperparameters
 from llmzero_ray.errors import LlmzeroError
@@ -65,6 +66,7 @@ def start_on(config: SearchConfig, task: PreparedTask, *, private_head: bool) ->
         task=task_facts(task),
         root=root_hyperparameters(config, task.n_train),
         versions=_versions(),
+        agents=agent_facts(config),
     )
     name = coordinator_name(config.name)
     if owner(SearchStorage(config.storage, config.name).paths.root) is None:

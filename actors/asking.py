@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from llmzero_ray import events as ev
 from llmzero_ray.agents.base import Curves, ErrorRequest, ProposalRequest
 from llmzero_ray.coordinator import build_request, incumbent_path, node_view, request_record, task_view
+from llmzero_ray.errors import CapReachedError
 from llmzero_ray.records import Proposal
 from llmzero_ray.series import load_curves
 
@@ -29,6 +30,7 @@ class Asking:
 
     def __init__(self, coordinator: SearchCoordinator) -> None:
         self._it = coordinator
+        self._told: set[int] = set()
 
     async def ask(self, command: ev.Propose | ev.Analyze) -> None:
         """Ask the proposer or the error analyzer, and post what it says."""
@@ -44,6 +46,8 @@ class Asking:
         source = f"agent:{command.node}"
         try:
             proposal = await asyncio.to_thread(self._answer, request)
+        except CapReachedError:
+            return await self._it.post(self._over_budget())
         except Exception as error:
             logger.exception("node=%d: the agent gave no answer", command.node)
             reason = f"{type(error).__name__}: {error}"
@@ -55,11 +59,25 @@ class Asking:
         proposed = ev.Proposed(node=command.node, proposal=proposal, tries=command.tries)
         return await self._it.post(dataclasses.replace(proposed, source=source, sequence=command.tries))
 
+    def _over_budget(self) -> ev.BudgetReached:
+        core = self._it.core
+        limit = core.config.budget.dollars or 0.0
+        return ev.BudgetReached(kind="dollars", used=core.dollars, limit=limit, source="ledger:dollars")
+
     async def push_incumbent(self, command: ev.PushIncumbent) -> None:
-        """Give the stopper the best node and its path curve."""
-        curves = await self._curves([command.node, *(node for node, _, _ in command.path)])
-        view = node_view(self._it.core, command.node, curves.__getitem__)
-        self._it.stopper.set_incumbent.remote(view, incumbent_path(command, curves.__getitem__))
+        """Give the stopper the best node with its path curve, and the phases that have ended since."""
+        core = self._it.core
+        done = [n for n, run in core.runs.items() if n >= 0 and run.outcome is not None]
+        fresh = [node for node in done if node not in self._told]
+        self._told.update(fresh)
+        curves = await self._curves([command.node, *fresh, *(node for node, _, _ in command.path)])
+        views = {node: node_view(core, node, curves.__getitem__) for node in (command.node, *fresh)}
+        path = incumbent_path(command, curves.__getitem__)
+        self._it.stopper.set_incumbent.remote(views[command.node], path, tuple(views[n] for n in fresh))
+
+    def forget(self) -> None:
+        """The stopper lost its memory: tell it everything again."""
+        self._told.clear()
 
     def watch(self, slot: int, node: int, attempt: int) -> None:
         """Have the stopper watch a phase; nobody watches the reference, which is to be trained to its end."""

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from llmzero_ray.agents.backend import check_agents
 from llmzero_ray.config import SearchConfig, load_config
 from llmzero_ray.coordinator import root_hyperparameters
 from llmzero_ray.errors import ConfigError
@@ -135,8 +136,7 @@ def _check_backends(config: SearchConfig) -> None:
         load_factory(config.engine.backend, field="engine.backend")
     elif config.model.path is not None:
         check_model_dir(config.model.path)
-    if config.agents.backend != "expert":
-        load_factory(config.agents.backend, field="agents.backend")
+    check_agents(config)
 
 
 def _refuse_job_directory(config: SearchConfig) -> None:

@@ -11,6 +11,7 @@ import asyncio
 import logging
 import os
 import socket
+from typing import Any
 
 from llmzero_ray import events as ev
 from llmzero_ray.agents.backend import make_agents
@@ -29,6 +30,7 @@ from .losses import Losses
 from .options import stopper_name
 from .slots import Slots, kill
 from .stopper import start_stopper
+from .till import Till
 
 logger = logging.getLogger("llmzero_ray.actors.coordinator")
 _LINGER_S = 2.0
@@ -67,6 +69,11 @@ class SearchCoordinator:
         assert self.desk is not None
         await self.desk.post(event)
 
+    async def pay(self, what: str, *arguments: Any, **spent: Any) -> Any:
+        """`reserve` or `settle` of the till, for agents in other processes."""
+        await self._open.wait()
+        return getattr(self._till, what)(*arguments, **spent)
+
     async def begin(self) -> None:
         """Read the journal, find or start runners, go on with whatever is to be done."""
         if self._begun:  # Ray repeats the call of a process that was killed
@@ -98,14 +105,14 @@ class SearchCoordinator:
         here, pid = socket.gethostname(), os.getpid()
         await desk.post(ev.CoordinatorStarted(epoch=desk.epoch, host=here, pid=pid, previous_alive=before))
         self._open.set()
-        self.losses, self._hands = Losses(self), Hands(self)
+        self.losses, self._hands, self._till = Losses(self), Hands(self), Till(config, desk, self.storage)
         if not came_back:
             take_requests(root)  # left unread by whoever worked here before
         self.task = await asyncio.to_thread(load_task, config.task.dir)
-        self.agents = make_agents(config, self.task.n_val)
+        self.agents = make_agents(config, self.task.n_val, self._till.house())
         desk.spawn(keep_clock(self, desk))
         await self.slots.reserve()
-        self.stopper = start_stopper(config, str(root.parent), self.task.n_val)
+        self.stopper = start_stopper(config, str(root.parent), self.task.n_val, self._till.facts)
         await asyncio.gather(*(self.losses.attach(slot) for slot in range(config.slots.count)))
         desk.open(self._carry_out)
         return None
@@ -125,12 +132,7 @@ class SearchCoordinator:
 
     async def rewatch(self) -> None:
         """Tell a stopper that lost its memory what runs and whom it has to beat."""
-        for command in self.core.outstanding():
-            if isinstance(command, ev.PushIncumbent):
-                await self._hands.do(command)
-        for run in self.core.runs.values():
-            if run.active and run.started:
-                self._hands.watch(run.slot, run.node, run.attempt)
+        await self._hands.rewatch()
 
     async def _end(self, *, at_once: bool) -> None:
         """Close runners, give hardware back, tell whoever waits, leave."""

@@ -34,6 +34,16 @@ class Hands:
         self._asking = Asking(coordinator)
         self.watch = self._asking.watch
 
+    async def rewatch(self) -> None:
+        """Tell a stopper that lost its memory what runs and whom it has to beat."""
+        self._asking.forget()
+        for command in self._it.core.outstanding():
+            if isinstance(command, ev.PushIncumbent):
+                await self.do(command)
+        for run in self._it.core.runs.values():
+            if run.active and run.started:
+                self.watch(run.slot, run.node, run.attempt)
+
     async def do(self, command: Command) -> None:
         """Carry out one command."""
         if isinstance(command, ev.Propose | ev.Analyze):

@@ -13,16 +13,15 @@ import logging
 from typing import Any
 
 from llmzero_ray import events as ev
-from llmzero_ray.agents.backend import make_agents
 from llmzero_ray.agents.base import NodeView, StopRequest, TaskView
 from llmzero_ray.config import SearchConfig, parse_config
 from llmzero_ray.coordinator import overlay_record
 from llmzero_ray.logs import log_to
 from llmzero_ray.records import MetricPoint
 from llmzero_ray.series import curves_of
-from llmzero_ray.stopping.policy import StoppingPolicy
 from llmzero_ray.storage import SearchStorage
 
+from .house import stopping_policy
 from .options import NAMESPACE, coordinator_name, restarting, runner_name, stopper_name
 
 logger = logging.getLogger("llmzero_ray.actors.stopper")
@@ -34,12 +33,12 @@ _AGAIN_S = 2.0
 class StopperActor:
     """One per search."""
 
-    def __init__(self, config: dict[str, Any], storage: str, n_val: int) -> None:
+    def __init__(self, config: dict[str, Any], storage: str, n_val: int, facts: dict[str, Any]) -> None:
         import ray
 
         self._config = parse_config(config, source="search.yaml")
         self._storage = SearchStorage(storage, self._config.name)
-        self._policy = StoppingPolicy(self._config.stopper, make_agents(self._config, n_val).early_stopper)
+        self._policy = stopping_policy(self._config, facts, self._storage, n_val)
         self._incumbent: NodeView | None = None
         self._path: tuple[tuple[int, float], ...] = ()
         self._watches: dict[int, asyncio.Task[None]] = {}
@@ -47,9 +46,13 @@ class StopperActor:
         if ray.get_runtime_context().was_current_actor_reconstructed:
             _actor(coordinator_name(self._config.name)).rewatch.remote()
 
-    async def set_incumbent(self, incumbent: NodeView, path: tuple[tuple[int, float], ...]) -> None:
-        """Whom running phases have to beat from now on, with its (global step, score) path."""
+    async def set_incumbent(
+        self, incumbent: NodeView, path: tuple[tuple[int, float], ...], completed: tuple[NodeView, ...]
+    ) -> None:
+        """Whom running phases have to beat from now on, with its (global step, score) path; what ended
+        since."""
         self._incumbent, self._path = incumbent, path
+        self._policy.learn(completed)
 
     async def watch(self, slot: int, attempt: int, view: NodeView, task: TaskView) -> None:
         """Watch the phase that begins in a slot, until it ends or the next one begins there."""
@@ -83,7 +86,7 @@ class StopperActor:
     ) -> bool:
         """Look at a phase after each of its reports; True when it is to stop and nothing is left to judge."""
         running = dataclasses.replace(view, status="running", curves=curves_of(points))
-        decision = self._policy.check_rules(running.curves)
+        decision = self._policy.check_rules(running.curves, running.hyperparameters)
         if decision is None:
             incumbent = self._incumbent
             if incumbent is None or not self._policy.is_due(running, incumbent):
@@ -132,12 +135,12 @@ class StopperActor:
                 await asyncio.sleep(_AGAIN_S)
 
 
-def start_stopper(config: SearchConfig, storage: str, n_val: int) -> Any:
-    """The stopper of a search, started unless it is there."""
+def start_stopper(config: SearchConfig, storage: str, n_val: int, facts: dict[str, Any]) -> Any:
+    """The stopper of a search, started unless it is there; `facts` as in `SearchStarted.agents`."""
     import ray
 
     options = restarting(stopper_name(config.name))
-    return ray.remote(StopperActor).options(**options).remote(config.to_json(), storage, n_val)
+    return ray.remote(StopperActor).options(**options).remote(config.to_json(), storage, n_val, facts)
 
 
 def _actor(name: str) -> Any:

@@ -21,6 +21,7 @@ from pydantic import (
     Field,
     PlainSerializer,
     ValidationError,
+    field_validator,
     model_validator,
 )
 
@@ -150,8 +151,58 @@ class EvalConfig(StrictModel):
 class AgentsConfig(StrictModel):
     """Who proposes, analyses errors and judges running phases."""
 
-    backend: str = _setting("expert", pattern=r"^(expert|[A-Za-z_][\w.]*:[A-Za-z_]\w*)$")
-    """`expert`: documented rules, offline. Or your own: `package.module:factory` of (config, n_val)."""
+    backend: str = _setting("expert", pattern=r"^(expert|claude|replay|[A-Za-z_][\w.]*:[A-Za-z_]\w*)$")
+    """`expert`: documented rules, offline. `claude`: a language model behind the Messages API. `replay`: the
+    recorded answers of `replay_from`. Or your own: `package.module:factory` of (config, n_val)."""
+    model: str = _setting("claude-sonnet-5-5", min_length=1)
+    """Id of the language model, as its server names it."""
+    base_url: str | None = None
+    """Another server of the Messages API, such as vLLM inside the cluster (without /v1); null: the
+    public one."""
+    temperature: float | None = _setting(None, ge=0, le=2)
+    """Of the agents' model; null: not sent. Left out with thinking."""
+    thinking: Literal["enabled", "adaptive", "between_tools", "disabled"] | None = None
+    """The API's thinking type; which ones are accepted depends on the model. Null: not sent."""
+    thinking_budget: int | None = _setting(None, "tokens", ge=1024)
+    """Room for thinking on top of an answer's own."""
+    effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
+    """How much work goes into an answer; null: not sent."""
+    strict_tools: bool = True
+    """Ask the server to enforce the schema of an answer while it generates."""
+    deadline_s: float = _setting(120.0, "seconds", gt=0)
+    """Longest wait for one answer, retries included; after that the expert answers, or the phase goes on."""
+    price: tuple[float, float, float, float] | None = None
+    """Dollars per million tokens: input, output, cache write, cache read. Null: from the shipped table."""
+    on_cap: Literal["expert", "stop"] = "expert"
+    """What happens when `budget.dollars` is used up: the expert takes over, or the search ends."""
+    prompts: str | None = None
+    """Directory whose files replace the shipped prompts of the same name."""
+    visual: bool = True
+    """Whether the agents see pictures of the curves."""
+    replay_from: str | None = None
+    """Directory of the search whose recorded answers `replay` gives."""
+
+    @field_validator("price", mode="before")
+    @classmethod
+    def _listed(cls, value: Any) -> Any:
+        return tuple(float(v) for v in value) if _is_prices(value) else value
+
+    @model_validator(mode="after")
+    def _consistent(self) -> AgentsConfig:
+        if self.price is not None and min(self.price) < 0:
+            raise ValueError(f"agents.price is {list(self.price)}; must be four numbers >= 0.")
+        if self.backend == "replay" and self.replay_from is None:
+            raise ValueError(
+                "agents.backend is 'replay', which needs agents.replay_from: the directory of a search that "
+                "was run with `claude`."
+            )
+        return self
+
+
+def _is_prices(value: Any) -> bool:
+    return isinstance(value, list) and all(
+        isinstance(v, int | float) and not isinstance(v, bool) for v in value
+    )
 
 
 class EngineConfig(StrictModel):
@@ -299,6 +350,14 @@ def load_config(path: str | os.PathLike[str], overrides: Iterable[str] = ()) -> 
             "storage": _absolute(config.storage),
             "task": config.task.model_copy(update={"dir": _absolute(config.task.dir)}),
             "model": config.model.model_copy(update={"path": _absolute_if_there(config.model.path)}),
+            "agents": config.agents.model_copy(
+                update={
+                    "prompts": None if config.agents.prompts is None else _absolute(config.agents.prompts),
+                    "replay_from": (
+                        None if config.agents.replay_from is None else _absolute(config.agents.replay_from)
+                    ),
+                }
+            ),
         }
     )
 

@@ -43,6 +43,14 @@ class ProposalError(LlmzeroError, ValueError):
     """A proposal cannot become a phase; sent back to the proposer with this message."""
 
 
+class AgentError(LlmzeroError, RuntimeError):
+    """An agent's model gave no usable answer; the search goes on with the expert or with CONTINUE."""
+
+
+class CapReachedError(LlmzeroError, RuntimeError):
+    """The next agent call could cost more than `budget.dollars` has left; it was not made."""
+
+
 class SearchError(LlmzeroError, RuntimeError):
     """The search was driven against its rules (finishing an unknown node, ...): a bug of the caller."""
 

@@ -49,6 +49,9 @@ class SearchStarted(Event):
     """The root's complete hyper-parameters."""
     versions: Mapping[str, str]
     """Packages that can change results -> version."""
+    agents: Mapping[str, Any] = field(default_factory=dict)
+    """What language-model agents work with, frozen for the search: `prompts` (file -> text), `digest` (sha256
+    over them), `price` (dollars per million tokens). Empty for other agents."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,6 +185,31 @@ class VerdictPosted(Event):
     step: int
     """Step of the phase that the verdict saw last."""
     decision: StopDecision
+
+
+@dataclass(frozen=True, kw_only=True)
+class AgentCalled(Event):
+    """A language model was asked; its price counts towards `budget.dollars`."""
+
+    node: int
+    agent: str
+    """proposer, error_analyzer or early_stopper."""
+    call: str
+    """File of the record below the node's agents/, without its ending."""
+    outcome: str
+    """`ok`, or what went wrong (`deadline`, `refusal`, `schema`, `cap`, ...)."""
+    model: str
+    prompt: str
+    """sha256 of everything that was sent, pictures included."""
+    input_tokens: int = 0
+    """Neither read from nor written to the prompt cache."""
+    output_tokens: int = 0
+    cache_read_tokens: int = 0
+    cache_creation_tokens: int = 0
+    dollars: float = 0.0
+    latency_s: float = 0.0
+    n_attempts: int = 0
+    """HTTP requests sent."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -210,6 +210,13 @@ class SearchStorage:
         """nodes/0003/agents/<name>.json: one question to an agent with its answer."""
         replace_file(self.paths.agents(node) / f"{name}.json", json.dumps(to_json(record), indent=1) + "\n")
 
+    def write_call(self, node: int, name: str, record: Mapping[str, Any], png: bytes | None) -> None:
+        """nodes/0003/agents/<name>.call.json and .png: one call of a language model."""
+        folder = self.paths.agents(node)
+        if png is not None:
+            replace_file(folder / f"{name}.png", png)
+        replace_file(folder / f"{name}.call.json", json.dumps(to_json(record), indent=1) + "\n")
+
     def write_result(self, node: int, attempt: int, result: PhaseResult | PhaseFailure) -> None:
         """Keep a phase's outcome where it survives the runner."""
         replace_file(self.paths.result(node, attempt), json.dumps(to_json(result), indent=1) + "\n")

@@ -45,6 +45,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ),
     ("llmzero_ray.coordinator",),
     (
+        "llmzero_ray.agents.backend",
         "llmzero_ray.agents.llm",
         "llmzero_ray.engines.registry",
         "llmzero_ray.engines.simulator",
@@ -64,7 +65,7 @@ CORE_TOP = LAYERS.index(("llmzero_ray.coordinator",))
 # Modules whose only purpose is one third-party library may import it when they are imported themselves.
 OWN_MODULES: dict[str, frozenset[str]] = {
     "actors.app": frozenset({"ray"}),
-    "llmzero_ray.agents.llm": frozenset({"anthropic"}),
+    "llmzero_ray.agents.llm": frozenset({"anthropic", "jinja2", "matplotlib"}),
     "llmzero_ray.engines.verl": frozenset(
         {"hydra", "omegaconf", "peft", "psutil", "ray", "safetensors", "tensordict", "torch", "torchdata"}
         | {"transfer_queue", "transformers", "verl", "vllm"}

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from llmzero_ray.agents.base import EarlyStopper, ErrorAnalyzer, Proposer
-from llmzero_ray.config import SearchConfig
+from llmzero_ray.config import AgentsConfig, SearchConfig
+from llmzero_ray.errors import ConfigError
 from llmzero_ray.plugin import load_factory
+
+if TYPE_CHECKING:
+    from llmzero_ray.agents.llm.agents import Picture
+    from llmzero_ray.agents.llm.calling import Keep, Post, Purse
+    from llmzero_ray.agents.llm.settings import LlmSettings
+
+MODEL_BACKENDS = ("claude", "replay")
+"""Backends whose agents are a language model, or its recorded answers."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,14 +29,29 @@ class Agents:
     early_stopper: EarlyStopper
 
 
-def make_agents(config: SearchConfig, n_val: int) -> Agents:
+@dataclass(frozen=True, kw_only=True)
+class House:
+    """What agents of a language model need of the search they work for."""
+
+    facts: Mapping[str, Any]
+    """Prompts and price as frozen for the search (`SearchStarted.agents`)."""
+    purse: Purse
+    post: Post
+    """Takes events for the journal."""
+    keep: Keep
+    """Takes records of calls."""
+    picture: Picture
+    """Draws what agents are shown."""
+
+
+def make_agents(config: SearchConfig, n_val: int, house: House | None = None) -> Agents:
     """The agents of a search; `n_val` (validation items) gives the noise of its scores.
 
     A backend `package.module:factory` is called with (config, n_val) and returns one object that speaks all
     three protocols.
 
     Raises:
-        ConfigError: the backend's name leads nowhere.
+        ConfigError: the backend's name leads nowhere, or there is nothing to replay.
     """
     backend, n_gpus = config.agents.backend, config.slots.n_gpus
     if backend == "expert":
@@ -36,5 +62,114 @@ def make_agents(config: SearchConfig, n_val: int) -> Agents:
             error_analyzer=ExpertErrorAnalyzer(n_gpus=n_gpus),
             early_stopper=ExpertEarlyStopper(n_val=n_val),
         )
-    agent = load_factory(backend, field="agents.backend")(config, n_val)
+    if backend in MODEL_BACKENDS:
+        if house is None:
+            raise ConfigError(f"agents.backend {backend!r} works inside a search only.")
+        agent: Any = _model_agents(config, n_val, house)
+    else:
+        agent = load_factory(backend, field="agents.backend")(config, n_val)
     return Agents(proposer=agent, error_analyzer=agent, early_stopper=agent)
+
+
+def agent_facts(config: SearchConfig) -> dict[str, Any]:
+    """What language-model agents work with, to be frozen with the search: the texts of the prompts, one hash
+    over them, the price. Empty for other backends.
+
+    Raises:
+        ConfigError: a prompt cannot work, or the model's price is unknown.
+    """
+    agents = config.agents
+    if agents.backend not in MODEL_BACKENDS:
+        return {}
+    from llmzero_ray.agents.llm.prices import Price, Prices
+    from llmzero_ray.agents.llm.prompting import Prompts
+
+    prompts = Prompts.load(agents.prompts)
+    prompts.check()
+    if agents.backend == "replay":
+        price = Price.of((0.0, 0.0, 0.0, 0.0))
+    else:
+        price = Prices.load(agents.prompts).price_of(agents.model, agents.price)
+    return {"prompts": dict(prompts.texts), "digest": prompts.digest, "price": price.to_json()}
+
+
+def check_agents(config: SearchConfig) -> None:
+    """Find out before anything is reserved whether a language model can be asked.
+
+    Raises:
+        ConfigError: prompts, price or records are missing or wrong.
+        AgentError: no key, or the server refuses key, model or pictures, or cannot be reached.
+    """
+    agent_facts(config)
+    if ":" in config.agents.backend:
+        load_factory(config.agents.backend, field="agents.backend")
+    elif config.agents.backend == "replay":
+        from llmzero_ray.agents.llm.replay import RecordedAnswers
+
+        RecordedAnswers(str(config.agents.replay_from))
+    elif config.agents.backend == "claude":
+        from llmzero_ray.agents.llm.client import MessagesClient
+
+        MessagesClient(llm_settings(config.agents)).check(image=_DOT if config.agents.visual else None)
+
+
+def llm_settings(agents: AgentsConfig) -> LlmSettings:
+    """How the model of a search is reached."""
+    from llmzero_ray.agents.llm.settings import LlmSettings
+
+    return LlmSettings(
+        model=agents.model,
+        base_url=agents.base_url,
+        temperature=agents.temperature,
+        thinking=agents.thinking,
+        thinking_budget=agents.thinking_budget,
+        effort=agents.effort,
+        deadline_s=agents.deadline_s,
+        check_deadline_s=min(agents.deadline_s, 20.0),
+    )
+
+
+def _model_agents(config: SearchConfig, n_val: int, house: House) -> Any:
+    from llmzero_ray.agents.llm.agents import ModelAgents, Setting
+    from llmzero_ray.agents.llm.calling import Caller
+    from llmzero_ray.agents.llm.prompting import Prompts
+
+    agents = config.agents
+    texts = {str(name): str(text) for name, text in house.facts["prompts"].items()}
+    caller = Caller(
+        prompts=Prompts(texts=texts, origins={name: f"prompts/{name}" for name in texts}),
+        client=_client(agents),
+        purse=house.purse,
+        post=house.post,
+        keep=house.keep,
+        model=agents.model,
+        deadline_s=agents.deadline_s,
+        strict=agents.strict_tools,
+    )
+    setting = Setting(
+        n_val=n_val,
+        n_gpus=config.slots.n_gpus,
+        visual=agents.visual,
+        multi_stage=config.search.multi_stage,
+        on_cap=agents.on_cap,
+        backend=agents.backend,
+    )
+    return ModelAgents(caller, setting, house.picture)
+
+
+def _client(agents: AgentsConfig) -> Any:
+    if agents.backend == "replay":
+        from llmzero_ray.agents.llm.replay import RecordedAnswers
+
+        return RecordedAnswers(str(agents.replay_from)).client
+    from llmzero_ray.agents.llm.client import MessagesClient
+
+    client = MessagesClient(llm_settings(agents))
+    return lambda _node, _name: client
+
+
+_DOT = bytes.fromhex(
+    "89504e470d0a1a0a0000000d49484452000000010000000108020000009077"
+    "53de0000000c49444154789c63f8ffff3f0005fe02fe0def46b80000000049454e44ae426082"
+)
+"""A PNG of one white pixel: enough to find out whether a model takes pictures."""

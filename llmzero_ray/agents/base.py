@@ -80,6 +80,18 @@ class TaskView:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Budget:
+    """What is left of a search; None = not limited, or not known."""
+
+    runs: int | None = None
+    """Training runs."""
+    gpu_hours: float | None = None
+    wall_clock_hours: float | None = None
+    dollars: float | None = None
+    """For agent calls."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class ProposalRequest:
     """Propose the next phase below `on`."""
 
@@ -100,6 +112,11 @@ class ProposalRequest:
     """Why the previous answer to this same request was refused; None at the first try."""
     n_scratch: int = 0
     """Scratch runs so far, the root included: lets a rule vary its fresh starts."""
+    node: int | None = None
+    """Number of the node to be proposed; records of calls are kept with it."""
+    tries: int = 0
+    """Answers to this request that were refused before."""
+    budget: Budget = field(default_factory=Budget)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,6 +130,9 @@ class ErrorRequest:
     default: Hyperparameters
     checkpoints: tuple[OfferedCheckpoint, ...]
     rejected: str | None = None
+    node: int | None = None
+    tries: int = 0
+    budget: Budget = field(default_factory=Budget)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,6 +144,8 @@ class StopRequest:
     incumbent: NodeView
     incumbent_path: tuple[tuple[int, float], ...]
     """(global step, validation score) along the incumbent's whole path, cut at each resume point."""
+    checks: tuple[str, ...] = ()
+    """What deterministic rules noticed, one short fact each."""
 
 
 class Proposer(Protocol):
@@ -154,6 +176,7 @@ AgentName = Literal["proposer", "error_analyzer", "early_stopper"]
 
 __all__ = [
     "AgentName",
+    "Budget",
     "Checkpoint",
     "Curves",
     "EarlyStopper",

@@ -1,20 +1,31 @@
 """Human knowledge about metrics and hyper-parameters, read from prompts/*.yaml when first asked for.
 
-Works from a checkout (prompts/ beside the package) and from a wheel (`llmzero_ray.prompts`). Not here:
-thresholds and rules (diagnosis.py, treatments.py).
+Works from a checkout (prompts/ beside the package) and from a wheel (`llmzero_ray.prompts`); a directory of
+one's own replaces files one by one. Not here: thresholds and rules (diagnosis.py, treatments.py), the prompts
+that quote this (prompting.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import dataclasses
+import difflib
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias, get_args
 
-from llmzero_ray.errors import ConfigError
+from llmzero_ray.errors import ConfigError, HyperparameterError
+from llmzero_ray.hyperparameters.table import ENTROPY_COEFF, USE_KL_IN_REWARD, USE_KL_LOSS
+from llmzero_ray.hyperparameters.values import canonical
+from llmzero_ray.records import Hyperparameters
+
+METRICS, HYPERPARAMETERS = "metrics.yaml", "hyperparameters.yaml"
+
+Level: TypeAlias = Literal["primary", "diagnostic", "background"]
+When: TypeAlias = Literal["step", "validation", "save", "kl_loss", "kl_reward", "entropy"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,34 +40,129 @@ class MetricNote:
     """How it looks when training goes well: experience."""
     confusion: str
     """What it is mistaken for."""
+    level: Level = "diagnostic"
+    """Whether it decides, explains, or is context only."""
+    when: When = "step"
+    """At which steps, and under which switch, it is logged."""
+    also: tuple[str, ...] = ()
+    """Further metrics that the note covers."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All metrics that the note covers."""
+        return (self.name, *self.also)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Knowledge:
+    """Both files together, as prompts quote them."""
+
+    metrics: Mapping[str, MetricNote]
+    hyperparameters: Mapping[str, str]
+
+
+# --- reading ------------------------------------------------------------------------------------------------
 
 
 @cache
-def metric_notes() -> Mapping[str, MetricNote]:
-    """VeRL's metric name -> note.
+def metric_notes(directory: str | None = None) -> Mapping[str, MetricNote]:
+    """VeRL's metric name -> note; of `directory` where it holds metrics.yaml.
 
     Raises:
-        ConfigError: prompts/metrics.yaml is missing or malformed.
+        ConfigError: metrics.yaml is missing or malformed.
     """
-    data = _load("metrics.yaml")
-    try:
-        return {
-            name: MetricNote(name=name, **{k: str(v) for k, v in note.items()}) for name, note in data.items()
-        }
-    except (TypeError, AttributeError) as error:
+    return parse_metrics(prompt_file(METRICS, directory).read_text(encoding="utf-8"))
+
+
+@cache
+def hyperparameter_notes(directory: str | None = None) -> Mapping[str, str]:
+    """VeRL's key -> what it does to training; of `directory` where it holds hyperparameters.yaml.
+
+    Raises:
+        ConfigError: hyperparameters.yaml is missing or malformed.
+    """
+    return parse_hyperparameters(prompt_file(HYPERPARAMETERS, directory).read_text(encoding="utf-8"))
+
+
+def parse_metrics(text: str, source: str = f"prompts/{METRICS}") -> Mapping[str, MetricNote]:
+    """The notes in the text of a metrics.yaml; `source` opens the messages.
+
+    Raises:
+        ConfigError: broken YAML, a missing or unknown field, or one metric noted twice.
+    """
+    notes = {name: _note(name, body, source) for name, body in _mapping(text, source).items()}
+    covered: dict[str, str] = {}
+    for note in notes.values():
+        for name in note.names:
+            if name in covered:
+                raise ConfigError(
+                    f"{source}: {name} is covered by {covered[name]} and by {note.name}; keep one."
+                )
+            covered[name] = note.name
+    return notes
+
+
+def _note(name: str, body: Any, source: str) -> MetricNote:
+    texts = ("label", "description", "healthy", "confusion")
+    fields = {f.name for f in dataclasses.fields(MetricNote)} - {"name"}
+    if not isinstance(body, dict) or not set(texts) <= set(body) <= fields:
+        given = ", ".join(map(str, body)) if isinstance(body, dict) else type(body).__name__
         raise ConfigError(
-            f"prompts/metrics.yaml: every metric needs label, description, healthy, confusion: {error}"
-        ) from error
+            f"{source}: {name} holds {given or 'nothing'}; every metric needs {', '.join(texts)}, and may "
+            f"have {', '.join(sorted(fields - set(texts)))}."
+        )
+    for field, allowed in (("level", get_args(Level)), ("when", get_args(When))):
+        if body.get(field, allowed[0]) not in allowed:
+            raise ConfigError(
+                f"{source}: {name}: {field} is {body[field]!r}; it must be {' or '.join(allowed)}."
+            )
+    also = body.get("also", [])
+    if not isinstance(also, list):
+        raise ConfigError(f"{source}: {name}: also is {also!r}; it must be a list of metric names.")
+    words: dict[str, Any] = {field: str(body[field]).strip() for field in texts}
+    chosen = {field: body[field] for field in ("level", "when") if field in body}
+    return MetricNote(name=name, also=tuple(map(str, also)), **words, **chosen)
 
 
-@cache
-def hyperparameter_notes() -> Mapping[str, str]:
-    """VeRL's key -> what it does to training.
+def parse_hyperparameters(text: str, source: str = f"prompts/{HYPERPARAMETERS}") -> Mapping[str, str]:
+    """The notes in the text of a hyperparameters.yaml, under VeRL's own keys.
 
     Raises:
-        ConfigError: prompts/hyperparameters.yaml is missing or malformed.
+        ConfigError: broken YAML, or a key that VeRL does not have.
     """
-    return {key: str(text) for key, text in _load("hyperparameters.yaml").items()}
+    notes: dict[str, str] = {}
+    for name, note in _mapping(text, source).items():
+        try:
+            notes[canonical(name)] = " ".join(str(note).split())
+        except HyperparameterError as error:
+            raise ConfigError(f"{source}: {error}") from error
+    return notes
+
+
+def _mapping(text: str, source: str) -> dict[str, Any]:
+    import yaml
+
+    try:
+        data = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{source} is not YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(data, dict):
+        raise ConfigError(f"{source} holds {type(data).__name__}; it must map names to notes.")
+    return {str(name): body for name, body in data.items()}
+
+
+# --- asking -------------------------------------------------------------------------------------------------
+
+
+def note_of(name: str, notes: Mapping[str, MetricNote] | None = None) -> MetricNote | None:
+    """The note that covers a metric, or None; validation metrics of all data sources share two notes."""
+    notes = metric_notes() if notes is None else notes
+    if name in notes:
+        return notes[name]
+    family = name.partition("/")[0]
+    if family in ("val-core", "val-aux"):
+        return notes.get(family)
+    return next((note for note in notes.values() if name in note.also), None)
 
 
 def metric_label(name: str) -> str:
@@ -65,17 +171,30 @@ def metric_label(name: str) -> str:
     return known.label if known is not None else name
 
 
-def _load(file: str) -> dict[str, Any]:
-    import yaml
+def expected_metrics(hyperparameters: Hyperparameters) -> frozenset[str]:
+    """The names among our notes that VeRL logs at every training step of a phase with this configuration."""
+    on = {
+        "step": True,
+        "kl_loss": hyperparameters.get(USE_KL_LOSS) is True,
+        "kl_reward": hyperparameters.get(USE_KL_IN_REWARD) is True,
+        "entropy": bool(hyperparameters.get(ENTROPY_COEFF)),
+    }
+    return frozenset(n for note in metric_notes().values() if on.get(note.when) for n in note.names)
 
-    data = yaml.safe_load(_prompt(file).read_text(encoding="utf-8"))
-    if not isinstance(data, dict):
-        raise ConfigError(f"prompts/{file} holds {type(data).__name__}; it must map names to notes.")
-    return data
+
+# --- files --------------------------------------------------------------------------------------------------
 
 
-def _prompt(file: str) -> Traversable:
-    """The file in the wheel's `llmzero_ray.prompts`, else in the checkout's prompts/."""
+def prompt_file(file: str, directory: str | None = None) -> Traversable:
+    """The file of `directory` where it has one, else the packaged one: a wheel's, else the checkout's.
+
+    Raises:
+        ConfigError: `directory` does not exist, or the installation lacks the file.
+    """
+    if directory is not None:
+        own = prompt_directory(directory) / file
+        if own.is_file():
+            return own
     try:
         packaged = resources.files("llmzero_ray.prompts") / file
         if packaged.is_file():
@@ -88,3 +207,43 @@ def _prompt(file: str) -> Traversable:
             f"prompts/{file} was not found, neither in the package nor at {beside}; reinstall llmzero-ray."
         )
     return beside
+
+
+def prompt_directory(directory: str) -> Path:
+    """A user's directory of prompts.
+
+    Raises:
+        ConfigError: it does not exist or is no directory.
+    """
+    path = Path(directory).expanduser()
+    if not path.is_dir():
+        what = "is no directory" if path.exists() else "does not exist"
+        raise ConfigError(
+            f"the prompt directory {directory} {what}; name a directory with the files to replace, or leave "
+            "it out to use the packaged prompts."
+        )
+    return path
+
+
+def check_names(directory: str, allowed: tuple[str, ...]) -> None:
+    """Refuse a user's directory that holds a file under a name which nothing reads.
+
+    Hidden files are left alone.
+
+    Raises:
+        ConfigError: with the nearest name that is read.
+    """
+    for name in _visible(prompt_directory(directory)):
+        if name not in allowed:
+            near = difflib.get_close_matches(name, allowed, n=1, cutoff=0.5)
+            hint = f"did you mean {near[0]}?" if near else "remove it."
+            raise ConfigError(
+                f"{directory}/{name} replaces no prompt: {hint} Names that are read: {', '.join(allowed)}."
+            )
+
+
+def _visible(directory: Path) -> Iterator[str]:
+    skipped = ("__init__.py", "__pycache__", "README.md")
+    yield from sorted(
+        p.name for p in directory.iterdir() if not p.name.startswith(".") and p.name not in skipped
+    )

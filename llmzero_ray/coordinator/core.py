@@ -48,6 +48,10 @@ class CoordinatorCore:
         self.gpu_hours = 0.0
         """Of all phases of the search that have ended, lost attempts included; the reference is not
         counted."""
+        self.dollars = 0.0
+        """Price of all agent calls."""
+        self.n_calls = 0
+        """Agent calls."""
         self.started: ev.SearchStarted | None = None
         self.n_ended = 0
         """Nodes of the tree that have an outcome."""
@@ -261,6 +265,10 @@ class CoordinatorCore:
         if event.decision.stop and run.stop_reason is None:
             run.stop_reason = f"verdict: {event.decision.rule}: {event.decision.reason}"
 
+    def _on_agent_called(self, event: ev.AgentCalled) -> None:
+        self.dollars += event.dollars
+        self.n_calls += 1
+
     def _on_budget_reached(self, event: ev.BudgetReached) -> None:
         if self.end_reason is None:
             self._end(event.kind)
@@ -345,6 +353,7 @@ _HANDLERS: dict[type[Event], Callable[[CoordinatorCore, Any], None]] = {
     ev.PhaseFailed: CoordinatorCore._on_phase_ended,
     ev.RunnerLost: CoordinatorCore._on_runner_lost,
     ev.VerdictPosted: CoordinatorCore._on_verdict,
+    ev.AgentCalled: CoordinatorCore._on_agent_called,
     ev.BudgetReached: CoordinatorCore._on_budget_reached,
     ev.UserStop: CoordinatorCore._on_user_stop,
     ev.FinalScored: CoordinatorCore._on_final_scored,

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 
 from llmzero_ray import events as ev
 from llmzero_ray.agents.base import (
+    Budget,
     Curves,
     ErrorRequest,
     NodeView,
@@ -37,6 +38,9 @@ def build_request(
             default=core.planner.root,
             checkpoints=_offered(core, command.node),
             rejected=command.rejected,
+            node=command.node,
+            tries=command.tries,
+            budget=_budget(core),
         )
     children = [child for child in core.tree.node(command.on).children if child != command.node]
     best = core.best
@@ -53,6 +57,19 @@ def build_request(
         n_scratch=sum(
             run.kind in ("root", "scratch") for node, run in core.runs.items() if 0 <= node != command.node
         ),
+        node=command.node,
+        tries=command.tries,
+        budget=_budget(core),
+    )
+
+
+def _budget(core: CoordinatorCore) -> Budget:
+    """What is left when the run that is being planned has trained."""
+    budget = core.config.budget
+    return Budget(
+        runs=max(0, budget.runs - len(core.tree.nodes)),
+        gpu_hours=None if budget.gpu_hours is None else max(0.0, budget.gpu_hours - core.gpu_hours),
+        dollars=None if budget.dollars is None else max(0.0, budget.dollars - core.dollars),
     )
 
 

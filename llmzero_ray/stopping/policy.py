@@ -1,30 +1,54 @@
-"""Whether a running phase goes on: rules at every step, then the early-stopper agent at its intervals.
+"""Whether a running phase goes on: rules at every step, then bank and early-stopper agent at its intervals.
 
-The agent is asked only when there is somebody to beat, and its failures mean CONTINUE. Not here: posting the
-verdict and ending the phase (actors/).
+The agent is asked only when there is somebody to beat and the curve bank has no clear answer; its failures
+mean CONTINUE. Who decided is the decision's `rule`. Not here: posting the verdict and ending the phase
+(actors/).
 """
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections.abc import Sequence
 
 from llmzero_ray.agents.base import Curves, EarlyStopper, NodeView, StopRequest, TaskView
-from llmzero_ray.records import StopDecision
+from llmzero_ray.records import Hyperparameters, StopDecision
+from llmzero_ray.stopping.curve_bank import CurveBank
 from llmzero_ray.stopping.rules import make_rules
 from llmzero_ray.stopping.settings import StopperSettings
+from llmzero_ray.stopping.signals import annotate, check_signals, stopping_signals
 
 log = logging.getLogger(__name__)
+CURVE_BANK = "curve_bank"
+"""`StopDecision.rule` of what the bank decided."""
+FEWEST_NEW = 2
+"""Validations since the agent's last answer from which the same question is a new one. One alone seldom
+leaves the noise of those before it, and only validation decides."""
+
+
+def trained_s(curves: Curves, since: int) -> float:
+    """Seconds of training after step `since`, as VeRL's timer has them; 0 where it logged none."""
+    times = curves.metrics.get("timing_s/step", ())
+    after = (time for step, time in zip(curves.steps, times, strict=False) if step > since)
+    return sum(time for time in after if time is not None)
 
 
 class StoppingPolicy:
-    """Decides for the running phases of a search; holds only the step at which each was last judged."""
+    """Decides for the running phases of a search; holds only when and on what each was last judged.
 
-    def __init__(self, settings: StopperSettings, agent: EarlyStopper | None = None) -> None:
+    Without a `bank` every question goes to the agent. Whoever gives one adds the phases that complete to it.
+    """
+
+    def __init__(
+        self, settings: StopperSettings, agent: EarlyStopper | None = None, bank: CurveBank | None = None
+    ) -> None:
         self._settings = settings
         self._agent = agent
+        self._bank = bank
         self._rules = make_rules(settings)
+        self._signals = stopping_signals(settings)
         self._asked_at: dict[int, int] = {}
+        self._seen: dict[int, int] = {}
 
     def decide(
         self,
@@ -38,7 +62,7 @@ class StoppingPolicy:
         Without an incumbent (or while it is the phase itself) the agent is not asked. May block on the
         agent: callers that must not wait use `check_rules`, `is_due` and `ask`.
         """
-        ruled = self.check_rules(running.curves)
+        ruled = self.check_rules(running.curves, running.hyperparameters)
         if ruled is not None:
             return ruled
         if not self.is_due(running, incumbent):
@@ -48,35 +72,85 @@ class StoppingPolicy:
             StopRequest(task=task, running=running, incumbent=incumbent, incumbent_path=tuple(incumbent_path))
         )
 
-    def check_rules(self, curves: Curves) -> StopDecision | None:
-        """The first rule that says STOP, or None."""
+    def check_rules(
+        self, curves: Curves, hyperparameters: Hyperparameters | None = None
+    ) -> StopDecision | None:
+        """The first rule, or pre-check that is allowed to stop, that says STOP; else None.
+
+        Without `hyperparameters` truncated responses are not recognised: the cap is theirs.
+        """
         if not self._settings.enabled:
             return None
         decisions = (rule.check(curves) for rule in self._rules)
-        return next((decision for decision in decisions if decision is not None), None)
+        ruled = next((decision for decision in decisions if decision is not None), None)
+        return ruled or check_signals(self._signals, curves, hyperparameters)
 
     def is_due(self, running: NodeView, incumbent: NodeView | None) -> bool:
-        """Whether the agent should be asked about this phase now."""
-        if not self._settings.enabled or self._agent is None or not running.curves.steps:
+        """Whether the bank and the agent should be asked about this phase now."""
+        nobody = self._agent is None and self._bank is None
+        if not self._settings.enabled or nobody or not running.curves.steps:
             return False
         if incumbent is None or incumbent.score is None or incumbent.node == running.node:
             return False
         step = running.curves.steps[-1]
+        if step < self._settings.min_steps:
+            return False
         # The first question comes at min_steps, every further one an interval later.
-        last = self._asked_at.get(running.node, self._settings.min_steps - self._settings.interval_steps)
-        return step >= self._settings.min_steps and step - last >= self._settings.interval_steps
+        last = self._asked_at.get(running.node)
+        if last is None:
+            return True
+        if self._settings.interval_steps is not None:
+            return step - last >= self._settings.interval_steps
+        return trained_s(running.curves, last) >= self._settings.interval_s
 
     def ask(self, request: StopRequest) -> StopDecision:
-        """The agent's judgement; CONTINUE when it fails to give one."""
-        assert self._agent is not None
-        steps = request.running.curves.steps
-        self._asked_at[request.running.node] = steps[-1] if steps else 0
+        """The bank's answer where it is clear, else the agent's; CONTINUE when nobody gives one.
+
+        The agent sees what the pre-checks noticed, besides the request's own `checks`.
+        """
+        node, curves = request.running.node, request.running.curves
+        self._asked_at[node] = curves.steps[-1] if curves.steps else 0
         try:
-            return self._agent.judge(request)
+            banked = self._ask_bank(request)
+        except Exception:  # the bank saves questions; it must not prevent them
+            log.exception("node=%d curve bank failed, the agent is asked", node)
+            banked = None
+        if banked is not None:
+            return banked
+        # Only a question that the agent saw counts as judged: the bank looks at every one anew.
+        self._seen[node] = len(curves.val_scores)
+        if self._agent is None:
+            return StopDecision(stop=False, reason="no clear case, and no agent to ask", rule="policy")
+        try:
+            facts = annotate(curves, request.running.hyperparameters)
+            return self._agent.judge(dataclasses.replace(request, checks=(*request.checks, *facts)))
         except Exception as error:  # noqa: BLE001 - whatever an agent raises, the phase goes on
-            log.warning("node=%d early stopper failed, goes on: %s", request.running.node, error)
+            log.warning("node=%d early stopper failed, goes on: %s", node, error)
             return StopDecision(stop=False, reason=f"no judgement: {error}", rule="early_stopper")
+
+    def _ask_bank(self, request: StopRequest) -> StopDecision | None:
+        """What needs no agent, or None."""
+        if self._bank is None:
+            return None
+        clear = self._bank.judge(request, may_stop=self._settings.bank_stop)
+        if clear.answer != "ask":
+            return StopDecision(stop=clear.answer == "stop", reason=clear.reason, rule=CURVE_BANK)
+        seen = self._seen.get(request.running.node)
+        new = len(request.running.curves.val_scores) - (seen or 0)
+        if seen is not None and new < FEWEST_NEW:
+            reason = (
+                f"{new} new validations since the agent was last asked; it is asked again after {FEWEST_NEW}"
+            )
+            return StopDecision(stop=False, reason=reason, rule=CURVE_BANK)
+        return None
+
+    def learn(self, ended: Sequence[NodeView]) -> None:
+        """Give phases that have ended to the bank, if there is one."""
+        if self._bank is not None:
+            for view in ended:
+                self._bank.add(view)
 
     def forget(self, node: int) -> None:
         """A phase has ended, or begins again."""
         self._asked_at.pop(node, None)
+        self._seen.pop(node, None)

@@ -26,8 +26,10 @@ class StopperSettings:
 
     enabled: bool = True
     """False: nobody watches; phases end by their step count, caps and users only."""
-    interval_steps: int = 20
-    """Steps between two questions to the early-stopper agent (>= 1)."""
+    interval_s: float = 900.0
+    """Seconds of training between two questions to the early-stopper agent (> 0)."""
+    interval_steps: int | None = None
+    """Steps between two questions (>= 1), for short phases; null: `interval_s` decides."""
     min_steps: int = 10
     """Steps before which the agent is not asked (>= 1); the paper judges nothing before step 10."""
     nonfinite_steps: int = 1
@@ -41,6 +43,17 @@ class StopperSettings:
     """How many times its earlier median a KL must reach to count as a spike (> 1)."""
     reward_drop: float = 0.6
     """Share of its best level that the mean reward must have lost after the spike (0 < share <= 1)."""
+    dead_run: bool = False
+    """Whether ten steps in which every group has zero advantage (or the gradient or rate is 0) may end a
+    phase. This and the next three annotate questions to the agent in any case."""
+    entropy_collapse: bool = False
+    """Whether entropy at a third of its first level, without any gain in reward, may end a phase."""
+    kl_runaway: bool = False
+    """Whether a KL at ten times its earlier level that still climbs, without any gain, may end a phase."""
+    truncation_flood: bool = False
+    """Whether a third of the responses at the cap, without any gain, may end a phase."""
+    bank_stop: bool = False
+    """Whether the curve bank may end a phase without asking the agent, where its evidence is overwhelming."""
 
     def __post_init__(self) -> None:
         for name, low in (
@@ -49,10 +62,12 @@ class StopperSettings:
             ("nonfinite_steps", 1),
             ("collapse_window", 2),
         ):
-            _check_int(name, getattr(self, name), low)
-        for name in ("enabled", "collapse"):
+            if name != "interval_steps" or self.interval_steps is not None:
+                _check_int(name, getattr(self, name), low)
+        for name in _SWITCHES:
             if not isinstance(getattr(self, name), bool):
                 raise _refuse(name, getattr(self, name), "true or false")
+        _check_float("interval_s", self.interval_s, 0.0, math.inf)
         _check_float("kl_spike_factor", self.kl_spike_factor, 1.0, math.inf)
         _check_float("reward_drop", self.reward_drop, 0.0, 1.0)
 
@@ -91,3 +106,4 @@ def _refuse(name: str, value: object, allowed: str) -> ConfigError:
 
 
 _DEFAULTS = {field.name: field.default for field in dataclasses.fields(StopperSettings)}
+_SWITCHES = tuple(name for name, default in _DEFAULTS.items() if isinstance(default, bool))

@@ -62,7 +62,7 @@ def run(config: Path, capsys: pytest.CaptureFixture[str]) -> Run:
         ("budget.rnus=3", "unknown key 'rnus' in budget; did you mean 'runs'?"),
         ("phse.n_steps=3", "unknown key 'phse'; did you mean 'phase'?"),
         ("search.rho_mn=0.1", "'rho_mn' is unknown; did you mean rho_min?"),
-        ("stopper.interval=3", "stopper.interval is not a setting; did you mean 'interval_steps'?"),
+        ("stopper.interval=3", "stopper.interval is not a setting; did you mean 'interval_s'?"),
         ("engine.gpu_memory_utilization=1.5", "must be a number > 0 and <= 0.95"),
         ("root.overrides.learning_rat=1e-3", "did you mean 'learning_rate'?"),
         ("root.overrides.lr=3.0", "must be a number in"),

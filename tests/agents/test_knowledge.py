@@ -4,24 +4,37 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from llmzero_ray import hyperparameters as hp
 from llmzero_ray.agents import dynamics
-from llmzero_ray.agents.knowledge import hyperparameter_notes, metric_label, metric_notes
+from llmzero_ray.agents.knowledge import (
+    MetricNote,
+    expected_metrics,
+    hyperparameter_notes,
+    metric_label,
+    metric_notes,
+    note_of,
+    parse_hyperparameters,
+    parse_metrics,
+)
+from llmzero_ray.errors import ConfigError
+from llmzero_ray.hyperparameters.verl_keys import is_verl_key
 from llmzero_ray.stopping import rules
 
 
 def test_every_metric_that_a_rule_reads_is_explained() -> None:
     read = {value for name, value in vars(dynamics).items() if name.isupper() and isinstance(value, str)}
     read |= {*dynamics.REWARD, *rules.WATCHED}
-    assert read - set(hp.BY_KEY) <= set(metric_notes())
+    assert [name for name in read - set(hp.BY_KEY) if note_of(name) is None] == []
 
 
 @pytest.mark.parametrize("note", metric_notes().values(), ids=lambda note: note.name)
-def test_every_note_says_what_how_it_looks_and_what_it_is_mistaken_for(note: object) -> None:
-    assert all(isinstance(text, str) and text.strip() for text in vars(note).values())
+def test_every_note_says_what_how_it_looks_and_what_it_is_mistaken_for(note: MetricNote) -> None:
+    assert all((note.label, note.description, note.healthy, note.confusion))
+    assert "\n" not in note.description + note.healthy + note.confusion
 
 
 def test_every_hyperparameter_of_the_table_is_explained_and_no_other() -> None:
@@ -46,3 +59,69 @@ def test_nothing_is_read_before_it_is_asked_for() -> None:
     code = "import sys, llmzero_ray.agents.expert, llmzero_ray.agents.knowledge; print('yaml' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
+
+
+def test_every_noted_hyperparameter_is_a_key_of_verl() -> None:
+    assert [key for key in hyperparameter_notes() if key not in hp.BY_KEY and not is_verl_key(key)] == []
+
+
+def test_what_is_logged_follows_the_switches_of_the_phase() -> None:
+    default = expected_metrics(hp.defaults())
+    assert {"actor/kl_loss", "critic/score/mean", "perf/mfu/actor", "timing_s/ref"} <= default
+    assert not {"actor/reward_kl_penalty", "actor/entropy_loss", "val-core", "timing_s/testing"} & default
+    without = expected_metrics(hp.complete(hp.defaults(), {"use_kl_loss": False}))
+    assert default - without == {"actor/kl_loss", "actor/kl_coef", "timing_s/ref", "timing_per_token_ms/ref"}
+    more = expected_metrics(hp.complete(hp.defaults(), {"algo_kl": 0.01, "entropy_coeff": 0.001}))
+    assert more - default == {
+        "actor/reward_kl_penalty",
+        "actor/reward_kl_penalty_coeff",
+        "actor/entropy_loss",
+    }
+
+
+def test_a_note_covers_its_family_and_validation_of_any_data_source() -> None:
+    assert note_of("critic/returns/min") is metric_notes()["critic/advantages/mean"]
+    assert note_of("val-core/chem/acc/mean@1") is metric_notes()["val-core"]
+    assert note_of("val-aux/chem/fmt_ok/mean@1") is metric_notes()["val-aux"]
+    assert note_of("own/metric") is None
+
+
+NOTE = "{label: l, description: d, healthy: h, confusion: c}"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("- a", "holds list"),
+        ("a: [", "is not YAML"),
+        ("a/b: {label: l}", "a/b holds label; every metric needs label, description, healthy, confusion"),
+        ("a/b: text", "a/b holds str"),
+        (f"a/b: {NOTE[:-1]}, colour: red}}", "may have also, level, when"),
+        (f"a/b: {NOTE[:-1]}, level: top}}", "level is 'top'; it must be primary or diagnostic or background"),
+        (f"a/b: {NOTE[:-1]}, when: noon}}", "when is 'noon'"),
+        (f"a/b: {NOTE[:-1]}, also: c/d}}", "also is 'c/d'; it must be a list"),
+        (f"a/b: {NOTE}\nc/d: {NOTE[:-1]}, also: [a/b]}}", "a/b is covered by a/b and by c/d"),
+    ],
+)
+def test_broken_notes_of_metrics_are_refused_with_their_place(text: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=r"^mine\.yaml") as caught:
+        parse_metrics(text, "mine.yaml")
+    assert said in str(caught.value)
+
+
+def test_notes_of_hyperparameters_may_use_short_names_and_any_key_of_verl_but_no_other() -> None:
+    found = parse_hyperparameters("lr: the step\nactor_rollout_ref.actor.shuffle: order", "mine.yaml")
+    assert found == {
+        "actor_rollout_ref.actor.optim.lr": "the step",
+        "actor_rollout_ref.actor.shuffle": "order",
+    }
+    with pytest.raises(ConfigError, match=r"mine\.yaml: hyper-parameter 'learning_rat'.*learning_rate"):
+        parse_hyperparameters("learning_rat: x", "mine.yaml")
+
+
+def test_a_directory_replaces_the_files_it_has(tmp_path: Path) -> None:
+    (tmp_path / "metrics.yaml").write_text(f"own/metric: {NOTE}")
+    assert list(metric_notes(str(tmp_path))) == ["own/metric"]
+    assert hyperparameter_notes(str(tmp_path)) == hyperparameter_notes()
+    with pytest.raises(ConfigError, match="nowhere does not exist; name a directory"):
+        metric_notes(str(tmp_path / "nowhere"))

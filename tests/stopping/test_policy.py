@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 from llmzero_ray.agents.base import Curves, NodeView, StopRequest
 from llmzero_ray.agents.expert import ExpertEarlyStopper
 from llmzero_ray.records import StopDecision
+from llmzero_ray.stopping.curve_bank import BankAnswer, CurveBank
 from llmzero_ray.stopping.policy import StoppingPolicy
 from llmzero_ray.stopping.settings import StopperSettings
 from tests.agents import curves as c
@@ -95,6 +97,17 @@ def test_the_agent_sees_the_run_the_incumbent_and_its_path() -> None:
     assert (asked.running.node, asked.incumbent, asked.incumbent_path) == (1, INCUMBENT, PATH)
 
 
+def test_the_agent_is_told_what_the_pre_checks_noticed_besides_what_it_was_given() -> None:
+    agent = Recorder()
+    dead = c.curves(12, reward=[0.4] * 12, grad=[0.0] * 12)
+    request = StopRequest(
+        task=c.TASK, running=running(12, dead), incumbent=INCUMBENT, incumbent_path=PATH, checks=("known",)
+    )
+    StoppingPolicy(EVERY_FIVE, agent).ask(request)
+    (asked,) = agent.requests
+    assert asked.checks == ("known", "dead_run: actor/grad_norm was 0 in the last 10 steps; mean reward 0.4")
+
+
 def test_each_phase_has_its_own_interval_and_a_forgotten_one_begins_again() -> None:
     agent = Recorder()
     policy = StoppingPolicy(EVERY_FIVE, agent)
@@ -139,3 +152,114 @@ def test_a_hopeless_phase_is_ended_by_the_expert_at_min_steps() -> None:
         n for n in range(1, 16) if policy.decide(c.TASK, running(n, rated), INCUMBENT, PATH).stop
     )
     assert stopped_at == 8
+
+
+# --- with a curve bank --------------------------------------------------------------------------------------
+
+
+def doubtful(n: int) -> NodeView:
+    """A run at .4 that gets nowhere, validated every five steps, after n of its 60 steps."""
+    found = c.curves(
+        40,
+        reward=c.line(0.4, 0.35, 40, 0.01),
+        kl=c.line(0.1, 0.1, 40, 0.02),
+        start=0.4,
+        val={s: 0.4 + 0.004 * c.wave(s, 5) for s in range(5, 41, 5)},
+    )
+    return c.node(c.cut(found, n), node=1, n_steps=60, status="running")
+
+
+def sources(policy: StoppingPolicy, *steps: int) -> list[str]:
+    return [policy.decide(c.TASK, doubtful(step), INCUMBENT, PATH).rule for step in steps]
+
+
+def test_a_clear_case_is_answered_by_the_bank_and_a_doubtful_one_by_the_agent() -> None:
+    agent = Recorder()
+    policy = StoppingPolicy(EVERY_FIVE, agent, CurveBank(n_val=512))
+    leads = policy.decide(c.TASK, running(10), c.node(c.regh_capped(), node=0))
+    assert (leads.stop, leads.rule) == (False, "curve_bank")
+    assert agent.asked == []
+    assert sources(policy, 20) == ["early_stopper"]
+    assert agent.asked == [20]
+
+
+def test_the_agent_is_asked_again_only_after_two_new_validations() -> None:
+    agent = Recorder()
+    settings = StopperSettings(interval_steps=2, min_steps=10)
+    policy = StoppingPolicy(settings, agent, CurveBank(n_val=512))
+    assert sources(policy, *range(10, 32, 2)).count("curve_bank") == 8
+    assert agent.asked == [10, 20, 30]
+
+
+def test_a_phase_that_begins_again_is_asked_about_from_the_start() -> None:
+    agent = Recorder()
+    policy = StoppingPolicy(EVERY_FIVE, agent, CurveBank(n_val=512))
+    assert sources(policy, 20) == ["early_stopper"]
+    policy.forget(1)
+    assert sources(policy, 20) == ["early_stopper"]
+
+
+def test_an_agent_that_failed_is_asked_again_after_two_new_validations() -> None:
+    agent = Recorder(error=RuntimeError("no network"))
+    policy = StoppingPolicy(EVERY_FIVE, agent, CurveBank(n_val=512))
+    assert sources(policy, 10, 15, 20) == ["early_stopper", "curve_bank", "early_stopper"]
+    assert agent.asked == [10, 20]
+
+
+def test_a_bank_stops_only_where_it_may_and_says_so() -> None:
+    bank = CurveBank(n_val=512)
+    stale = c.curves(60, reward=[0.4] * 60, start=0.4, val=dict.fromkeys(range(5, 61, 5), 0.4))
+    for node in range(10):
+        bank.add(c.node(stale, node=100 + node))
+    agent = Recorder()
+    assert sources(StoppingPolicy(EVERY_FIVE, agent, bank), 40) == ["early_stopper"]
+    assert agent.asked.pop() == 40
+    policy = StoppingPolicy(StopperSettings(interval_steps=5, bank_stop=True), agent, bank)
+    decision = policy.decide(c.TASK, doubtful(40), INCUMBENT, PATH)
+    assert (decision.stop, decision.hard, decision.rule) == (True, False, "curve_bank")
+    assert "0 of 10 banked phases" in decision.reason
+    assert agent.asked == []
+
+
+def test_a_bank_without_an_agent_leaves_doubtful_runs_alone() -> None:
+    policy = StoppingPolicy(EVERY_FIVE, bank=CurveBank(n_val=512))
+    decision = policy.decide(c.TASK, doubtful(20), INCUMBENT, PATH)
+    assert (decision.stop, decision.rule) == (False, "policy")
+
+
+class Broken(CurveBank):
+    """A bank that cannot answer."""
+
+    def judge(self, request: StopRequest, *, may_stop: bool = False) -> BankAnswer:
+        raise ZeroDivisionError("no phases")
+
+
+def test_a_bank_that_fails_leaves_the_question_to_the_agent() -> None:
+    agent = Recorder()
+    assert sources(StoppingPolicy(EVERY_FIVE, agent, Broken()), 20) == ["early_stopper"]
+    assert agent.asked == [20]
+
+
+def test_rules_come_before_the_bank() -> None:
+    policy = StoppingPolicy(EVERY_FIVE, bank=CurveBank(n_val=512))
+    assert policy.decide(c.TASK, running(19, c.sort_collapse()), INCUMBENT, PATH).rule == "collapse"
+
+
+def test_a_pre_check_ends_a_phase_only_where_the_settings_allow_it() -> None:
+    flooded = c.curves(20, reward=[0.4] * 20, longest=[24.0] * 20, at_longest=[0.9] * 20)
+    allowed = StoppingPolicy(StopperSettings(truncation_flood=True))
+    assert allowed.decide(c.TASK, running(20, flooded)).rule == "truncation_flood"
+    assert not StoppingPolicy(StopperSettings()).decide(c.TASK, running(20, flooded)).stop
+    # The cap is part of the configuration: without it nothing is called truncated.
+    assert allowed.check_rules(flooded) is None
+
+
+def test_without_a_number_of_steps_seconds_of_training_decide_when_the_agent_is_asked_again() -> None:
+    agent = Recorder()
+    policy = StoppingPolicy(StopperSettings(interval_s=100.0, min_steps=10), agent)
+    for step in range(1, 20):
+        steady = running(step)
+        times = {**steady.curves.metrics, "timing_s/step": (30.0,) * len(steady.curves.steps)}
+        timed = dataclasses.replace(steady, curves=dataclasses.replace(steady.curves, metrics=times))
+        policy.decide(c.TASK, timed, INCUMBENT, PATH)
+    assert agent.asked == [10, 14, 18]  # 4 steps of 30 s are the first to make 100 s

@@ -28,6 +28,11 @@ from llmzero_ray.stopping.settings import StopperSettings
         ("reward_drop", math.nan),
         ("enabled", 1),
         ("collapse", None),
+        ("dead_run", 1),
+        ("entropy_collapse", "yes"),
+        ("kl_runaway", None),
+        ("truncation_flood", 0),
+        ("bank_stop", 1),
     ],
 )
 def test_a_value_outside_its_bound_is_refused_with_name_and_default(field: str, value: Any) -> None:
@@ -53,3 +58,10 @@ def test_settings_are_read_from_a_mapping_and_a_misspelt_name_is_answered() -> N
         StopperSettings.from_dict({"interval_step": 4})
     with pytest.raises(ConfigError, match="known: enabled"):
         StopperSettings.from_dict({"zzz": 4})
+
+
+def test_only_rules_that_cannot_be_wrong_or_are_tried_stop_by_default() -> None:
+    found = StopperSettings()
+    assert found.enabled and found.collapse
+    silent = (found.dead_run, found.entropy_collapse, found.kl_runaway, found.truncation_flood)
+    assert not any(silent) and not found.bank_stop

@@ -1,0 +1,287 @@
+"""What each agent sees of its question: plain values for the templates, made from the requests.
+
+`stable_context` is the same for a whole search and comes first in every prompt, so that it can be cached;
+the other functions give what changes with each call. Pure: no file, no clock. A forced fresh start is told
+nothing of checkpoints. Not here: the words around the values (prompts/*.md.j2), pictures (figures.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+from llmzero_ray.agents.base import (
+    AgentName,
+    Curves,
+    ErrorRequest,
+    NodeView,
+    ProposalRequest,
+    StopRequest,
+    TaskView,
+)
+from llmzero_ray.agents.dynamics import (
+    ENTROPY,
+    KL,
+    LENGTH,
+    LENGTH_MAX,
+    REWARD,
+    clip_is_inert,
+    fit,
+    score_se,
+    series,
+)
+from llmzero_ray.agents.knowledge import Knowledge, MetricNote
+from llmzero_ray.agents.llm import briefing_nodes as nodes
+from llmzero_ray.agents.llm.briefing_metrics import describe, summarise, validation_course
+from llmzero_ray.agents.llm.briefing_nodes import Budget
+from llmzero_ray.agents.llm.briefing_text import number, one_line, quote, safe_name, score
+from llmzero_ray.hyperparameters.access import forbidden
+from llmzero_ray.hyperparameters.table import BY_KEY, MAX_RESPONSE, SPACE, TRAIN_BATCH, Parameter
+from llmzero_ray.hyperparameters.values import NAMES
+from llmzero_ray.records import Hyperparameters
+
+Context: TypeAlias = dict[str, Any]
+"""JSON-able values under the names that templates use."""
+
+MOST_SOURCES = 8
+"""Data sources that are named."""
+STOPPER_METRICS = (REWARD[0], LENGTH, ENTROPY, KL)
+"""What the early stopper is told beside validation."""
+MEMORY_METRICS = ("actor/perf/max_memory_reserved_gb", "actor/perf/max_memory_allocated_gb")
+MEMORY_HOST = "actor/perf/cpu_memory_used_gb"
+_STOPPER_NOTES = ("val-core", *STOPPER_METRICS)
+_UNCHANGEABLE = ("duration", "fixed")
+
+
+# --- for a whole search -------------------------------------------------------------------------------------
+
+
+def stable_context(
+    agent: AgentName,
+    task: TaskView,
+    knowledge: Knowledge,
+    *,
+    n_val: int = 500,
+    n_gpus: int = 1,
+    visual: bool = True,
+    multi_stage: bool = True,
+) -> Context:
+    """What an agent is told in every call of a search: the task, its limits and what people know.
+
+    `n_val`: validation items. `visual`: a picture comes with each call. `multi_stage`: phases may resume.
+    """
+    notes = list(knowledge.metrics.values())
+    if agent == "early_stopper":
+        notes = [note for note in notes if note.name in _STOPPER_NOTES]
+    return {
+        "task": {
+            "name": safe_name(task.name),
+            "data_sources": [safe_name(source, 40) for source in task.data_sources[:MOST_SOURCES]],
+            "n_train": task.n_train,
+            "n_val": n_val,
+            "val_se": f"{score_se(0.5, n_val):.3f}",
+            "phase_steps": task.phase_steps,
+            "max_phase_steps": task.max_phase_steps,
+            "max_model_len": task.max_model_len,
+            "max_prompt_length": task.max_prompt_length,
+            "n_gpus": n_gpus,
+        },
+        "metrics": [_metric(note) for note in notes if note.level != "background"],
+        "hyperparameters": [] if agent == "early_stopper" else _guide(knowledge.hyperparameters),
+        "visual": visual,
+        "multi_stage": multi_stage,
+    }
+
+
+def _metric(note: MetricNote) -> Context:
+    return {
+        "name": note.name,
+        "label": note.label,
+        "description": note.description,
+        "healthy": note.healthy,
+        "confusion": note.confusion,
+        "level": note.level,
+    }
+
+
+def _guide(notes: Mapping[str, str]) -> list[Context]:
+    """The hyper-parameters that a proposal may change, by group, with what they accept and what they do."""
+    groups: dict[str, list[Context]] = {}
+    for row in SPACE:
+        if row.group not in _UNCHANGEABLE and row.key in notes and forbidden(row.key) is None:
+            entry = {
+                "name": row.alias,
+                "key": _key_hint(row),
+                "allowed": _range(row),
+                "note": notes[row.key],
+            }
+            groups.setdefault(row.group, []).append(entry)
+    others = [
+        {"name": key, "key": "", "allowed": "", "note": note}
+        for key, note in notes.items()
+        if key not in BY_KEY and forbidden(key) is None
+    ]
+    found: list[Context] = [{"group": group, "rows": rows} for group, rows in groups.items()]
+    return found + ([{"group": "further", "rows": others}] if others else [])
+
+
+def _key_hint(row: Parameter) -> str:
+    """The shortest end of VeRL's key that names it, where the short name does not tell it."""
+    parts = row.key.split(".")
+    if set(row.alias.split("_")) <= set(parts[-1].split("_")) and row.alias != "n":
+        return ""
+    # One bare word, such as `type`, says little.
+    shortest = 1 if "_" in parts[-1] else 2
+    ends = (".".join(parts[-n:]) for n in range(shortest, len(parts)))
+    return next((end for end in ends if NAMES.get(end) == row.key), row.key)
+
+
+def _range(row: Parameter) -> str:
+    """What a row accepts, in a few signs: `0..0.1`, `>= 1`, `true/false`, `constant/cosine`."""
+    if row.kind == "bool":
+        return "true/false"
+    if row.choices:
+        return "/".join(row.choices)
+    if row.low is None or row.high is None:
+        return ""
+    return f"{row.low:g}..{row.high:g}" if row.high < 1e5 else f">= {row.low:g}"
+
+
+# --- the proposer -------------------------------------------------------------------------------------------
+
+
+def proposer_context(
+    request: ProposalRequest, knowledge: Knowledge, *, n_val: int = 500, budget: Budget | None = None
+) -> Context:
+    """What the proposer is asked about: the node's configuration, dynamics and validation, its resume chain,
+    siblings, the best node, checkpoints, and what is left to spend."""
+    on, scratch = request.on, request.from_scratch
+    path = () if scratch else request.path
+    return {
+        "from_scratch": scratch,
+        "n_scratch": request.n_scratch,
+        "node": {
+            "number": on.node,
+            "title": nodes.title(on),
+            "base_step": 0 if scratch else on.base_step,
+            "outcome": nodes.outcome(on),
+            "said": "" if on.diagnosis is None else one_line(on.diagnosis.summary, 200),
+        },
+        "early_stop": nodes.stop_note(on),
+        "configuration": nodes.configuration(on.hyperparameters, request.default),
+        "clip_inert": clip_is_inert(on.hyperparameters),
+        "validation": nodes.validation(on, n_val),
+        "sources": _by_source(on.curves),
+        "metrics": summarise(on.curves, knowledge.metrics),
+        "path": [nodes.path_line(before, node) for before, node in zip((None, *path), path, strict=False)],
+        "siblings": [nodes.sibling(on, child, resumes=not scratch) for child in request.siblings],
+        "best": nodes.incumbent_lines(request.best, on),
+        "checkpoints": [] if scratch else nodes.checkpoint_lines(request.checkpoints),
+        "epochs": _epochs(request.task, on.hyperparameters),
+        "budget": (budget or Budget()).words(on.curves),
+        "rejected": request.rejected or "",
+    }
+
+
+def _by_source(curves: Curves) -> list[str]:
+    """Validation by data source, where there are several: `chem: 0.310 -> 0.332`."""
+    names = [n for n in curves.metrics if n.startswith("val-core/") and n.endswith("/mean@1")]
+    if len(names) < 2:
+        return []
+    found = [(n.split("/")[1], series(curves, n)) for n in sorted(names)[:MOST_SOURCES]]
+    told = [f"{safe_name(s, 40)}: {score(v.values[0])} -> {score(v.values[-1])}" for s, v in found if len(v)]
+    left = len(names) - MOST_SOURCES
+    return [*told, f"and {left} more"] if left > 0 else told
+
+
+def _epochs(task: TaskView, full: Hyperparameters) -> Context:
+    batch = full.get(TRAIN_BATCH)
+    size = batch if isinstance(batch, int) and not isinstance(batch, bool) and batch > 0 else 1
+    return {"n_train": task.n_train, "batch_size": size, "steps_per_epoch": max(1, task.n_train // size)}
+
+
+# --- the error analyzer -------------------------------------------------------------------------------------
+
+
+def error_context(
+    request: ErrorRequest, *, n_val: int = 500, budget: Budget | None = None, max_log_chars: int = 5000
+) -> Context:
+    """What the error analyzer is asked about: the failure, its log as quoted data, the configuration, memory,
+    and what was tried against this failure before."""
+    failed, failure = request.failed, request.failed.failure
+    log = "" if failure is None else failure.log_tail
+    return {
+        "node": {
+            "number": failed.node,
+            "title": nodes.title(failed),
+            "kind": failed.kind,
+            "base_step": failed.base_step,
+            "n_steps": failed.n_steps,
+            "steps_done": 0 if failure is None else failure.steps_done,
+        },
+        "failure_class": "unknown" if failure is None else failure.failure_class,
+        "cause": quote("" if failure is None else failure.cause, label="cause", max_lines=5, max_chars=600),
+        "log": quote(log, label="log", max_lines=50, max_chars=max_log_chars, width=240),
+        "memory": [
+            _peak(failed.curves, name) for name in (*MEMORY_METRICS, MEMORY_HOST) if _has(failed, name)
+        ],
+        "configuration": nodes.configuration(failed.hyperparameters, request.default),
+        "validation": nodes.validation(failed, n_val),
+        "lengths": [describe(series(failed.curves, n)) for n in (LENGTH, LENGTH_MAX) if _has(failed, n)],
+        "chain": _chain(request.chain),
+        "checkpoints": nodes.checkpoint_lines(request.checkpoints),
+        "epochs": _epochs(request.task, failed.hyperparameters),
+        "budget": (budget or Budget()).words(failed.curves),
+        "rejected": request.rejected or "",
+    }
+
+
+def _has(node: NodeView, name: str) -> bool:
+    return len(series(node.curves, name)) > 0
+
+
+def _peak(curves: Curves, name: str) -> str:
+    one = series(curves, name)
+    return f"{name}: at most {number(max(one.values))}, last {number(one.values[-1])}"
+
+
+def _chain(chain: Sequence[NodeView]) -> list[str]:
+    """Failed attempts, oldest first, each with what it changed against the one before."""
+    told = []
+    for before, node in zip((None, *chain), chain, strict=False):
+        tried = "" if before is None else nodes.changes(before.hyperparameters, node.hyperparameters) + " => "
+        told.append(f"{nodes.title(node)}: {tried}{nodes.outcome(node)}")
+    return told
+
+
+# --- the early stopper --------------------------------------------------------------------------------------
+
+
+def stop_context(request: StopRequest, *, n_val: int = 500, checks: Sequence[str] = ()) -> Context:
+    """What the early stopper is asked about: the running phase's and the incumbent's validation by global
+    step, and a few lines of context. `checks`: what the deterministic rules saw."""
+    running, incumbent = request.running, request.incumbent
+    steps = (*running.curves.steps, *running.curves.val_steps)
+    scores = [value for _, value in request.incumbent_path]
+    scores += [incumbent.score] if incumbent.score is not None else []
+    shown = [s for s in (series(running.curves, name) for name in STOPPER_METRICS) if len(s) > 1]
+    return {
+        "running": {
+            "number": running.node,
+            "base_step": running.base_step,
+            "step": max(steps, default=0),
+            "n_steps": running.n_steps,
+            "steps_left": max(0, running.n_steps - max(steps, default=0)),
+            "validation": nodes.validation(running, n_val, base=running.base_step),
+        },
+        "incumbent": {
+            "number": incumbent.node,
+            "best": score(max(scores, default=None)),
+            "validation": validation_course(request.incumbent_path) or "no history",
+        },
+        "differs": nodes.changes(incumbent.hyperparameters, running.hyperparameters),
+        "metrics": [describe(one) for one in shown],
+        "reward_rising": bool(shown) and shown[0].name == REWARD[0] and fit(shown[0]).rising,
+        "checks": [one_line(check, 200) for check in checks[:6]],
+        "cap": running.hyperparameters.get(MAX_RESPONSE),
+    }

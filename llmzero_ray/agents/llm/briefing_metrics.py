@@ -1,0 +1,173 @@
+"""Series of a phase as short lines: where they start and end, trend and noise, extremes, changes of level.
+
+Numbers come from dynamics.py; only words are made here. Names are data: they are sanitised and bounded. Not
+here: which phase an agent is shown, and validation (briefing.py).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from itertools import groupby, pairwise
+from statistics import fmean
+
+from llmzero_ray.agents.base import Curves
+from llmzero_ray.agents.dynamics import ENTROPY, KL, LENGTH, REWARD, Series, Trend, change_point, fit, series
+from llmzero_ray.agents.knowledge import MetricNote, note_of
+from llmzero_ray.agents.llm.briefing_text import number, safe_name
+
+POINTS = 12
+"""Most points of a series that are shown."""
+COURSES = (REWARD[0], KL, ENTROPY, LENGTH)
+"""Metrics whose course is shown beside their summary."""
+UNKNOWN_SHOWN = 8
+"""Metrics that nothing is noted of: this many are summarised, the rest is counted."""
+BACKGROUND_CHARS, STEADY_CHARS = 550, 550
+"""Room for background metrics, and for those that never change; what does not fit is counted."""
+HIDDEN = ("training/epoch", "training/global_step")
+"""VeRL's own counters, which contradict the steps of the search."""
+
+
+def summarise(
+    curves: Curves, notes: Mapping[str, MetricNote], *, until: int | None = None
+) -> dict[str, object]:
+    """Every metric of a phase in words, JSON-able.
+
+    `lines`: one per metric that decides or explains. `background`: the other known ones, shorter. `steady`:
+    those that never change or equal another one. `unknown`: what nothing is noted of, at most UNKNOWN_SHOWN.
+    `courses`: few points each. `until` leaves out steps after it.
+    """
+    found: dict[str, list[str]] = {"lines": [], "background": [], "steady": [], "unknown": [], "courses": []}
+    background: list[Series] = []
+    seen: dict[tuple[float, ...], str] = {}
+    for name in _ordered(curves.metrics, notes):
+        whole = series(curves, name)
+        one = whole if until is None else whole.until(until)
+        note = note_of(name, notes)
+        if not len(one):
+            if _never_finite(curves, name):
+                found["lines"].append(f"{safe_name(name)}: not finite at any step")
+            continue
+        broken = non_finite(curves, name)
+        constant = min(one.values) == max(one.values) and not broken
+        if not constant and not broken and note is not None and one.values in seen:
+            found["steady"].append(f"{safe_name(name)} = {seen[one.values]}")
+            continue
+        seen.setdefault(one.values, safe_name(name))
+        if note is None:
+            found["unknown"].append(brief(one))
+        elif constant:
+            found["steady"].append(f"{safe_name(name)} {number(one.values[0])}")
+        elif note.level == "background":
+            background.append(one)
+        else:
+            found["lines"].append(describe(one) + broken)
+    unknown = found["unknown"]
+    left = len(unknown) - UNKNOWN_SHOWN
+    more = [f"and {left} more"] if left > 0 else []
+    found["background"] = _background(background, notes)
+    found["steady"] = _bounded(found["steady"], STEADY_CHARS, "which are background")
+    courses = [course(s) for s in (series(curves, name) for name in COURSES) if len(s) > 2]
+    return {**found, "unknown": [*unknown[:UNKNOWN_SHOWN], *more], "courses": courses}
+
+
+def _ordered(names: Mapping[str, object], notes: Mapping[str, MetricNote]) -> list[str]:
+    """Known metrics in the order of the notes, then the others; validation and counters left out."""
+    rank = {name: i for i, note in enumerate(notes.values()) for name in note.names}
+    shown = [n for n in names if n not in HIDDEN and not n.startswith(("val-core/", "val-aux/"))]
+    return sorted(shown, key=lambda name: (rank.get(name, len(rank)), name))
+
+
+def _background(found: Sequence[Series], notes: Mapping[str, MetricNote]) -> list[str]:
+    """The metrics that name a note, then those that changed most, as far as BACKGROUND_CHARS go."""
+    ranked = sorted(found, key=lambda one: (one.name not in notes, -_relative_change(one), one.name))
+    return _bounded([brief(one) for one in ranked], BACKGROUND_CHARS, "which changed less")
+
+
+def _bounded(lines: Sequence[str], room: int, rest: str) -> list[str]:
+    """The first lines that fit in `room` characters; the others are counted."""
+    told: list[str] = []
+    for line in lines:
+        room -= len(line) + 2
+        if room < 0:
+            return [*told, f"and {len(lines) - len(told)} more, {rest}"]
+        told.append(line)
+    return told
+
+
+def _relative_change(one: Series) -> float:
+    level = max(abs(one.first), abs(one.last))
+    return abs(one.last - one.first) / level if level > 0 else 0.0
+
+
+def describe(one: Series) -> str:
+    """`actor/kl_loss: 0.001 -> 0.171, rising (+0.17, noise 0.004); min 0.001@1, max 0.175@19`, and a jump of
+    its level where two levels tell the course better than a line."""
+    trend = fit(one)
+    # Rounding leaves a little of a perfect line.
+    noise = number(trend.noise if trend.noise > 1e-9 * max(map(abs, one.values)) else 0.0)
+    word = "rising" if trend.rising else "falling" if trend.falling else "no trend"
+    if trend.rising or trend.falling:
+        sign = "+" if trend.change > 0 else ""
+        word = f"{word} ({sign}{number(trend.change)}, noise {noise})"
+    elif len(one) > 2:
+        word = f"{word} (noise {noise})"
+    extremes = f"min {_at(one, min(one.values))}, max {_at(one, max(one.values))}"
+    step = _jump(one, trend)
+    shift = f"; jumps at step {step}" if step is not None else ""
+    return f"{safe_name(one.name)}: {number(one.first)} -> {number(one.last)}, {word}; {extremes}{shift}"
+
+
+def _jump(one: Series, trend: Trend) -> int | None:
+    """The step from which the level is another one; None where a straight line tells the course as well."""
+    step = change_point(one)
+    if step is None:
+        return None
+    parts = (one.until(step - 1).values, one.since(step).values)
+    left = sum((v - fmean(part)) ** 2 for part in parts for v in part)
+    return step if left < 0.7 * trend.noise**2 * (trend.n - 2) else None
+
+
+def brief(one: Series) -> str:
+    """`perf/throughput 673 -> 960`."""
+    first, last = number(one.first), number(one.last)
+    return f"{safe_name(one.name)} {first}" + (f" -> {last}" if first != last else " on average")
+
+
+def course(one: Series) -> str:
+    """Means of at most POINTS stretches of equal length, each with its last step."""
+    n = len(one)
+    edges = [round(i * n / min(n, POINTS)) for i in range(min(n, POINTS) + 1)]
+    parts = [f"{one.steps[b - 1]}: {number(fmean(one.values[a:b]))}" for a, b in pairwise(edges)]
+    return f"{safe_name(one.name)} by step: {', '.join(parts)}"
+
+
+def validation_course(points: Sequence[tuple[int, float]]) -> str:
+    """`5: 0.160, 10: 0.168`, at most POINTS of them: first, best and last always, the others evenly."""
+    if len(points) > POINTS:
+        best = max(range(len(points)), key=lambda i: points[i][1])
+        rest = POINTS - 3
+        even = {round(i * (len(points) - 1) / (rest + 1)) for i in range(1, rest + 1)}
+        points = [points[i] for i in sorted({0, best, len(points) - 1} | even)]
+    return ", ".join(f"{step}: {value:.3f}" for step, value in points)
+
+
+def non_finite(curves: Curves, name: str) -> str:
+    """`; not finite at steps 4-6, 9`, or nothing."""
+    values = curves.metrics.get(name, ())
+    bad = [s for s, v in zip(curves.steps, values, strict=False) if v is not None and not math.isfinite(v)]
+    if not bad:
+        return ""
+    runs = [[s for _, s in group] for _, group in groupby(enumerate(bad), key=lambda pair: pair[1] - pair[0])]
+    told = [f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs[:4]]
+    return f"; not finite at steps {', '.join(told)}" + (
+        f" and {len(runs) - 4} more" if len(runs) > 4 else ""
+    )
+
+
+def _never_finite(curves: Curves, name: str) -> bool:
+    return any(value is not None for value in curves.metrics.get(name, ()))
+
+
+def _at(one: Series, value: float) -> str:
+    return f"{number(value)}@{one.steps[one.values.index(value)]}"

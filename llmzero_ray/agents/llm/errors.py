@@ -1,0 +1,70 @@
+"""Why a call to a language model failed, in one class with a kind.
+
+Messages are written for people: what was asked, what came back, what to do. They never hold the key, request
+headers or whole bodies. Not here: when to retry (retry.py).
+"""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+from llmzero_ray.agents.llm.call import Usage
+from llmzero_ray.errors import AgentError
+
+ErrorKind: TypeAlias = Literal[
+    "no_key",
+    "auth",
+    "not_found",
+    "bad_request",
+    "refusal",
+    "max_tokens",
+    "empty",
+    "no_tool_call",
+    "malformed",
+    "rate_limited",
+    "overloaded",
+    "server",
+    "connection",
+    "deadline",
+]
+"""`no_key` none given or unreadable · `auth` key or account refused · `not_found` unknown model or wrong
+base_url · `bad_request` refused as it stands (images, parameters, size) · `refusal` the model declined ·
+`max_tokens` the answer was cut off · `empty` an answer without content · `no_tool_call` text or another tool
+instead of the tool · `malformed` not the Messages API's JSON, or the tool's input is no object ·
+`rate_limited` 429 · `overloaded` 529 or 503 · `server` 408, 409, other 5xx · `connection` no or broken
+connection · `deadline` time was up."""
+
+FINAL: frozenset[ErrorKind] = frozenset({"no_key", "auth", "not_found", "bad_request", "refusal"})
+_SHOWN = 300
+
+
+class LlmCallError(AgentError):
+    """A call failed; `kind` says how, `usage` what it cost nevertheless."""
+
+    def __init__(self, message: str, *, kind: ErrorKind = "connection", usage: Usage | None = None) -> None:
+        super().__init__(message)
+        self.kind: ErrorKind = kind
+        self.usage = usage
+        """Tokens that the server reported for the failed answer; None: it reported none."""
+        self.maybe_billed = False
+        """A request was sent and its answer never arrived: it may have cost something all the same."""
+        self.latency_s = 0.0
+        self.n_attempts = 0
+        """HTTP requests sent."""
+        self.request_id: str | None = None
+
+    @property
+    def is_final(self) -> bool:
+        """Asking the same again cannot help."""
+        return self.kind in FINAL
+
+
+def shown(text: object, secret: str | None = None) -> str:
+    """Foreign text as it may stand in a message: one short line, without the key."""
+    line = " ".join(scrubbed(str(text), secret).split())
+    return line if len(line) <= _SHOWN else f"{line[: _SHOWN - 1]}…"
+
+
+def scrubbed(text: str, secret: str | None) -> str:
+    """The text with every occurrence of the key blotted out."""
+    return text.replace(secret, "[key]") if secret else text

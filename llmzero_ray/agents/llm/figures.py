@@ -1,0 +1,279 @@
+"""Pictures for agents: the dynamics along a resume path, and a running phase over the best strategy.
+
+PNG bytes, always the same for the same request, and no larger than an agent needs to read them: an image
+costs about width x height / 750 tokens. The look is the report's (report/canvas.py). Not here: what agents
+are told in words (briefing.py), strokes and axes (figures_strokes.py), pictures for people (report/).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from llmzero_ray.agents.base import Curves, NodeView, StopRequest
+from llmzero_ray.agents.dynamics import (
+    ADVANTAGE_MAX,
+    ADVANTAGE_MIN,
+    CLIPFRAC,
+    ENTROPY,
+    GRAD_NORM,
+    KL,
+    LENGTH,
+    LENGTH_AT_MAX,
+    LENGTH_MAX,
+    PPO_KL,
+    REWARD,
+    series,
+)
+from llmzero_ray.agents.llm import figures_strokes as strokes
+from llmzero_ray.errors import AgentError
+from llmzero_ray.hyperparameters.table import MAX_RESPONSE
+from llmzero_ray.report import canvas
+
+COMPOSITE_WIDTH, ROW_HEIGHT = 1100, 270
+OVERLAY_SIZE = (900, 520)
+_PER_ROW = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Panel:
+    """One small plot: its title and the metrics it shows, the first one thick."""
+
+    title: str
+    metrics: tuple[str, ...]
+    names: tuple[str, ...] = ()
+    """Of the lines, where there are several."""
+
+
+PANELS = (
+    Panel(title="reward (train)", metrics=(REWARD[0],)),
+    Panel(title="KL to the base model", metrics=(KL,)),
+    Panel(title="entropy", metrics=(ENTROPY,)),
+    Panel(title="response length", metrics=(LENGTH, LENGTH_MAX), names=("mean", "longest")),
+    Panel(title="share at longest (clip_ratio)", metrics=(LENGTH_AT_MAX,)),
+    Panel(title="gradient norm", metrics=(GRAD_NORM,)),
+    Panel(title="PPO clip fraction", metrics=(CLIPFRAC,)),
+    Panel(title="advantages", metrics=(ADVANTAGE_MAX, ADVANTAGE_MIN), names=("largest", "smallest")),
+    Panel(title="KL of an update (ppo_kl)", metrics=(PPO_KL,)),
+)
+"""In the order in which they are shown; validation comes first, and panels without data are left out."""
+MOST_PANELS = 9
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Part:
+    """A phase of the path as far as the next one follows it."""
+
+    node: NodeView
+    begin: int
+    cut: int | None
+    """Step inside the phase at which the path leaves it; None: at its end."""
+
+    def line(self, name: str) -> tuple[list[int], list[float]]:
+        one = series(self.node.curves, name)
+        kept = one if self.cut is None else one.until(self.cut)
+        return [self.begin + step for step in kept.steps], list(kept.values)
+
+    def validation(self) -> tuple[list[int], list[float]]:
+        curves = self.node.curves
+        pairs = [
+            (self.begin + s, v)
+            for s, v in zip(curves.val_steps, curves.val_scores, strict=True)
+            if math.isfinite(v) and (self.cut is None or s <= self.cut)
+        ]
+        return [s for s, _ in pairs], [v for _, v in pairs]
+
+    @property
+    def end(self) -> int:
+        last = max((*self.node.curves.steps, *self.node.curves.val_steps), default=0)
+        return self.begin + (last if self.cut is None else min(last, self.cut))
+
+
+def picture(kind: str, request: Any, n_val: int) -> bytes:
+    """The picture of a request: `composite` of a proposal's, `overlay` of a stopper's.
+
+    Raises:
+        AgentError: there is no such kind, or nothing was logged that could be drawn.
+    """
+    if kind == "overlay":
+        return overlay_png(request, n_val=n_val)
+    if kind != "composite":
+        raise AgentError(f"there is no picture {kind!r}; there are composite and overlay.")
+    png = composite_png(request.on, request.path, n_val=n_val, from_scratch=request.from_scratch)
+    if png is None:
+        raise AgentError(f"node {request.on.node} has logged nothing that could be drawn.")
+    return png
+
+
+# --- the proposer's picture ---------------------------------------------------------------------------------
+
+
+def composite_png(
+    on: NodeView, path: Sequence[NodeView] = (), *, n_val: int = 500, from_scratch: bool = False
+) -> bytes | None:
+    """Small multiples of a resume path by global step, 1,100 pixels wide; None where nothing was logged.
+
+    `path` ends with `on`; borders of phases are dashed. `from_scratch` shows the node alone, by its own
+    steps: a forced fresh start is told nothing of a path.
+    """
+    parts = [_Part(node=on, begin=0, cut=None)] if from_scratch else _parts((*path[:-1], on))
+    shown = [panel for panel in PANELS if any(part.line(panel.metrics[0])[0] for part in parts)]
+    validated = any(part.validation()[0] for part in parts)
+    shown = shown[: MOST_PANELS - validated]
+    n_panels = len(shown) + validated
+    if n_panels == 0:
+        return None
+    columns = min(_PER_ROW, n_panels)
+    rows = math.ceil(n_panels / columns)
+    with strokes.look():
+        figure = strokes.new_figure(COMPOSITE_WIDTH, rows * ROW_HEIGHT + 30)
+        grid = figure.add_gridspec(
+            rows, columns, **strokes.margins(COMPOSITE_WIDTH, rows * ROW_HEIGHT + 30, rows, columns)
+        )
+        places = [figure.add_subplot(grid[divmod(i, columns)]) for i in range(n_panels)]
+        if validated:
+            _validation_panel(places[0], parts, n_val)
+        for axes, panel in zip(places[validated:], shown, strict=True):
+            _metric_panel(axes, parts, panel)
+        for i, axes in enumerate(places):
+            _frame(axes, parts)
+            if i + columns >= n_panels:
+                axes.set_xlabel("step of the phase" if from_scratch else "global step")
+        return canvas.png(figure)
+
+
+def _parts(path: Sequence[NodeView]) -> list[_Part]:
+    """The phases of a path, each cut where the next one resumed."""
+    found = []
+    for node, after in zip(path, (*path[1:], None), strict=True):
+        cut = None if after is None else after.base_step - node.base_step
+        found.append(_Part(node=node, begin=node.base_step, cut=cut))
+    return found
+
+
+def _validation_panel(axes: Any, parts: Sequence[_Part], n_val: int) -> None:
+    for part in parts:
+        steps, values = part.validation()
+        start = part.node.curves.start_score
+        if start is not None and math.isfinite(start):
+            axes.plot(part.begin, start, "o", color="white", mec=canvas.BLUE, markersize=4, zorder=5)
+            steps, values = [part.begin, *steps], [start, *values]
+        strokes.band(axes, steps, values, n_val, canvas.BLUE)
+        axes.plot(steps, values, color=canvas.BLUE, linewidth=1.4, marker="o", markersize=2.5)
+        if len(parts) > 1:
+            axes.annotate(
+                f"n{part.node.node}", (part.begin, 0), xycoords=("data", "axes fraction"), xytext=(2, 2),
+                textcoords="offset points", fontsize=6.5, color=canvas.DARK,
+            )  # fmt: skip
+    axes.set_title("validation ± 1 std. error", fontweight="bold")
+
+
+def _metric_panel(axes: Any, parts: Sequence[_Part], panel: Panel) -> None:
+    colours = (canvas.BLUE, canvas.ORANGE)
+    for part in parts:
+        for name, colour in zip(panel.metrics, colours, strict=False):
+            strokes.course(axes, *part.line(name), colour)
+    axes.set_title(panel.title)
+    drawn = [name for name in panel.metrics if any(part.line(name)[0] for part in parts)]
+    if len(drawn) > 1:
+        for text, colour, x in zip(panel.names, colours, (0.73, 1.0), strict=False):
+            look = {"color": colour, "ha": "right", "va": "bottom", "fontsize": 7}
+            axes.text(x, 1.035, text, transform=axes.transAxes, **look)
+    if panel.metrics[0] == LENGTH:
+        _caps(axes, parts)
+
+
+def _caps(axes: Any, parts: Sequence[_Part]) -> None:
+    """The response cap along the path, where it lies within sight; equal neighbours are one stretch."""
+    low, top = axes.get_ylim()
+    stretches: list[tuple[int, int, int]] = []
+    for part in parts:
+        cap = part.node.hyperparameters.get(MAX_RESPONSE)
+        if isinstance(cap, int) and cap <= 1.6 * top:
+            joins = bool(stretches) and stretches[-1][2] == cap
+            begin = stretches.pop()[0] if joins else part.begin
+            stretches.append((begin, part.end, cap))
+    for begin, end, cap in stretches:
+        axes.plot((begin, end), (cap, cap), color=canvas.VERMILLION, linewidth=1.0, linestyle=":")
+        look = {"color": canvas.VERMILLION, "fontsize": 6.5, "ha": "left", "va": "bottom"}
+        axes.text(begin, cap, f" cap {cap}", **look)
+    if stretches:
+        axes.set_ylim(low, max(top, 1.1 * max(cap for _, _, cap in stretches)))
+
+
+def _frame(axes: Any, parts: Sequence[_Part]) -> None:
+    """Borders of phases, and the same steps in all panels."""
+    for part in parts[1:]:
+        axes.axvline(part.begin, color=canvas.DARK, linewidth=0.8, linestyle="--", zorder=1)
+    first, last = parts[0].begin, max(part.end for part in parts)
+    margin = 0.02 * max(1, last - first)
+    axes.set_xlim(first - margin, last + margin)
+    axes.locator_params(axis="x", nbins=6, integer=True)
+    strokes.calm(axes)
+
+
+# --- the early stopper's picture ----------------------------------------------------------------------------
+
+
+def overlay_png(request: StopRequest, *, n_val: int = 500) -> bytes:
+    """The running phase (blue) over the best strategy (green, dashed) by global step, 900 x 520 pixels.
+
+    Large: validation with one standard error. Small, as context: train reward and response length.
+    """
+    running, incumbent = request.running, request.incumbent
+    end = running.base_step + running.n_steps
+    with strokes.look():
+        figure = strokes.new_figure(*OVERLAY_SIZE)
+        grid = figure.add_gridspec(2, 2, width_ratios=(2.2, 1), **strokes.margins(*OVERLAY_SIZE, 2, 2))
+        main = figure.add_subplot(grid[:, 0])
+        _overlay_validation(main, request, n_val)
+        main.axvline(end, color=canvas.DARK, linewidth=0.8, linestyle=":")
+        main.annotate(
+            "planned end", (end, 1), xycoords=("data", "axes fraction"), xytext=(-3, -9),
+            textcoords="offset points", ha="right", fontsize=6.5, color=canvas.DARK,
+        )  # fmt: skip
+        main.set_title("validation", fontweight="bold")
+        main.set_xlabel("global step")
+        main.legend(loc="lower right", bbox_to_anchor=(1.01, 0.985), ncols=2, columnspacing=1.0)
+        strokes.calm(main)
+        for row, (name, title) in enumerate(((REWARD[0], "reward (train)"), (LENGTH, "response length"))):
+            axes = figure.add_subplot(grid[row, 1])
+            for curves, colour, dash in (
+                (incumbent.curves, canvas.GREEN, "--"),
+                (running.curves, canvas.BLUE, "-"),
+            ):
+                one = series(curves, name)
+                steps = [curves.base_step + step for step in one.steps]
+                strokes.course(axes, steps, list(one.values), colour, linestyle=dash)
+            if not axes.lines:
+                axes.text(0.5, 0.5, "not logged", transform=axes.transAxes, ha="center", color=canvas.GREY)
+            axes.set_title(title)
+            axes.locator_params(axis="x", nbins=4, integer=True)
+            strokes.calm(axes)
+        return canvas.png(figure)
+
+
+def _overlay_validation(axes: Any, request: StopRequest, n_val: int) -> None:
+    history = [(s, v) for s, v in request.incumbent_path if math.isfinite(v)]
+    scores = [v for _, v in history] + (
+        [request.incumbent.score] if request.incumbent.score is not None else []
+    )
+    steps, values = [s for s, _ in history], [v for _, v in history]
+    strokes.band(axes, steps, values, n_val, canvas.GREEN)
+    label = f"best (node {request.incumbent.node})"
+    look: dict[str, Any] = {"linewidth": 1.6, "marker": "o", "markersize": 3}
+    axes.plot(steps, values, color=canvas.GREEN, linestyle="--", label=label, **look)
+    if scores:
+        axes.axhline(max(scores), color=canvas.GREEN, linewidth=0.8, linestyle=":")
+    steps, values = _with_start(request.running.curves)
+    strokes.band(axes, steps, values, n_val, canvas.BLUE)
+    axes.plot(steps, values, color=canvas.BLUE, label=f"running (node {request.running.node})", **look)
+
+
+def _with_start(curves: Curves) -> tuple[list[int], list[float]]:
+    points = [(0, curves.start_score)] if curves.start_score is not None else []
+    points += zip(curves.val_steps, curves.val_scores, strict=True)
+    kept = [(curves.base_step + s, v) for s, v in points if math.isfinite(v)]
+    return [s for s, _ in kept], [v for _, v in kept]

@@ -1,0 +1,70 @@
+"""The API key, read where and when a call is made; nothing here keeps it or shows it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from llmzero_ray.agents.llm.errors import LlmCallError
+from llmzero_ray.agents.llm.settings import LlmSettings
+
+KEYLESS = "no-key-needed"
+"""Token for servers of one's own that check none; the SDK insists on one."""
+
+_MAX_FILE_BYTES = 4096
+
+
+def read_key(settings: LlmSettings) -> str | None:
+    """The key of this process; None: none is set, and the server is one of one's own that may need none.
+
+    Raises:
+        LlmCallError: kind `no_key`: no key for Anthropic's server, or the key or its file is unusable.
+    """
+    from_env = os.environ.get(settings.key_env, "").strip()
+    if from_env:
+        return _checked(from_env, settings.key_env)
+    file = os.environ.get(settings.key_file_env, "").strip()
+    if file:
+        return _checked(_read(file, settings.key_file_env), f"the file that {settings.key_file_env} names")
+    if settings.base_url is not None:
+        return None
+    raise LlmCallError(
+        f"No API key: neither {settings.key_env} nor {settings.key_file_env} is set in the process that "
+        f"calls {settings.model}. Set one of them there, give agents.base_url for a server of your own, or "
+        "choose agents.backend: expert.",
+        kind="no_key",
+    )
+
+
+def _read(file: str, name: str) -> str:
+    problem = None
+    text = ""
+    try:
+        with Path(file).open("rb") as opened:
+            text = opened.read(_MAX_FILE_BYTES + 1).decode("ascii")
+    except UnicodeDecodeError:
+        problem = "holds other than ASCII text"
+    except OSError as error:
+        problem = f"cannot be read ({error.strerror or type(error).__name__})"
+    if problem is None and len(text) > _MAX_FILE_BYTES:
+        problem = "is too long for a key"
+    if problem is None and not text.strip():
+        problem = "is empty"
+    if problem is None and len(text.strip().splitlines()) > 1:
+        problem = "has several lines"
+    if problem is not None:
+        raise LlmCallError(
+            f"{name} names {file!r}, which {problem}; it must hold the key alone, on one line.", kind="no_key"
+        )
+    return text.strip()
+
+
+def _checked(key: str, source: str) -> str:
+    # A header takes printable ASCII only; the HTTP library's own complaint would quote the key.
+    if not all("!" <= letter <= "~" for letter in key):
+        raise LlmCallError(
+            f"The API key in {source} holds spaces, line breaks or other characters that no key has; copy "
+            "it again.",
+            kind="no_key",
+        )
+    return key

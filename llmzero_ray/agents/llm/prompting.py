@@ -1,0 +1,241 @@
+"""The prompts of the agents: texts of prompts/, packaged or replaced by a user's, rendered from plain values.
+
+Each agent has two templates. `<agent>.system.md.j2` sees only what stays the same for a whole search, so that
+it can be cached; `<agent>.user.md.j2` sees that and what changes with each call. Values are inserted, never
+compiled, and templates run in Jinja's sandbox. Not here: the values (briefing.py), calling anybody.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from types import TracebackType
+from typing import Any, get_args
+
+from llmzero_ray.agents.base import AgentName
+from llmzero_ray.agents.knowledge import (
+    HYPERPARAMETERS,
+    METRICS,
+    Knowledge,
+    check_names,
+    parse_hyperparameters,
+    parse_metrics,
+    prompt_file,
+)
+from llmzero_ray.agents.llm.briefing_text import quote
+from llmzero_ray.errors import ConfigError
+
+AGENTS: tuple[AgentName, ...] = get_args(AgentName)
+
+
+def _templates(agent: AgentName) -> tuple[str, str]:
+    return f"{agent}.system.md.j2", f"{agent}.user.md.j2"
+
+
+TEMPLATES: tuple[str, ...] = tuple(name for agent in AGENTS for name in _templates(agent))
+FILES: tuple[str, ...] = (*TEMPLATES, METRICS, HYPERPARAMETERS)
+"""What is read here of a directory of one's own."""
+BESIDE = ("prices.yaml",)
+"""What others read of it."""
+
+REQUIRED: Mapping[str, tuple[str, ...]] = {
+    "proposer.system.md.j2": ("task", "metrics", "hyperparameters"),
+    "proposer.user.md.j2": (
+        "configuration", "metrics", "validation", "from_scratch", "checkpoints", "siblings", "budget",
+        "rejected",
+    ),
+    "error_analyzer.user.md.j2": (
+        "failure_class", "cause", "log", "configuration", "chain", "checkpoints", "rejected",
+    ),
+    "early_stopper.user.md.j2": ("running", "incumbent"),
+}  # fmt: skip
+"""Variables that a template must use: an agent cannot do its work without them."""
+
+
+@dataclass(frozen=True)
+class Rendered:
+    """One call's texts."""
+
+    system: str
+    """The same in all calls of one agent in one search: the part to cache."""
+    user: str
+
+
+@dataclass(frozen=True)
+class Prompts:
+    """All texts of one search, read once; can be pickled."""
+
+    texts: Mapping[str, str]
+    """File name -> its text: what goes into the journal."""
+    origins: Mapping[str, str]
+    """File name -> where it was read, for messages."""
+
+    @classmethod
+    def load(cls, directory: str | None = None) -> Prompts:
+        """The packaged prompts, file by file replaced by those of `directory`.
+
+        Raises:
+            ConfigError: the directory does not exist or holds a file that nothing reads, or a file is not
+            UTF-8.
+        """
+        if directory is not None:
+            check_names(directory, (*FILES, *BESIDE))
+        texts, origins = {}, {}
+        for name in FILES:
+            file = prompt_file(name, directory)
+            origins[name] = str(file)
+            try:
+                texts[name] = file.read_text(encoding="utf-8")
+            except (OSError, UnicodeDecodeError) as error:
+                raise ConfigError(
+                    f"{file} cannot be read: {error}; it must be a text file in UTF-8."
+                ) from error
+        return cls(texts=texts, origins=origins)
+
+    @cached_property
+    def hashes(self) -> Mapping[str, str]:
+        """File name -> sha256 of its text, hexadecimal."""
+        return {name: _sha256(text) for name, text in self.texts.items()}
+
+    @cached_property
+    def digest(self) -> str:
+        """One sha256 over all names and texts: changes with any edit."""
+        return _sha256("\n".join(f"{name} {self.hashes[name]}" for name in sorted(self.hashes)))
+
+    @cached_property
+    def knowledge(self) -> Knowledge:
+        """The two YAML files, read.
+
+        Raises:
+            ConfigError: one of them is malformed.
+        """
+        return Knowledge(
+            metrics=parse_metrics(self.texts[METRICS], self.origins[METRICS]),
+            hyperparameters=parse_hyperparameters(self.texts[HYPERPARAMETERS], self.origins[HYPERPARAMETERS]),
+        )
+
+    def render(self, agent: AgentName, stable: Mapping[str, Any], call: Mapping[str, Any]) -> Rendered:
+        """The texts of one call: `stable` holds for the whole search, `call` for this call only. Where both
+        have a name, the user template sees the call's.
+
+        Raises:
+            ConfigError: a template uses a value that is not there; names file, line and variable.
+        """
+        system, user = _templates(agent)
+        return Rendered(
+            system=self._render(system, stable).strip() + "\n",
+            user=self._render(user, {**stable, **call}).strip() + "\n",
+        )
+
+    def check(self) -> None:
+        """Refuse prompts that cannot work, before anything is started.
+
+        Every template is searched for unknown and for missing variables, and rendered with requests that
+        reach its branches.
+
+        Raises:
+            ConfigError: file, line and variable of the first fault.
+        """
+        from llmzero_ray.agents.llm.briefing_examples import example_contexts
+
+        for agent in AGENTS:
+            examples = example_contexts(agent, self.knowledge)
+            system, user = _templates(agent)
+            self._check_variables(system, set(examples[0][0]))
+            self._check_variables(user, set(examples[0][0]) | set(examples[0][1]))
+            for stable, call in examples:
+                self.render(agent, stable, call)
+
+    def _check_variables(self, name: str, known: set[str]) -> None:
+        used = dict(_variables(self._environment(), name, self.texts[name], self.origins[name]))
+        for variable, line in used.items():
+            if variable not in known:
+                near = difflib.get_close_matches(variable, known, n=1)
+                hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(sorted(known))}."
+                raise ConfigError(f"{self.origins[name]}:{line}: unknown variable {variable!r}: {hint}")
+        for variable in REQUIRED.get(name, ()):
+            if variable not in used:
+                raise ConfigError(
+                    f"{self.origins[name]} does not use the variable {variable!r}, without which the agent "
+                    "cannot answer; insert it, or remove the file to use the packaged prompt."
+                )
+
+    def _render(self, name: str, context: Mapping[str, Any]) -> str:
+        import jinja2
+
+        try:
+            return str(self._environment().get_template(name).render(context))
+        except jinja2.TemplateSyntaxError as error:
+            raise _syntax(error, self.origins[name]) from error
+        except (jinja2.TemplateError, ArithmeticError, LookupError, TypeError, ValueError) as error:
+            place = f"{self.origins[name]}:{_line(error.__traceback__, self.origins[name])}"
+            raise ConfigError(
+                f"{place}: the template fails: {error}; compare it with the packaged prompt."
+            ) from error
+
+    def _environment(self) -> Any:
+        return _environment(tuple(sorted(self.texts.items())), tuple(sorted(self.origins.items())))
+
+
+@lru_cache(maxsize=8)
+def _environment(texts: tuple[tuple[str, str], ...], origins: tuple[tuple[str, str], ...]) -> Any:
+    import jinja2
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    sources, files = dict(texts), dict(origins)
+
+    def load(name: str) -> tuple[str, str, None] | None:
+        return (sources[name], files[name], None) if name in TEMPLATES else None
+
+    environment = ImmutableSandboxedEnvironment(
+        loader=jinja2.FunctionLoader(load),
+        undefined=jinja2.StrictUndefined,
+        autoescape=False,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["quoted"] = _quoted
+    return environment
+
+
+def _quoted(text: object, label: str) -> str:
+    """For templates: text that may hold foreign words, as a block of data."""
+    return quote(str(text), label=label, max_lines=12, max_chars=1200, width=400)
+
+
+def _variables(environment: Any, name: str, text: str, origin: str) -> Iterator[tuple[str, int]]:
+    """The variables a template takes from outside, each with the line of its first use."""
+    import jinja2
+    from jinja2 import meta, nodes
+
+    try:
+        tree = environment.parse(text, name)
+    except jinja2.TemplateSyntaxError as error:
+        raise _syntax(error, origin) from error
+    wanted = meta.find_undeclared_variables(tree) - set(environment.globals)
+    lines: dict[str, int] = {}
+    for node in tree.find_all(nodes.Name):
+        if node.name in wanted and node.ctx == "load":
+            lines[node.name] = min(node.lineno, lines.get(node.name, node.lineno))
+    yield from sorted(lines.items(), key=lambda pair: (pair[1], pair[0]))
+
+
+def _syntax(error: Any, origin: str) -> ConfigError:
+    return ConfigError(f"{origin}:{error.lineno}: the template cannot be read: {error.message}")
+
+
+def _line(traceback: TracebackType | None, file: str) -> int:
+    """The template's line in which an error was raised; 0 when it is not known."""
+    line = 0
+    while traceback is not None:
+        if traceback.tb_frame.f_code.co_filename == file:
+            line = traceback.tb_lineno
+        traceback = traceback.tb_next
+    return line
+
+
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8")).hexdigest()

@@ -1,0 +1,235 @@
+"""From a language model's filled form to a proposal, and from one that breaks rules to one that does not.
+
+A first answer goes to the coordinator as it is, and comes back with the reason where it breaks a rule. The
+second answer is repaired here: values moved into their bounds, what may not be changed left out, a checkpoint
+that is not there replaced by the nearest. Sums are always recomputed. Pure. Not here: asking (agents.py), the
+rules themselves (hyperparameters/, coordinator/plan.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from llmzero_ray.agents.base import ErrorRequest, OfferedCheckpoint, ProposalRequest, TaskView
+from llmzero_ray.agents.llm.answers import ChangeForm, CheckpointForm, LengthForm
+from llmzero_ray.agents.rejection import mentioned_keys
+from llmzero_ray.agents.resume import best_scored, count_epochs
+from llmzero_ray.errors import HyperparameterError
+from llmzero_ray.hyperparameters import (
+    ADAPTER,
+    BY_KEY,
+    Limits,
+    canonical,
+    complete,
+    forbidden,
+    format_value,
+    normalize,
+    short,
+)
+from llmzero_ray.records import Change, Diagnosis, Hyperparameters, HyperparameterValue, Proposal, ResumeFrom
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bounds:
+    """What the next phase is built on and has to respect."""
+
+    task: TaskView
+    base: Hyperparameters
+    """Configuration that changes are relative to."""
+    checkpoints: tuple[OfferedCheckpoint, ...]
+    """Empty: it starts from the base model."""
+    n_gpus: int
+
+    @property
+    def limits(self) -> Limits:
+        """Room for a response, and the number of training items."""
+        return Limits(max_model_len=self.task.max_model_len, n_train=self.task.n_train)
+
+    def full(self, changes: Iterable[Change]) -> Hyperparameters:
+        """The whole configuration.
+
+        Raises:
+            HyperparameterError: a key, a value or a coupling is wrong.
+        """
+        asked = {change.key: change.new for change in changes}
+        return complete(self.base, asked, n_gpus=self.n_gpus, limits=self.limits)
+
+
+def bounds_of(request: ProposalRequest | ErrorRequest, n_gpus: int) -> Bounds:
+    """What an answer to this request has to respect."""
+    if isinstance(request, ErrorRequest):
+        base, offered = request.failed.hyperparameters, request.checkpoints
+    else:
+        base = request.default if request.from_scratch else request.on.hyperparameters
+        offered = () if request.from_scratch else request.checkpoints
+    return Bounds(task=request.task, base=base, checkpoints=offered, n_gpus=n_gpus)
+
+
+# --- reading ------------------------------------------------------------------------------------------------
+
+
+def proposal_of(
+    diagnosis: Diagnosis,
+    changes: Sequence[ChangeForm],
+    checkpoint: CheckpointForm,
+    length: LengthForm,
+    bounds: Bounds,
+    agent: str,
+) -> Proposal:
+    """The proposal that a form asks for, rules broken or not; its epochs recomputed."""
+    read = tuple(_change(change, bounds.base) for change in changes)
+    read = tuple(change for change in read if change.old != change.new or change.key not in bounds.base)
+    wanted = checkpoint.resume_from
+    resume = None if wanted is None else ResumeFrom(node=wanted.node, step=wanted.step)
+    parts = [f"{_told(change)}: {_sentence(change.reason)}" for change in read]
+    where = "the base model" if resume is None else f"node {resume.node}, step {resume.step}"
+    parts.append(f"Starts from {where}: {_sentence(checkpoint.reason)}")
+    proposal = Proposal(
+        diagnosis=diagnosis,
+        changes=read,
+        resume_from=resume,
+        n_steps=length.n_steps,
+        total_epochs=length.total_epochs,
+        rationale=" ".join(parts),
+        agent=agent,
+    )
+    return with_epochs(proposal, bounds)
+
+
+def with_epochs(proposal: Proposal, bounds: Bounds) -> Proposal:
+    """The proposal with its sum of epochs recomputed; a wrong one is noted in the rationale."""
+    try:
+        full = bounds.full(proposal.changes)
+    except HyperparameterError:
+        return proposal  # it goes back anyway
+    start = 0
+    if proposal.resume_from is not None:
+        start = _global_step(bounds.checkpoints, proposal.resume_from)
+    epochs = count_epochs(bounds.task, full, global_step=start, n_steps=max(1, proposal.n_steps))
+    said = proposal.total_epochs
+    wrong = said is not None and said != epochs.total
+    note = f" It was said to be {said}, which is corrected." if wrong else ""
+    rationale = f"{proposal.rationale} {epochs.arithmetic}{note}".strip()
+    return dataclasses.replace(proposal, total_epochs=epochs.total, rationale=rationale)
+
+
+def _change(form: ChangeForm, base: Hyperparameters) -> Change:
+    """A change under VeRL's key; a name that nobody knows stays as it is and is refused by its name."""
+    value: HyperparameterValue = tuple(form.value) if isinstance(form.value, list) else form.value
+    try:
+        key = canonical(form.name)
+    except HyperparameterError:
+        return Change(key=form.name, old=None, new=value, reason=form.reason)
+    with contextlib.suppress(HyperparameterError):  # a wrong one is refused later, with the reason
+        value = normalize({key: value})[key]
+    return Change(key=key, old=base.get(key), new=value, reason=form.reason)
+
+
+def _global_step(offered: Sequence[OfferedCheckpoint], wanted: ResumeFrom) -> int:
+    same = [c for c in offered if c.node == wanted.node and c.step <= wanted.step]
+    return max((c.global_step for c in same), default=0)
+
+
+# --- repairing ----------------------------------------------------------------------------------------------
+
+
+def repaired(proposal: Proposal, bounds: Bounds) -> tuple[Proposal, tuple[str, ...]] | None:
+    """A proposal that breaks no rule, and what had to be done to it; None when none of its changes can be
+    kept, although it wanted some."""
+    notes: list[str] = []
+    resume = _checkpoint(proposal.resume_from, bounds, notes)
+    changes = [
+        mended for change in proposal.changes if (mended := _mended(change, resume, notes)) is not None
+    ]
+    changes = _fitting(list({change.key: change for change in changes}.values()), bounds, notes)
+    if proposal.changes and not changes:
+        return None
+    n_steps = max(1, min(proposal.n_steps, bounds.task.max_phase_steps))
+    if n_steps != proposal.n_steps:
+        notes.append(f"n_steps {proposal.n_steps} -> {n_steps} (1 to {bounds.task.max_phase_steps})")
+    kept = {change.key for change in changes}
+    whole = kept == {c.key for c in proposal.changes} and resume == proposal.resume_from and not notes
+    mended_proposal = dataclasses.replace(
+        proposal, changes=tuple(changes), resume_from=resume, n_steps=n_steps, total_epochs=None
+    )
+    return (proposal if whole else with_epochs(mended_proposal, bounds)), tuple(notes)
+
+
+def _checkpoint(wanted: ResumeFrom | None, bounds: Bounds, notes: list[str]) -> ResumeFrom | None:
+    if wanted is None:
+        return None
+    if not bounds.checkpoints:
+        notes.append("starts from the base model: there is no checkpoint to resume from")
+        return None
+    of_node = [c for c in bounds.checkpoints if c.node == wanted.node]
+    if of_node:
+        return wanted  # the coordinator takes the nearest step that is saved
+    best = best_scored(bounds.checkpoints)
+    notes.append(f"node {wanted.node} is not offered: resumes from node {best.node}, step {best.step}")
+    return ResumeFrom(node=best.node, step=best.step)
+
+
+def _mended(change: Change, resume: ResumeFrom | None, notes: list[str]) -> Change | None:
+    """The change with its value in bounds; None when the key may not be changed or is unknown."""
+    try:
+        key = canonical(change.key)
+    except HyperparameterError:
+        notes.append(f"{change.key} left out: no such hyper-parameter")
+        return None
+    reason = forbidden(key)
+    if reason is None and resume is not None and key in ADAPTER:
+        reason = "the adapter of a checkpoint keeps its shape"
+    if reason is not None:
+        notes.append(f"{short(key)} left out: {reason}")
+        return None
+    try:
+        return dataclasses.replace(change, key=key, new=normalize({key: change.new})[key])
+    except HyperparameterError:
+        value = _clipped(key, change.new)
+    if value is None:
+        notes.append(f"{short(key)} left out: {change.new!r} is no value for it")
+        return None
+    notes.append(f"{short(key)} {change.new!r} -> {format_value(key, value)}, the nearest that is allowed")
+    return dataclasses.replace(change, key=key, new=value)
+
+
+def _clipped(key: str, value: HyperparameterValue) -> HyperparameterValue:
+    """The nearest value in bounds of a number; None where there is none."""
+    row = BY_KEY.get(key)
+    if row is None or row.low is None or row.high is None or isinstance(value, bool | tuple):
+        return None
+    try:
+        number = min(max(float(value or 0), row.low), row.high)
+        if number != number:
+            return None
+        return normalize({key: round(number) if row.kind == "int" else number})[key]
+    except (TypeError, ValueError, HyperparameterError):
+        return None
+
+
+def _fitting(changes: list[Change], bounds: Bounds, notes: list[str]) -> list[Change]:
+    """The changes without those that a coupling forbids, one after the other."""
+    while changes:
+        try:
+            bounds.full(changes)
+            return changes
+        except HyperparameterError as error:
+            named = mentioned_keys(str(error))
+            last = next((c for c in reversed(changes) if c.key in named), changes[-1])
+            notes.append(f"{_told(last)} left out: {error}")
+            changes = [change for change in changes if change is not last]
+    return changes
+
+
+def _told(change: Change) -> str:
+    name = short(change.key) if change.key in BY_KEY else change.key
+    old, new = (format_value(change.key, value) for value in (change.old, change.new))
+    return f"{name} {old} -> {new}"
+
+
+def _sentence(text: str) -> str:
+    text = text.strip()
+    return text if text.endswith((".", "!", "?")) else f"{text}."

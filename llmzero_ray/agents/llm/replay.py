@@ -1,0 +1,96 @@
+"""The recorded answers of an earlier search in place of a language model: no network, no key, no price.
+
+Every question is made anew from the present state and its hash is journalled, so that a changed prompt or
+another course of the search shows; the answer is the one that was recorded for the same node and question.
+Not here: who writes records (calling.py).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from llmzero_ray.agents.llm.call import LlmAnswer, LlmCall, Usage
+from llmzero_ray.agents.llm.errors import LlmCallError
+from llmzero_ray.errors import ConfigError
+
+_STEP = re.compile(r"^(early_stopper)-(\d+)\.0$")
+
+
+class RecordedAnswers:
+    """The calls below `<search>/nodes/*/agents/`."""
+
+    def __init__(self, search: str) -> None:
+        """Raises ConfigError when the directory holds no recorded call."""
+        self._nodes = Path(search) / "nodes"
+        if not any(self._nodes.glob("*/agents/*.call.json")):
+            raise ConfigError(
+                f"agents.replay_from is {search}: no recorded call of a language model was found below it; "
+                "name the directory of a search that was run with agents.backend: claude."
+            )
+
+    def client(self, node: int, name: str) -> RecordedClient:
+        """Who answers the call of that name."""
+        return RecordedClient(self._find(node, name), f"{name} of node {node}")
+
+    def _find(self, node: int, name: str) -> dict[str, Any] | None:
+        folder = self._nodes / f"{node:04d}" / "agents"
+        exact = folder / f"{name}.call.json"
+        if exact.is_file():
+            return _read(exact)
+        asked = _STEP.match(name)
+        if asked is None:
+            return None
+        # A running phase is judged at the step that was reported last, which may differ by a few.
+        steps = {
+            int(found[2]): path
+            for path in folder.glob("early_stopper-*.call.json")
+            if (found := _STEP.match(path.name.removesuffix(".call.json"))) is not None
+        }
+        before = [step for step in steps if step <= int(asked[2])]
+        return _read(steps[max(before)]) if before else None
+
+
+class RecordedClient:
+    """Gives one recorded answer."""
+
+    def __init__(self, record: dict[str, Any] | None, what: str) -> None:
+        self._record, self._what = record, what
+
+    def call(self, call: LlmCall) -> LlmAnswer:  # noqa: ARG002
+        """The answer as it was, its tokens included.
+
+        Raises:
+            LlmCallError: none was recorded, or what was recorded is an error.
+        """
+        if self._record is None:
+            raise LlmCallError(f"No answer was recorded for {self._what}.", kind="not_found")
+        answer = self._record.get("answer")
+        if answer is None:
+            kind, problem = self._record.get("outcome", "empty"), self._record.get("problem", "")
+            raise LlmCallError(f"Recorded for {self._what}: {problem}", kind=kind)
+        return LlmAnswer(
+            input=answer["input"],
+            stop_reason=answer["stop_reason"],
+            usage=Usage(**answer["usage"]),
+            latency_s=0.0,
+            n_attempts=0,
+            model=answer["model"],
+            request_id=answer["request_id"],
+        )
+
+    def worst_case(self, call: LlmCall) -> Usage:  # noqa: ARG002
+        """Nothing: a recorded answer costs no more."""
+        return Usage()
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise LlmCallError(f"The record {path} cannot be read: {error}", kind="malformed") from error
+    if not isinstance(found, dict):
+        raise LlmCallError(f"The record {path} is no object.", kind="malformed")
+    return found

@@ -1,0 +1,244 @@
+"""A bank of completed phases that answers the clear cases of "go on?" before an agent is asked.
+
+CONTINUE is clear where stopping would be a guess: too little is known, the run leads or keeps up with a run
+that won, something announces a take-off, or a phase in the bank gained as much as is missing from the same
+level and age. STOP is clear only by overwhelming evidence of the bank, and only where it is allowed. All else
+is for the agent. The run's own trend never stops it: extrapolating it stopped nearly every eventual winner.
+
+Only phases that ran to their end are banked. One that was stopped shows a part chosen for looking bad: as
+evidence against its likes it would only repeat the judgement that stopped it. So the bank knows the better
+phases better, and errs towards CONTINUE.
+
+Not here: when to ask (policy.py), pathologies of train metrics (signals.py).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from llmzero_ray.agents.base import NodeView, StopRequest
+from llmzero_ray.agents.dynamics import Dynamics, Series, Validation, fit, observe
+from llmzero_ray.agents.expert_stopper import grows_longer, incumbent_at
+from llmzero_ray.agents.reading import reward_rising, stands_still
+
+FEWEST_VALIDATIONS = 2
+"""Validations inside the phase below which a trajectory is not judged."""
+FEWEST_PHASES = 8
+"""Comparable phases below which the bank stops nothing. Were all phases of one kind, the next one would beat
+the best of n with chance 1 / (n + 1): about 0.11 at 8, before the factor and the margins below."""
+GENEROSITY = 1.3
+"""How much more than the best banked gain a run is granted before the bank stops it."""
+LIKELY = 0.5
+"""Share of the comparable banked phases, 2 at least, that must have gained what is missing for CONTINUE."""
+OVERFIT = 2.0
+"""Margins that validation must have lost for a rising train reward to announce nothing."""
+
+Answer = Literal["continue", "stop", "ask"]
+Points = tuple[tuple[int, float], ...]
+"""(step, validation score), in order."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BankedPhase:
+    """A completed phase: its validations in its own steps, the start (step 0) first where it was measured."""
+
+    base_step: int
+    n_steps: int
+    """Steps that were trained."""
+    points: Points
+
+    @property
+    def best(self) -> float:
+        """Best score of the phase, its start excluded."""
+        return max(score for step, score in self.points if step > 0)
+
+    def gains(self, *, level: float, band: float, since: int, left: int) -> list[Gain]:
+        """What each validation near `level` (within `band`), from step `since` on, gained in `left` steps."""
+        return [
+            Gain(
+                gain=max(
+                    0.0,
+                    max((s for at, s in self.points[i + 1 :] if at - step <= left), default=score) - score,
+                ),
+                whole=self.n_steps - step >= left,
+            )
+            for i, (step, score) in enumerate(self.points)
+            if step >= since and abs(score - level) <= band and step < self.n_steps
+        ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gain:
+    """The most that validation rose above a point of a banked curve."""
+
+    gain: float
+    whole: bool
+    """Whether the phase lasted as long as the run has left: a shorter one says what is possible at least."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BankAnswer:
+    """What the bank says of a running phase."""
+
+    answer: Answer
+    reason: str
+    clue: str
+    """The kind of reason, one word or two: for counting."""
+
+
+class CurveBank:
+    """Completed phases of a search, and of earlier searches of the same task if they are added.
+
+    `n_val` (validation items) gives the noise of scores.
+    """
+
+    def __init__(self, *, n_val: int = 500) -> None:
+        self._n_val = n_val
+        self._phases: Mapping[tuple[str, int], BankedPhase] = {}
+
+    def __len__(self) -> int:
+        return len(self._phases)
+
+    def add(self, view: NodeView, search: str = "") -> bool:
+        """Bank a phase that ran to its end; False (and nothing changes) for any other, and without a score.
+
+        A phase added again under the same search and node replaces itself. Earlier searches belong here only
+        if task, base model and validation set are the same: scores must be comparable.
+        """
+        phase = _banked(view) if view.status == "completed" else None
+        if phase is None:
+            return False
+        # A new mapping: a question may be under way on another thread.
+        self._phases = {**self._phases, (search, view.node): phase}
+        return True
+
+    def judge(self, request: StopRequest, *, may_stop: bool = False) -> BankAnswer:
+        """The clear answer to this question, or `ask`; without `may_stop` it never says STOP."""
+        running = request.running
+        d = observe(running.curves, running.hyperparameters, n_val=self._n_val)
+        target = _target(request)
+        if target is None:
+            return _continue("no target", "there is no score to beat yet")
+        v = d.validation
+        if v is None or len(v.scores) < FEWEST_VALIDATIONS:
+            return _continue(
+                "too early", f"{0 if v is None else len(v.scores)} validations: too few to judge"
+            )
+        left = running.n_steps - d.last_step
+        if left <= v.steps[-1] - v.steps[-2]:
+            return _continue("last check", f"its last validation is {max(0, left)} steps away")
+        if stands_still(d):
+            return BankAnswer(answer="ask", reason="nothing moves", clue="dead")
+        clear = (
+            _leads(v, target)
+            or _heralds(d, v)
+            or self._keeps_up(running, request.incumbent_path, v, target)
+            or _within_pace(v, left, target)
+        )
+        return clear or self._by_precedent(running.n_steps, d, v, target, may_stop=may_stop)
+
+    def _keeps_up(self, running: NodeView, path: Points, v: Validation, target: float) -> BankAnswer | None:
+        """CONTINUE for a run that gains, and is where a winner was at this global step.
+
+        A winner is a path that got to the target within the steps that the run has left.
+        """
+        at, end = running.base_step + v.steps[-1], running.base_step + running.n_steps
+        level = target - v.margin
+        winners = [p for p in (path, *map(_globally, self._phases.values())) if _reaches(p, level, end)]
+        scores = [score for winner in winners if (score := incumbent_at(winner, at)) is not None]
+        if not scores or v.last < min(scores) or not _gains(v):
+            return None
+        told = f"{v.last:.3f} against {min(scores):.3f} at global step {at}"
+        return _continue(
+            "keeps up", f"it gains and is not behind a run that then reached {level:.3f} ({told})"
+        )
+
+    def _by_precedent(
+        self, n_steps: int, d: Dynamics, v: Validation, target: float, *, may_stop: bool
+    ) -> BankAnswer:
+        """CONTINUE where a banked phase did what is needed, STOP where none came near, else ask."""
+        level, left = max(v.scores[-2:]), n_steps - d.last_step
+        missing = target - level
+        # From half of the run's age on: the fast gains of first steps are no precedent for late ones.
+        per_phase = [
+            phase.gains(level=level, band=2 * v.margin, since=d.last_step // 2, left=left)
+            for phase in self._phases.values()
+        ]
+        known = [gains for gains in per_phase if gains]
+        best = max((g.gain for gains in known for g in gains), default=0.0)
+        enough = sum(any(g.gain >= missing for g in gains) for gains in known)
+        told = f"{missing:.3f} is missing in {left} steps from {level:.3f}; {enough} of {len(known)} banked"
+        told += f" phases gained that much from there, the best {best:.3f}"
+        if enough >= LIKELY * len(known) and enough >= 2:
+            return _continue("precedent", told)
+        lasting = sum(any(g.whole for g in gains) for gains in known)
+        old = d.last_step * 2 >= n_steps
+        far = GENEROSITY * best + 2 * v.se + v.margin < missing
+        if may_stop and old and far and lasting >= FEWEST_PHASES:
+            return BankAnswer(answer="stop", reason=told, clue="hopeless")
+        return BankAnswer(answer="ask", reason=told, clue="ask")
+
+
+def _banked(view: NodeView) -> BankedPhase | None:
+    curves = view.curves
+    scored = zip(curves.val_steps, curves.val_scores, strict=True)
+    pairs = [(step, score) for step, score in scored if step > 0 and math.isfinite(score)]
+    if not pairs:
+        return None
+    start = curves.start_score
+    known = [(0, start)] if start is not None and math.isfinite(start) else []
+    last = max((*curves.steps, pairs[-1][0]))
+    return BankedPhase(base_step=view.base_step, n_steps=last, points=(*known, *pairs))
+
+
+def _globally(phase: BankedPhase) -> Points:
+    return tuple((phase.base_step + step, score) for step, score in phase.points)
+
+
+def _reaches(path: Points, level: float, end: int) -> bool:
+    return any(score >= level for step, score in path if step <= end)
+
+
+def _target(request: StopRequest) -> float | None:
+    scores = [score for _, score in request.incumbent_path]
+    scores += [request.incumbent.score] if request.incumbent.score is not None else []
+    return max(scores, default=None)
+
+
+def _continue(clue: str, reason: str) -> BankAnswer:
+    return BankAnswer(answer="continue", reason=reason, clue=clue)
+
+
+def _leads(v: Validation, target: float) -> BankAnswer | None:
+    return _continue("leads", f"it already beats {target:.3f} with {v.best:.3f}") if v.best > target else None
+
+
+def _heralds(d: Dynamics, v: Validation) -> BankAnswer | None:
+    """CONTINUE on signs of a late take-off, unless validation falls under them."""
+    if v.last < max(v.best, v.start or 0.0) - OVERFIT * v.margin:
+        return None
+    if reward_rising(d):
+        return _continue(
+            "reward rises", f"the train reward still rises ({d.reward.first:.3f} -> {d.reward.last:.3f})"
+        )
+    herald = grows_longer(d)
+    return _continue("grows longer", herald) if herald else None
+
+
+def _gains(v: Validation) -> bool:
+    """Whether validation has risen in this phase and lately, by more than a fourth of what counts."""
+    before = v.start if v.start is not None else v.scores[0]
+    return v.last - before > v.margin / 2 and v.recent_gain > 0
+
+
+def _within_pace(v: Validation, left: int, target: float) -> BankAnswer | None:
+    """CONTINUE for a run whose fitted pace, not only the good end of its error, leads to the target."""
+    steps = (0, *v.steps) if v.start is not None else v.steps
+    scores = (v.start, *v.scores) if v.start is not None else v.scores
+    rate = fit(Series("validation", steps, scores)).slope
+    if rate <= 0 or max(v.scores[-2:]) + rate * left < target:
+        return None
+    return _continue("within reach", f"at {rate:+.4f} a step it may reach {target:.3f} in {left} more")

@@ -1,0 +1,184 @@
+"""Pre-checks of a running phase: pathologies that its train metrics show, each as one fact with its numbers.
+
+A fact annotates the question to the early-stopper agent; it ends a phase only where `StopperSettings` allows
+that. Train metrics explain a validation curve and do not replace it: what may be success or a late take-off
+(a high or rising reward, a validation gain) is not reported as pathology. Not here: rules that end phases by
+default (rules.py).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from statistics import median
+from typing import Protocol
+
+from llmzero_ray.agents.base import Curves
+from llmzero_ray.agents.dynamics import Dynamics, Series, fit, observe
+from llmzero_ray.agents.reading import NEAR_BASE, entropy_is_low, number, rate_is_zero, reward_rising
+from llmzero_ray.records import Hyperparameters, StopDecision
+from llmzero_ray.stopping.rules import WATCHED, Collapse
+from llmzero_ray.stopping.settings import StopperSettings
+
+HIGH_REWARD = 0.9
+"""Mean reward from which low entropy and silent groups mean that the task is learnt (rewards in [0, 1])."""
+
+
+class Signal(Protocol):
+    """One pathology."""
+
+    @property
+    def name(self) -> str:
+        """The name of its switch in `StopperSettings`."""
+        ...
+
+    def fact(self, d: Dynamics) -> str | None:
+        """What is wrong, with numbers; None where nothing is, or where too little is known."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeadRun:
+    """Steps without anything to learn from: groups whose answers all score the same, a gradient or a rate of
+    0."""
+
+    steps: int = 10
+    """Steps in a row that must be so (>= 1): a single batch without contrast is common with few prompts."""
+    name: str = "dead_run"
+
+    def fact(self, d: Dynamics) -> str | None:
+        """Why nothing is trained."""
+        if len(d.reward) and d.reward.last >= HIGH_REWARD:
+            return None
+        if rate_is_zero(d) and len(d.learning_rate) >= self.steps:
+            return f"actor/lr was 0 in all {len(d.learning_rate)} steps"
+        level = f"; mean reward {number(d.reward.last)}" if len(d.reward) else ""
+        if self._silent(d.group_spread, 1e-6):
+            return f"every group of the last {self.steps} steps had zero advantage{level}"
+        if self._silent(d.grad_norm, 1e-9):
+            return f"actor/grad_norm was 0 in the last {self.steps} steps{level}"
+        return None
+
+    def _silent(self, series: Series, bound: float) -> bool:
+        last = series.values[-self.steps :]
+        return len(last) == self.steps and all(abs(value) <= bound for value in last)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EntropyCollapse:
+    """Entropy at a fraction of its first level, and no gain in reward: variety lost for nothing."""
+
+    name: str = "entropy_collapse"
+
+    def fact(self, d: Dynamics) -> str | None:
+        """How far entropy fell."""
+        if not entropy_is_low(d) or not len(d.reward) or _succeeds(d):
+            return None
+        fell = f"actor/entropy fell {number(d.entropy.first)} -> {number(d.entropy.last)}"
+        return f"{fell} while the mean reward went {number(d.reward.first)} -> {number(d.reward.last)}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class KlRunaway:
+    """A KL to the base model that left its level by a factor and still climbs, without a gain."""
+
+    factor: float = 10.0
+    """How many times the median of its earlier half the KL must have reached (> 1)."""
+    name: str = "kl_runaway"
+
+    def fact(self, d: Dynamics) -> str | None:
+        """How far the KL ran."""
+        if len(d.kl) < 6 or _succeeds(d):
+            return None
+        half = d.kl.steps[len(d.kl) // 2]
+        # Near the base model a factor means nothing: every run multiplies its KL there.
+        before = max(median(d.kl.until(half - 1).values), NEAR_BASE)
+        late = d.kl.since(half)
+        climbs = fit(late).rising or late.values[-1] >= max(late.values)
+        if d.kl.last < self.factor * before or not climbs:
+            return None
+        ratio = f"x{number(d.kl.last / before)} its level before step {half}"
+        return f"actor/kl_loss is {number(d.kl.last)}, {ratio}, and still rises"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TruncationFlood:
+    """Most responses are cut off at the cap, so that their reward says little about the answer.
+
+    VeRL's `response_length/clip_ratio` counts responses at the batch's longest: it is believed only where the
+    longest response is the phase's `data.max_response_length`, which must therefore be known.
+    """
+
+    share: float = 0.3
+    """Share of responses at the cap (0 < share <= 1)."""
+    name: str = "truncation_flood"
+
+    def fact(self, d: Dynamics) -> str | None:
+        """How many responses are cut off."""
+        if len(d.truncated) < 3 or d.truncated.last < self.share or _succeeds(d):
+            return None
+        grew = f"{d.truncated.first:.0%} -> {d.truncated.last:.0%}"
+        return f"responses cut off at the cap of {d.cap} tokens: {grew}"
+
+
+SIGNALS: tuple[Signal, ...] = (DeadRun(), EntropyCollapse(), KlRunaway(), TruncationFlood())
+"""Every pre-check, the most fundamental first."""
+
+
+def _succeeds(d: Dynamics) -> bool:
+    """Whether reward or validation say that the run is doing well, whatever its other metrics do."""
+    reward, v = d.reward, d.validation
+    if len(reward) and (reward.last >= HIGH_REWARD or reward_rising(d)):
+        return True
+    if len(reward) > 2 and reward.last - reward.first > 2 * fit(reward).noise:
+        return True
+    return v is not None and v.gain > 2 * v.margin and v.last >= v.best - v.margin
+
+
+def stopping_signals(settings: StopperSettings) -> tuple[Signal, ...]:
+    """The pre-checks that the settings allow to end a phase."""
+    return tuple(signal for signal in SIGNALS if getattr(settings, signal.name))
+
+
+def check_signals(
+    signals: tuple[Signal, ...], curves: Curves, hyperparameters: Hyperparameters | None = None
+) -> StopDecision | None:
+    """STOP by the first of these pre-checks that has a fact to report, or None."""
+    if not signals:
+        return None
+    d = observe(curves, hyperparameters or {})
+    for signal in signals:
+        fact = signal.fact(d)
+        if fact is not None:
+            return StopDecision(stop=True, reason=fact, rule=signal.name)
+    return None
+
+
+def annotate(
+    curves: Curves, hyperparameters: Hyperparameters | None = None, *, n_val: int = 500
+) -> tuple[str, ...]:
+    """What the pre-checks see in a phase, for the agent's prompt: `name: fact with its numbers` each.
+
+    Without `hyperparameters` truncation is not judged: the cap is theirs. `n_val` (validation items) gives
+    the noise of validation scores.
+    """
+    d = observe(curves, hyperparameters or {}, n_val=n_val)
+    collapse = Collapse().check(curves)
+    facts: Mapping[str, str | None] = {
+        "non_finite": _non_finite(curves),
+        "collapse": None if collapse is None else collapse.reason,
+        **{signal.name: signal.fact(d) for signal in SIGNALS},
+    }
+    return tuple(f"{name}: {fact}" for name, fact in facts.items() if fact is not None)
+
+
+def _non_finite(curves: Curves) -> str | None:
+    """Which watched metric was not finite, how often, and when last."""
+    found = []
+    for name in WATCHED:
+        values = zip(curves.steps, curves.metrics.get(name, ()), strict=False)
+        bad = [step for step, value in values if value is not None and not math.isfinite(value)]
+        if bad:
+            found.append(f"{name} in {len(bad)} of {len(curves.steps)} steps, last at step {bad[-1]}")
+    return "not finite: " + "; ".join(found) if found else None

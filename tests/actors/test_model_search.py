@@ -1,0 +1,239 @@
+"""Whole searches driven by a language model behind a real HTTP server, on real actors with the scripted
+engine."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from llmzero_ray import events as ev
+from llmzero_ray.agents.backend import MODEL_BACKENDS
+from llmzero_ray.coordinator import check_decisions
+from llmzero_ray.storage import SearchStorage
+from tests.agents.llm.messages_server import KEY, Answer, Fail, Hang, MessagesServer, Reply, Request
+
+from .conftest import Search, left_over
+
+MakeSearch = Callable[..., Search]
+
+
+def propose(request: Request) -> dict[str, Any]:
+    """A proposal that fits any request of these searches: another rate, from the last checkpoint offered."""
+    offered = request.text.partition("## Checkpoints offered")[2].partition("##")[0]
+    nodes = re.findall(r"^- node (\d+): (.*)$", offered, re.MULTILINE)
+    start = (
+        {"node": int(nodes[-1][0]), "step": int(re.findall(r"(\d+) \(", nodes[-1][1])[-1])} if nodes else None
+    )
+    return {
+        "diagnosis": {
+            "state": "slow",
+            "summary": "It learns, but slowly.",
+            "evidence": ["critic/score/mean 0.25 -> 0.35"],
+            "inflection_points": [],
+            "anomalies": [],
+        },
+        "changes": [{"name": "lr", "value": 0.002, "reason": "larger steps"}],
+        "checkpoint": {"resume_from": start, "reason": "the newest"},
+        "length": {"n_steps": 10, "total_epochs": 1, "arithmetic": ""},
+    }
+
+
+def fix(request: Request) -> dict[str, Any]:
+    return {
+        "failure_class": "oom",
+        "summary": "Memory ran out.",
+        "evidence": [],
+        "changes": [{"name": "gradient_checkpointing", "value": True, "reason": "trades time for memory"}],
+        "checkpoint": {"resume_from": None, "reason": "where it began"},
+        "length": {"n_steps": 10, "total_epochs": 1, "arithmetic": ""},
+    }
+
+
+def sensible(request: Request) -> Reply:
+    """Proposals and fixes that work, and STOP for whatever runs."""
+    if request.tool == "propose_phase":
+        return Answer(input=propose(request), output_tokens=600)
+    if request.tool == "propose_fix":
+        return Answer(input=fix(request), output_tokens=300)
+    return Answer(input={"decision": "STOP", "reason": "0.3 cannot reach 0.5 any more"}, output_tokens=30)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[MessagesServer]:
+    """One server; its key is in the environment before the head starts, as actors inherit it from there."""
+    before = os.environ.get("ANTHROPIC_API_KEY")
+    os.environ["ANTHROPIC_API_KEY"] = KEY
+    with MessagesServer() as running:
+        yield running
+    if before is None:
+        del os.environ["ANTHROPIC_API_KEY"]
+    else:
+        os.environ["ANTHROPIC_API_KEY"] = before
+
+
+@pytest.fixture
+def model_search(server: MessagesServer, make_search: MakeSearch) -> MakeSearch:
+    def make(script: dict[str, Any] | None = None, **blocks: Any) -> Search:
+        agents = {"backend": "claude", "base_url": server.base_url, "deadline_s": 10.0}
+        blocks["agents"] = {**agents, **blocks.get("agents", {})}
+        return make_search(script, **blocks)
+
+    return make
+
+
+def test_the_model_proposes_and_everything_it_was_asked_is_kept(
+    server: MessagesServer, model_search: MakeSearch
+) -> None:
+    server.play(sensible)
+    search = model_search(budget={"runs": 3})
+    core = search.start().wait()
+    assert core.finished.reason == "budget", search.log()
+    proposals = {event.node: event.proposal for event in search.events(ev.Proposed)}
+    assert {node: proposal.agent for node, proposal in proposals.items()} == {1: "claude", 2: "claude"}
+    assert core.runs[1].spec.hyperparameters["actor_rollout_ref.actor.optim.lr"] == 0.002
+    assert core.runs[1].spec.resume_from is not None
+    calls = search.events(ev.AgentCalled)
+    assert {call.outcome for call in calls} == {"ok"}
+    assert core.dollars == pytest.approx(sum(call.dollars for call in calls))
+    assert core.dollars > 0
+    started = search.events(ev.SearchStarted)[0].agents
+    assert "proposer.system.md.j2" in started["prompts"]
+    for call in calls:
+        record = search.storage.paths.agents(call.node) / f"{call.call}.call.json"
+        assert call.prompt in record.read_text()
+    pictures = list(search.storage.paths.agents(1).glob("proposer-0.0.png"))
+    assert [path.read_bytes()[:4] for path in pictures] == [b"\x89PNG"]
+    assert [check.differences for check in check_decisions(search.follower.events, search.root)] == [()] * 4
+    assert left_over(search) == []
+    assert not [
+        path for path in search.root.rglob("*") if path.is_file() and KEY.encode() in path.read_bytes()
+    ]
+
+
+def test_the_model_ends_a_phase_and_mends_a_failed_one(
+    server: MessagesServer, model_search: MakeSearch
+) -> None:
+    server.play(sensible)
+    search = model_search(
+        {"sink": [1], "fail": [2], "step_s": 0.5},
+        budget={"runs": 4},
+        phase={"n_steps": 10, "max_steps": 60, "test_freq": 2},
+        stopper={"interval_steps": 2, "min_steps": 4},
+        agents={"visual": False, "deadline_s": 60.0},
+    )
+    core = search.start().wait()
+    stopped = [run for run in core.runs.values() if run.status == "early_stopped"]
+    assert stopped, search.log()
+    assert "0.3 cannot reach 0.5 any more" in stopped[0].outcome.stop_reason
+    assert "early_stopper" in {call.agent for call in search.events(ev.AgentCalled)}
+    failed = next(node for node, run in core.runs.items() if run.status == "failed")
+    child = next(run for run in core.runs.values() if run.on == failed)
+    assert child.kind == "debug"
+    assert child.proposal.diagnosis.summary == "oom: Memory ran out."
+
+
+def test_a_proposal_against_the_rules_goes_back_once_and_is_then_repaired(
+    server: MessagesServer, model_search: MakeSearch
+) -> None:
+    def wild(request: Request) -> Reply:
+        changes = [
+            {"name": "lr", "value": 7, "reason": "faster"},
+            {"name": "trainer.logger", "value": "wandb", "reason": "to see more"},
+        ]
+        return Answer(input={**propose(request), "changes": changes})
+
+    server.play(wild)
+    search = model_search(budget={"runs": 2})
+    core = search.start().wait()
+    (refused,) = search.events(ev.ProposalRefused)
+    assert "lr=7" in refused.message or "trainer.logger may not be changed" in refused.message
+    proposal = core.runs[1].proposal
+    assert proposal.agent == "claude"
+    assert [(change.key.rpartition(".")[2], change.new) for change in proposal.changes] == [("lr", 0.1)]
+    assert "Repaired: " in proposal.rationale
+
+
+def test_a_dead_endpoint_costs_each_decision_its_deadline_and_the_expert_goes_on(
+    server: MessagesServer, model_search: MakeSearch
+) -> None:
+    server.play([Hang()])
+    search = model_search(budget={"runs": 2}, agents={"deadline_s": 1.0})
+    core = search.start().wait()
+    assert core.finished.reason == "budget"
+    assert core.runs[1].proposal.agent == "expert"
+    assert "The rules answer instead of the language model" in core.runs[1].proposal.rationale
+    (decided,) = [event for event in search.events(ev.Decided) if event.node == 1]
+    (planned,) = [event for event in search.events(ev.PhasePlanned) if event.node == 1]
+    assert planned.time - decided.time < 1.0 + 10.0
+    assert {call.outcome for call in search.events(ev.AgentCalled)} == {"deadline"}
+
+
+def test_the_cap_holds_over_all_processes_and_ends_the_search_where_that_is_wanted(
+    server: MessagesServer, model_search: MakeSearch
+) -> None:
+    server.play(sensible)
+    cap = 0.15
+    search = model_search(budget={"runs": 12, "dollars": cap}, agents={"on_cap": "stop"})
+    core = search.start().wait()
+    assert core.finished.reason == "dollars", search.log()
+    assert 0 < core.dollars <= cap
+    assert len(core.runs) < 12
+    again = model_search(budget={"runs": 3, "dollars": 0.001})
+    assert again.start().wait().finished.reason == "budget"
+    assert {run.proposal.agent for node, run in again.core.runs.items() if node > 0} == {"expert"}
+
+
+def test_a_coordinator_that_is_killed_keeps_the_books(
+    server: MessagesServer, model_search: MakeSearch
+) -> None:
+    server.play(sensible)
+    search = model_search({"step_s": 0.1}, budget={"runs": 3}, phase={"n_steps": 20}).start()
+    search.until_step(1, 3)
+    spent = search.core.dollars
+    os.kill(search.events(ev.CoordinatorStarted)[-1].pid, signal.SIGKILL)
+    core = search.wait()
+    assert core.dollars > spent > 0
+    assert core.runs[2].proposal.agent == "claude"
+
+
+def test_a_search_is_replayed_without_a_network(
+    server: MessagesServer, model_search: MakeSearch, make_search: MakeSearch
+) -> None:
+    server.play(sensible)
+    first = model_search(budget={"runs": 4})
+    before = first.start().wait()
+    n_requests = len(server.requests)
+    server.play([Fail(status=500)])
+    again = make_search(budget={"runs": 4}, agents={"backend": "replay", "replay_from": str(first.root)})
+    after = again.start().wait()
+    assert len(server.requests) == n_requests
+    assert after.dollars == 0
+    assert "replay" in MODEL_BACKENDS
+    for node, run in before.runs.items():
+        assert after.runs[node].spec.hyperparameters == run.spec.hyperparameters
+        assert after.runs[node].spec.resume_from == run.spec.resume_from
+    asked = [(call.node, call.agent, call.prompt) for call in first.events(ev.AgentCalled)]
+    assert [(call.node, call.agent, call.prompt) for call in again.events(ev.AgentCalled)] == asked
+
+
+def test_the_journal_of_a_model_driven_search_is_read_back(
+    server: MessagesServer, model_search: MakeSearch, tmp_path: Path
+) -> None:
+    server.play(sensible)
+    search = model_search(budget={"runs": 2})
+    search.start().wait()
+    moved = tmp_path / "elsewhere"
+    search.root.parent.rename(moved)
+    from llmzero_ray.follow import Follower
+
+    follower = Follower(SearchStorage(moved, search.config.name))
+    follower.poll()
+    assert follower.core.dollars == pytest.approx(
+        sum(event.dollars for event in follower.events if isinstance(event, ev.AgentCalled))
+    )

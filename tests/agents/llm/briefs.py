@@ -1,0 +1,116 @@
+"""Requests as large as searches make them: all that VeRL logs, long phases, deep paths, several siblings."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from llmzero_ray import hyperparameters as hp
+from llmzero_ray.agents.base import Curves, ErrorRequest, NodeView, ProposalRequest, StopRequest
+from llmzero_ray.agents.knowledge import expected_metrics
+from llmzero_ray.records import Diagnosis, PhaseFailure
+from tests.agents import curves as c
+
+CHARS_PER_TOKEN = 3.6
+IMAGE_TOKENS = 1600
+FAMILIES = ("chem_edit", "chem_reaction", "chem_understanding")
+
+
+def tokens(text: str) -> float:
+    """An estimate of how many tokens a text is."""
+    return len(text) / CHARS_PER_TOKEN
+
+
+def long_curves(n: int = 120, base: int = 0, seed: int = 0) -> Curves:
+    """A phase that logs everything VeRL logs, with noise in all of it, and validates every 5 steps."""
+    shaped = {
+        "critic/score/mean": c.line(0.31, 0.52, n, 0.03, seed),
+        "actor/kl_loss": c.joined(
+            c.line(0.004, 0.03, n // 2, 0.002, 1), c.line(0.09, 0.11, n - n // 2, 0.005)
+        ),
+        "actor/entropy": c.line(0.71, 0.38, n, 0.01, 2),
+        "response_length/mean": c.line(1630.0, 2278.0, n, 40.0, 4),
+        "response_length/max": [6144.0] * n,
+        "response_length/clip_ratio": c.line(0.01, 0.06, n, 0.01, 5),
+        "actor/grad_norm": c.line(0.05, 0.03, n, 0.006, 3),
+        "timing_s/step": c.line(231.0, 262.0, n, 9.0, 6),
+        "actor/lr": [5e-5] * n,
+        "actor/kl_coef": [1e-3] * n,
+    }
+    others = sorted(expected_metrics(c.PRACTITIONER) - set(shaped))
+    noisy = {name: c.line(10.0 + i, 11.3 + i, n, 0.7, i) for i, name in enumerate(others)}
+    scores = {f"val-core/{name}/acc/mean@1": [0.3 + 0.001 * s for s in range(n)] for name in FAMILIES}
+    val = tuple(range(5, n + 1, 5))
+    return Curves(
+        steps=tuple(range(1, n + 1)),
+        base_step=base,
+        metrics={name: tuple(values) for name, values in {**shaped, **noisy, **scores}.items()},
+        val_steps=val,
+        val_scores=tuple(0.31 + 0.0012 * s + 0.01 * c.wave(s, seed) for s in val),
+        start_score=0.309,
+    )
+
+
+def proposal_request() -> ProposalRequest:
+    """The fourth phase of a path of 360 steps, with five siblings and a best node elsewhere."""
+    steps = ({}, {"lr": 1e-4, "kl": 5e-3}, {"resp": 7680, "temperature": 0.9}, {"n": 12, "batch": 96})
+    path: list[NodeView] = []
+    full = c.PRACTITIONER
+    for i, changes in enumerate(steps):
+        full = hp.complete(full, changes)
+        said = Diagnosis(
+            state="plateau", summary="Validation flattens while KL rises; the groups lose contrast. " * 2
+        )
+        path.append(
+            c.node(
+                long_curves(120, 90 * i, i), full, node=2 * i, kind="evolve" if i else "root", diagnosis=said
+            )
+        )
+    on = replace(path[-1], status="early_stopped", stop_reason="verdict: cannot reach 0.47 any more " * 4)
+    siblings = tuple(
+        c.node(
+            long_curves(60, 360, 9 + i),
+            hp.complete(full, {"lr": 1e-5 * (i + 1), "kl": 1e-3 * (i + 2), "temperature": 0.8, "n": 16}),
+            node=10 + i,
+            kind="evolve",
+            status="early_stopped",
+            stop_reason="verdict: its validation flattens below the best run of the search",
+        )
+        for i in range(5)
+    )
+    offered = tuple(one for view in path for one in c.checkpoints(view, every=5))
+    return ProposalRequest(
+        task=replace(c.BIG_TASK, data_sources=FAMILIES),
+        on=on,
+        path=(*path[:-1], on),
+        siblings=siblings,
+        best=siblings[2],
+        default=c.PRACTITIONER,
+        checkpoints=offered,
+        from_scratch=False,
+        n_scratch=2,
+    )
+
+
+def error_request(log: str = "step 41\n" * 400, cause: str = "CUDA out of memory") -> ErrorRequest:
+    """A phase that fails for the fourth time."""
+    asked = proposal_request()
+    failure = PhaseFailure(node=9, failure_class="oom", cause=cause, log_tail=log, steps_done=40)
+    chain = tuple(
+        replace(asked.on, node=20 + i, kind="debug" if i else "evolve", status="failed", failure=failure)
+        for i in range(4)
+    )
+    return ErrorRequest(
+        task=asked.task,
+        failed=chain[-1],
+        chain=chain,
+        default=asked.default,
+        checkpoints=asked.checkpoints,
+    )
+
+
+def stop_request() -> StopRequest:
+    """A phase of 200 steps at its 120th, beside a best strategy of 400 steps."""
+    asked = proposal_request()
+    running = replace(asked.on, status="running", n_steps=200, score=None, best_step=None)
+    history = tuple((s, 0.3 + 0.0005 * s) for s in range(5, 401, 5))
+    return StopRequest(task=asked.task, running=running, incumbent=asked.siblings[0], incumbent_path=history)

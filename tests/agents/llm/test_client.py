@@ -1,0 +1,826 @@
+"""The client against a real server on loopback: answers, every failure, deadlines, retries, the key."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import logging
+import pickle
+import socket
+import struct
+import threading
+import time
+import traceback
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import anthropic  # noqa: F401 - its first import takes seconds, which no deadline below should pay
+import pytest
+
+from llmzero_ray.agents.llm.call import (
+    ImageBlock,
+    LlmAnswer,
+    LlmCall,
+    SystemBlock,
+    TextBlock,
+    Tool,
+    Usage,
+)
+from llmzero_ray.agents.llm.client import MessagesClient
+from llmzero_ray.agents.llm.errors import LlmCallError
+from llmzero_ray.agents.llm.estimate import worst_case
+from llmzero_ray.agents.llm.key import KEYLESS
+from llmzero_ray.agents.llm.ledger import Ledger
+from llmzero_ray.agents.llm.metered import metered_call
+from llmzero_ray.agents.llm.prices import Price
+from llmzero_ray.agents.llm.retry import Backoff, retry_after_s
+from llmzero_ray.agents.llm.settings import LlmSettings
+from llmzero_ray.errors import AgentError, ConfigError
+from tests.agents.llm.messages_server import (
+    KEY,
+    Answer,
+    Fail,
+    Hang,
+    MessagesServer,
+    Reply,
+    Reset,
+    http_date,
+    overloaded,
+    rate_limited,
+)
+
+MODEL = "claude-sonnet-4-6"
+STABLE = "What every metric means. " * 20
+LATE_S = 1.5
+"""Slack of a busy machine; what is measured would otherwise last as long as the test allows."""
+
+ClientOf = Callable[..., MessagesClient]
+
+
+def png(width: int = 8, height: int = 8) -> bytes:
+    """A white picture."""
+
+    def chunk(name: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+
+    header = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
+    pixels = zlib.compress(b"".join(b"\0" + b"\xff" * width for _ in range(height)))
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", pixels) + chunk(b"IEND", b"")
+
+
+def a_call(**changes: Any) -> LlmCall:
+    call = LlmCall(
+        agent="proposer",
+        node=3,
+        system=(SystemBlock(text=STABLE, cacheable=True), SystemBlock(text="This task: sums.")),
+        content=(ImageBlock(png=png()), TextBlock(text="Node 3 has a plateau.")),
+        tool=Tool(
+            name="propose",
+            description="The next phase.",
+            schema={"type": "object", "properties": {"lr": {"type": "number"}}, "required": ["lr"]},
+        ),
+        max_tokens=500,
+    )
+    return replace(call, **changes)
+
+
+@pytest.fixture
+def client_of(messages_server: MessagesServer) -> Iterator[ClientOf]:
+    """Clients of the server, closed at the end."""
+    made: list[MessagesClient] = []
+
+    def make(**settings: Any) -> MessagesClient:
+        quick = {"base_url": messages_server.base_url, "deadline_s": 20.0, "backoff_s": 0.02, "seed": 1}
+        made.append(MessagesClient(LlmSettings(**{"model": MODEL, **quick, **settings})))
+        return made[-1]
+
+    yield make
+    for client in made:
+        client.close()
+
+
+def failure(client: MessagesClient, call: LlmCall | None = None) -> LlmCallError:
+    with pytest.raises(LlmCallError) as caught:
+        client.call(call or a_call())
+    return caught.value
+
+
+# --- answers ----------------------------------------------------------------------------------------------
+
+
+def test_the_answer_is_the_tools_input_with_what_it_took(
+    messages_server: MessagesServer, client_of: ClientOf
+) -> None:
+    messages_server.play([Answer(input={"lr": 1e-5}, output_tokens=33)])
+    answer = client_of().call(a_call())
+    assert answer.input == {"lr": 1e-5}
+    assert (answer.stop_reason, answer.model, answer.n_attempts) == ("tool_use", MODEL, 1)
+    assert answer.usage.output == 33 and answer.usage.all_input > 1000
+    assert answer.request_id == "req_test"
+    assert 0 < answer.latency_s < 20
+
+
+def test_the_request_puts_stable_parts_first_and_forces_the_tool(
+    messages_server: MessagesServer, client_of: ClientOf
+) -> None:
+    client_of(temperature=0.3, effort="low").call(a_call())
+    (request,) = messages_server.messages
+    body = request.body
+    assert [block.get("cache_control") for block in body["system"]] == [{"type": "ephemeral"}, None]
+    assert body["tool_choice"] == {"type": "tool", "name": "propose", "disable_parallel_tool_use": True}
+    assert body["tools"][0]["input_schema"]["required"] == ["lr"]
+    assert (body["max_tokens"], body["temperature"], body["output_config"]) == (500, 0.3, {"effort": "low"})
+    assert "thinking" not in body and "strict" not in body["tools"][0]
+    image = body["messages"][0]["content"][0]["source"]
+    assert base64.b64decode(image["data"]) == png() and image["media_type"] == "image/png"
+    assert request.text == "Node 3 has a plateau." and request.n_images == 1
+
+
+def test_a_tool_is_marked_for_the_cache_when_no_system_block_is(
+    messages_server: MessagesServer, client_of: ClientOf
+) -> None:
+    tool = replace(a_call().tool, strict=True)
+    client_of().call(a_call(system=(SystemBlock(text="Changing"),), tool=tool))
+    (request,) = messages_server.messages
+    assert request.body["tools"][0]["cache_control"] == {"type": "ephemeral"}
+    assert request.body["tools"][0]["strict"] is True
+    assert "cache_control" not in request.body["system"][0]
+
+
+def test_the_second_call_reads_the_stable_part_from_the_cache(client_of: ClientOf) -> None:
+    client = client_of()
+    first = client.call(a_call())
+    second = client.call(a_call(content=(TextBlock(text="Another node."),)))
+    other = client.call(a_call(system=(SystemBlock(text="Else. " * 50, cacheable=True),)))
+    assert first.usage.cache_creation > 0 and first.usage.cache_read == 0
+    assert second.usage.cache_read == first.usage.cache_creation and second.usage.cache_creation == 0
+    assert other.usage.cache_read == 0
+
+
+def test_many_threads_ask_one_client_at_once(messages_server: MessagesServer, client_of: ClientOf) -> None:
+    messages_server.play(lambda request: Answer(input={"said": request.text}, delay_s=0.1))
+    client = client_of()
+    answers: dict[int, LlmAnswer] = {}
+
+    def ask(i: int) -> None:
+        answers[i] = client.call(a_call(content=(TextBlock(text=f"question {i}"),)))
+
+    threads = [threading.Thread(target=ask, args=(i,)) for i in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=30)
+    assert {i: answer.input for i, answer in answers.items()} == {
+        i: {"said": f"question {i}"} for i in range(8)
+    }
+
+
+def test_a_client_travels_as_its_settings(messages_server: MessagesServer, client_of: ClientOf) -> None:
+    client = client_of()
+    client.call(a_call())
+    copy = pickle.loads(pickle.dumps(client))
+    try:
+        assert copy.settings == client.settings
+        assert copy.call(a_call()).input == {}
+    finally:
+        copy.close()
+
+
+def test_a_closed_client_starts_again(client_of: ClientOf) -> None:
+    client = client_of()
+    client.call(a_call())
+    client.close()
+    assert client.call(a_call()).input == {}
+
+
+def test_closing_ends_the_calls_under_way(messages_server: MessagesServer, client_of: ClientOf) -> None:
+    messages_server.play([Hang()])
+    client = client_of()
+    threading.Timer(0.3, client.close).start()
+    error = failure(client)
+    assert error.kind == "connection" and "closed" in str(error)
+
+
+# --- thinking ---------------------------------------------------------------------------------------------
+
+
+def test_with_a_thinking_budget_the_tool_is_left_to_the_model(
+    messages_server: MessagesServer, client_of: ClientOf
+) -> None:
+    client = client_of(thinking_budget=2000, temperature=0.5)
+    assert client.call(a_call()).input == {}
+    (request,) = messages_server.messages
+    assert request.body["thinking"] == {"type": "enabled", "budget_tokens": 2000}
+    assert request.body["tool_choice"]["type"] == "auto"
+    assert request.body["max_tokens"] == 2500 and "temperature" not in request.body
+
+
+def test_adaptive_thinking_gets_room_but_no_budget(
+    messages_server: MessagesServer, client_of: ClientOf
+) -> None:
+    client_of(thinking="adaptive", thinking_budget=4000).call(a_call())
+    (request,) = messages_server.messages
+    assert request.body["thinking"] == {"type": "adaptive"} and request.body["max_tokens"] == 4500
+
+
+def test_thinking_before_the_tool_call_is_passed_over(
+    messages_server: MessagesServer, client_of: ClientOf
+) -> None:
+    blocks = [
+        {"type": "thinking", "thinking": "", "signature": "x"},
+        {"type": "text", "text": "I propose:"},
+        {"type": "tool_use", "id": "t", "name": "propose", "input": {"lr": 2.0}},
+    ]
+    messages_server.play([Answer(content=blocks)])
+    assert client_of(thinking="adaptive").call(a_call()).input == {"lr": 2.0}
+
+
+def test_a_model_that_always_thinks_is_asked_again_without_force_and_remembered(
+    messages_server: MessagesServer, client_of: ClientOf
+) -> None:
+    messages_server.thinks_always = (MODEL,)
+    client = client_of()
+    assert client.call(a_call()).n_attempts == 2
+    assert client.call(a_call()).n_attempts == 1
+    choices = [request.body["tool_choice"]["type"] for request in messages_server.messages]
+    assert choices == ["tool", "auto", "auto"]
+
+
+# --- answers that are none --------------------------------------------------------------------------------
+
+TEXT = [{"type": "text", "text": "I would rather talk."}]
+
+
+@pytest.mark.parametrize(
+    ("reply", "kind", "final", "said"),
+    [
+        (Answer(stop_reason="refusal", content=[]), "refusal", True, "category: not given"),
+        (
+            Answer(stop_reason="refusal", stop_details={"type": "refusal", "category": "frontier_llm"}),
+            "refusal",
+            True,
+            "frontier_llm",
+        ),
+        (Answer(stop_reason="max_tokens", input={"lr": 1}), "max_tokens", False, "max_tokens 500"),
+        (Answer(stop_reason="model_context_window_exceeded"), "max_tokens", False, "context_window"),
+        (Answer(stop_reason="end_turn", content=[]), "empty", False, "without any content"),
+        (Answer(stop_reason="end_turn", content=TEXT), "no_tool_call", False, "called no tool"),
+        (Answer(tool="run_shell"), "no_tool_call", False, "'run_shell'"),
+        (Answer(input=[1, 2]), "malformed", False, "is list"),
+        (Answer(input="lr = 1"), "malformed", False, "is str"),
+        (Answer(input=None), "malformed", False, "is NoneType"),
+    ],
+)
+def test_an_unusable_answer_names_its_kind_and_what_it_cost(
+    messages_server: MessagesServer, client_of: ClientOf, reply: Reply, kind: str, final: bool, said: str
+) -> None:
+    messages_server.play([reply])
+    error = failure(client_of())
+    assert (error.kind, error.is_final) == (kind, final)
+    assert said in str(error)
+    assert error.usage is not None and error.usage.output == 40
+    assert (error.n_attempts, len(messages_server.messages), error.maybe_billed) == (1, 1, False)
+
+
+GOOD = '"model":"m","stop_reason":"tool_use","usage":{"input_tokens":1,"output_tokens":1}'
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"null",
+        b"[]",
+        b"7",
+        b"<html>It works!</html>",
+        b'{"type":"message","content":[{"type":"tool_use","na',
+        b"\xff\xfe\x00",
+        b'{"content":"text",' + GOOD.encode() + b"}",
+        b'{"content":[7],' + GOOD.encode() + b"}",
+        b'{"content":[{"name":"propose"}],' + GOOD.encode() + b"}",
+        b'{"content":[{"type":"tool_use","name":5,"input":{}}],' + GOOD.encode() + b"}",
+        b'{"content":[],"model":"m","stop_reason":"end_turn"}',
+        b'{"content":[],"model":"m","stop_reason":null,"usage":{"input_tokens":1,"output_tokens":1}}',
+        b'{"content":[],"model":"m","stop_reason":"x","usage":{"input_tokens":"1","output_tokens":1}}',
+        b'{"content":[],"model":"m","stop_reason":"x","usage":{"input_tokens":1,"output_tokens":-1}}',
+        b'{"content":[],"model":3,"stop_reason":"x","usage":{"input_tokens":1,"output_tokens":1}}',
+        b'{"type":"model","id":"claude"}',
+    ],
+)
+def test_a_body_that_is_no_message_is_malformed_and_may_have_been_billed(
+    messages_server: MessagesServer, client_of: ClientOf, body: bytes
+) -> None:
+    messages_server.play([Answer(body=body)])
+    error = failure(client_of())
+    assert (error.kind, error.is_final, error.n_attempts) == ("malformed", False, 1)
+    assert "not a message of the Messages API" in str(error) and "base_url" in str(error)
+    assert error.usage is None and error.maybe_billed
+
+
+# --- HTTP errors ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("reply", "kind", "said"),
+    [
+        (Fail(status=400, message="max_tokens: too large"), "bad_request", "max_tokens: too large"),
+        (Fail(status=400, message="temperature is deprecated"), "bad_request", "temperature"),
+        (Fail(status=400, message="Image format not supported"), "bad_request", "agents.visual: false"),
+        (Fail(status=401, message="invalid x-api-key"), "auth", "ANTHROPIC_API_KEY"),
+        (Fail(status=402, message="No credit"), "auth", "billing"),
+        (Fail(status=403, message="Not allowed"), "auth", MODEL),
+        (Fail(status=404, message=f"model: {MODEL}"), "not_found", "agents.model"),
+        (Fail(status=404, body=b'{"detail":"Not Found"}'), "not_found", "agents.base_url"),
+        (Fail(status=405, body=b"nginx"), "not_found", "agents.base_url"),
+        (Fail(status=413, message="Request too large"), "bad_request", "Shorten the prompt"),
+        (Fail(status=418, body=b""), "bad_request", "418"),
+        (Fail(status=422, message="Bad"), "bad_request", "422"),
+    ],
+)
+def test_what_asking_again_cannot_mend_is_asked_once(
+    messages_server: MessagesServer, client_of: ClientOf, reply: Fail, kind: str, said: str
+) -> None:
+    messages_server.play([reply])
+    error = failure(client_of())
+    assert (error.kind, error.is_final) == (kind, True)
+    assert said in str(error)
+    assert len(messages_server.messages) == 1 and error.request_id == "req_test"
+    assert not error.maybe_billed
+
+
+def test_refused_images_and_unknown_models_of_the_server_read_as_such(
+    messages_server: MessagesServer, client_of: ClientOf
+) -> None:
+    messages_server.takes_images = False
+    assert "refused the image" in str(failure(client_of()))
+    assert "knows no model 'claude-nope'" in str(failure(client_of(model="claude-nope")))
+
+
+@pytest.mark.parametrize(
+    ("reply", "kind"),
+    [
+        (Fail(status=408), "server"),
+        (Fail(status=409), "server"),
+        (rate_limited(), "rate_limited"),
+        (Fail(status=500), "server"),
+        (Fail(status=502, body=b"<html>bad gateway</html>"), "server"),
+        (Fail(status=503), "overloaded"),
+        (Fail(status=504), "server"),
+        (overloaded(), "overloaded"),
+        (Reset(), "connection"),
+        (Answer(truncated=True), "connection"),
+    ],
+)
+def test_what_passes_by_itself_is_asked_again_until_it_has(
+    messages_server: MessagesServer, client_of: ClientOf, reply: Reply, kind: str
+) -> None:
+    messages_server.play([reply, reply, Answer(input={"lr": 1})])
+    answer = client_of().call(a_call())
+    assert answer.input == {"lr": 1} and answer.n_attempts == 3
+
+    messages_server.play([reply])
+    error = failure(client_of(backoff_s=30.0), a_call(deadline_s=5.0))
+    assert (error.kind, error.is_final, error.n_attempts) == (kind, False, 1)
+    assert "Gave up after 1 attempts" in str(error)
+
+
+def test_nothing_listening_is_a_connection_error_that_cost_nothing(client_of: ClientOf) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    error = failure(client_of(base_url=f"http://127.0.0.1:{port}", backoff_s=30.0, deadline_s=5.0))
+    assert error.kind == "connection" and f":{port}" in str(error)
+    assert not error.maybe_billed
+
+
+def test_a_broken_connection_may_have_cost_something(
+    messages_server: MessagesServer, client_of: ClientOf
+) -> None:
+    messages_server.play([Reset()])
+    assert failure(client_of(backoff_s=30.0, deadline_s=5.0)).maybe_billed
+
+
+# --- waiting ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("wait", ["1", lambda: http_date(2.0)])
+def test_retry_after_is_waited_for(
+    messages_server: MessagesServer, client_of: ClientOf, wait: str | Callable[[], str]
+) -> None:
+    messages_server.play(
+        [Fail(status=429, type="rate_limit_error", message="Slow down", retry_after=wait), Answer()]
+    )
+    assert client_of().call(a_call()).n_attempts == 2
+    first, second = messages_server.messages
+    # A date has whole seconds, so that "in two" may be barely more than one.
+    assert second.at - first.at >= 0.95
+
+
+def test_a_wait_beyond_the_deadline_is_not_begun(
+    messages_server: MessagesServer, client_of: ClientOf
+) -> None:
+    messages_server.play([rate_limited("60")])
+    started = time.monotonic()
+    error = failure(client_of(deadline_s=10.0))
+    assert time.monotonic() - started < 5
+    assert error.kind == "rate_limited" and "asked to wait 60 s" in str(error)
+    assert len(messages_server.messages) == 1
+
+
+@pytest.mark.parametrize(
+    ("header", "seconds"),
+    [
+        ("0", 0.0),
+        ("2.5", 2.5),
+        ("-3", 0.0),
+        ("Wed, 21 Oct 2026 07:28:10 GMT", 10.0),
+        ("Wed, 21 Oct 2026 07:27:00 GMT", 0.0),
+        ("soon", None),
+        ("inf", None),
+        ("", None),
+        (None, None),
+    ],
+)
+def test_retry_after_is_read_as_seconds_or_a_date(header: str | None, seconds: float | None) -> None:
+    assert retry_after_s(header, datetime(2026, 10, 21, 7, 28, 0, tzinfo=UTC)) == seconds
+
+
+def test_waits_double_up_to_their_cap_and_repeat_under_a_seed() -> None:
+    import random
+
+    settings = LlmSettings(model=MODEL, backoff_s=1.0, backoff_max_s=5.0)
+
+    def waits() -> list[float]:
+        backoff = Backoff(settings, random.Random(7))
+        return [backoff.wait_s() for _ in range(6)]
+
+    assert waits() == waits()
+    for wait, limit in zip(waits(), (1, 2, 4, 5, 5, 5), strict=True):
+        assert limit / 2 <= wait <= limit
+
+
+@pytest.mark.parametrize(
+    "reply", [Hang(), Answer(drip_s=0.05), Answer(delay_s=60.0)], ids=["hang", "drip", "late"]
+)
+def test_the_deadline_holds_against_a_server_that_stalls(
+    messages_server: MessagesServer, client_of: ClientOf, reply: Reply
+) -> None:
+    messages_server.play([reply])
+    started = time.monotonic()
+    error = failure(client_of(deadline_s=1.5))
+    assert 1.4 < time.monotonic() - started < 1.5 + LATE_S
+    assert (error.kind, error.is_final) == ("deadline", False)
+    assert "within 1.5 s" in str(error)
+    assert error.maybe_billed
+
+
+def test_the_deadline_holds_over_all_retries(messages_server: MessagesServer, client_of: ClientOf) -> None:
+    messages_server.play([overloaded(), Reset(), Hang()])
+    started = time.monotonic()
+    error = failure(client_of(), a_call(deadline_s=2.0))
+    assert time.monotonic() - started < 2.0 + LATE_S
+    assert error.kind == "deadline"
+    assert len(messages_server.messages) <= 3
+
+
+def test_the_deadline_holds_against_a_port_that_never_accepts(client_of: ClientOf) -> None:
+    with socket.socket() as full:
+        full.bind(("127.0.0.1", 0))
+        full.listen(0)
+        crowd = [socket.socket() for _ in range(3)]
+        for one in crowd:
+            one.setblocking(False)
+            one.connect_ex(full.getsockname())
+        started = time.monotonic()
+        error = failure(client_of(base_url=f"http://127.0.0.1:{full.getsockname()[1]}", deadline_s=1.5))
+        for one in crowd:
+            one.close()
+    assert time.monotonic() - started < 1.5 + LATE_S
+    assert error.kind == "deadline"
+
+
+def test_the_deadline_holds_against_a_tls_handshake_that_never_ends(client_of: ClientOf) -> None:
+    with socket.socket() as mute:
+        mute.bind(("127.0.0.1", 0))
+        mute.listen()
+        started = time.monotonic()
+        url = f"https://127.0.0.1:{mute.getsockname()[1]}"
+        error = failure(client_of(base_url=url, deadline_s=1.0))
+    assert time.monotonic() - started < 1.0 + LATE_S
+    assert error.kind == "deadline"
+
+
+class _SlowSchema(Mapping[str, Any]):
+    """Blocks whoever reads it: the client's loop, which builds requests."""
+
+    def __getitem__(self, name: str) -> Any:
+        return {"type": "object"}[name]
+
+    def __len__(self) -> int:
+        return 1
+
+    def __iter__(self) -> Iterator[str]:
+        time.sleep(4)
+        return iter(["type"])
+
+
+def test_the_caller_is_free_at_the_deadline_even_when_the_loop_is_stuck(client_of: ClientOf) -> None:
+    slow = a_call(tool=replace(a_call().tool, schema=_SlowSchema()))
+    started = time.monotonic()
+    error = failure(client_of(deadline_s=0.5), slow)
+    assert time.monotonic() - started < 0.5 + LATE_S
+    assert error.kind == "deadline"
+
+
+def test_an_event_loop_that_asks_goes_on_meanwhile(
+    messages_server: MessagesServer, client_of: ClientOf
+) -> None:
+    messages_server.play([Hang()])
+    client = client_of(deadline_s=1.0)
+
+    async def ticks_while_asking() -> int:
+        n_ticks = 0
+        asking = asyncio.create_task(client.ask(a_call()))
+        while not asking.done():
+            await asyncio.sleep(0.01)
+            n_ticks += 1
+        with pytest.raises(LlmCallError, match="within 1 s"):
+            asking.result()
+        return n_ticks
+
+    assert asyncio.run(ticks_while_asking()) > 20
+
+
+def test_asking_from_a_coroutine_gives_the_same_answer_and_can_be_cancelled(
+    messages_server: MessagesServer, client_of: ClientOf
+) -> None:
+    messages_server.play([Answer(input={"lr": 3}), Hang()])
+    client = client_of()
+
+    async def ask_twice() -> LlmAnswer:
+        answer = await client.ask(a_call())
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(client.ask(a_call()), 0.2)
+        return answer
+
+    assert asyncio.run(ask_twice()).input == {"lr": 3}
+
+
+# --- the check at start-up --------------------------------------------------------------------------------
+
+
+def check_failure(client: MessagesClient, image: bytes | None = None) -> LlmCallError:
+    with pytest.raises(LlmCallError) as caught:
+        client.check(image=image)
+    return caught.value
+
+
+def test_the_check_asks_for_the_model_and_costs_nothing(
+    messages_server: MessagesServer, client_of: ClientOf
+) -> None:
+    assert client_of().check(image=png()) == Usage()
+    assert [request.path for request in messages_server.requests] == [f"/v1/models/{MODEL}"]
+
+
+def test_the_check_sends_one_token_where_no_models_are_listed(
+    messages_server: MessagesServer, client_of: ClientOf
+) -> None:
+    messages_server.models_endpoint = False
+    messages_server.play([Answer(content=TEXT, stop_reason="max_tokens", output_tokens=1)])
+    assert client_of().check(image=png()).output == 1
+    (request,) = messages_server.messages
+    assert request.body["max_tokens"] == 1 and request.n_images == 1
+
+
+@pytest.mark.parametrize("models_endpoint", [True, False])
+def test_the_check_finds_what_is_wrong(
+    messages_server: MessagesServer,
+    client_of: ClientOf,
+    models_endpoint: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    messages_server.models_endpoint = models_endpoint
+    unknown = check_failure(client_of(model="claude-nope"))
+    assert unknown.kind == "not_found" and "agents.model" in str(unknown)
+    elsewhere = check_failure(client_of(base_url=f"{messages_server.base_url}/v1"))
+    assert elsewhere.kind == "not_found" and "agents.base_url" in str(elsewhere)
+    messages_server.takes_images = False
+    blind = check_failure(client_of(), image=png())
+    assert blind.kind == "bad_request" and "agents.visual: false" in str(blind)
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-ant-wrong")
+    wrong = check_failure(client_of())
+    assert wrong.kind == "auth" and "ANTHROPIC_API_KEY" in str(wrong)
+
+
+def test_the_check_has_a_deadline_of_its_own(messages_server: MessagesServer, client_of: ClientOf) -> None:
+    messages_server.models_endpoint = False
+    messages_server.play([Hang()])
+    started = time.monotonic()
+    error = check_failure(client_of(deadline_s=60.0, check_deadline_s=1.5))
+    assert time.monotonic() - started < 1.5 + LATE_S
+    assert error.kind == "deadline"
+
+
+def test_the_check_refuses_a_page_that_is_no_api(
+    messages_server: MessagesServer, client_of: ClientOf
+) -> None:
+    messages_server.models_endpoint = False
+    messages_server.play([Answer(body=b"<html>Welcome</html>")])
+    assert check_failure(client_of()).kind == "malformed"
+
+
+# --- the key ----------------------------------------------------------------------------------------------
+
+
+def sent_keys(server: MessagesServer) -> list[str]:
+    return [
+        request.headers.get("x-api-key") or request.headers["authorization"].removeprefix("Bearer ")
+        for request in server.requests
+    ]
+
+
+def test_the_key_is_read_anew_for_each_call(
+    messages_server: MessagesServer, client_of: ClientOf, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    messages_server.key = None
+    client = client_of()
+    client.call(a_call())
+    file = tmp_path / "key"
+    file.write_text("sk-from-file\n")
+    monkeypatch.setenv("ANTHROPIC_API_KEY_FILE", str(file))
+    client.call(a_call())
+    monkeypatch.delenv("ANTHROPIC_API_KEY")
+    client.call(a_call())
+    file.write_text("  sk-rotated  ")
+    client.call(a_call())
+    monkeypatch.delenv("ANTHROPIC_API_KEY_FILE")
+    client.call(a_call())
+    assert sent_keys(messages_server) == [KEY, KEY, "sk-from-file", "sk-rotated", KEYLESS]
+
+
+def test_anthropics_own_server_needs_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
+    monkeypatch.delenv("ANTHROPIC_API_KEY_FILE", raising=False)
+    client = MessagesClient(LlmSettings(model=MODEL, deadline_s=10.0))
+    error = failure(client)
+    client.close()
+    assert (error.kind, error.is_final, error.n_attempts) == ("no_key", True, 0)
+    assert "ANTHROPIC_API_KEY_FILE" in str(error) and "agents.base_url" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (None, "cannot be read"),
+        (b"", "is empty"),
+        (b" \n\n", "is empty"),
+        (b"sk-one\nsk-two\n", "several lines"),
+        (b"sk-\xc3\xbcmlaut", "ASCII"),
+        (b"sk-one sk-two", "spaces"),
+        (b"sk-" + b"x" * 5000, "too long"),
+    ],
+)
+def test_an_unusable_key_file_is_named_but_not_quoted(
+    messages_server: MessagesServer,
+    client_of: ClientOf,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    content: bytes | None,
+    said: str,
+) -> None:
+    file = tmp_path / "key"
+    if content is not None:
+        file.write_bytes(content)
+    monkeypatch.delenv("ANTHROPIC_API_KEY")
+    monkeypatch.setenv("ANTHROPIC_API_KEY_FILE", str(file))
+    error = failure(client_of())
+    assert error.kind == "no_key" and said in str(error) and "ANTHROPIC_API_KEY_FILE" in str(error)
+    assert "sk-" not in str(error)
+    assert messages_server.requests == []
+
+
+def test_a_key_with_foreign_characters_is_refused_before_any_request(
+    messages_server: MessagesServer, client_of: ClientOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-ant-schlüssel")
+    error = failure(client_of())
+    assert error.kind == "no_key" and "schl" not in str(error)
+    assert messages_server.requests == []
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        Answer(input={"lr": 1}),
+        Fail(status=400, message=f"what is {KEY}?"),
+        Fail(status=401, message=f"invalid x-api-key {KEY}"),
+        Fail(status=403, message=f"{KEY} may not"),
+        Fail(status=404, body=f'{{"detail": "{KEY}"}}'.encode()),
+        Fail(status=500, message=f"{KEY} broke it"),
+        Answer(body=f'{{"content": "{KEY}"}}'.encode()),
+        Answer(stop_reason="end_turn", content=TEXT),
+        Reset(),
+        Hang(),
+    ],
+    ids=lambda reply: type(reply).__name__,
+)
+def test_the_key_shows_nowhere(
+    messages_server: MessagesServer, client_of: ClientOf, caplog: pytest.LogCaptureFixture, reply: Reply
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    messages_server.play([reply])
+    client = client_of(deadline_s=3.0, backoff_s=1.0)
+    ledger = Ledger(Price(input=1, output=1, cache_write=1, cache_read=1))
+    found: list[str] = [repr(client), repr(client.settings), repr(pickle.dumps(client)), repr(vars(client))]
+    try:
+        found.append(repr(metered_call(client, ledger, a_call())))
+    except LlmCallError as error:
+        # Below this test's own frame, whose locals hold the reply that quotes the key.
+        below = error.__traceback__.tb_next if error.__traceback__ else None
+        told = traceback.TracebackException(type(error), error, below, capture_locals=True)
+        assert below is not None
+        found += [*told.format(), str(error), repr(error), repr(error.args), repr(vars(error))]
+        found += [repr(pickle.dumps(error)), repr(error.__cause__), repr(error.__context__)]
+    found.append(repr(ledger.to_json()))
+    for record in caplog.records:
+        found += [record.getMessage(), repr(record.args), repr(record.exc_text)]
+        if record.exc_info:
+            found += traceback.format_exception(*record.exc_info)
+    assert set(sent_keys(messages_server)) == {KEY}
+    assert [text for text in found if KEY in text] == []
+
+
+def test_an_error_of_a_call_survives_pickling() -> None:
+    error = LlmCallError("Cut off.", kind="max_tokens", usage=Usage(output=7))
+    error.latency_s = 1.5
+    copy = pickle.loads(pickle.dumps(error))
+    assert isinstance(copy, AgentError)
+    assert (str(copy), copy.kind, copy.usage, copy.latency_s) == (
+        "Cut off.",
+        "max_tokens",
+        Usage(output=7),
+        1.5,
+    )
+
+
+# --- settings, calls, estimates ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"model": " "}, "agents.model"),
+        ({"base_url": "localhost:8000"}, "http://"),
+        ({"base_url": "http://me:secret@host"}, "user name or password"),
+        ({"deadline_s": 0}, "deadline_s"),
+        ({"deadline_s": float("inf")}, "deadline_s"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"thinking_budget": 100}, "1024"),
+        ({"thinking": "enabled"}, "thinking_budget"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said) as caught:
+        LlmSettings(**{"model": MODEL, **changes})
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"content": ()}, "no content"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"deadline_s": -1.0}, "deadline_s"),
+        ({"system": (SystemBlock(text="a"), SystemBlock(text="b", cacheable=True))}, "stable blocks first"),
+    ],
+)
+def test_calls_that_cannot_work_are_refused(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        a_call(**changes)
+
+
+def test_the_worst_case_covers_what_the_server_counts(client_of: ClientOf) -> None:
+    client = client_of()
+    call = a_call(content=(ImageBlock(png=png(1100, 700)), TextBlock(text="ä" * 400)))
+    usage = client.call(call).usage
+    bound = client.worst_case(call)
+    assert bound.all_input >= usage.all_input
+    assert bound.output == 500
+
+
+def test_the_worst_case_grows_by_a_token_a_byte_and_by_the_pixels() -> None:
+    settings = LlmSettings(model=MODEL, thinking_budget=2000)
+
+    def bound(*content: TextBlock | ImageBlock) -> Usage:
+        return worst_case(a_call(content=content), settings)
+
+    assert bound(TextBlock(text="x")).output == 2500
+    assert bound(TextBlock(text="x" * 101)).all_input - bound(TextBlock(text="x")).all_input == 100
+    small, large = bound(ImageBlock(png=png(70, 100))), bound(ImageBlock(png=png(700, 1000)))
+    assert large.all_input - small.all_input == 990
+    unreadable = bound(ImageBlock(png=b"no picture"))
+    assert unreadable.all_input > large.all_input

@@ -1,0 +1,229 @@
+"""Prompts: packaged or replaced, checked before a search, stable parts first, small enough."""
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+import re
+from pathlib import Path
+
+import pytest
+
+from llmzero_ray import hyperparameters as hp
+from llmzero_ray.agents.llm.briefing import error_context, proposer_context, stable_context, stop_context
+from llmzero_ray.agents.llm.briefing_examples import example_contexts
+from llmzero_ray.agents.llm.briefing_nodes import Budget
+from llmzero_ray.agents.llm.prompting import AGENTS, FILES, REQUIRED, TEMPLATES, Prompts, Rendered
+from llmzero_ray.errors import ConfigError
+from tests.agents.llm import briefs
+from tests.agents.llm.briefs import IMAGE_TOKENS, tokens
+
+PACKAGED = Prompts.load()
+TASK = briefs.proposal_request().task
+BUDGET = Budget(runs=5, gpu_hours=212.5, wall_clock_hours=31.2, dollars=1.37, n_gpus=8)
+
+
+def replaced(folder: Path, name: str, text: str) -> Prompts:
+    (folder / name).write_text(text, encoding="utf-8")
+    return Prompts.load(str(folder))
+
+
+def proposer_call() -> Rendered:
+    knowledge = PACKAGED.knowledge
+    call = proposer_context(briefs.proposal_request(), knowledge, budget=BUDGET)
+    return PACKAGED.render("proposer", stable_context("proposer", TASK, knowledge, n_gpus=8), call)
+
+
+# --- files --------------------------------------------------------------------------------------------------
+
+
+def test_the_packaged_prompts_are_complete_and_pass_their_check() -> None:
+    assert set(PACKAGED.texts) == set(FILES)
+    PACKAGED.check()
+
+
+def test_every_file_of_the_folder_is_read_by_somebody() -> None:
+    folder = Path(PACKAGED.origins[FILES[0]]).parent
+    assert {path.name for path in folder.glob("*.j2")} == set(TEMPLATES)
+
+
+def test_a_directory_replaces_single_files_and_shows_in_the_hashes(tmp_path: Path) -> None:
+    own = replaced(tmp_path, "early_stopper.system.md.j2", "Judge {{ task.name }}.")
+    own.check()
+    differs = {name for name in FILES if own.hashes[name] != PACKAGED.hashes[name]}
+    assert differs == {"early_stopper.system.md.j2"}
+    assert own.hashes["early_stopper.system.md.j2"] == hashlib.sha256(b"Judge {{ task.name }}.").hexdigest()
+    assert own.digest != PACKAGED.digest
+    assert Prompts.load().digest == PACKAGED.digest
+
+
+def test_knowledge_is_replaced_in_the_same_way(tmp_path: Path) -> None:
+    note = "own/metric: {label: mine, description: what it is, healthy: high, confusion: none}"
+    own = replaced(tmp_path, "metrics.yaml", note)
+    own.check()
+    text = own.render("proposer", *example_contexts("proposer", own.knowledge)[0])
+    assert "own/metric: what it is" in text.system
+    assert "actor/entropy: " not in text.system
+
+
+def test_a_directory_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"prompt directory .*/absent does not exist"):
+        Prompts.load(str(tmp_path / "absent"))
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match=r"prompt directory .*/file is no directory"):
+        Prompts.load(str(tmp_path / "file"))
+
+
+def test_a_file_that_nothing_reads_is_refused_with_the_nearest_name(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"proposer\.system\.j2 .* did you mean proposer\.system\.md\.j2\?"):
+        replaced(tmp_path, "proposer.system.j2", "x")
+
+
+def test_hidden_files_a_readme_and_prices_do_not_disturb(tmp_path: Path) -> None:
+    (tmp_path / ".backup").write_text("x")
+    (tmp_path / "prices.yaml").write_text("x")
+    assert replaced(tmp_path, "README.md", "mine").digest == PACKAGED.digest
+
+
+def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "metrics.yaml").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ConfigError, match=r"metrics\.yaml cannot be read"):
+        Prompts.load(str(tmp_path))
+
+
+def test_prompts_travel_between_processes() -> None:
+    proposer_call()
+    there = pickle.loads(pickle.dumps(PACKAGED))
+    assert there.digest == PACKAGED.digest
+    there.check()
+
+
+# --- the check ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        (
+            "early_stopper.system.md.j2",
+            "a\nb {{ tsk.name }}",
+            r":2: unknown variable 'tsk': did you mean task",
+        ),
+        ("early_stopper.system.md.j2", "a\n\n{{ task.nmae }}", r":3: the template fails: .*nmae"),
+        # In a branch that is not taken by every request.
+        (
+            "early_stopper.user.md.j2",
+            "{{ running }}{{ incumbent }}\n{% if checks %}\n{{ chekcs }}{% endif %}",
+            r":3: unknown variable 'chekcs': did you mean checks",
+        ),
+        (
+            "early_stopper.user.md.j2",
+            "{{ incumbent }}\n{% if not metrics %}{{ running.bset }}{% endif %}",
+            r":2: the template fails: .*bset",
+        ),
+        ("early_stopper.user.md.j2", "{{ running }}", r"does not use the variable 'incumbent'"),
+        ("early_stopper.user.md.j2", "{{ running }}\n{% if %}", r":2: the template cannot be read"),
+        ("proposer.system.md.j2", "{{ task }} {{ metrics }}", r"does not use the variable 'hyperparameters'"),
+        # What changes with each call has no place in the part that is cached.
+        (
+            "early_stopper.system.md.j2",
+            "{{ task.name }} {{ running.step }}",
+            r":1: unknown variable 'running'",
+        ),
+        ("early_stopper.system.md.j2", "{{ task.__class__.__mro__ }}", r":1: the template fails: .*unsafe"),
+        ("early_stopper.system.md.j2", "{{ task.n_val / 0 }}", r":1: the template fails: .*zero"),
+    ],
+)
+def test_a_prompt_that_cannot_work_is_refused_with_file_line_and_variable(
+    name: str, text: str, said: str, tmp_path: Path
+) -> None:
+    prompts = replaced(tmp_path, name, text)
+    with pytest.raises(ConfigError, match=rf"(?s){re.escape(str(tmp_path / name))}.*({said})"):
+        prompts.check()
+
+
+def test_required_variables_are_those_that_a_call_has() -> None:
+    for agent in AGENTS:
+        stable, call = example_contexts(agent, PACKAGED.knowledge)[0]
+        for name, variables in REQUIRED.items():
+            if name.startswith(agent):
+                assert set(variables) <= {*stable, *call}
+
+
+def test_values_are_inserted_and_never_run() -> None:
+    stable, call = example_contexts("early_stopper", PACKAGED.knowledge)[0]
+    text = PACKAGED.render("early_stopper", stable, {**call, "differs": "{{ 7 * 7 }} {% endif %} <b>&"})
+    assert "{{ 7 * 7 }} {% endif %} <b>&" in text.user
+
+
+# --- what is said -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("agent", AGENTS)
+def test_the_system_text_is_the_same_in_every_call_of_a_search(agent: str) -> None:
+    examples = example_contexts(agent, PACKAGED.knowledge)  # type: ignore[arg-type]
+    stable = examples[0][0]
+    texts = {PACKAGED.render(agent, stable, call).system for _, call in examples}  # type: ignore[arg-type]
+    assert len(texts) == 1
+
+
+@pytest.mark.parametrize("agent", AGENTS)
+def test_every_agent_is_told_that_quoted_text_is_data(agent: str) -> None:
+    stable, call = example_contexts(agent, PACKAGED.knowledge)[0]  # type: ignore[arg-type]
+    system = " ".join(PACKAGED.render(agent, stable, call).system.split())  # type: ignore[arg-type]
+    assert re.search(r"(is|are) data.*never (an instruction|instructions)", system)
+
+
+def test_the_proposer_goes_through_its_stages_in_order() -> None:
+    system = proposer_call().system
+    places = [system.index(f"## {i}. {stage}") for i, stage in enumerate(
+        ("Diagnosis", "Changes", "Checkpoint", "Length"), start=1
+    )]  # fmt: skip
+    assert places == sorted(places)
+    assert system.index("primary metrics") < system.index("diagnostic metrics")
+
+
+def test_the_proposer_is_told_of_every_key_it_may_change_and_of_no_forbidden_one() -> None:
+    system = proposer_call().system
+    lines = {line.split()[1].rstrip(":") for line in system.splitlines() if line.startswith("- ")}
+    rows = [row for row in hp.SPACE if row.group not in ("duration", "fixed")]
+    allowed = {row.alias for row in rows if hp.forbidden(row.key) is None}
+    assert allowed <= lines
+    assert not {row.alias for row in hp.SPACE if hp.forbidden(row.key)} & lines
+
+
+def test_names_in_the_guide_are_understood_when_an_answer_uses_them() -> None:
+    hints = re.findall(r"^- (\S+) = ([\w.]+)", proposer_call().system, flags=re.M)
+    assert {"n", "batch_size", "algo_kl"} & dict(hints).keys()
+    assert all(hp.canonical(alias) == hp.canonical(end) for alias, end in hints)
+
+
+def test_without_pictures_and_stages_nobody_is_told_of_them() -> None:
+    stable, call = example_contexts("proposer", PACKAGED.knowledge)[2]
+    system = PACKAGED.render("proposer", stable, call).system
+    assert "picture" not in system
+    assert "among the checkpoints offered" not in system
+    assert "resume_from is null" in system
+
+
+# --- size ---------------------------------------------------------------------------------------------------
+
+
+def test_a_large_proposer_call_fits_its_budget_and_most_of_it_is_cacheable() -> None:
+    text = proposer_call()
+    assert tokens(text.system) >= 4000
+    # The tool's schema needs the rest of 9,000; pictures are smaller than they may be.
+    assert tokens(text.system + text.user) + IMAGE_TOKENS <= 8300
+
+
+def test_a_large_stopper_call_is_small_even_without_a_cache() -> None:
+    call = stop_context(briefs.stop_request(), checks=("kl_runaway: " + "x" * 500,) * 9)
+    text = PACKAGED.render("early_stopper", stable_context("early_stopper", TASK, PACKAGED.knowledge), call)
+    assert tokens(text.system + text.user) + 900 * 520 / 750 <= 3000
+
+
+def test_a_large_error_call_fits_the_proposers_budget() -> None:
+    request = briefs.error_request(log="Traceback: out of memory, tried to allocate 2.00 GiB\n" * 2000)
+    call = error_context(request, budget=BUDGET)
+    text = PACKAGED.render("error_analyzer", stable_context("error_analyzer", TASK, PACKAGED.knowledge), call)
+    assert tokens(text.system + text.user) <= 5000

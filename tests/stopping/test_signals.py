@@ -1,0 +1,178 @@
+"""Pre-checks: facts for the agent, silent on success and on a late take-off, stopping only where allowed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from llmzero_ray.agents.base import Curves
+from llmzero_ray.agents.dynamics import observe
+from llmzero_ray.stopping.settings import StopperSettings
+from llmzero_ray.stopping.signals import (
+    SIGNALS,
+    DeadRun,
+    EntropyCollapse,
+    KlRunaway,
+    TruncationFlood,
+    annotate,
+    check_signals,
+    stopping_signals,
+)
+from tests.agents import curves as c
+
+SOUND: list[Callable[[], Curves]] = [
+    *(partial(c.recorded, number) for number in range(6)),
+    c.csum_steady,
+    c.csum_swinging,
+    c.reg_success,
+    c.regh_late,
+    c.regh_capped,
+    c.paper_plateau,
+    c.ssmr_regressed,
+]
+EVERY = stopping_signals(
+    StopperSettings(dead_run=True, entropy_collapse=True, kl_runaway=True, truncation_flood=True)
+)
+
+
+def facts(found: Curves) -> dict[str, str]:
+    """The annotations by the name of their pre-check."""
+    return dict(fact.split(": ", 1) for fact in annotate(found, c.TINY, n_val=512))
+
+
+def flat(level: float = 0.4, **metrics: list[float]) -> Curves:
+    n = 20
+    named: dict[str, Any] = dict(metrics)
+    reward = c.line(level, level, n, 0.02)
+    return c.curves(n, reward=reward, start=level, val={10: level, n: level}, **named)
+
+
+@pytest.mark.parametrize("make", SOUND)
+@pytest.mark.parametrize("share", [0.4, 0.7, 1.0])
+def test_a_sound_run_has_no_annotation_at_any_time(make: Callable[[], Curves], share: float) -> None:
+    found = make()
+    assert annotate(c.cut(found, int(share * len(found.steps))), c.TINY) == ()
+
+
+def test_groups_without_contrast_for_ten_steps_are_a_dead_run() -> None:
+    silent = flat(adv_max=[0.5] * 10 + [0.0] * 10, adv_min=[-0.5] * 10 + [0.0] * 10)
+    told = facts(silent)["dead_run"]
+    assert told.startswith("every group of the last 10 steps had zero advantage; mean reward 0.")
+    assert "dead_run" not in facts(c.cut(silent, 19))
+
+
+def test_one_group_with_contrast_in_ten_steps_is_life() -> None:
+    spread = [0.0] * 20
+    spread[14] = 0.5
+    assert "dead_run" not in facts(flat(adv_max=spread, adv_min=[0.0] * 20))
+
+
+def test_a_gradient_or_a_rate_of_zero_is_a_dead_run() -> None:
+    assert "actor/grad_norm was 0 in the last 10 steps" in facts(flat(grad=[0.0] * 20))["dead_run"]
+    assert facts(flat(lr=[0.0] * 20))["dead_run"] == "actor/lr was 0 in all 20 steps"
+    assert "dead_run" not in facts(flat(lr=[0.0] * 5 + [1e-3] * 15))
+
+
+def test_silent_groups_of_a_learnt_task_are_success() -> None:
+    assert "dead_run" not in facts(flat(level=0.97, adv_max=[0.0] * 20, adv_min=[0.0] * 20))
+
+
+def test_entropy_that_falls_for_nothing_is_a_collapse_with_its_numbers() -> None:
+    told = facts(c.wildsci_entropy())["entropy_collapse"]
+    assert told.startswith("actor/entropy fell 0.7")
+    assert "mean reward went 0.6" in told
+
+
+@settings(max_examples=50, deadline=None, derandomize=True)
+@given(level=st.floats(0.9, 1.0), low=st.floats(0.001, 0.2))
+def test_low_entropy_beside_a_high_reward_is_never_a_collapse(level: float, low: float) -> None:
+    found = c.curves(20, reward=[level] * 20, entropy=c.line(0.6, low, 20))
+    assert EntropyCollapse().fact(observe(found, c.TINY)) is None
+
+
+@settings(max_examples=50, deadline=None, derandomize=True)
+@given(
+    start=st.floats(0.0, 0.5),
+    rise=st.floats(0.2, 0.5),
+    entropy=st.floats(0.01, 0.1),
+    kl=st.floats(1.0, 10.0),
+    at_cap=st.floats(0.5, 1.0),
+)
+def test_no_pre_check_speaks_while_the_reward_rises(
+    start: float, rise: float, entropy: float, kl: float, at_cap: float
+) -> None:
+    found = c.curves(
+        20,
+        reward=c.line(start, start + rise, 20, 0.01),
+        entropy=c.line(0.7, entropy, 20),
+        kl=c.line(0.001, kl, 20),
+        grad=[0.5] * 20,
+        longest=[24.0] * 20,
+        at_longest=[at_cap] * 20,
+    )
+    assert annotate(found, c.TINY) == ()
+
+
+def test_a_kl_that_climbs_to_ten_times_its_level_is_a_runaway() -> None:
+    away = flat(kl=c.joined(c.line(0.05, 0.06, 10), c.line(0.1, 3.0, 10)))
+    assert "actor/kl_loss is 2." in facts(away)["kl_runaway"]
+    assert "step 11" in facts(away)["kl_runaway"]
+
+
+def test_a_kl_that_has_settled_or_is_still_near_the_base_model_is_no_runaway() -> None:
+    settled = flat(kl=c.joined([0.05] * 10, c.line(3.0, 0.4, 10)))
+    near = flat(kl=c.line(1e-5, 0.3, 20))
+    assert "kl_runaway" not in facts(settled)
+    assert "kl_runaway" not in facts(near)
+
+
+def test_truncation_counts_only_where_the_longest_response_is_the_cap() -> None:
+    at_cap = flat(longest=[24.0] * 20, at_longest=[0.5] * 20)
+    below = flat(longest=[9.0] * 20, at_longest=[0.5] * 20)
+    assert facts(at_cap)["truncation_flood"] == "responses cut off at the cap of 24 tokens: 50% -> 50%"
+    assert "truncation_flood" not in facts(below)
+    # Without the phase's configuration its cap is unknown.
+    assert annotate(at_cap) == ()
+
+
+def test_values_that_were_not_finite_are_counted_even_when_they_are_past() -> None:
+    found = flat(grad=[0.5, math.nan, math.inf] + [0.5] * 17)
+    assert facts(found)["non_finite"] == "not finite: actor/grad_norm in 2 of 20 steps, last at step 3"
+
+
+def test_a_collapse_of_the_reward_is_told_with_the_reason_of_its_rule() -> None:
+    assert "actor/kl_loss rose" in facts(c.sort_collapse())["collapse"]
+
+
+def test_nothing_is_known_of_a_phase_that_has_not_begun() -> None:
+    assert annotate(Curves()) == ()
+
+
+def test_no_pre_check_stops_a_phase_unless_it_is_allowed_to() -> None:
+    dead = flat(grad=[0.0] * 20)
+    assert stopping_signals(StopperSettings()) == ()
+    assert check_signals((), dead) is None
+    allowed = stopping_signals(StopperSettings(dead_run=True))
+    assert allowed == (DeadRun(),)
+    decision = check_signals(allowed, dead)
+    assert decision is not None
+    assert (decision.stop, decision.hard, decision.rule) == (True, False, "dead_run")
+    assert "actor/grad_norm was 0" in decision.reason
+
+
+def test_every_pre_check_has_its_switch_in_the_settings() -> None:
+    assert EVERY == SIGNALS
+    assert [type(signal) for signal in EVERY] == [DeadRun, EntropyCollapse, KlRunaway, TruncationFlood]
+
+
+@pytest.mark.parametrize("make", [*SOUND, c.regh_late])
+def test_all_pre_checks_together_stop_no_sound_run(make: Callable[[], Curves]) -> None:
+    found = make()
+    cuts = (c.cut(found, n) for n in range(1, len(found.steps) + 1))
+    assert all(check_signals(EVERY, cut, c.TINY) is None for cut in cuts)
