@@ -162,7 +162,8 @@ class AgentsConfig(StrictModel):
     temperature: float | None = _setting(None, ge=0, le=2)
     """Of the agents' model; null: not sent. Left out with thinking."""
     thinking: Literal["enabled", "adaptive", "between_tools", "disabled"] | None = None
-    """The API's thinking type; which ones are accepted depends on the model. Null: not sent."""
+    """The API's thinking type; which ones are accepted depends on the model. Null: no thinking before an
+    answer where the model is known to allow that, else not sent."""
     thinking_budget: int | None = _setting(None, "tokens", ge=1024)
     """Room for thinking on top of an answer's own."""
     effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None

@@ -116,6 +116,12 @@ def _name(node: int) -> str:
     return "default recipe" if node == REFERENCE else f"node={node}"
 
 
+def _tell_called(_: CoordinatorCore, event: ev.AgentCalled) -> str | None:
+    if event.outcome == "ok":
+        return None
+    return f"{_name(event.node)} {event.agent} call failed ({event.outcome}), ${event.dollars:.4f}"
+
+
 _TELLERS: dict[type[Event], Callable[[CoordinatorCore, Any], str | None]] = {
     ev.CoordinatorStarted: lambda _, e: (
         f"a coordinator is at work again (the {e.epoch}.)" if e.epoch > 1 else None
@@ -129,6 +135,7 @@ _TELLERS: dict[type[Event], Callable[[CoordinatorCore, Any], str | None]] = {
     ev.PhaseFailed: _tell_failed,
     ev.RunnerLost: _tell_lost,
     ev.VerdictPosted: _tell_verdict,
+    ev.AgentCalled: _tell_called,
     ev.BudgetReached: lambda _, e: f"budget reached: {e.kind} {e.used:.2f} of {e.limit:g}",
     ev.UserStop: lambda _, e: f"stopped by a person: {e.reason}",
     ev.SearchPaused: lambda _, e: f"paused: {e.reason}",

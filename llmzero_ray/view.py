@@ -58,7 +58,8 @@ def headline(follower: Follower, *, now: float | None = None) -> Text:
     text.append(f"  run {len(core.tree.nodes)} of {core.config.budget.runs}")
     if best is not None and best.score is not None:
         text.append(f"  best {best.score:.4f} (node {best.node})", style="green")
-    text.append(f"  {duration(follower.worked_s(now))}, {core.gpu_hours:.2f} GPU hours", style="dim")
+    spent = f"{core.gpu_hours:.2f} GPU hours{_dollars(core)}"
+    text.append(f"  {duration(follower.worked_s(now))}, {spent}", style="dim")
     return text
 
 
@@ -82,7 +83,7 @@ def outcome_lines(follower: Follower) -> list[str]:
     assert finished is not None
     lines = [
         f"search {core.config.name} has ended ({finished.reason}) after {len(core.tree.nodes)} runs, "
-        f"{duration(follower.worked_s())}, {core.gpu_hours:.2f} GPU hours"
+        f"{duration(follower.worked_s())}, {core.gpu_hours:.2f} GPU hours{_dollars(core)}"
     ]
     if finished.best is None or finished.best_score is None:
         lines.append("no phase has a validation score, so there is no strategy")
@@ -98,6 +99,12 @@ def outcome_lines(follower: Follower) -> list[str]:
         if path.exists()
     ]
     return lines
+
+
+def _dollars(core: CoordinatorCore) -> str:
+    """What agents cost, of what they may; nothing where no language model was asked."""
+    limit = core.config.budget.dollars
+    return "" if core.n_calls == 0 else f", ${core.dollars:.2f}" + ("" if limit is None else f" of {limit:g}")
 
 
 # --- the tree -----------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from llmzero_ray.plugin import load_factory
 if TYPE_CHECKING:
     from llmzero_ray.agents.llm.agents import Picture
     from llmzero_ray.agents.llm.calling import Keep, Post, Purse
-    from llmzero_ray.agents.llm.settings import LlmSettings
+    from llmzero_ray.agents.llm.settings import LlmSettings, Thinking
 
 MODEL_BACKENDS = ("claude", "replay")
 """Backends whose agents are a language model, or its recorded answers."""
@@ -113,6 +113,11 @@ def check_agents(config: SearchConfig) -> None:
         MessagesClient(llm_settings(config.agents)).check(image=_DOT if config.agents.visual else None)
 
 
+QUIET: Mapping[str, Thinking] = {"claude-sonnet-5-5": "between_tools"}
+"""Models that think before every answer unless told otherwise, and how to tell them. The forms ask for the
+diagnosis before the changes: that is where the thinking stands."""
+
+
 def llm_settings(agents: AgentsConfig) -> LlmSettings:
     """How the model of a search is reached."""
     from llmzero_ray.agents.llm.settings import LlmSettings
@@ -121,7 +126,7 @@ def llm_settings(agents: AgentsConfig) -> LlmSettings:
         model=agents.model,
         base_url=agents.base_url,
         temperature=agents.temperature,
-        thinking=agents.thinking,
+        thinking=agents.thinking or (None if agents.thinking_budget else QUIET.get(agents.model)),
         thinking_budget=agents.thinking_budget,
         effort=agents.effort,
         deadline_s=agents.deadline_s,

@@ -5,8 +5,10 @@ Not here: adding it up (costs.py).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from statistics import median
 
+from llmzero_ray import events as ev
 from llmzero_ray.events import REFERENCE
 from llmzero_ray.records import PhaseResult
 from llmzero_ray.report import words
@@ -18,7 +20,9 @@ def costs_section(facts: SearchFacts) -> str:
     """Wall clock, hours of hardware, starts, and the account of each phase."""
     account = costs(facts)
     header = ("what", "how much")
-    return words.section("Cost", words.table(header, _rows(account)), _starts(account), _phases(facts))
+    return words.section(
+        "Cost", words.table(header, _rows(account)), _starts(account), _phases(facts), _agents(facts)
+    )
 
 
 def _rows(account: Costs) -> list[tuple[str, str]]:
@@ -48,6 +52,35 @@ def _rows(account: Costs) -> list[tuple[str, str]]:
     if account.lost_s > 0:
         rows.append(("lost with hardware, repeated or given up", words.duration(account.lost_s)))
     return rows
+
+
+def _agents(facts: SearchFacts) -> str:
+    """Calls of a language model by agent; nothing where none was made."""
+    calls = [event for event in facts.events if isinstance(event, ev.AgentCalled)]
+    if not calls:
+        return ""
+    header = ("agent", "calls", "without an answer", "input", "of it cached", "output", "dollars")
+    names = [*dict.fromkeys(call.agent for call in calls)]
+    rows = [_calls_row(name, [call for call in calls if call.agent == name]) for name in names]
+    if len(names) > 1:
+        rows.append(_calls_row("together", calls))
+    limit = facts.config.budget.dollars
+    cap = "no cap was set" if limit is None else f"at most {limit:g} were allowed"
+    return f"{words.table(header, rows)}\n\nTokens as billed by {calls[-1].model}; {cap}."
+
+
+def _calls_row(name: str, calls: Sequence[ev.AgentCalled]) -> tuple[str, ...]:
+    cached = sum(call.cache_read_tokens for call in calls)
+    sent = cached + sum(call.input_tokens + call.cache_creation_tokens for call in calls)
+    return (
+        name.replace("_", " "),
+        str(len(calls)),
+        str(sum(call.outcome != "ok" for call in calls)),
+        str(sent),
+        str(cached),
+        str(sum(call.output_tokens for call in calls)),
+        f"{sum(call.dollars for call in calls):.4f}",
+    )
 
 
 def _starts(account: Costs) -> str:

@@ -16,6 +16,7 @@ from llmzero_ray import events as ev
 from llmzero_ray.agents.backend import MODEL_BACKENDS
 from llmzero_ray.coordinator import check_decisions
 from llmzero_ray.storage import SearchStorage
+from llmzero_ray.view import outcome_lines
 from tests.agents.llm.messages_server import KEY, Answer, Fail, Hang, MessagesServer, Reply, Request
 
 from .conftest import Search, left_over
@@ -110,6 +111,9 @@ def test_the_model_proposes_and_everything_it_was_asked_is_kept(
     pictures = list(search.storage.paths.agents(1).glob("proposer-0.0.png"))
     assert [path.read_bytes()[:4] for path in pictures] == [b"\x89PNG"]
     assert [check.differences for check in check_decisions(search.follower.events, search.root)] == [()] * 4
+    report = search.storage.paths.report.read_text()
+    assert f"| proposer | {len(calls)} | 0 |" in report
+    assert f", ${core.dollars:.2f}" in outcome_lines(search.follower)[0]
     assert left_over(search) == []
     assert not [
         path for path in search.root.rglob("*") if path.is_file() and KEY.encode() in path.read_bytes()

@@ -1,5 +1,4 @@
-"""A whole search on real VeRL through the command line: a failure is repaired, a hopeless phase is stopped.
-A whole search on real VeRL through the command line: a failure is repaired, a hopeless phase is stopped."""
+"""A whole search on real VeRL by the command line: a failure is repaired, a hopeless phase is stopped."""
 
 from __future__ import annotations
 
@@ -13,11 +12,12 @@ import pytest
 import yaml
 
 from llmzero_ray import events as ev
+from llmzero_ray.agents.knowledge import expected_metrics, metric_notes, note_of
 from llmzero_ray.events import REFERENCE
 from llmzero_ray.follow import Follower
 from llmzero_ray.records import PhaseFailure, PhaseResult
 from llmzero_ray.report.strategy import load_strategy
-from llmzero_ray.series import load_items
+from llmzero_ray.series import load_curves, load_items
 from llmzero_ray.storage import SearchStorage
 from llmzero_ray.tasks.prepare import prepare
 
@@ -28,8 +28,7 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture(scope="module")
 def searched(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """(directory, output) of one search: root, an evolve run that diverges, its debug run, a run at rate 0.
-    (directory, output) of one search: root, an evolve run that diverges, its debug run, a run at rate 0."""
+    """(directory, output) of one search: root, an evolve run that diverges, its debug run, one at rate 0."""
     root = tmp_path_factory.mktemp("search")
     prepare(dir=root / "task", family="echo", n_train=256, n_val=64, n_test=64, seed=1)
     config = {
@@ -136,6 +135,18 @@ def test_every_decision_is_replayed_from_the_journal(searched: tuple[Path, str])
     assert "debug" in done.stdout
     journal = sorted((searched[0] / "journal").glob("*.json"))
     assert json.loads(journal[0].read_text())
+
+
+def test_every_metric_that_agents_are_told_about_is_logged_and_every_logged_one_is_known(
+    searched: tuple[Path, str],
+) -> None:
+    follower = core_of(searched[0])
+    spec = follower.core.runs[0].spec
+    assert spec is not None
+    logged = set(load_curves(follower.storage, 0).metrics)
+    assert expected_metrics(spec.hyperparameters) - logged == set()
+    notes = metric_notes()
+    assert {name for name in logged if note_of(name, notes) is None} == set()
 
 
 def test_nothing_is_left_running(searched: tuple[Path, str]) -> None:

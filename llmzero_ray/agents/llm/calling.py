@@ -29,8 +29,10 @@ from llmzero_ray.records import Event
 
 logger = logging.getLogger(__name__)
 
-_ASK_AGAIN = {"malformed", "no_tool_call", "empty"}
+_ASK_AGAIN = {"malformed", "no_tool_call", "empty", "max_tokens"}
 """Kinds of errors after which the same question with a remark may get an answer."""
+_ROOM_TO_THINK = 4000
+"""Tokens added to every answer's limit once one was cut off: some models think first, asked or not."""
 _LEAST_S = 1.0
 """Seconds that must be left of a deadline to ask once more."""
 
@@ -90,6 +92,7 @@ class Caller:
         self.prompts = prompts
         self._client, self._purse, self._post, self._keep = client, purse, post, keep
         self._model, self._deadline_s, self._strict = model, deadline_s, strict
+        self._room = 0
 
     def ask(self, question: Question) -> Any:
         """The filled form of the question's agent.
@@ -113,6 +116,8 @@ class Caller:
                 if error.kind not in _ASK_AGAIN:
                     raise
                 problem = error
+                if error.kind == "max_tokens":
+                    self._room = _ROOM_TO_THINK
             values["rejected"] = str(problem)
         raise problem
 
@@ -146,7 +151,7 @@ class Caller:
             system=(SystemBlock(text=texts.system, cacheable=True),),
             content=(*picture, TextBlock(text=texts.user)),
             tool=tool(question.agent, strict=self._strict),
-            max_tokens=question.max_tokens,
+            max_tokens=question.max_tokens + self._room,
             deadline_s=deadline_s,
         )
 

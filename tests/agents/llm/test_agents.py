@@ -12,7 +12,14 @@ from typing import Any
 import pytest
 
 from llmzero_ray import events as ev
-from llmzero_ray.agents.backend import Agents, House, agent_facts, check_agents, make_agents
+from llmzero_ray.agents.backend import (
+    Agents,
+    House,
+    agent_facts,
+    check_agents,
+    llm_settings,
+    make_agents,
+)
 from llmzero_ray.agents.base import Budget, ProposalRequest
 from llmzero_ray.agents.llm import figures
 from llmzero_ray.agents.llm.ledger import Ledger
@@ -212,6 +219,30 @@ def test_whatever_the_server_does_the_search_gets_the_experts_answer_in_time(
     # A last try that ends just before the deadline is told by its own error.
     near = {"deadline", "connection", "server"} if outcome == "deadline" else {outcome}
     assert it.outcomes()[-1] in near
+
+
+def test_a_model_that_thinks_first_is_given_room_once_an_answer_was_cut_off(lab: Callable[..., Lab]) -> None:
+    it = lab()
+
+    def thinks(request: Request) -> Answer:
+        if request.body["max_tokens"] <= 1500:
+            return Answer(content=[], stop_reason="max_tokens")
+        return Answer(input=proposal_answer())
+
+    it.server.play(thinks)
+    assert it.agents.proposer.propose(asked()).agent == "claude"
+    assert it.agents.proposer.propose(asked()).agent == "claude"
+    assert it.outcomes() == ["max_tokens", "ok", "ok"]
+
+
+def test_a_model_that_would_think_first_is_told_not_to_unless_that_is_wanted() -> None:
+    def thinking(**agents: Any) -> str | None:
+        return llm_settings(make_config(agents={"backend": "claude", **agents}).agents).thinking_type
+
+    assert thinking(model="claude-sonnet-5-5") == "between_tools"
+    assert thinking(model="claude-haiku-4-5") is None
+    assert thinking(model="claude-sonnet-5-5", thinking="adaptive", thinking_budget=2000) == "adaptive"
+    assert thinking(model="claude-haiku-4-5", thinking_budget=2000) == "enabled"
 
 
 # --- answers that break rules -------------------------------------------------------------------------------

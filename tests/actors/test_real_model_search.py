@@ -1,0 +1,95 @@
+"""A whole search on real VeRL whose agents are a language model behind a real HTTP server."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from llmzero_ray import events as ev
+from llmzero_ray.follow import Follower
+from llmzero_ray.storage import SearchStorage
+from llmzero_ray.tasks.prepare import prepare
+from tests.agents.llm.messages_server import KEY, Answer, MessagesServer, Reply, Request
+
+from .test_model_search import propose
+
+pytestmark = [pytest.mark.verl, pytest.mark.slow]
+CHECKOUT = Path(__file__).resolve().parents[2]
+RATES = (2e-3, 0.0, 4e-3)
+"""What is proposed, one after the other; nothing is learnt at the second."""
+BETAS = "actor_rollout_ref.actor.optim.betas"
+
+
+class Script:
+    """Proposes `RATES`; says STOP for the phase at rate 0, CONTINUE for all others."""
+
+    def __init__(self) -> None:
+        self.n_proposed = 0
+
+    def __call__(self, request: Request) -> Reply:
+        if request.tool == "propose_phase":
+            rate = RATES[self.n_proposed % len(RATES)]
+            self.n_proposed += 1
+            changes = [
+                {"name": "lr", "value": rate, "reason": "another rate"},
+                {"name": BETAS, "value": [0.9, 0.99], "reason": "any key of VeRL's may be changed"},
+            ]
+            length = {"n_steps": 20, "total_epochs": 1, "arithmetic": ""}
+            return Answer(input={**propose(request), "changes": changes, "length": length})
+        decision = "STOP" if "Running: node 2," in request.text else "CONTINUE"
+        return Answer(input={"decision": decision, "reason": "as the curve says"}, output_tokens=25)
+
+
+def test_a_language_model_drives_four_phases_on_real_verl(tmp_path: Path) -> None:
+    prepare(dir=tmp_path / "task", family="echo", n_train=256, n_val=64, n_test=64, seed=1)
+    script = Script()
+    with MessagesServer(script) as server:
+        config = {
+            "name": "model",
+            "storage": str(tmp_path / "runs"),
+            "task": {"dir": str(tmp_path / "task")},
+            "model": {"lora_rank": 8, "lora_alpha": 16},
+            "budget": {"runs": 4, "dollars": 3.0},
+            "search": {"max_evolve_children": 1},
+            "phase": {"n_steps": 8, "max_steps": 40, "test_freq": 2, "save_freq": 4},
+            "root": {"overrides": {"lr": 1e-3, "batch": 8, "n": 4, "resp": 8}},
+            "eval": {"max_response_length": 8},
+            "stopper": {"interval_steps": 1, "min_steps": 3},
+            "agents": {"backend": "claude", "base_url": server.base_url, "deadline_s": 60.0},
+            "engine": {"platform": "cpu", "max_prompt_length": 32, "max_response_length": 16},
+            "final": {"test": True, "default_recipe": False},
+        }
+        path = tmp_path / "search.yaml"
+        path.write_text(yaml.safe_dump(config))
+        done = subprocess.run(
+            [sys.executable, "-m", "jobs.search", str(path)],
+            cwd=CHECKOUT,
+            env={**os.environ, "ANTHROPIC_API_KEY": KEY},
+            capture_output=True,
+            text=True,
+            timeout=900,
+        )
+    assert done.returncode == 0, done.stdout + done.stderr
+    follower = Follower(SearchStorage(str(tmp_path / "runs"), "model"))
+    follower.poll()
+    core = follower.core
+    assert [run.status for run in core.runs.values()].count("failed") == 0
+    assert len(core.runs) == 4
+    assert {run.proposal.agent for node, run in core.runs.items() if node > 0 and run.proposal} == {"claude"}
+    specs = [run.spec for node, run in core.runs.items() if node > 0]
+    assert [tuple(spec.hyperparameters[BETAS]) for spec in specs if spec is not None] == [(0.9, 0.99)] * 3  # type: ignore[arg-type]
+    assert core.runs[2].status == "early_stopped"
+    assert "as the curve says" in core.runs[2].outcome.stop_reason  # type: ignore[union-attr]
+    calls = [event for event in follower.events if isinstance(event, ev.AgentCalled)]
+    assert {call.outcome for call in calls} == {"ok"}
+    assert [call.agent for call in calls].count("proposer") == 3
+    assert 0 < core.dollars < 3.0
+    assert all(request.n_images == 1 for request in server.messages if request.tool == "propose_phase")
+    files = [path for path in (tmp_path / "runs").rglob("*") if path.is_file()]
+    assert not [path for path in files if KEY.encode() in path.read_bytes()]
+    assert "Traceback" not in done.stdout + done.stderr
