@@ -1,4 +1,4 @@
-"""The command line: prepare, search, status, explain, stop. Each command imports what it needs when it runs.
+"""The command line: prepare, search, status, explain, stop, serve. Each imports what it needs when it runs.
 
 An error of this project is one message on standard error and the exit code of its class, never a traceback.
 Not here: what the commands do (commands.py, inspection.py), wiring (app.py).
@@ -26,9 +26,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             from llmzero_ray import explain
 
             return explain.main(given[1:])
-        arguments = _parser().parse_args(given)
-        place = "inspection" if arguments.command in ("status", "stop") else "commands"
-        module = importlib.import_module(f".{place}", __package__)
+        own = given[: given.index("--")] if "--" in given else given
+        arguments = _parser().parse_args(own)
+        arguments.passed_on = given[len(own) + 1 :]
+        place = {"status": "inspection", "stop": "inspection", "serve": "serving"}
+        module = importlib.import_module(f".{place.get(arguments.command, 'commands')}", __package__)
         code: int = getattr(module, arguments.command)(arguments)
     except LlmzeroError as error:
         print(f"llmzero: {error}", file=sys.stderr)  # noqa: T201 - the command line speaks to a person
@@ -68,6 +70,15 @@ def _parser() -> argparse.ArgumentParser:
     for command in (status, stop):
         command.add_argument("search", metavar="SEARCH", help="directory, name or configuration of a search")
         command.add_argument("--storage", default="runs", help="where names are looked up (default: runs)")
+    serve = commands.add_parser(
+        "serve", help="serve a model for the agents; after --: options of `vllm serve`"
+    )
+    serve.add_argument("model", metavar="MODEL", help="directory or name of the model")
+    serve.add_argument("--name", default="", help="what it is called (default: the directory's name)")
+    serve.add_argument("--gpus", type=int, default=0, help="GPUs of one machine; 0: on its CPUs")
+    serve.add_argument("--cpus", type=int, default=1, help="CPUs reserved for it")
+    serve.add_argument("--timeout", type=float, default=900.0, help="seconds until it must answer")
+    serve.add_argument("--log", default="model-server.log", help="file for vLLM's log")
     commands.add_parser(
         "explain", help="say why: for a search directory or a history (explain --help)", add_help=False
     )

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, ValidationError
 
 from llmzero_ray.agents.base import AgentName
+from llmzero_ray.agents.llm.briefing_text import clean
 from llmzero_ray.agents.llm.call import Tool
 from llmzero_ray.errors import ProposalError
 
@@ -24,7 +25,7 @@ _MAX_ENTRIES = 12
 
 
 def _cut(value: Any) -> Any:
-    return value[:_MAX_TEXT] if isinstance(value, str) else value
+    return clean(value[:_MAX_TEXT]) if isinstance(value, str) else value
 
 
 def _few(value: Any) -> Any:

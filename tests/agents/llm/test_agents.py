@@ -245,6 +245,16 @@ def test_a_model_that_would_think_first_is_told_not_to_unless_that_is_wanted() -
     assert thinking(model="claude-haiku-4-5", thinking_budget=2000) == "enabled"
 
 
+def test_control_characters_of_an_answer_do_not_reach_terminals(lab: Callable[..., Lab]) -> None:
+    it = lab()
+    answer = proposal_answer()
+    answer["diagnosis"]["summary"] = "flat\x1b[2J\x07 since\u202e step 60"
+    it.server.play([Answer(input=answer)])
+    summary = it.agents.proposer.propose(asked()).diagnosis.summary
+    assert not any(character in summary for character in "\x1b\x07\u202e")
+    assert "since" in summary
+
+
 # --- answers that break rules -------------------------------------------------------------------------------
 
 FORBIDDEN = [

@@ -1,0 +1,137 @@
+"""A language model for the agents, served by vLLM inside the cluster: an actor and a reservation of its own.
+
+Never a rollout server: those sleep while a phase trains, and hold one adapter. Not here: asking it
+(llmzero_ray.agents.llm).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from llmzero_ray.errors import CapacityError, EngineError
+
+from .options import actor_options
+
+_LOOK_S = 1.0
+_TAIL = 1500
+_PR_SET_PDEATHSIG = 1
+_CPU_ENV = {
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "TORCH_COMPILE_DISABLE": "1",
+    "VLLM_CPU_KVCACHE_SPACE": "2",
+}
+
+
+class ModelServer:
+    """vLLM's HTTP server as a child of this actor; it ends with it."""
+
+    def __init__(self, model: str, name: str, extra: Sequence[str], log: str, on_cpu: bool) -> None:
+        import ray
+
+        host, port = ray.util.get_node_ip_address(), _free_port()
+        self.base_url = f"http://{host}:{port}"
+        command = [sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", model]
+        command += ["--served-model-name", name, "--host", host, "--port", str(port)]
+        command += ["--enable-auto-tool-choice", "--tool-call-parser", "hermes", *extra]
+        self._log = Path(log)
+        self._log.parent.mkdir(parents=True, exist_ok=True)
+        own = {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", **(_CPU_ENV if on_cpu else {})}
+        with self._log.open("ab") as out:
+            self._child = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **own},
+                preexec_fn=_end_with_parent,
+                start_new_session=True,
+            )
+
+    def wait(self, timeout_s: float) -> str:
+        """The address once it answers.
+
+        Raises:
+            EngineError: it ended, or did not answer in time; with the end of its log.
+        """
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            if self._child.poll() is not None:
+                raise EngineError(
+                    f"the model's server ended (exit code {self._child.returncode}): {self._tail()}"
+                )
+            if self._answers():
+                return self.base_url
+            time.sleep(_LOOK_S)
+        self.close()
+        raise EngineError(f"the model's server did not answer within {timeout_s:g} s: {self._tail()}")
+
+    def _answers(self) -> bool:
+        try:
+            with urllib.request.urlopen(f"{self.base_url}/health", timeout=5) as answer:
+                return bool(answer.status == 200)
+        except OSError:
+            return False
+
+    def close(self) -> None:
+        """End the server with everything it started."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._child.pid, signal.SIGTERM)
+        try:
+            self._child.wait(timeout=20)
+        except subprocess.TimeoutExpired:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._child.pid, signal.SIGKILL)
+
+    def _tail(self) -> str:
+        return self._log.read_text(errors="replace")[-_TAIL:].strip() or "its log is empty"
+
+
+def start_server(
+    model: str, name: str, *, gpus: int, cpus: int, extra: Sequence[str], log: str, timeout_s: float
+) -> tuple[Any, Any, str]:
+    """(actor, placement group, address) of a model that is being served.
+
+    Raises:
+        CapacityError: the cluster does not have the hardware.
+        EngineError: the server did not come up.
+    """
+    import ray
+    from ray.util.placement_group import placement_group, remove_placement_group
+    from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+    bundle = {"CPU": float(cpus), **({"GPU": float(gpus)} if gpus else {})}
+    group = placement_group([bundle], name=f"model-{name}")
+    if not group.wait(min(timeout_s, 60.0)):
+        remove_placement_group(group)
+        there = {kind: ray.cluster_resources().get(kind, 0) for kind in ("CPU", "GPU")}
+        raise CapacityError(f"the model {name} asks for {bundle}; the cluster has {there} in all")
+    place = PlacementGroupSchedulingStrategy(placement_group=group)
+    options = actor_options(f"model-{name}", scheduling_strategy=place)
+    options |= {"lifetime": None, "num_cpus": cpus, "num_gpus": gpus}
+    actor = ray.remote(ModelServer).options(**options).remote(model, name, list(extra), log, gpus == 0)
+    try:
+        return actor, group, ray.get(actor.wait.remote(timeout_s))
+    except ray.exceptions.RayTaskError as error:
+        remove_placement_group(group)
+        raise error.cause if isinstance(error.cause, EngineError) else EngineError(str(error)) from None
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        return int(probe.getsockname()[1])
+
+
+def _end_with_parent() -> None:
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)

@@ -1,0 +1,8 @@
+"""Serve a model of one's own for the agents: python -m jobs.serve MODEL [--gpus N] [-- VLLM OPTIONS]"""
+
+import sys
+
+from actors.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main(["serve", *sys.argv[1:]]))

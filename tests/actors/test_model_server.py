@@ -1,0 +1,127 @@
+"""A model served by vLLM in the cluster drives a search: its answers are nonsense, the search ends well."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+import yaml
+
+from llmzero_ray import events as ev
+from llmzero_ray.follow import Follower
+from llmzero_ray.storage import SearchStorage
+from llmzero_ray.tasks import tiny_model
+
+pytestmark = [pytest.mark.slow, pytest.mark.verl]
+CHECKOUT = Path(__file__).resolve().parents[2]
+ENV = {k: v for k, v in os.environ.items() if not k.startswith(("RAY_", "ANTHROPIC_"))}
+START_S = 300.0
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """(address, command) of an untrained model of a room that is large enough for the agents' questions."""
+    tokenizer = tiny_model.make_tokenizer()
+    model = tiny_model.make_model(tokenizer, seed=1)
+    model.config.max_position_embeddings = tokenizer.model_max_length = 65536
+    tiny_model.save(model, tokenizer, tmp_path / "tiny")
+    options = ["--log", str(tmp_path / "server.log"), "--", "--max-model-len", "65536", "--dtype", "float32"]
+    command = subprocess.Popen(
+        [sys.executable, "-m", "jobs.serve", str(tmp_path / "tiny"), *options],
+        cwd=CHECKOUT,
+        env=ENV,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    assert command.stdout is not None
+    address, deadline = None, time.monotonic() + START_S
+    while address is None and time.monotonic() < deadline:
+        line = command.stdout.readline()
+        assert line, f"the server did not start: {(tmp_path / 'server.log').read_text()[-2000:]}"
+        found = re.search(r"base_url: (\S+)", line)
+        address = found[1] if found else None
+    assert address is not None
+    yield address, command
+    if command.poll() is None:
+        command.send_signal(signal.SIGINT)
+        command.wait(timeout=90)
+
+
+def test_nonsense_of_a_served_model_is_repaired_or_replaced_and_the_journal_says_so(
+    served: tuple[str, subprocess.Popen[str]], task_dir: Path, tmp_path: Path
+) -> None:
+    address, command = served
+    config = {
+        "name": "own",
+        "storage": str(tmp_path / "runs"),
+        "task": {"dir": str(task_dir)},
+        "model": {"path": str(tmp_path / "tiny")},
+        "budget": {"runs": 4},
+        "phase": {"n_steps": 10, "max_steps": 20, "test_freq": 5, "save_freq": 5},
+        "root": {"overrides": {"lr": 1e-3, "train_batch_size": 16, "n": 4}},
+        "agents": {
+            "backend": "claude",
+            "base_url": address,
+            "model": "tiny",
+            "price": [0, 0, 0, 0],
+            "visual": False,
+            "deadline_s": 60.0,
+        },
+        "engine": {
+            "backend": "tests.fakes:make_engine",
+            "platform": "cpu",
+            "max_prompt_length": 64,
+            "max_response_length": 32,
+        },
+        "eval": {"max_response_length": 32},
+        "final": {"test": False, "default_recipe": False},
+    }
+    path = tmp_path / "search.yaml"
+    path.write_text(yaml.safe_dump(config))
+    done = subprocess.run(
+        [sys.executable, "-m", "jobs.search", str(path)],
+        cwd=CHECKOUT,
+        env=ENV,
+        capture_output=True,
+        text=True,
+        timeout=560,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    follower = Follower(SearchStorage(str(tmp_path / "runs"), "own"))
+    follower.poll()
+    core = follower.core
+    assert [run.status for run in core.runs.values()] == ["completed"] * 4
+    calls = [event for event in follower.events if isinstance(event, ev.AgentCalled)]
+    assert {call.model for call in calls} == {"tiny"}
+    answered = [call for call in calls if call.outcome == "ok"]
+    for call in answered:  # the server enforced the form
+        record = core.paths.agents(call.node) / f"{call.call}.call.json"
+        assert set(json.loads(record.read_text())["answer"]["input"]) == {
+            "diagnosis",
+            "changes",
+            "checkpoint",
+            "length",
+        }
+    for node in list(core.runs)[1:]:
+        refused = [e for e in follower.events if isinstance(e, ev.ProposalRefused) and e.node == node]
+        assert len(refused) <= 1  # sent back once; the second answer is within the rules, or was made so
+        failed = [call for call in calls if call.node == node and call.outcome != "ok"]
+        proposal = core.runs[node].proposal
+        assert proposal is not None
+        assert proposal.agent == "claude" or failed or refused, proposal.rationale
+    command.send_signal(signal.SIGINT)
+    command.wait(timeout=90)
+    commands = [" ".join(p.info["cmdline"] or []) for p in psutil.process_iter(["cmdline"])]
+    left = [line for line in commands if str(tmp_path / "tiny") in line]
+    assert left == []
