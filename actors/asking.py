@@ -53,11 +53,17 @@ class Asking:
             reason = f"{type(error).__name__}: {error}"
             failed = ev.ProposalFailed(node=command.node, reason=reason, tries=command.tries)
             return await self._it.post(dataclasses.replace(failed, source=source, sequence=command.tries))
-        record = {"request": request_record(request), "answer": proposal}
-        name = f"{'error_analyzer' if isinstance(request, ErrorRequest) else 'proposer'}-{command.tries}"
-        await asyncio.to_thread(self._it.storage.write_agent_record, command.node, name, record)
+        await asyncio.to_thread(self._keep, command, request, proposal)
         proposed = ev.Proposed(node=command.node, proposal=proposal, tries=command.tries)
         return await self._it.post(dataclasses.replace(proposed, source=source, sequence=command.tries))
+
+    def _keep(
+        self, command: ev.Propose | ev.Analyze, request: ProposalRequest | ErrorRequest, proposal: Proposal
+    ) -> None:
+        """Question and answer beside the node; large ones take a while to become text."""
+        agent = "error_analyzer" if isinstance(request, ErrorRequest) else "proposer"
+        record = {"request": request_record(request), "answer": proposal}
+        self._it.storage.write_agent_record(command.node, f"{agent}-{command.tries}", record)
 
     def _over_budget(self) -> ev.BudgetReached:
         core = self._it.core

@@ -13,8 +13,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from llmzero_ray import events as ev
-from llmzero_ray.agents.backend import MODEL_BACKENDS, House
+from llmzero_ray.agents.backend import MODEL_BACKENDS, House, llm_settings
 from llmzero_ray.agents.llm.call import Usage
+from llmzero_ray.agents.llm.key import read_key
 from llmzero_ray.agents.llm.ledger import Ledger, LedgerEntry, Reservation
 from llmzero_ray.agents.llm.prices import Price
 from llmzero_ray.config import SearchConfig
@@ -29,7 +30,10 @@ _POST_S = 30.0
 
 
 class Till:
-    """The coordinator's side: the search's only ledger, as its journal has it, and who may use it."""
+    """The coordinator's side: the search's only ledger, as its journal has it, and who may use it.
+
+    Raises AgentError when this process has no key for the agents' model.
+    """
 
     def __init__(self, config: SearchConfig, desk: Desk, storage: SearchStorage) -> None:
         assert desk.core.started is not None
@@ -39,6 +43,8 @@ class Till:
         self._ledger = None
         if config.agents.backend in MODEL_BACKENDS:
             self._ledger = ledger_of(config, self.facts, desk.events)
+        if config.agents.backend == "claude":
+            read_key(llm_settings(config.agents))  # the command had one; this process may be elsewhere
         self._open: dict[int, Reservation] = {}
 
     def house(self) -> House | None:
