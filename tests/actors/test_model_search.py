@@ -3,6 +3,7 @@ engine."""
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import signal
@@ -176,6 +177,32 @@ def test_a_dead_endpoint_costs_each_decision_its_deadline_and_the_expert_goes_on
     (planned,) = [event for event in search.events(ev.PhasePlanned) if event.node == 1]
     assert planned.time - decided.time < 1.0 + 10.0
     assert {call.outcome for call in search.events(ev.AgentCalled)} == {"deadline"}
+
+
+def test_a_slot_trains_while_another_one_waits_for_an_answer(
+    server: MessagesServer, model_search: MakeSearch
+) -> None:
+    turns = itertools.count(1)
+
+    def second_hangs(request: Request) -> Reply:
+        if request.tool == "propose_phase" and next(turns) == 2:
+            return Hang()
+        return sensible(request)
+
+    server.play(second_hangs)
+    search = model_search(
+        {"step_s": 0.1}, budget={"runs": 4}, slots={"count": 2}, agents={"deadline_s": 15.0, "visual": False}
+    )
+    core = search.start().wait()
+    assert core.finished.reason == "budget", search.log()
+    planned = {event.node: event for event in search.events(ev.PhasePlanned)}
+    late = next(
+        node for node, event in planned.items() if event.proposal and event.proposal.agent == "expert"
+    )
+    asked_at = next(event.time for event in search.events(ev.Decided) if event.node == late)
+    ended = [event for event in search.events(ev.PhaseFinished) if asked_at < event.time < planned[late].time]
+    assert planned[late].time - asked_at > 10.0
+    assert ended  # another slot's phase trained and ended meanwhile
 
 
 def test_the_cap_holds_over_all_processes_and_ends_the_search_where_that_is_wanted(
