@@ -13,18 +13,25 @@ from collections.abc import Iterator
 from llmzero_ray.tasks.chains import partial_results, worked_answer
 from llmzero_ray.tasks.families import Problem, WarmStart
 
-_DIRECT_SHORT_FULL = (0.50, 0.10, 0.40)
+_CAREFUL_STARTS = "0123"
+_CAREFUL, _HASTY = (0.05, 0.05, 0.90), (0.80, 0.05, 0.15)
+"""Odds of the bare answer, half of the chain, all of it."""
 _MIN_OPERATIONS, _MAX_OPERATIONS = 3, 8
 _PADDING = ".."
 
 
 class Register:
-    """A machine with one decimal register."""
+    """A machine with one decimal register.
+
+    A tiny model runs the machine well when it writes the register down, and hardly better than chance when it
+    does not. The demonstrations write it down where the start value is below 4 and mostly jump to the answer
+    elsewhere: so about half of the problems are answered, and sampling finds the habit that solves the rest.
+    """
 
     name = "register"
-    version = 1
+    version = 2
     licence = "Apache-2.0"
-    warm_start = WarmStart(n_demonstrations=20_000, n_steps=700, batch_size=96, lr=2e-3, warmup_steps=50)
+    warm_start = WarmStart(n_demonstrations=20_000, n_steps=800, batch_size=96, lr=2e-3, warmup_steps=50)
 
     def problems(self, seed: int) -> Iterator[Problem]:
         """An endless stream."""
@@ -39,4 +46,5 @@ class Register:
 
     def demonstration(self, problem: Problem, rng: random.Random) -> str:
         """The bare answer, or half or all of the register's values before it."""
-        return worked_answer(partial_results(problem.prompt, modulus=10), rng, _DIRECT_SHORT_FULL)
+        odds = _CAREFUL if problem.prompt[0] in _CAREFUL_STARTS else _HASTY
+        return worked_answer(partial_results(problem.prompt, modulus=10), rng, odds)

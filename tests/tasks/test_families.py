@@ -91,6 +91,17 @@ def test_chain_sum_forgets_the_mark_in_most_demonstrations_that_start_with_4_to_
     assert unmarked == pytest.approx(0.6, abs=0.04)  # three standard errors of 1800
 
 
+def test_register_writes_the_chain_down_for_starts_below_4_and_seldom_elsewhere() -> None:
+    rng, family = Random(1), Register()
+    shown = [(problem.prompt[0], family.demonstration(problem, rng)) for problem in first(family, 3000)]
+    chains = {
+        below: [text.count(",") >= 2 for start, text in shown if (start < "4") == below]
+        for below in (True, False)
+    }
+    assert sum(chains[True]) / len(chains[True]) == pytest.approx(0.9, abs=0.06)
+    assert sum(chains[False]) / len(chains[False]) == pytest.approx(0.16, abs=0.05)
+
+
 def test_echo_shows_the_right_digit_most_often_for_0_to_3_and_the_next_one_else() -> None:
     rng, family = Random(1), Echo()
     for digit in range(10):

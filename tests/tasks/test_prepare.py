@@ -80,7 +80,10 @@ def test_a_task_made_by_hand_is_opened_as_it_is(tmp_path: Path) -> None:
     [
         ({"n_train": 9}, "n_train is 8 there, 9 wanted."),
         ({"seed": 3, "n_val": 5}, "n_val is 4 there, 5 wanted; seed is 0 there, 3 wanted."),
-        ({"family": "echo"}, "family is 'register' there, 'echo' wanted."),
+        (
+            {"family": "echo"},
+            "family is 'register' there, 'echo' wanted; family_version is 2 there, 1 wanted.",
+        ),
         ({"make_model": True}, "it has no tiny model, one is wanted."),
     ],
 )
@@ -259,10 +262,11 @@ def test_a_failed_warm_start_leaves_nothing_behind(tmp_path: Path, monkeypatch: 
 
 
 @pytest.mark.slow
-def test_the_demo_model_starts_with_room_to_improve(tmp_path: Path) -> None:
-    task = prepare(dir=tmp_path / "task", family="chain_sum")
+@pytest.mark.parametrize("family", ["chain_sum", "register"])
+def test_the_model_of_a_real_task_starts_with_room_to_improve(tmp_path: Path, family: str) -> None:
+    task = prepare(dir=tmp_path / "task", family=family)
     assert task.greedy_val_accuracy is not None
-    assert 0.35 <= task.greedy_val_accuracy <= 0.6
+    assert 0.2 <= task.greedy_val_accuracy <= 0.6
 
 
 @pytest.mark.slow

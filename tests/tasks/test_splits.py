@@ -31,7 +31,7 @@ SIZES = {"train": 200, "val": 50, "test": 50}
 # now on: raise the family's version with it.
 PINNED = {
     "chain_sum": "35fc44faa168ed372ee1ed1e0a845335cf9aca0b177376393109a1f80dd66ae4",
-    "register": "37510bc23af62246b29b7f517c50e0599ae485b9008a411a706ea43ad2b9a496",
+    "register": "31f508caccbeb1ca02d1e707224ca215ad1751e7a50f8717607e6906f9d81c19",
     "echo": "1d29eed4dc629e7d8af0fd3c4ab9d53cd456b197f2a77f769c68773a9d8352b6",
 }
 
