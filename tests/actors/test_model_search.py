@@ -179,6 +179,7 @@ def test_a_dead_endpoint_costs_each_decision_its_deadline_and_the_expert_goes_on
     assert {call.outcome for call in search.events(ev.AgentCalled)} == {"deadline"}
 
 
+@pytest.mark.slow
 def test_a_slot_trains_while_another_one_waits_for_an_answer(
     server: MessagesServer, model_search: MakeSearch
 ) -> None:
@@ -220,6 +221,7 @@ def test_the_cap_holds_over_all_processes_and_ends_the_search_where_that_is_want
     assert {run.proposal.agent for node, run in again.core.runs.items() if node > 0} == {"expert"}
 
 
+@pytest.mark.slow
 def test_a_coordinator_that_is_killed_keeps_the_books(
     server: MessagesServer, model_search: MakeSearch
 ) -> None:
