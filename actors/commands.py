@@ -30,7 +30,7 @@ def prepare(arguments: argparse.Namespace) -> int:
     """Make the task, or see that it is there."""
     console = Console()
     task = _prepared(load_config(arguments.config, arguments.set), console)
-    accuracy = "" if task.greedy_val_accuracy is None else f", untrained model {task.greedy_val_accuracy:.3f}"
+    accuracy = "" if task.greedy_val_accuracy is None else f", base model {task.greedy_val_accuracy:.3f}"
     console.print(
         f"task {task.name} in {task.directory}: {task.n_train} train, {task.n_val} val, {task.n_test} "
         f"test{accuracy}",
