@@ -13,7 +13,8 @@ from llmzero_ray.plugin import load_factory
 
 if TYPE_CHECKING:
     from llmzero_ray.agents.llm.agents import Picture
-    from llmzero_ray.agents.llm.calling import Keep, Post, Purse
+    from llmzero_ray.agents.llm.calling import Keep, Post
+    from llmzero_ray.agents.llm.metered import Purse
     from llmzero_ray.agents.llm.settings import LlmSettings, Thinking
 
 MODEL_BACKENDS = ("claude", "replay")
@@ -76,7 +77,7 @@ def agent_facts(config: SearchConfig) -> dict[str, Any]:
     over them, the price. Empty for other backends.
 
     Raises:
-        ConfigError: a prompt cannot work, or the model's price is unknown.
+        ConfigError: a prompt cannot be read, or the model's price is unknown.
     """
     agents = config.agents
     if agents.backend not in MODEL_BACKENDS:
@@ -85,7 +86,6 @@ def agent_facts(config: SearchConfig) -> dict[str, Any]:
     from llmzero_ray.agents.llm.prompting import Prompts
 
     prompts = Prompts.load(agents.prompts)
-    prompts.check()
     if agents.backend == "replay":
         price = Price.of((0.0, 0.0, 0.0, 0.0))
     else:
@@ -100,7 +100,10 @@ def check_agents(config: SearchConfig) -> None:
         ConfigError: prompts, price or records are missing or wrong.
         AgentError: no key, or the server refuses key, model or pictures, or cannot be reached.
     """
-    agent_facts(config)
+    if agent_facts(config):
+        from llmzero_ray.agents.llm.prompting import Prompts
+
+        Prompts.load(config.agents.prompts).check()
     if ":" in config.agents.backend:
         load_factory(config.agents.backend, field="agents.backend")
     elif config.agents.backend == "replay":

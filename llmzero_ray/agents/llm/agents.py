@@ -15,7 +15,6 @@ from typing import Any, Literal, TypeAlias
 
 from llmzero_ray.agents.base import (
     AgentName,
-    Budget,
     ErrorRequest,
     ProposalRequest,
     StopRequest,
@@ -24,7 +23,6 @@ from llmzero_ray.agents.base import (
 from llmzero_ray.agents.expert import ExpertEarlyStopper, ExpertErrorAnalyzer, ExpertProposer
 from llmzero_ray.agents.llm import briefing
 from llmzero_ray.agents.llm.answers import ErrorForm, ProposalForm, VerdictForm
-from llmzero_ray.agents.llm.briefing_nodes import Budget as BudgetWords
 from llmzero_ray.agents.llm.calling import Caller, Question
 from llmzero_ray.agents.llm.repair import Bounds, bounds_of, proposal_of, repaired
 from llmzero_ray.errors import AgentError, CapReachedError
@@ -76,7 +74,7 @@ class ModelAgents:
             request,
             self._caller.prompts.knowledge,
             n_val=self._setting.n_val,
-            budget=self._left(request.budget),
+            n_gpus=self._setting.n_gpus,
         )
 
         def read(form: ProposalForm, bounds: Bounds) -> Proposal:
@@ -94,7 +92,7 @@ class ModelAgents:
         Raises:
             CapReachedError: `budget.dollars` is used up and `agents.on_cap` is `stop`.
         """
-        values = briefing.error_context(request, n_val=self._setting.n_val, budget=self._left(request.budget))
+        values = briefing.error_context(request, n_val=self._setting.n_val, n_gpus=self._setting.n_gpus)
 
         def read(form: ErrorForm, bounds: Bounds) -> Proposal:
             summary = f"{form.failure_class}: {form.summary}"
@@ -179,9 +177,6 @@ class ModelAgents:
             visual=self._setting.visual,
             multi_stage=self._setting.multi_stage,
         )
-
-    def _left(self, budget: Budget) -> BudgetWords:
-        return BudgetWords(**dataclasses.asdict(budget), n_gpus=self._setting.n_gpus)
 
     def _drawn(self, kind: str, request: Any) -> bytes | None:
         """The picture of a question; a question without one is better than none."""

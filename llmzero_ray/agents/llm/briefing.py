@@ -33,7 +33,6 @@ from llmzero_ray.agents.dynamics import (
 from llmzero_ray.agents.knowledge import Knowledge, MetricNote
 from llmzero_ray.agents.llm import briefing_nodes as nodes
 from llmzero_ray.agents.llm.briefing_metrics import describe, summarise, validation_course
-from llmzero_ray.agents.llm.briefing_nodes import Budget
 from llmzero_ray.agents.llm.briefing_text import number, one_line, quote, safe_name, score
 from llmzero_ray.hyperparameters.access import forbidden
 from llmzero_ray.hyperparameters.table import BY_KEY, MAX_RESPONSE, SPACE, TRAIN_BATCH, Parameter
@@ -151,7 +150,7 @@ def _range(row: Parameter) -> str:
 
 
 def proposer_context(
-    request: ProposalRequest, knowledge: Knowledge, *, n_val: int = 500, budget: Budget | None = None
+    request: ProposalRequest, knowledge: Knowledge, *, n_val: int = 500, n_gpus: int = 1
 ) -> Context:
     """What the proposer is asked about: the node's configuration, dynamics and validation, its resume chain,
     siblings, the best node, checkpoints, and what is left to spend."""
@@ -178,7 +177,7 @@ def proposer_context(
         "best": nodes.incumbent_lines(request.best, on),
         "checkpoints": [] if scratch else nodes.checkpoint_lines(request.checkpoints),
         "epochs": _epochs(request.task, on.hyperparameters),
-        "budget": (budget or Budget()).words(on.curves),
+        "budget": nodes.budget_lines(request.budget, on.curves, n_gpus),
         "rejected": request.rejected or "",
     }
 
@@ -204,7 +203,7 @@ def _epochs(task: TaskView, full: Hyperparameters) -> Context:
 
 
 def error_context(
-    request: ErrorRequest, *, n_val: int = 500, budget: Budget | None = None, max_log_chars: int = 5000
+    request: ErrorRequest, *, n_val: int = 500, n_gpus: int = 1, max_log_chars: int = 5000
 ) -> Context:
     """What the error analyzer is asked about: the failure, its log as quoted data, the configuration, memory,
     and what was tried against this failure before."""
@@ -231,7 +230,7 @@ def error_context(
         "chain": _chain(request.chain),
         "checkpoints": nodes.checkpoint_lines(request.checkpoints),
         "epochs": _epochs(request.task, failed.hyperparameters),
-        "budget": (budget or Budget()).words(failed.curves),
+        "budget": nodes.budget_lines(request.budget, failed.curves, n_gpus),
         "rejected": request.rejected or "",
     }
 

@@ -11,6 +11,7 @@ from dataclasses import replace
 from llmzero_ray.agents import dynamics as dy
 from llmzero_ray.agents.base import (
     AgentName,
+    Budget,
     Curves,
     ErrorRequest,
     NodeView,
@@ -27,7 +28,7 @@ from llmzero_ray.agents.llm.briefing import (
     stable_context,
     stop_context,
 )
-from llmzero_ray.agents.llm.briefing_nodes import STEP_TIME, Budget
+from llmzero_ray.agents.llm.briefing_nodes import STEP_TIME
 from llmzero_ray.hyperparameters.couplings import complete
 from llmzero_ray.hyperparameters.values import defaults
 from llmzero_ray.records import Diagnosis, PhaseFailure
@@ -53,13 +54,13 @@ def example_contexts(agent: AgentName, knowledge: Knowledge) -> list[tuple[Conte
         scratch = replace(asked, from_scratch=True, checkpoints=())
         budget = Budget(runs=3, gpu_hours=12.5, wall_clock_hours=4.0, dollars=1.5)
         return [
-            (full, proposer_context(asked, knowledge, budget=budget)),
+            (full, proposer_context(replace(asked, budget=budget), knowledge)),
             (full, proposer_context(scratch, knowledge)),
             (bare, proposer_context(empty, knowledge)),
         ]
     if agent == "error_analyzer":
         return [
-            (full, error_context(error_request(), budget=Budget(runs=3))),
+            (full, error_context(replace(error_request(), budget=Budget(runs=3)))),
             (bare, error_context(error_request(bare=True))),
         ]
     checks = ("kl_runaway: actor/kl_loss 0.02 -> 0.2",)

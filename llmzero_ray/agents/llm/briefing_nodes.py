@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from statistics import median
 
-from llmzero_ray.agents.base import Curves, NodeView, OfferedCheckpoint
+from llmzero_ray.agents.base import Budget, Curves, NodeView, OfferedCheckpoint
 from llmzero_ray.agents.dynamics import score_se, series
 from llmzero_ray.agents.llm.briefing_metrics import validation_course
 from llmzero_ray.agents.llm.briefing_text import number, one_line, score
@@ -25,37 +24,19 @@ MOST_CHECKPOINTS = 24
 STEP_TIME = "timing_s/step"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Budget:
-    """What is left of a search; None = not limited, or not known."""
-
-    runs: int | None = None
-    """Training runs."""
-    gpu_hours: float | None = None
-    wall_clock_hours: float | None = None
-    dollars: float | None = None
-    """For agent calls."""
-    seconds_per_step: float | None = None
-    """Wall time of one training step; None: the median of what the phase logged."""
-    n_gpus: int = 1
-    """GPUs of one slot."""
-
-    def words(self, curves: Curves) -> list[str]:
-        """`3 training runs`, `12.5 GPU hours`, ..., and what a step of these curves costs."""
-        left = [
-            ("training runs", self.runs),
-            ("GPU hours", self.gpu_hours),
-            ("hours of wall clock", self.wall_clock_hours),
-            ("dollars for agent calls", self.dollars),
-        ]
-        told = [f"{max(0.0, value):.4g} {unit} left" for unit, value in left if value is not None]
-        seconds = self.seconds_per_step
-        if seconds is None:
-            times = series(curves, STEP_TIME).values
-            seconds = median(times) if times else None
-        if seconds is not None and math.isfinite(seconds):
-            told.append(f"one step takes {seconds:.3g} s ({number(seconds * self.n_gpus)} GPU seconds)")
-        return told
+def budget_lines(budget: Budget, curves: Curves, n_gpus: int) -> list[str]:
+    """`3 training runs left`, `12.5 GPU hours left`, ..., and what a step of these curves costs a slot."""
+    left = [
+        ("training runs", budget.runs),
+        ("GPU hours", budget.gpu_hours),
+        ("hours of wall clock", budget.wall_clock_hours),
+        ("dollars for agent calls", budget.dollars),
+    ]
+    told = [f"{max(0.0, value):.4g} {unit} left" for unit, value in left if value is not None]
+    times = series(curves, STEP_TIME).values
+    if times and math.isfinite(seconds := median(times)):
+        told.append(f"one step takes {seconds:.3g} s ({number(seconds * n_gpus)} GPU seconds)")
+    return told
 
 
 # --- configurations -----------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 from llmzero_ray import events as ev
 from llmzero_ray.agents.base import AgentName
@@ -22,7 +22,7 @@ from llmzero_ray.agents.llm.answers import read, tool
 from llmzero_ray.agents.llm.call import ImageBlock, LlmAnswer, LlmCall, SystemBlock, TextBlock, Usage
 from llmzero_ray.agents.llm.errors import LlmCallError
 from llmzero_ray.agents.llm.ledger import LedgerEntry, Reservation
-from llmzero_ray.agents.llm.metered import LlmClient, metered_call
+from llmzero_ray.agents.llm.metered import LlmClient, Purse, metered_call
 from llmzero_ray.agents.llm.prompting import Prompts
 from llmzero_ray.errors import AgentError, CapReachedError, ProposalError
 from llmzero_ray.records import Event
@@ -39,20 +39,6 @@ _LEAST_S = 1.0
 Post: TypeAlias = Callable[[Event], None]
 Keep: TypeAlias = Callable[[int, str, Mapping[str, Any], bytes | None], None]
 """(node, name, record, picture): puts a call's record with its node."""
-
-
-class Purse(Protocol):
-    """Where calls are paid from: `Ledger`, or the way to one in another process."""
-
-    def reserve(self, agent: str, node: int, worst: Usage) -> Reservation:
-        """Set aside the worst case. Raises CapReachedError."""
-        ...
-
-    def settle(
-        self, reservation: Reservation, *, usage: Usage | None, latency_s: float, outcome: str
-    ) -> LedgerEntry:
-        """Book what it really cost."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,8 +94,7 @@ class Caller:
             if round_ and left < _LEAST_S:
                 break
             try:
-                answer = self._once(question, f"{question.name}.{round_}", values, left)
-                return read(question.agent, answer.input)
+                return self._once(question, f"{question.name}.{round_}", values, left)
             except ProposalError as error:
                 problem = AgentError(str(error))
             except LlmCallError as error:
@@ -121,17 +106,17 @@ class Caller:
             values["rejected"] = str(problem)
         raise problem
 
-    def _once(self, question: Question, name: str, values: Mapping[str, Any], deadline_s: float) -> LlmAnswer:
+    def _once(self, question: Question, name: str, values: Mapping[str, Any], deadline_s: float) -> Any:
         call = self._call(question, values, deadline_s)
         booking = _Booking(self._purse)
         answer: LlmAnswer | None = None
         problem, outcome = "", "ok"
         try:
             answer = metered_call(self._client(question.node, name), booking, call)
-            try:
-                read(question.agent, answer.input)
-            except ProposalError as error:
-                problem, outcome = str(error), "schema"
+            return read(question.agent, answer.input)
+        except ProposalError as error:
+            problem, outcome = str(error), "schema"
+            raise
         except CapReachedError as error:
             problem, outcome = str(error), "cap"
             raise
@@ -140,7 +125,6 @@ class Caller:
             raise
         finally:
             self._note(question, name, call, booking.entry, answer, outcome, problem)
-        return answer
 
     def _call(self, question: Question, values: Mapping[str, Any], deadline_s: float) -> LlmCall:
         texts = self.prompts.render(question.agent, question.stable, values)

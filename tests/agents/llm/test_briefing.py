@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llmzero_ray import hyperparameters as hp
-from llmzero_ray.agents.base import AgentName, Curves
+from llmzero_ray.agents.base import AgentName, Budget, Curves
 from llmzero_ray.agents.dynamics import Series
 from llmzero_ray.agents.knowledge import metric_notes
 from llmzero_ray.agents.llm.briefing import (
@@ -34,7 +34,7 @@ from llmzero_ray.agents.llm.briefing_metrics import (
     summarise,
     validation_course,
 )
-from llmzero_ray.agents.llm.briefing_nodes import Budget, changes, checkpoint_lines, configuration
+from llmzero_ray.agents.llm.briefing_nodes import changes, checkpoint_lines, configuration
 from llmzero_ray.agents.llm.briefing_text import clean, number, one_line, quote, safe_name
 from llmzero_ray.agents.llm.prompting import Prompts
 from tests.agents import curves as c
@@ -241,7 +241,7 @@ def test_no_series_is_shown_in_full_beyond_a_dozen_points(n: int) -> None:
 def test_contexts_are_plain_json() -> None:
     asked = briefs.proposal_request()
     for context in (
-        proposer_context(asked, KNOWLEDGE, budget=Budget(runs=3)),
+        proposer_context(replace(asked, budget=Budget(runs=3)), KNOWLEDGE),
         stable_context("proposer", asked.task, KNOWLEDGE),
         error_context(briefs.error_request()),
         stop_context(briefs.stop_request()),
@@ -262,9 +262,9 @@ def test_the_configuration_is_yaml_of_the_whole_configuration_with_the_roots_val
 
 
 def test_a_proposal_call_names_what_was_tried_what_came_of_it_and_what_is_left() -> None:
-    asked = briefs.proposal_request()
-    budget = Budget(runs=5, gpu_hours=212.5, dollars=1.37, n_gpus=8)
-    text = user_text("proposer", proposer_context(asked, KNOWLEDGE, budget=budget))
+    budget = Budget(runs=5, gpu_hours=212.5, dollars=1.37)
+    asked = replace(briefs.proposal_request(), budget=budget)
+    text = user_text("proposer", proposer_context(asked, KNOWLEDGE, n_gpus=8))
     assert "5 training runs left; 212.5 GPU hours left; 1.37 dollars for agent calls left" in text
     assert re.search(r"one step takes 246 s \(197\d GPU seconds\)", text)
     assert "standard error 0.022, 500 items" in text

@@ -5,14 +5,15 @@ from __future__ import annotations
 import hashlib
 import pickle
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from llmzero_ray import hyperparameters as hp
+from llmzero_ray.agents.base import Budget
 from llmzero_ray.agents.llm.briefing import error_context, proposer_context, stable_context, stop_context
 from llmzero_ray.agents.llm.briefing_examples import example_contexts
-from llmzero_ray.agents.llm.briefing_nodes import Budget
 from llmzero_ray.agents.llm.prompting import AGENTS, FILES, REQUIRED, TEMPLATES, Prompts, Rendered
 from llmzero_ray.errors import ConfigError
 from tests.agents.llm import briefs
@@ -20,7 +21,7 @@ from tests.agents.llm.briefs import IMAGE_TOKENS, tokens
 
 PACKAGED = Prompts.load()
 TASK = briefs.proposal_request().task
-BUDGET = Budget(runs=5, gpu_hours=212.5, wall_clock_hours=31.2, dollars=1.37, n_gpus=8)
+BUDGET = Budget(runs=5, gpu_hours=212.5, wall_clock_hours=31.2, dollars=1.37)
 
 
 def replaced(folder: Path, name: str, text: str) -> Prompts:
@@ -30,7 +31,7 @@ def replaced(folder: Path, name: str, text: str) -> Prompts:
 
 def proposer_call() -> Rendered:
     knowledge = PACKAGED.knowledge
-    call = proposer_context(briefs.proposal_request(), knowledge, budget=BUDGET)
+    call = proposer_context(replace(briefs.proposal_request(), budget=BUDGET), knowledge, n_gpus=8)
     return PACKAGED.render("proposer", stable_context("proposer", TASK, knowledge, n_gpus=8), call)
 
 
@@ -224,6 +225,6 @@ def test_a_large_stopper_call_is_small_even_without_a_cache() -> None:
 
 def test_a_large_error_call_fits_the_proposers_budget() -> None:
     request = briefs.error_request(log="Traceback: out of memory, tried to allocate 2.00 GiB\n" * 2000)
-    call = error_context(request, budget=BUDGET)
+    call = error_context(replace(request, budget=BUDGET), n_gpus=8)
     text = PACKAGED.render("error_analyzer", stable_context("error_analyzer", TASK, PACKAGED.knowledge), call)
     assert tokens(text.system + text.user) <= 5000
