@@ -66,15 +66,23 @@ class ModelServer:
         """
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
-            if self._child.poll() is not None:
-                raise EngineError(
-                    f"the model's server ended (exit code {self._child.returncode}): {self._tail()}"
-                )
+            self.check()
             if self._answers():
                 return self.base_url
             time.sleep(_LOOK_S)
         self.close()
         raise EngineError(f"the model's server did not answer within {timeout_s:g} s: {self._tail()}")
+
+    def check(self) -> None:
+        """Return quietly while the server runs.
+
+        Raises:
+            EngineError: it has ended, with the end of its log.
+        """
+        if self._child.poll() is not None:
+            raise EngineError(
+                f"the model's server ended (exit code {self._child.returncode}): {self._tail()}"
+            )
 
     def _answers(self) -> bool:
         try:
@@ -124,7 +132,12 @@ def start_server(
         return actor, group, ray.get(actor.wait.remote(timeout_s))
     except ray.exceptions.RayTaskError as error:
         remove_placement_group(group)
-        raise error.cause if isinstance(error.cause, EngineError) else EngineError(str(error)) from None
+        raise told(error) from None
+
+
+def told(error: Any) -> EngineError:
+    """What a call of the server's actor failed with, as this project's error."""
+    return error.cause if isinstance(error.cause, EngineError) else EngineError(str(error))
 
 
 def _free_port() -> int:

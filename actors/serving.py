@@ -16,6 +16,8 @@ from rich.console import Console
 from llmzero_ray.errors import ConfigError
 from llmzero_ray.tasks import check_model_dir
 
+_LOOK_S = 1.0
+
 
 def serve(arguments: argparse.Namespace) -> int:
     """Serve a model on the cluster, or on this machine when there is none, and say how a search asks it."""
@@ -27,7 +29,7 @@ def serve(arguments: argparse.Namespace) -> int:
     import ray
 
     from .head import disconnecting, join_if_there
-    from .model_server import start_server
+    from .model_server import start_server, told
 
     with disconnecting():
         if not join_if_there():
@@ -43,16 +45,21 @@ def serve(arguments: argparse.Namespace) -> int:
             log=str(Path(arguments.log).absolute()),
             timeout_s=arguments.timeout,
         )
-        told = ["agents:", "  backend: claude", f"  base_url: {base_url}", f"  model: {name}"]
-        for line in (f"serving {name} until Ctrl-C; in search.yaml:", *told, "  price: [0, 0, 0, 0]"):
+        lines = ["agents:", "  backend: claude", f"  base_url: {base_url}", f"  model: {name}"]
+        for line in (f"serving {name} until Ctrl-C; in search.yaml:", *lines, "  price: [0, 0, 0, 0]"):
             console.print(line, highlight=False, markup=False, soft_wrap=True)
-        with contextlib.suppress(KeyboardInterrupt):
-            signal.signal(signal.SIGTERM, signal.default_int_handler)
-            while ray.get(actor.__ray_ready__.remote()):
-                time.sleep(1.0)
-        console.print("ending the server ...")
-        with contextlib.suppress(ray.exceptions.RayError):
-            ray.get(actor.close.remote(), timeout=60)
-        ray.kill(actor)
-        ray.util.remove_placement_group(group)
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        try:
+            while True:
+                ray.get(actor.check.remote())
+                time.sleep(_LOOK_S)
+        except KeyboardInterrupt:
+            console.print("ending the server ...")
+        except ray.exceptions.RayTaskError as error:
+            raise told(error) from None
+        finally:
+            with contextlib.suppress(ray.exceptions.RayError):
+                ray.get(actor.close.remote(), timeout=60)
+            ray.kill(actor)
+            ray.util.remove_placement_group(group)
     return 0

@@ -58,6 +58,20 @@ def served(tmp_path: Path) -> Iterator[tuple[str, subprocess.Popen[str]]]:
         command.wait(timeout=90)
 
 
+def test_a_server_that_dies_ends_its_command_with_the_reason(
+    served: tuple[str, subprocess.Popen[str]], tmp_path: Path
+) -> None:
+    _, command = served
+    for process in psutil.process_iter(["cmdline"]):
+        line = " ".join(process.info["cmdline"] or [])
+        if "vllm.entrypoints.cli.main serve" in line and str(tmp_path) in line:
+            process.kill()
+    said, _ = command.communicate(timeout=90)
+    assert command.returncode == 5
+    assert "the model's server ended (exit code -9)" in said
+    assert "Traceback (most recent" not in said.rpartition("llmzero:")[0]
+
+
 def test_nonsense_of_a_served_model_is_repaired_or_replaced_and_the_journal_says_so(
     served: tuple[str, subprocess.Popen[str]], task_dir: Path, tmp_path: Path
 ) -> None:
