@@ -28,7 +28,7 @@ from .coordinator import SearchCoordinator
 from .facts import task_facts
 from .hardware import release_all
 from .head import connect
-from .options import NAMESPACE, coordinator_name, restarting, runner_name, stopper_name
+from .options import NAMESPACE, coordinator_name, restarting, slot_of, stopper_name
 
 _PACKAGES = ("ray", "verl", "vllm", "torch", "transformers", "peft", "tensordict", "numpy", "pydantic")
 
@@ -101,10 +101,12 @@ def has_joined(running: Running) -> bool:
 def clean_up(config: SearchConfig) -> list[str]:
     """End all actors of a search that nobody coordinates any more, and give its hardware back; what was
     found."""
-    names = [coordinator_name(config.name), stopper_name(config.name)]
-    names += [runner_name(config.name, slot) for slot in range(config.slots.count)]
+    actors = [entry["name"] for entry in ray.util.list_named_actors(all_namespaces=True)]
+    runners = [name for name in actors if slot_of(config.name, name) is not None]
+    names = [coordinator_name(config.name), stopper_name(config.name), *runners]
     found = [name for name in names if _kill(name)]
-    release_all(config)
+    slots = [slot_of(config.name, name) or 0 for name in runners]
+    release_all(config, max([config.slots.count, *(slot + 1 for slot in slots)]))
     return found
 
 

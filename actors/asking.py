@@ -16,10 +16,15 @@ from llmzero_ray import events as ev
 from llmzero_ray.agents.base import Curves, ErrorRequest, ProposalRequest
 from llmzero_ray.coordinator import build_request, incumbent_path, node_view, request_record, task_view
 from llmzero_ray.errors import CapReachedError
+from llmzero_ray.failpoints import reach
 from llmzero_ray.records import Proposal
 from llmzero_ray.series import load_curves
 
+from .prefetch import Prefetch
+
 if TYPE_CHECKING:
+    from llmzero_ray.coordinator import CoordinatorCore
+
     from .coordinator import SearchCoordinator
 
 logger = logging.getLogger("llmzero_ray.actors.asking")
@@ -31,10 +36,36 @@ class Asking:
     def __init__(self, coordinator: SearchCoordinator) -> None:
         self._it = coordinator
         self._told: set[int] = set()
+        self.prefetch = Prefetch(coordinator, self)
 
     async def ask(self, command: ev.Propose | ev.Analyze) -> None:
         """Ask the proposer or the error analyzer, and post what it says."""
-        core, needed = self._it.core, list[int]()
+        source = f"agent:{command.node}"
+        early = await self.prefetch.answer(command) if isinstance(command, ev.Propose) else None
+        try:
+            proposal = early or await self._asked(self._it.core, command)
+        except CapReachedError:
+            return await self._it.post(self._over_budget())
+        except Exception as error:
+            logger.exception("node=%d: the agent gave no answer", command.node)
+            reason = f"{type(error).__name__}: {error}"
+            failed = ev.ProposalFailed(node=command.node, reason=reason, tries=command.tries)
+            return await self._it.post(dataclasses.replace(failed, source=source, sequence=command.tries))
+        proposed = ev.Proposed(
+            node=command.node, proposal=proposal, tries=command.tries, prefetched=early is not None
+        )
+        return await self._it.post(dataclasses.replace(proposed, source=source, sequence=command.tries))
+
+    async def propose(self, core: CoordinatorCore, command: ev.Propose) -> Proposal | None:
+        """Ask about a state that may never be; None when there is no answer."""
+        try:
+            return await self._asked(core, command)
+        except Exception as error:  # noqa: BLE001 - the question is asked again if it is really to be asked
+            logger.info("node=%d could not be proposed early: %s", command.node, error)
+            return None
+
+    async def _asked(self, core: CoordinatorCore, command: ev.Propose | ev.Analyze) -> Proposal:
+        needed = list[int]()
 
         def note(node: int) -> Curves:
             needed.append(node)
@@ -43,19 +74,10 @@ class Asking:
         build_request(core, command, note)  # a first pass finds out whose curves are needed
         curves = await self._curves(needed)
         request = build_request(core, command, curves.__getitem__)
-        source = f"agent:{command.node}"
-        try:
-            proposal = await asyncio.to_thread(self._answer, request)
-        except CapReachedError:
-            return await self._it.post(self._over_budget())
-        except Exception as error:
-            logger.exception("node=%d: the agent gave no answer", command.node)
-            reason = f"{type(error).__name__}: {error}"
-            failed = ev.ProposalFailed(node=command.node, reason=reason, tries=command.tries)
-            return await self._it.post(dataclasses.replace(failed, source=source, sequence=command.tries))
+        proposal = await asyncio.to_thread(self._answer, request)
         await asyncio.to_thread(self._keep, command, request, proposal)
-        proposed = ev.Proposed(node=command.node, proposal=proposal, tries=command.tries)
-        return await self._it.post(dataclasses.replace(proposed, source=source, sequence=command.tries))
+        reach("agent.answered")
+        return proposal
 
     def _keep(
         self, command: ev.Propose | ev.Analyze, request: ProposalRequest | ErrorRequest, proposal: Proposal
@@ -68,7 +90,9 @@ class Asking:
     def _over_budget(self) -> ev.BudgetReached:
         core = self._it.core
         limit = core.config.budget.dollars or 0.0
-        return ev.BudgetReached(kind="dollars", used=core.dollars, limit=limit, source="ledger:dollars")
+        return ev.BudgetReached(
+            kind="dollars", used=core.dollars, limit=limit, source=f"ledger:dollars:{limit:g}"
+        )
 
     async def push_incumbent(self, command: ev.PushIncumbent) -> None:
         """Give the stopper the best node with its path curve, and the phases that have ended since."""

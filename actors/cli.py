@@ -1,4 +1,4 @@
-"""The command line: prepare, search, status, explain, stop, serve. Each imports what it needs when it runs.
+"""The command line. Each command imports what it needs when it runs.
 
 An error of this project is one message on standard error and the exit code of its class, never a traceback.
 Not here: what the commands do (commands.py, inspection.py), wiring (app.py).
@@ -9,7 +9,8 @@ from __future__ import annotations
 import argparse
 import importlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 import llmzero_ray
 from llmzero_ray.errors import LlmzeroError
@@ -29,9 +30,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         own = given[: given.index("--")] if "--" in given else given
         arguments = _parser().parse_args(own)
         arguments.passed_on = given[len(own) + 1 :]
-        place = {"status": "inspection", "stop": "inspection", "serve": "serving"}
-        module = importlib.import_module(f".{place.get(arguments.command, 'commands')}", __package__)
-        code: int = getattr(module, arguments.command)(arguments)
+        module = importlib.import_module(f".{arguments.module}", __package__)
+        code: int = getattr(module, arguments.function)(arguments)
     except LlmzeroError as error:
         print(f"llmzero: {error}", file=sys.stderr)  # noqa: T201 - the command line speaks to a person
         return error.exit_code
@@ -47,42 +47,88 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"llmzero {llmzero_ray.__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    prepare = commands.add_parser(
-        "prepare", help="make the task that a configuration names: data, reward, tiny model"
+
+    def command(name: str, module: str, told: str, function: str = "") -> argparse.ArgumentParser:
+        added = commands.add_parser(name, help=told)
+        added.set_defaults(module=module, function=function or name)
+        return added
+
+    _starting(command)
+    _looking(command)
+    _steering(command)
+    commands.add_parser(
+        "explain", help="say why: for a search directory or a history (explain --help)", add_help=False
     )
-    search = commands.add_parser("search", help="start a search, attach to it, or go on with it")
-    for command in (prepare, search):
-        command.add_argument("config", metavar="CONFIG", help="search.yaml")
-        command.add_argument(
-            "--set",
-            action="append",
-            default=[],
-            metavar="KEY=VALUE",
-            help="set a field, such as budget.runs=8",
-        )
-    status = commands.add_parser("status", help="show a search from its journal, running or not")
-    status.add_argument("--log", action="store_true", help="one line per event as well")
-    status.add_argument(
-        "--offline", action="store_true", help="journal alone: do not look whether anybody is at work"
-    )
-    stop = commands.add_parser("stop", help="end a search: outcome written, actors and hardware given back")
-    stop.add_argument("--reason", default="llmzero stop", help="kept in the journal")
-    for command in (status, stop):
-        command.add_argument("search", metavar="SEARCH", help="directory, name or configuration of a search")
-        command.add_argument("--storage", default="runs", help="where names are looked up (default: runs)")
-    serve = commands.add_parser(
-        "serve", help="serve a model for the agents; after --: options of `vllm serve`"
-    )
+    return parser
+
+
+Command: TypeAlias = Callable[..., argparse.ArgumentParser]
+
+
+def _starting(command: Command) -> None:
+    prepare = command("prepare", "commands", "make the task of a configuration: data, reward, tiny model")
+    search = command("search", "commands", "start a search, attach to it, or go on with it")
+    for added in (prepare, search):
+        added.add_argument("config", metavar="CONFIG", help="search.yaml")
+    search.add_argument("--resume", action="store_true", help="CONFIG may be a search's directory or name")
+    resume = command("resume", "commands", "go on with a search from its directory")
+    resume.add_argument("config", metavar="SEARCH", help="directory, name or configuration of a search")
+    resume.add_argument("--storage", default="runs", help="where names are looked up (default: runs)")
+    for added in (prepare, search, resume):
+        _settable(added, "set a field, such as budget.runs=8")
+    serve = command("serve", "serving", "serve a model for the agents; after --: options of `vllm serve`")
     serve.add_argument("model", metavar="MODEL", help="directory or name of the model")
     serve.add_argument("--name", default="", help="what it is called (default: the directory's name)")
     serve.add_argument("--gpus", type=int, default=0, help="GPUs of one machine; 0: on its CPUs")
     serve.add_argument("--cpus", type=int, default=1, help="CPUs reserved for it")
     serve.add_argument("--timeout", type=float, default=900.0, help="seconds until it must answer")
     serve.add_argument("--log", default="model-server.log", help="file for vLLM's log")
-    commands.add_parser(
-        "explain", help="say why: for a search directory or a history (explain --help)", add_help=False
+
+
+def _looking(command: Command) -> None:
+    status = command("status", "inspection", "show a search from its journal, running or not")
+    status.add_argument("--log", action="store_true", help="one line per event as well")
+    status.add_argument(
+        "--offline", action="store_true", help="journal alone: do not look whether anybody is at work"
     )
-    return parser
+    stop = command("stop", "inspection", "end a search: outcome written, actors and hardware given back")
+    stop.add_argument("--reason", default="llmzero stop", help="kept in the journal")
+    stop.add_argument("--now", action="store_true", help="do not wait for the phases' next step")
+    stop.add_argument(
+        "--deadline", type=float, help="seconds after which phases that have not ended are killed"
+    )
+    for added in (status, stop):
+        _named(added)
+
+
+def _steering(command: Command) -> None:
+    pause = command("pause", "steering", "end a search's processes, give hardware back; resume goes on")
+    hint = command("hint", "steering", "tell the proposer something")
+    veto = command("veto", "steering", "close a node with all below it")
+    clone = command("clone", "steering", "continue a node with changes of your own")
+    budget = command("budget", "steering", "change limits of a search at work: --set runs=24")
+    settings = command("set", "steering", "change settings of a search at work", "configure")
+    for added in (pause, hint, veto, clone, budget, settings):
+        _named(added)
+    for added in (pause, veto):
+        added.add_argument("--reason", default="", help="kept in the journal")
+    hint.add_argument("text", metavar="TEXT", help="what it should know")
+    for added in (veto, clone):
+        added.add_argument("node", metavar="NODE", type=int, help="number of the node")
+    clone.add_argument("--at-step", type=int, help="saved step to go on from (default: the best one)")
+    clone.add_argument("--steps", type=int, help="training steps (default: phase.n_steps)")
+    _settable(clone, "hyper-parameter, such as lr=5e-4")
+    _settable(budget, "limit, such as runs=24 or gpu_hours=100")
+    settings.add_argument("settings", nargs="+", metavar="KEY=VALUE", help="such as slots.count=3")
+
+
+def _named(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("search", metavar="SEARCH", help="directory, name or configuration of a search")
+    parser.add_argument("--storage", default="runs", help="where names are looked up (default: runs)")
+
+
+def _settable(parser: argparse.ArgumentParser, told: str) -> None:
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help=told)
 
 
 if __name__ == "__main__":

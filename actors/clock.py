@@ -10,10 +10,12 @@ import asyncio
 import time
 from typing import TYPE_CHECKING
 
-from llmzero_ray import events as ev
-from llmzero_ray.coordinator import over_budget
+from llmzero_ray.coordinator import busy_gpu_hours, over_budget
 from llmzero_ray.journal import active_seconds
-from llmzero_ray.presence import HEARTBEAT_S, beat, take_requests
+from llmzero_ray.presence import HEARTBEAT_S, beat
+
+from .gauges import Gauges
+from .inbox import Inbox
 
 if TYPE_CHECKING:
     from .coordinator import SearchCoordinator
@@ -25,16 +27,19 @@ _LOOK_S = 0.5
 async def keep_clock(coordinator: SearchCoordinator, desk: Desk) -> None:
     """Post what is due, until the search is over."""
     root, core = coordinator.storage.paths.root, desk.core
+    inbox, gauges = Inbox(coordinator), Gauges(core.config.name)
     worked_before, since, beaten = active_seconds(desk.events), time.monotonic(), 0.0
     while not coordinator.over.is_set():
         if time.monotonic() - beaten >= HEARTBEAT_S:
             beaten = time.monotonic()
             await asyncio.to_thread(beat, root)
-        for kind, reason in await asyncio.to_thread(take_requests, root):
-            stop = kind == "stop"
-            await desk.post(ev.UserStop(reason=reason) if stop else ev.SearchPaused(reason=reason))
+        await inbox.empty()
         if core.stage == "searching":
             worked = worked_before + time.monotonic() - since
             for reached in over_budget(core, worked_s=worked, now=time.time()):
                 await desk.post(reached)
+        now = time.time()
+        busy = busy_gpu_hours(core, now)
+        idle = max(0.0, core.meter.gpu_hours(now) - busy)
+        gauges.observe(core, busy_gpu_hours=busy, idle_gpu_hours=idle)
         await asyncio.sleep(_LOOK_S)

@@ -7,22 +7,21 @@ needed).
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
 from rich.console import Console
 
-from llmzero_ray.agents.backend import check_agents
-from llmzero_ray.config import SearchConfig, load_config
+from llmzero_ray.config import SearchConfig, load_config, read_settings, with_changes
 from llmzero_ray.coordinator import root_hyperparameters
 from llmzero_ray.errors import ConfigError
 from llmzero_ray.follow import Follower
-from llmzero_ray.plugin import load_factory
-from llmzero_ray.presence import SearchLock, owner
+from llmzero_ray.presence import SearchLock, owner, request
 from llmzero_ray.storage import SearchStorage
-from llmzero_ray.tasks import PreparedTask, check_model_dir
+from llmzero_ray.tasks import PreparedTask
 from llmzero_ray.view import outcome_lines
 
+from .checks import check_backends, check_verl_keys, refuse_job_directory
 from .facts import check_same_task
+from .finding import find
 from .watch import gone, print_all, watch
 
 
@@ -42,26 +41,48 @@ def prepare(arguments: argparse.Namespace) -> int:
 
 def search(arguments: argparse.Namespace) -> int:
     """Start, attach or resume, by name; follow to the end."""
-    console, config = Console(), load_config(arguments.config, arguments.set)
-    _refuse_job_directory(config)
+    if arguments.resume:
+        return resume(arguments)
+    return _search(load_config(arguments.config, arguments.set))
+
+
+def resume(arguments: argparse.Namespace) -> int:
+    """Go on with a search from its directory alone, on whatever cluster there is now."""
+    place = find(arguments.config, getattr(arguments, "storage", "runs"))
+    config = place.config()
+    if config is None:
+        raise ConfigError(f"{place.paths.root}: there is no search here. Start one with `llmzero search`.")
+    config = with_changes(config, read_settings(arguments.set))
+    return _search(config.model_copy(update={"storage": str(place.paths.root.parent)}))
+
+
+def _search(config: SearchConfig) -> int:
+    console = Console()
+    refuse_job_directory(config)
     storage = SearchStorage(config.storage, config.name)
     storage.check()
     follower, root = Follower(storage), storage.paths.root
     follower.poll()
     someone = owner(root)
-    if someone is not None or follower.has_trained:
-        storage.check_same(config)
+    changes = storage.check_same(config) if someone is not None or follower.has_trained else {}
     if follower.finished is not None:
         print_all(console, outcome_lines(follower))
         return 0
+    if someone is not None and changes:
+        listed = " ".join(f"{key}={value}" for key, value in changes.items())
+        raise ConfigError(
+            f"{config.name} is at work with other settings; change them with `llmzero set {root} {listed}`."
+        )
     if someone is not None:
         console.print(f"{config.name}: {someone} is at work on it; following", highlight=False)
         return watch(follower, console, ended=gone(follower), private_head=False)
     root_hyperparameters(config, None)
-    _check_backends(config)
+    check_backends(config)
     task = _prepared(config, console)
-    _check_verl_keys(config, task)
+    check_verl_keys(config, task)
     _settle(config, task, follower)
+    if changes:
+        request(root, "set", changes=changes)  # the first thing that its coordinator takes
     return _run(config, task, Follower(storage), console)
 
 
@@ -119,32 +140,3 @@ def _prepared(config: SearchConfig, console: Console) -> PreparedTask:
         make_model=wanted,
         progress=progress,
     )
-
-
-def _check_verl_keys(config: SearchConfig, task: PreparedTask) -> None:
-    """See that VeRL's own configuration knows every key, before anything starts."""
-    if config.engine.backend == "verl":
-        from llmzero_ray.engines.verl.factory import check_root
-
-        check_root(config, task, root_hyperparameters(config, task.n_train))
-
-
-def _check_backends(config: SearchConfig) -> None:
-    """See that engine, agents and model can be loaded, before anything is started that loads them much
-    later."""
-    if config.engine.backend != "verl":
-        load_factory(config.engine.backend, field="engine.backend")
-    elif config.model.path is not None:
-        check_model_dir(config.model.path)
-    check_agents(config)
-
-
-def _refuse_job_directory(config: SearchConfig) -> None:
-    """A submitted job unpacks its files in a directory of its own, which goes away with the cluster."""
-    for field, path in (("storage", config.storage), ("task.dir", config.task.dir)):
-        if "working_dir_files" in Path(path).parts:
-            raise ConfigError(
-                f"{field} is {path}, inside the job's temporary copy of the files; give an absolute path "
-                "that every "
-                f"machine sees, for example --set {field}=/shared/{Path(path).name}"
-            )

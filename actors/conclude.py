@@ -18,8 +18,6 @@ from llmzero_ray.records import Event
 from llmzero_ray.series import salvage
 from llmzero_ray.storage import SearchStorage
 
-from .hands import phase_ended
-
 
 def conclude(storage: SearchStorage, reason: str) -> None:
     """Make a person's stop the end of an interrupted search.
@@ -32,7 +30,7 @@ def conclude(storage: SearchStorage, reason: str) -> None:
     lock, before = SearchLock(root), last_heartbeat(root)
     lock.acquire(private_head=True)
     try:
-        journal = Journal(storage.paths.journal)
+        journal = Journal(storage.journal_address())
         core = replay(journal.history, root)
 
         def post(event: Event) -> None:
@@ -58,13 +56,13 @@ def _end_of(storage: SearchStorage, run: Run, n_gpus: int) -> Event:
     behind."""
     outcome = storage.result(run.node, run.attempt)
     if outcome is not None:
-        return phase_ended(run.node, run.attempt, outcome)
+        return ev.phase_ended(run.node, run.attempt, outcome)
     return ev.RunnerLost(
         slot=run.slot,
         node=run.node,
         phase_attempt=run.attempt,
         reason="nobody was at work any more",
-        salvaged=salvage(storage, run.node, "the search was stopped", n_gpus=n_gpus),
+        salvaged=salvage(storage, run.node, "the search was stopped", n_gpus=n_gpus, attempt=run.attempt),
     )
 
 

@@ -18,19 +18,21 @@ from llmzero_ray.agents.backend import make_agents
 from llmzero_ray.config import parse_config
 from llmzero_ray.errors import LlmzeroError
 from llmzero_ray.logs import log_to
-from llmzero_ray.presence import SearchLock, last_heartbeat, take_requests
-from llmzero_ray.records import Command, Event
+from llmzero_ray.presence import SearchLock, drop_ends, last_heartbeat
+from llmzero_ray.records import Event
 from llmzero_ray.storage import SearchStorage
 from llmzero_ray.tasks import load_task
 
 from .clock import keep_clock
 from .desk import Desk
 from .hands import Hands
+from .inbox import Inbox, use_settings
 from .losses import Losses
 from .options import stopper_name
 from .slots import Slots, kill
 from .stopper import start_stopper
 from .till import Till
+from .watchdog import Watchdog
 
 logger = logging.getLogger("llmzero_ray.actors.coordinator")
 _LINGER_S = 2.0
@@ -72,7 +74,7 @@ class SearchCoordinator:
     async def pay(self, what: str, *arguments: Any, **spent: Any) -> Any:
         """`reserve` or `settle` of the till, for agents in other processes."""
         await self._open.wait()
-        return getattr(self._till, what)(*arguments, **spent)
+        return getattr(self.till, what)(*arguments, **spent)
 
     async def begin(self) -> None:
         """Read the journal, find or start runners, go on with whatever is to be done."""
@@ -84,7 +86,11 @@ class SearchCoordinator:
         except Exception as error:
             logger.exception("the coordinator could not begin")
             ours = error if isinstance(error, LlmzeroError) else LlmzeroError(f"cannot begin: {error!r}")
-            await self._cannot_begin(ours)
+            if self.desk is not None and self.desk.core.started is not None:
+                await self.desk.abort(ours)
+            else:
+                self._failure = ours
+            await self.end(at_once=True)
 
     async def _take_over(self) -> None:
         import ray
@@ -94,47 +100,41 @@ class SearchCoordinator:
         self._lock = SearchLock(root)
         await asyncio.to_thread(self._lock.acquire, private_head=self._private)
         log_to(self.storage.paths.logs / "coordinator.log")
-        self.desk = desk = await asyncio.to_thread(Desk, root)
-        self.core, config = desk.core, parse_config(self._started.config)
-        self.slots = Slots(config, str(root.parent), private_head=self._private)
+        self.desk = desk = await asyncio.to_thread(Desk, self.storage)
+        self.core = desk.core
+        config = self.core.config if desk.events else parse_config(self._started.config)
         came_back = bool(ray.get_runtime_context().was_current_actor_reconstructed)
         if self.core.finished or (came_back and self.core.interrupted):
-            return await self._end(at_once=True)  # it was leaving already when its process died
+            return await self.end(at_once=True)  # it was leaving already when its process died
         if not desk.events:
             await desk.post(self._started)
         here, pid = socket.gethostname(), os.getpid()
         await desk.post(ev.CoordinatorStarted(epoch=desk.epoch, host=here, pid=pid, previous_alive=before))
         self._open.set()
-        self.losses, self._hands, self._till = Losses(self), Hands(self), Till(config, desk, self.storage)
+        self.losses, self.till = Losses(self), Till(config, desk, self.storage)
+        self._hands = Hands(self)
+        self.slots = Slots(config, str(root.parent), private_head=self._private)
         if not came_back:
-            take_requests(root)  # left unread by whoever worked here before
+            drop_ends(root)  # left unread by whoever worked here before
+        await Inbox(self).empty()  # settings that the command brought along
+        await use_settings(self)
+        config = self.core.config
         self.task = await asyncio.to_thread(load_task, config.task.dir)
-        self.agents = make_agents(config, self.task.n_val, self._till.house())
+        self.agents = make_agents(config, self.task.n_val, self.till.house())
         desk.spawn(keep_clock(self, desk))
+        desk.spawn(Watchdog(self).watch())
+        desk.spawn(self._hands.prefetch())
         await self.slots.reserve()
-        self.stopper = start_stopper(config, str(root.parent), self.task.n_val, self._till.facts)
+        self.stopper = start_stopper(config, str(root.parent), self.task.n_val, self.till.facts)
         await asyncio.gather(*(self.losses.attach(slot) for slot in range(config.slots.count)))
-        desk.open(self._carry_out)
+        desk.open(self._hands.do)
         return None
-
-    async def _cannot_begin(self, error: LlmzeroError) -> None:
-        if self.desk is not None and self.desk.core.started is not None:
-            await self.desk.abort(error)
-        else:
-            self._failure = error
-        await self._end(at_once=True)
-
-    async def _carry_out(self, command: Command) -> None:
-        if isinstance(command, ev.End):
-            await self._end(at_once=command.exit_code != 0 or self.core.interrupted is not None)
-        else:
-            await self._hands.do(command)
 
     async def rewatch(self) -> None:
         """Tell a stopper that lost its memory what runs and whom it has to beat."""
         await self._hands.rewatch()
 
-    async def _end(self, *, at_once: bool) -> None:
+    async def end(self, *, at_once: bool) -> None:
         """Close runners, give hardware back, tell whoever waits, leave."""
         import ray
 

@@ -8,14 +8,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
-from pathlib import Path
 from typing import Any
 
 from llmzero_ray import events as ev
 from llmzero_ray.coordinator import replay
 from llmzero_ray.errors import LlmzeroError
+from llmzero_ray.failpoints import reach
 from llmzero_ray.journal import Journal
 from llmzero_ray.records import Command, Event
+from llmzero_ray.storage import SearchStorage
 
 logger = logging.getLogger("llmzero_ray.actors.desk")
 
@@ -27,9 +28,9 @@ class Desk:
         JournalError: the journal is damaged.
     """
 
-    def __init__(self, root: Path) -> None:
-        self._journal = Journal(root / "journal")
-        self.core = replay(self._journal.history, root)
+    def __init__(self, storage: SearchStorage) -> None:
+        self._journal = Journal(storage.journal_address())
+        self.core = replay(self._journal.history, storage.paths.root)
         self.events = self._journal.history
         """All events so far."""
         self.epoch = self._journal.epoch
@@ -84,6 +85,7 @@ class Desk:
             written = await asyncio.to_thread(self._journal.append, pending.pop(0))
             if written is None:
                 continue
+            reach("journal.written")
             self.events += (written,)
             fresh = self.core.handle(written)
             pending = [command.event for command in fresh if isinstance(command, ev.Record)] + pending

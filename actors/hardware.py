@@ -56,16 +56,21 @@ def wait_for(config: SearchConfig, slot: int) -> tuple[str, ...]:
     return _reserved(config, slot, time.monotonic() + config.slots.timeout_s)
 
 
-def release_all(config: SearchConfig) -> None:
-    """Give the hardware of all slots back; groups that are not there are skipped."""
+def release_all(config: SearchConfig, count: int | None = None) -> None:
+    """Give the hardware of the first `count` slots back (None: of all that the configuration has)."""
+    for slot in range(config.slots.count if count is None else count):
+        release(config, slot)
+
+
+def release(config: SearchConfig, slot: int) -> None:
+    """Give the hardware of one slot back; groups that are not there are skipped."""
     from ray.util.placement_group import remove_placement_group
 
-    for slot in range(config.slots.count):
-        for machine in range(config.slots.nodes):
-            group = _existing(group_name(config.name, slot, machine))
-            if group is not None:
-                with contextlib.suppress(ValueError):
-                    remove_placement_group(group)
+    for machine in range(config.slots.nodes):
+        group = _existing(group_name(config.name, slot, machine))
+        if group is not None:
+            with contextlib.suppress(ValueError):
+                remove_placement_group(group)
 
 
 def group_of(group_id: str) -> Any:

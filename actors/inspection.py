@@ -7,24 +7,22 @@ from __future__ import annotations
 
 import argparse
 import time
-from pathlib import Path
 
 from rich.console import Console
 
-from llmzero_ray.config import load_config
 from llmzero_ray.event_text import event_line
 from llmzero_ray.follow import Follower
 from llmzero_ray.presence import owner, request
-from llmzero_ray.storage import SearchStorage
 from llmzero_ray.view import live_view, outcome_lines
 
 from .conclude import conclude
+from .finding import find
 from .watch import LOOK_S, gone, print_all
 
 
 def status(arguments: argparse.Namespace) -> int:
     """Show a search from its journal."""
-    console, storage = Console(), _find(arguments.search, arguments.storage)
+    console, storage = Console(), find(arguments.search, arguments.storage)
     follower = Follower.of(storage)
     someone = None if arguments.offline else owner(storage.paths.root)
     if arguments.log:
@@ -52,11 +50,13 @@ def status(arguments: argparse.Namespace) -> int:
 
 def stop(arguments: argparse.Namespace) -> int:
     """End a search in good order, also one that nobody works on any more."""
-    console, storage = Console(), _find(arguments.search, arguments.storage)
+    console, storage = Console(), find(arguments.search, arguments.storage)
     follower, root = Follower.of(storage), storage.paths.root
     if follower.finished is None and owner(root) is not None:
-        request(root, "stop", arguments.reason)
-        console.print(f"asked {owner(root)} to stop; its phase ends at the next step", highlight=False)
+        deadline_s = 0.0 if arguments.now else arguments.deadline
+        request(root, "stop", arguments.reason, deadline_s=deadline_s)
+        when = "now" if arguments.now else "at its next step"
+        console.print(f"asked {owner(root)} to stop; what trains ends {when}", highlight=False)
         ended = gone(follower)
         while not ended():
             time.sleep(LOOK_S)
@@ -77,12 +77,3 @@ def _remove_actors(follower: Follower) -> None:
             from .app import clean_up
 
             clean_up(follower.core.config)
-
-
-def _find(search: str, storage: str) -> SearchStorage:
-    """A search by its directory, its configuration or its name."""
-    path = Path(search)
-    if path.is_file():
-        config = load_config(path)
-        return SearchStorage(config.storage, config.name)
-    return SearchStorage.at(path) if path.is_dir() else SearchStorage(Path(storage).absolute(), search)

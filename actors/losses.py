@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from llmzero_ray import events as ev
 from llmzero_ray.errors import CapacityError, EngineError, EngineLostError, EngineVersionError, LlmzeroError
+from llmzero_ray.records import FailureClass
 from llmzero_ray.series import salvage
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ class Losses:
 
     def __init__(self, coordinator: SearchCoordinator) -> None:
         self._it = coordinator
-        self._killed: dict[tuple[int, int], str] = {}
+        self._killed: dict[tuple[int, int], tuple[str, FailureClass]] = {}
         self._cannot_start: set[int] = set()
 
     async def phase_lost(self, slot: int, node: int, attempt: int, error: Exception) -> None:
@@ -47,22 +48,25 @@ class Losses:
         """A runner is gone, while it trained `node` or while it was idle or scoring."""
         if self._it.ending:  # it was ours to end
             return
-        from .hands import phase_ended
-
         storage, slots = self._it.storage, self._it.core.config.slots
-        left = None
+        left, restart = None, 0
         if node is not None:
             outcome = await asyncio.to_thread(storage.result, node, attempt)
             if outcome is not None:  # it had ended and only its answer was lost
-                await self._it.post(phase_ended(node, attempt, outcome))
+                await self._it.post(ev.phase_ended(node, attempt, outcome))
                 node = None
             else:
-                left = await asyncio.to_thread(salvage, storage, node, reason, n_gpus=slots.n_gpus)
+                left = await asyncio.to_thread(
+                    salvage, storage, node, reason, n_gpus=slots.n_gpus, attempt=attempt
+                )
+                restart = await asyncio.to_thread(storage.restart_step, node)
                 if (node, attempt) in self._killed:
-                    reason = self._killed[node, attempt]
-                    left = dataclasses.replace(left, failure_class="timeout", cause=reason)
+                    reason, cls = self._killed[node, attempt]
+                    left = dataclasses.replace(left, failure_class=cls, cause=reason)
         logger.warning("slot=%d node=%s runner lost: %s", slot, node, reason)
-        lost = ev.RunnerLost(slot=slot, node=node, phase_attempt=attempt, reason=reason, salvaged=left)
+        lost = ev.RunnerLost(
+            slot=slot, node=node, phase_attempt=attempt, reason=reason, salvaged=left, restart_step=restart
+        )
         await self._it.post(lost)
         await self.replace(slot)
 
@@ -81,7 +85,7 @@ class Losses:
 
     async def replace(self, slot: int) -> None:
         """A fresh runner; while other slots work, hardware that is away may take its time."""
-        while not self._it.ending:
+        while not self._it.ending and slot < self._it.core.config.slots.count:
             try:
                 await self._it.slots.start(slot)
             except CapacityError:
@@ -93,11 +97,24 @@ class Losses:
             await self._it.post(ev.SlotReady(slot=slot))
             return
 
-    def kill(self, slot: int, node: int, attempt: int, after_s: float) -> None:
-        """End a runner whose phase does not stop; the call that trains it then fails and comes here."""
+    async def fit(self, command: ev.FitSlots) -> None:
+        """See that each of the first slots has a runner: more of them may be wanted than before."""
+        missing = [slot for slot in range(command.count) if not self._it.core.slots[slot].ready]
+        await asyncio.gather(*(self.replace(slot) for slot in missing if not self._it.slots.has(slot)))
+
+    async def close(self, command: ev.CloseSlot) -> None:
+        """Give an idle slot back."""
+        await self._it.slots.close(command.slot)
+        await self._it.post(ev.SlotClosed(slot=command.slot))
+
+    def kill(self, slot: int, node: int, attempt: int, reason: str, failure_class: FailureClass) -> None:
+        """End a runner whose phase does not end; the call that trains it then fails and comes here.
+
+        With `timeout` the phase has failed, with `resource` it is as if its hardware was lost.
+        """
         import ray
 
-        self._killed[node, attempt] = f"it did not stop within {after_s:.0f} s and was killed"
+        self._killed[node, attempt] = (reason, failure_class)
         ray.kill(self._it.slots.runner(slot))
 
 

@@ -26,6 +26,12 @@ def runner_name(search: str, slot: int) -> str:
     return f"runner-{search}-slot{slot}"
 
 
+def slot_of(search: str, actor: str) -> int | None:
+    """The slot of a runner by its name; None for other actors and other searches' runners."""
+    head, _, slot = actor.rpartition("-slot")
+    return int(slot) if head == f"runner-{search}" and slot.isdigit() else None
+
+
 def group_name(search: str, slot: int, machine: int) -> str:
     """Name of the placement group that holds a slot's GPUs on one of its machines."""
     return f"slot-{search}-{slot}-{machine}"

@@ -6,6 +6,7 @@ Every call is safe to repeat. Not here: when to stop (stopper.py), lost runners 
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import os
 import threading
@@ -15,9 +16,11 @@ from llmzero_ray.config import parse_config
 from llmzero_ray.engines.base import Engine, Slot
 from llmzero_ray.engines.border import failure_of
 from llmzero_ray.errors import EngineError, StorageError
+from llmzero_ray.failpoints import reach
 from llmzero_ray.logs import logging_to
 from llmzero_ray.records import ItemOutcome, MetricPoint, PhaseFailure, PhaseResult, PhaseSpec
 from llmzero_ray.series import MetricWriter, compact
+from llmzero_ray.stopping.stream import PointBatch, PointLog
 from llmzero_ray.storage import SearchStorage
 
 logger = logging.getLogger(__name__)
@@ -34,7 +37,7 @@ class PhaseRunner:
         self._changed = threading.Condition()
         self._current: Key | None = None
         self._ended: dict[Key, PhaseResult | PhaseFailure] = {}
-        self._begun: dict[Key, list[MetricPoint]] = {}
+        self._begun: dict[Key, PointLog] = {}
         self._stops: dict[Key, str] = {}
 
     def __repr__(self) -> str:
@@ -52,12 +55,13 @@ class PhaseRunner:
         if known is not None:
             return known
         with self._changed:
-            self._current, self._begun = key, {key: []}
+            self._current, self._begun = key, {key: PointLog()}
         try:
             with MetricWriter(self._storage, *key) as writer, logging_to(self._storage.paths.log(spec.node)):
                 outcome = self._train(spec, writer)
             compact(self._storage, spec.node)
             self._storage.write_result(*key, outcome)
+            reach("phase.result_written")
             self._ended = {key: outcome}
         finally:
             with self._changed:
@@ -84,7 +88,7 @@ class PhaseRunner:
             raise
         except Exception as error:
             logger.exception("node=%d phase failed", spec.node)
-            done = points[-1].step if points else 0
+            done = points.last_step or 0
             saved = self._storage.checkpoints(spec.node)
             return failure_of(spec.node, error, steps_done=done, checkpoints=saved)
 
@@ -103,9 +107,10 @@ class PhaseRunner:
             engine.close()
 
     def poll(
-        self, node: int, attempt: int, cursor: int, wait_s: float = 10.0
-    ) -> tuple[int, tuple[MetricPoint, ...], bool]:
-        """Points from number `cursor` on, the next cursor, and whether that was all; waits a while for news.
+        self, node: int, attempt: int, cursor: int, wait_s: float = 10.0, gather_s: float = 0.0
+    ) -> tuple[int, PointBatch, bool]:
+        """Points from number `cursor` on, the next cursor, and whether that was all; waits a while for news,
+        and `gather_s` more for further ones unless the news is urgent.
 
         The reader owns the cursor, so a restarted reader begins at 0 and misses nothing.
         """
@@ -114,8 +119,13 @@ class PhaseRunner:
             self._changed.wait_for(
                 lambda: self._is_over(key) or len(self._begun.get(key, ())) > cursor, wait_s
             )
-            new = tuple(self._begun.get(key, [])[cursor:])
-            return cursor + len(new), new, self._is_over(key)
+            log, ended = self._begun.get(key), self._is_over(key)
+        if log is not None and not ended:
+            log.pressing.wait(gather_s)
+        with self._changed:
+            new = PointBatch() if log is None else log.since(cursor)
+            cursor += len(new)
+            return cursor, new, self._is_over(key) and (log is None or cursor >= len(log))
 
     def stop(self, node: int, attempt: int, reason: str) -> None:
         """End that phase at its next step boundary; the first reason counts, and a phase not begun yet hears
@@ -127,10 +137,16 @@ class PhaseRunner:
             engine.stop(self._stops[key])
 
     def health(self) -> dict[str, Any]:
-        """Process id, and what is being trained."""
-        current = self._current
-        points = self._begun.get(current, []) if current else []
-        return {"pid": os.getpid(), "current": current, "step": points[-1].step if points else None}
+        """Process id, what is being trained, and in which stage it is for how long."""
+        current, engine = self._current, self._engine
+        points = self._begun.get(current) if current else None
+        stage = engine.stage() if engine is not None else None
+        return {
+            "pid": os.getpid(),
+            "current": current,
+            "step": points.last_step if points else None,
+            "stage": None if stage is None else dataclasses.asdict(stage),
+        }
 
     def _is_over(self, key: Key) -> bool:
         """Whether nothing more will come of that phase here; also true when a later one has begun."""

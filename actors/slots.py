@@ -33,6 +33,14 @@ class Slots:
         self._runners: dict[int, Any] = {}
         self._closed = False
 
+    def use(self, config: SearchConfig) -> None:
+        """Settings were changed."""
+        self._config = config
+
+    def has(self, slot: int) -> bool:
+        """Whether a runner was started for the slot, which may be gone by now."""
+        return slot in self._runners
+
     async def reserve(self) -> None:
         """Reserve the hardware of all slots, or find it reserved.
 
@@ -97,10 +105,15 @@ class Slots:
     async def close_all(self, *, at_once: bool) -> None:
         """End all runners, idle engines in good order unless `at_once`, and give the hardware back."""
         self._closed = True
-        await asyncio.gather(
-            *(self._close(slot, at_once=at_once) for slot in range(self._config.slots.count))
-        )
-        await asyncio.to_thread(hardware.release_all, self._config)
+        count = max([self._config.slots.count, *(slot + 1 for slot in self._runners)])
+        await asyncio.gather(*(self._close(slot, at_once=at_once) for slot in range(count)))
+        await asyncio.to_thread(hardware.release_all, self._config, count)
+
+    async def close(self, slot: int) -> None:
+        """End an idle slot's runner in good order and give its hardware back."""
+        await self._close(slot, at_once=False)
+        self._runners.pop(slot, None)
+        await asyncio.to_thread(hardware.release, self._config, slot)
 
     async def _close(self, slot: int, *, at_once: bool) -> None:
         runner = self._runners.get(slot)

@@ -47,6 +47,11 @@ class Till:
             read_key(llm_settings(config.agents))  # the command had one; this process may be elsewhere
         self._open: dict[int, Reservation] = {}
 
+    def use(self, config: SearchConfig) -> None:
+        """Settings were changed: another cap, perhaps."""
+        if self._ledger is not None:
+            self._ledger.cap_dollars = config.budget.dollars
+
     def house(self) -> House | None:
         """For agents that work in threads of this process; None when no language model is asked."""
         if self._ledger is None:

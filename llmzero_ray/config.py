@@ -180,6 +180,9 @@ class AgentsConfig(StrictModel):
     """Directory whose files replace the shipped prompts of the same name."""
     visual: bool = True
     """Whether the agents see pictures of the curves."""
+    prefetch: bool = False
+    """Propose the likely next phase while the current one still trains: its slot does not wait then, but the
+    proposer has not seen the phase's last steps. Dropped when the search decides otherwise."""
     replay_from: str | None = None
     """Directory of the search whose recorded answers `replay` gives."""
 
@@ -234,6 +237,11 @@ class EngineConfig(StrictModel):
     fit in."""
     start_timeout_s: float = _setting(900.0, "seconds", gt=0)
     """Longest cold start of the engine."""
+    hang_min_s: float = _setting(600.0, "seconds", gt=0)
+    """A stage of a phase (rollout, update, validation, save) that lasts longer than this and than
+    `hang_factor` times its usual time is a hang: the engine is killed, the phase repeated."""
+    hang_factor: float = _setting(5.0, "times the median of the stage", ge=1)
+    """See `hang_min_s`."""
     overrides: _Overrides = Field(default_factory=dict)
     """Raw VeRL keys, fixed for the whole search: not hyper-parameters, no agent sees them."""
 
@@ -251,11 +259,26 @@ class SlotsConfig(StrictModel):
     """CPUs reserved beside each GPU, for VeRL's worker processes on it."""
     timeout_s: float = _setting(600.0, "seconds", gt=0)
     """How long to wait for the cluster to give a slot before the search is refused."""
+    max_infra_retries: int = _setting(3, "repeats", ge=0)
+    """How often a phase is repeated after its hardware was lost. Lost twice from the same point it has
+    failed, whatever is left of these."""
 
     @property
     def n_gpus(self) -> int:
         """GPUs of one slot, over all its machines."""
         return self.nodes * self.gpus_per_node
+
+
+class CheckpointsConfig(StrictModel):
+    """What is kept on the disk of what was trained."""
+
+    max_gib: float | None = _setting(None, "GiB", gt=0)
+    """Most that adapters of all nodes may take together. Beyond it the least useful are deleted: never one
+    that was resumed from, a best one, or the last of a node that may be expanded. Null: nothing is
+    deleted."""
+    rolling_freq: int | None = _setting(None, "training steps", ge=0)
+    """Steps between two full checkpoints of a running phase (one is kept, for repeats after lost hardware);
+    null: as `phase.save_freq`, 0: none."""
 
 
 class FinalConfig(StrictModel):
@@ -287,6 +310,10 @@ class SearchConfig(StrictModel):
     storage: str = _setting("runs", min_length=1)
     """Directory that receives <name>/; on a cluster one that every machine sees under the same absolute
     path."""
+    journal: str | None = _setting(None, pattern=r"^[A-Za-z][A-Za-z0-9+.-]+://[^@]+$")
+    """Address of an object store that keeps the journal, such as s3://bucket/prefix; the search's name is
+    added to it. Its keys come from the environment and are never written here. Null: `journal/` in the
+    search's directory."""
     seed: int = _setting(1, ge=0, lt=2**31)
     """Seed of every phase of the search, together with the phase's number."""
     task: TaskConfig = TaskConfig()
@@ -302,6 +329,7 @@ class SearchConfig(StrictModel):
     """Numbers of the stopping rules."""
     engine: EngineConfig = EngineConfig()
     slots: SlotsConfig = SlotsConfig()
+    checkpoints: CheckpointsConfig = CheckpointsConfig()
     final: FinalConfig = FinalConfig()
 
     @model_validator(mode="after")
@@ -320,6 +348,14 @@ class SearchConfig(StrictModel):
                 f"{n_gpus} GPUs of a slot (slots.nodes x slots.gpus_per_node)."
             )
         return self
+
+    @property
+    def journal_address(self) -> str | None:
+        """Where the journal of this search is in an object store; None: in its directory."""
+        if self.journal is None:
+            return None
+        place, mark, options = self.journal.partition("?")
+        return f"{place.rstrip('/')}/{self.name}{mark}{options}"
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON data of every field; `parse_config` gives the same configuration back."""
@@ -373,6 +409,69 @@ def parse_config(data: Mapping[str, Any], *, source: str = "search.yaml") -> Sea
         return SearchConfig.model_validate(data)
     except ValidationError as error:
         raise ConfigError(describe_problems(error, SearchConfig, source)) from error
+
+
+CHANGEABLE = (
+    "budget",
+    "slots.count",
+    "slots.timeout_s",
+    "slots.max_infra_retries",
+    "checkpoints",
+    "engine.stop_deadline_s",
+    "engine.start_timeout_s",
+    "engine.hang_min_s",
+    "engine.hang_factor",
+    "agents.deadline_s",
+    "agents.on_cap",
+)
+"""Keys (or whole blocks) that may be changed while a search goes on: limits and hardware, nothing that its
+results depend on."""
+
+
+def is_changeable(key: str) -> bool:
+    """Whether a search may go on with another value of this dotted key."""
+    block, dot, _ = key.partition(".")
+    return key in CHANGEABLE or (bool(dot) and block in CHANGEABLE)
+
+
+def with_changes(config: SearchConfig, changes: Mapping[str, Any]) -> SearchConfig:
+    """The configuration with dotted keys replaced, checked as a whole.
+
+    Raises:
+        ConfigError: a key is unknown or may not be changed while a search goes on, or a value is not allowed.
+    """
+    fixed = [key for key in changes if not is_changeable(key)]
+    if fixed:
+        raise ConfigError(
+            f"{', '.join(fixed)}: cannot be changed once a search has begun; what can: "
+            f"{', '.join(CHANGEABLE)}. Start a search of another `name` for the rest."
+        )
+    data = config.to_json()
+    for key, value in changes.items():
+        place = data
+        *above, last = key.split(".")
+        for part in above:
+            place = place[part] if isinstance(place.get(part), dict) else {}
+        place[last] = value
+    return parse_config(data, source="the changed configuration")
+
+
+def read_settings(settings: Iterable[str]) -> dict[str, Any]:
+    """`key=value` strings as dotted keys with YAML values, for `with_changes`.
+
+    Raises:
+        ConfigError: a string is not of that form, or names a whole block.
+    """
+    found: dict[str, Any] = {}
+    for setting in settings:
+        key, equals, text = setting.partition("=")
+        if not equals or not key.strip():
+            raise ConfigError(f"--set {setting!r} is not of the form key=value, such as budget.runs=24")
+        value = read_yaml(text, source=f"--set {key.strip()}")
+        if isinstance(value, Mapping):
+            raise ConfigError(f"--set {setting!r} replaces a whole block; set its keys one by one")
+        found[key.strip()] = value
+    return found
 
 
 def differing_keys(old: SearchConfig, new: SearchConfig) -> dict[str, tuple[Any, Any]]:

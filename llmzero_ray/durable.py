@@ -1,6 +1,6 @@
 """Files that are either there, whole, or not there at all, even after a power cut.
 
-Not here: which files a search has (storage.py, journal.py).
+Not here: which files a search has (storage.py, journals/).
 """
 
 from __future__ import annotations
@@ -12,6 +12,9 @@ import uuid
 from pathlib import Path
 
 from llmzero_ray.errors import StorageError
+from llmzero_ray.failpoints import reach
+
+_NO_LINKS = (errno.EPERM, errno.EMLINK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)
 
 
 def replace_file(path: Path, content: str | bytes) -> None:
@@ -20,14 +23,11 @@ def replace_file(path: Path, content: str | bytes) -> None:
     Raises:
         StorageError: it could not be written; nothing has changed.
     """
-    data = content.encode() if isinstance(content, str) else content
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
+    temporary = _temporary(path)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with open(temporary, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
+        _make_directory(path.parent)
+        _write(temporary, content, "wb")
+        reach("file.written")
         os.replace(temporary, path)
         _sync_directory(path.parent)
     except OSError as error:
@@ -36,7 +36,40 @@ def replace_file(path: Path, content: str | bytes) -> None:
         raise storage_error(path, error) from error
 
 
-def storage_error(path: Path, error: OSError) -> StorageError:
+def create_file(path: Path, content: str | bytes) -> None:
+    """Write a file that must not exist yet, in one step: of two processes that try, one succeeds.
+
+    On a file system without hard links a crash may leave a part of it.
+
+    Raises:
+        FileExistsError: there is one of this name; it was not touched.
+        StorageError: it could not be written; nothing has changed.
+    """
+    temporary = _temporary(path)
+    try:
+        _make_directory(path.parent)
+        _write(temporary, content, "wb")
+        try:
+            os.link(temporary, path)
+        except FileExistsError:
+            # A network file system may repeat a request whose answer was lost.
+            if temporary.stat().st_nlink != 2:
+                raise
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
+            _create_in_place(path, content)
+        _sync_directory(path.parent)
+    except FileExistsError:
+        raise
+    except OSError as error:
+        raise storage_error(path, error) from error
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+
+
+def storage_error(path: Path | str, error: OSError) -> StorageError:
     """What happened at `path`, and what to do about it."""
     what = error.strerror or str(error)
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -53,8 +86,42 @@ def storage_error(path: Path, error: OSError) -> StorageError:
     )
 
 
+def _temporary(path: Path) -> Path:
+    return path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
+
+
+def _write(path: Path, content: str | bytes, mode: str) -> None:
+    with open(path, mode) as file:
+        file.write(content.encode() if isinstance(content, str) else content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _create_in_place(path: Path, content: str | bytes) -> None:
+    """As `create_file` where there are no links: the name is taken first, so a crash can leave it torn."""
+    try:
+        _write(path, content, "xb")
+    except FileExistsError:
+        raise
+    except OSError:
+        with contextlib.suppress(OSError):
+            path.unlink()
+        raise
+
+
+def _make_directory(directory: Path) -> None:
+    """Make a directory and those above it, so that a crash does not take away the ones just made."""
+    if directory.is_dir():
+        return
+    if directory.parent != directory:
+        _make_directory(directory.parent)
+    with contextlib.suppress(FileExistsError):
+        directory.mkdir()
+        _sync_directory(directory.parent)
+
+
 def _sync_directory(directory: Path) -> None:
-    """Make the rename itself survive a crash; file systems that cannot do it say so with an error, which is
+    """Make the names in it survive a crash; file systems that cannot do it say so with an error, which is
     harmless."""
     handle = os.open(directory, os.O_RDONLY)
     try:

@@ -99,7 +99,8 @@ def _tell_failed(_: CoordinatorCore, event: ev.PhaseFailed) -> str:
 
 def _tell_lost(_: CoordinatorCore, event: ev.RunnerLost) -> str:
     what = "" if event.node is None else f" while it trained {_name(event.node)}"
-    return f"slot {event.slot}: runner lost{what}: {event.reason}"
+    again = f"; a repeat goes on from step {event.restart_step}" if event.restart_step else ""
+    return f"slot {event.slot}: runner lost{what}: {event.reason}{again}"
 
 
 def _tell_verdict(_: CoordinatorCore, event: ev.VerdictPosted) -> str:
@@ -110,6 +111,22 @@ def _tell_verdict(_: CoordinatorCore, event: ev.VerdictPosted) -> str:
 
 def _tell_scored(_: CoordinatorCore, event: ev.FinalScored) -> str:
     return f"test: {POLICY_NAMES[event.what]} {event.mean:.4f} ± {event.standard_error:.4f} ({event.n} items)"
+
+
+def _tell_clone(_: CoordinatorCore, event: ev.CloneAsked) -> str:
+    step = "its best step" if event.step is None else f"step {event.step}"
+    changes = ", ".join(f"{short(key)} = {value}" for key, value in event.changes.items())
+    return f"a clone of node {event.of} from {step} is asked for: {changes or 'nothing changed'}"
+
+
+def _tell_settings(_: CoordinatorCore, event: ev.SettingsChanged) -> str:
+    changed = (f"{key} {event.before.get(key)} → {value}" for key, value in event.changes.items())
+    return f"settings changed: {', '.join(changed)}"
+
+
+def _shortened(text: str, limit: int = 120) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= limit else f"{line[: limit - 1]}…"
 
 
 def _name(node: int) -> str:
@@ -138,6 +155,22 @@ _TELLERS: dict[type[Event], Callable[[CoordinatorCore, Any], str | None]] = {
     ev.AgentCalled: _tell_called,
     ev.BudgetReached: lambda _, e: f"budget reached: {e.kind} {e.used:.2f} of {e.limit:g}",
     ev.UserStop: lambda _, e: f"stopped by a person: {e.reason}",
+    ev.HintGiven: lambda _, e: f"hint for the proposer: {_shortened(e.text)}",
+    ev.NodeVetoed: lambda _, e: (
+        f"node={e.node} vetoed with all below it" + (f": {e.reason}" if e.reason else "")
+    ),
+    ev.CloneAsked: _tell_clone,
+    ev.SettingsChanged: _tell_settings,
+    ev.RequestRefused: lambda _, e: f"refused ({e.kind}): {e.message}",
+    ev.RunnerSilent: lambda _, e: (
+        f"{_name(e.node)} hangs: {e.since_s:.0f} s in stage {e.stage} (limit {e.limit_s:.0f} s); it is killed"
+    ),
+    ev.SlotClosed: lambda _, e: f"slot {e.slot} was given back",
+    ev.CheckpointsDeleted: lambda _, e: (
+        f"{len(e.items)} adapter(s) thinned out: all took {e.used_bytes / 2**30:.2f} GiB "
+        f"(limit {e.limit_bytes / 2**30:.2f})"
+    ),
+    ev.CheckpointCorrupt: lambda _, e: f"adapter of node {e.node} step {e.step} is not used: {e.problem}",
     ev.SearchPaused: lambda _, e: f"paused: {e.reason}",
     ev.SearchAborted: lambda _, e: f"aborted: {e.reason}",
     ev.FinalScored: _tell_scored,

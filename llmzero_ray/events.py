@@ -10,6 +10,7 @@ older version could misread the result. Not here: deciding (coordinator/), carry
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
@@ -21,6 +22,7 @@ from llmzero_ray.records import (
     PhaseResult,
     PhaseSpec,
     Proposal,
+    ResumeFrom,
     StopDecision,
     register_record,
 )
@@ -91,6 +93,8 @@ class Decided(Event):
     stop_reason: str | None
     seen: Mapping[str, Any]
     """All numbers the decision was based on (`search.Seen.to_dict()`)."""
+    clone: str = ""
+    """Source of the `CloneAsked` that this run carries out; empty: the rules chose."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,6 +105,8 @@ class Proposed(Event):
     proposal: Proposal
     tries: int = 0
     """Answers to the same question that were refused before this one."""
+    prefetched: bool = False
+    """Whether it was asked for before the phase in front of it had ended, without its last steps."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,6 +179,8 @@ class RunnerLost(Event):
     reason: str
     salvaged: PhaseFailure | None = None
     """What the lost attempt left on the disk, in the form it takes if the phase is given up."""
+    restart_step: int = 0
+    """Step of the full checkpoint that a repeat would go on from; 0: from the phase's start."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -222,10 +230,102 @@ class BudgetReached(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class RunnerSilent(Event):
+    """A running phase has not moved for longer than can be explained: it is treated like a death."""
+
+    slot: int
+    node: int
+    phase_attempt: int
+    stage: str
+    """What the engine was doing, or `runner` when the runner itself does not answer."""
+    since_s: float
+    limit_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlotClosed(Event):
+    """A slot was given back because `slots.count` was lowered."""
+
+    slot: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointsDeleted(Event):
+    """Adapters that were thinned out, written down before they are deleted."""
+
+    items: tuple[ResumeFrom, ...]
+    freed_bytes: int
+    used_bytes: int
+    """What all adapters took before."""
+    limit_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointCorrupt(Event):
+    """An adapter is not what was saved; nothing resumes from it any more."""
+
+    node: int
+    step: int
+    problem: str
+
+
+# --- what persons ask for while a search is at work: source `user:<id of the request>` ----------------------
+
+
+@dataclass(frozen=True, kw_only=True)
 class UserStop(Event):
     """A person ended the search."""
 
     reason: str
+    deadline_s: float | None = None
+    """Phases that have not ended by then are killed; None: `engine.stop_deadline_s` decides; 0: at once."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HintGiven(Event):
+    """A person's advice to the proposer, shown with every later question."""
+
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeVetoed(Event):
+    """A person closed a subtree: nothing in it is expanded, what trains in it stops, no failure is
+    charged."""
+
+    node: int
+    reason: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CloneAsked(Event):
+    """A person wants a node continued with these changes; trained in the next free slot."""
+
+    of: int
+    step: int | None
+    """Saved step of `of` to go on from; None: its best one."""
+    changes: Mapping[str, Any]
+    """Hyper-parameter (VeRL key) -> value."""
+    n_steps: int | None = None
+    """Training steps; None: `phase.n_steps`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SettingsChanged(Event):
+    """A person changed what may be changed while a search goes on (`config.CHANGEABLE`)."""
+
+    changes: Mapping[str, Any]
+    """Dotted key -> new value."""
+    before: Mapping[str, Any]
+    """The same keys -> old values."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RequestRefused(Event):
+    """A person asked for something that cannot be done; nothing has changed."""
+
+    kind: str
+    message: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -281,6 +381,16 @@ class SearchFinished(Event):
     best_score: float | None
 
 
+def phase_ended(node: int, attempt: int, outcome: PhaseResult | PhaseFailure) -> Event:
+    """The event of a phase's end; a second delivery of it is known as one."""
+    event: Event
+    if isinstance(outcome, PhaseFailure):
+        event = PhaseFailed(node=node, phase_attempt=attempt, failure=outcome)
+    else:
+        event = PhaseFinished(node=node, phase_attempt=attempt, result=outcome)
+    return dataclasses.replace(event, source=f"phase:{node}", attempt=attempt, sequence=2)
+
+
 # --- commands -----------------------------------------------------------------------------------------------
 
 
@@ -328,6 +438,39 @@ class StopPhase(Command):
     slot: int
     phase_attempt: int
     reason: str
+    deadline_s: float | None = None
+    """Kill it after that many seconds; None: as the engine's own deadline says."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class KillRunner(Command):
+    """End a slot's runner by force: what it does is not going to end."""
+
+    slot: int
+    node: int
+    phase_attempt: int
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class FitSlots(Command):
+    """See that slots 0..count-1 have hardware and runners."""
+
+    count: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class CloseSlot(Command):
+    """Give an idle slot back that is one too many."""
+
+    slot: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeleteCheckpoints(Command):
+    """Delete adapters; harmless when they are gone."""
+
+    items: tuple[ResumeFrom, ...]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -166,9 +166,9 @@ def explain_directory(path: Path) -> list[DecisionRow]:
     """
     from llmzero_ray.coordinator import check_decisions, replay
     from llmzero_ray.journal import read_all
-    from llmzero_ray.storage import SearchPaths
+    from llmzero_ray.storage import SearchStorage
 
-    events = read_all(SearchPaths(root=path).journal)
+    events = read_all(SearchStorage.at(path).journal_address())
     if not events:
         raise ConfigError(
             f"{path} holds no search: journal/ is missing or empty. Name the folder <storage>/<name>."

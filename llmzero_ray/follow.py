@@ -22,7 +22,7 @@ class Follower:
         self.storage = storage
         self.core = CoordinatorCore(storage.paths)
         self.events: tuple[Event, ...] = ()
-        self._reader = JournalReader(storage.paths.journal)
+        self._reader: JournalReader | None = None
 
     @classmethod
     def of(cls, storage: SearchStorage) -> Follower:
@@ -42,7 +42,7 @@ class Follower:
     @property
     def torn(self) -> str | None:
         """Name of a torn last file of the journal, if there is one."""
-        return self._reader.torn
+        return None if self._reader is None else self._reader.torn
 
     @property
     def finished(self) -> SearchFinished | None:
@@ -60,6 +60,10 @@ class Follower:
         Raises:
             JournalError: the journal is damaged.
         """
+        if self._reader is None:
+            if self.storage.config() is None and not self.storage.paths.journal.is_dir():
+                return ()  # where its journal is will be known with its configuration
+            self._reader = JournalReader(self.storage.journal_address())
         new = self._reader.poll()
         for event in new:
             self.core.apply(event)

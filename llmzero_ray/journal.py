@@ -1,142 +1,83 @@
-"""The journal of a search: append-only, one durable file per event, the truth about what happened.
-
-    journal/00000042.e002.json = {"format", "number", "epoch", "checksum", "event"}
+"""The journal of a search: append-only, one durable object per event, the truth about what happened.
 
 Each coordinator process writes under an epoch of its own, one above all before it. Files of a lower epoch
 count only up to the point where a higher one began: what a superseded coordinator still writes is ignored,
 and it is told so at its next append. A torn last file (a crash during its write) is reported and ignored; a
-gap or a damaged file further up means that history is lost, and is an error.
+gap or a damaged file further up means that history is lost, and is an error. Every `segment_events` events
+the oldest single files become one, so that opening a long journal and listing it stay quick.
 
-Not here: what events mean (coordinator/), or series and checkpoints (storage.py): the journal holds
-references only.
+A journal is in a directory of this machine or in any filesystem of pyarrow; how it lies there is said in
+llmzero_ray/journals. Not here: what events mean (coordinator/), or series and checkpoints (storage.py): the
+journal holds references only.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-import json
 import logging
-import re
 import time
-import zlib
-from dataclasses import dataclass
+import uuid
 from pathlib import Path
-from typing import Any
 
-from llmzero_ray.durable import replace_file
-from llmzero_ray.errors import JournalError
+from llmzero_ray.errors import JournalError, LlmzeroError, StorageError
 from llmzero_ray.events import CoordinatorStarted
-from llmzero_ray.records import Event, from_json, to_json
+from llmzero_ray.journals.bodies import FORMAT, BodyError, decode, encode
+from llmzero_ray.journals.claims import Claim, Writer, read_claims, take_epoch, withdraw
+from llmzero_ray.journals.names import EventName, SegmentName, read_names
+from llmzero_ray.journals.reader import Damage, Entry, JournalReader, Where
+from llmzero_ray.journals.segments import SEGMENT_EVENTS, remove_events, write_segment
+from llmzero_ray.records import Event
 
-FORMAT = 1
-"""Raised when an older version could misread what a newer one writes."""
+__all__ = ["FORMAT", "Damage", "Entry", "Journal", "JournalReader", "active_seconds", "read_all"]
 
 logger = logging.getLogger(__name__)
-_NAME = re.compile(r"^(\d{8,})\.e(\d{3,})\.json$")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Entry:
-    """One event of the journal and where it stands."""
-
-    number: int
-    """Position, from 1 without gaps."""
-    epoch: int
-    event: Event
-
-
-class JournalReader:
-    """Reads a journal that someone else may be writing; `poll` gives what is new since the last call."""
-
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
-        self._next = 1
-        self._epoch = 0
-        self.torn: str | None = None
-        """Name of a last file that could not be read; None when there is none."""
-
-    @property
-    def epoch(self) -> int:
-        """Highest epoch read so far; 0 for an empty journal."""
-        return self._epoch
-
-    @property
-    def length(self) -> int:
-        """Events read so far."""
-        return self._next - 1
-
-    def poll(self) -> tuple[Event, ...]:
-        """Events that were added since the last call, oldest first.
-
-        Raises:
-            JournalError: an event is missing, damaged, or of a version that this one cannot read.
-        """
-        return tuple(entry.event for entry in self.poll_entries())
-
-    def poll_entries(self) -> tuple[Entry, ...]:
-        """Like `poll`, with number and epoch."""
-        listed = _list(self.directory)
-        if any(number < self._next and epoch > self._epoch for number, epoch, _ in listed):
-            raise JournalError(
-                f"{self.directory}: another coordinator has taken over and replaced events; read it anew."
-            )
-        files = _effective(listed, from_number=self._next, epoch=self._epoch)
-        entries = []
-        self.torn = None
-        for number, epoch, path in files:
-            if number != self._next:
-                raise JournalError(
-                    f"{self.directory}: event {self._next} is missing (found {path.name} after it). History "
-                    "is lost: "
-                    "restore the file from a backup, or start a search of another name."
-                )
-            event = self._read(path, number, epoch, is_last=number == files[-1][0])
-            if event is None:
-                break
-            entries.append(Entry(number=number, epoch=epoch, event=event))
-            self._next, self._epoch = number + 1, epoch
-        return tuple(entries)
-
-    def _read(self, path: Path, number: int, epoch: int, *, is_last: bool) -> Event | None:
-        try:
-            body = json.loads(path.read_text(encoding="utf-8"))
-            problem = _problem(body, number, epoch)
-        except (ValueError, OSError) as error:
-            body, problem = {}, f"cannot be read ({error})"
-        if problem is None:
-            return _event(body, path)
-        if not is_last:
-            raise JournalError(
-                f"{path}: {problem}, and later events exist. History is lost: restore the file from a "
-                "backup, "
-                "or start a search of another name."
-            )
-        self.torn = path.name
-        logger.warning("%s: %s; ignored, as a crash while it was written leaves this", path, problem)
-        return None
+_LOOSE = 64
+"""Newest events that stay single files: who follows the search reads those, and the last one is looked for at
+every append."""
 
 
 class Journal:
     """Appends events; the one writer of a search.
 
-    Opening reads everything there is (`history`), and begins a new epoch with the first append.
+    Opening reads everything there is (`history`) and claims a new epoch, which ends the work of every other
+    writer. `where` is a directory, an address that `journals.open_store` knows, or a store. Where nothing can
+    be written, the journal opens all the same and the first append says so.
 
     Raises:
-        JournalError: the journal is damaged.
-        StorageError: the directory cannot be written.
+        JournalError: the journal is damaged, or another process opens it at the same moment.
+        ConfigError: the address cannot be understood.
+        StorageError: the store cannot be read.
     """
 
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
-        reader = JournalReader(directory)
+    def __init__(self, where: Where, *, segment_events: int = SEGMENT_EVENTS) -> None:
+        reader = JournalReader(where)
+        self.store = reader.store
+        self.directory: Path | None = reader.directory
+        """Where the journal is on this machine; None for other stores."""
         entries = reader.poll_entries()
+        self._reader, self._writer = reader, Writer.here()
+        self._claim: Claim | None = None
+        claimed = max((claim.epoch for claim in read_claims(self.store)), default=0)
+        listing = read_names(self.store.names(), place=str(self.store))
+        self.epoch = max(claimed, listing.epoch, reader.epoch) + 1
+        """This writer's epoch."""
+        try:
+            self._begin()
+            entries += self._read_behind_the_claim()
+        except StorageError as error:
+            logger.warning("opened for reading only: %s", error)
+        with contextlib.suppress(StorageError):
+            # What a crash left between the writing of a segment and the end of the deletions.
+            remove_events(self.store, [e for e in listing.events if e.number <= reader.in_segments])
         self.history: tuple[Event, ...] = tuple(entry.event for entry in entries)
         """Events that were there when the journal was opened."""
         self.torn = reader.torn
-        self.epoch = max((epoch for _, epoch, _ in _list(directory)), default=0) + 1
-        """This writer's epoch."""
-        self._number = reader.length
+        self._id = reader.journal_id or uuid.uuid4().hex[:12]
+        self._number, self._last_name = reader.length, reader.last_name
         self._seen = {_delivery(event) for event in self.history}
+        self._segment_events, self._in_segments = segment_events, reader.in_segments
+        self._compact_at = reader.in_segments + segment_events + _LOOSE
 
     def append(self, event: Event, *, now: float | None = None) -> Event | None:
         """Make the event durable and give it back as written, or None: this delivery is in the journal
@@ -155,44 +96,113 @@ class Journal:
             return None
         self._check_still_ours()
         event = dataclasses.replace(event, time=time.time() if now is None else now)
-        data = to_json(event)
-        number = self._number + 1
-        body = {
-            "format": FORMAT,
-            "number": number,
-            "epoch": self.epoch,
-            "checksum": _checksum(data),
-            "event": data,
-        }
-        replace_file(
-            self.directory / f"{number:08d}.e{self.epoch:03d}.json", json.dumps(body, indent=1) + "\n"
-        )
-        self._number = number
+        name = EventName(self._number + 1, self.epoch)
+        event = self._create(name, event)
+        self._check_not_superseded()  # a newcomer that missed this event is seen here: nobody acts on it
+        self._number, self._last_name = name.number, str(name)
         self._seen.add(_delivery(event))
+        if self._number >= self._compact_at:
+            self._compact()
         return event
 
+    # --- parts ----------------------------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        self._claim = take_epoch(self.store, self.epoch, self._writer)
+
+    def _read_behind_the_claim(self) -> tuple[Entry, ...]:
+        """What others wrote before they could see the claim."""
+        assert self._claim is not None
+        try:
+            return self._reader.poll_entries()
+        except LlmzeroError:
+            withdraw(self.store, self._claim)
+            self._claim = None
+            raise
+
     def _check_still_ours(self) -> None:
-        listed = _list(self.directory)
-        newest = max((epoch for _, epoch, _ in listed), default=0)
+        if self._claim is None:  # it could not be written when the journal was opened
+            self._begin()
+            if self._read_behind_the_claim():
+                raise JournalError(
+                    f"{self.store}: another coordinator has gone on with this search since it was read; this "
+                    "one must end. Run the same command again."
+                )
+        self._check_not_superseded()
+        if self._last_name is not None and not self.store.exists(self._last_name):
+            raise self._vanished(f"event {self._number}")
+
+    def _check_not_superseded(self) -> None:
+        claims = read_claims(self.store)
+        newest = max((claim.epoch for claim in claims), default=0)
         if newest > self.epoch:
             raise JournalError(
-                f"{self.directory}: another coordinator (epoch {newest}) has taken over from this one (epoch "
+                f"{self.store}: another coordinator (epoch {newest}) has taken over from this one (epoch "
                 f"{self.epoch}); this one must end. Follow the search with `llmzero status`."
             )
-        if self._number and all(number != self._number for number, _, _ in listed):
+        if self._claim not in claims:
+            what = f"event {self._number}" if self._number else f"the claim of epoch {self.epoch}"
+            raise self._vanished(what)
+
+    def _vanished(self, what: str) -> JournalError:
+        return JournalError(
+            f"{self.store}: {what} has vanished; somebody removes files of a running search. History is "
+            "lost: restore it from a backup, or start a search of another name."
+        )
+
+    def _create(self, name: EventName, event: Event) -> Event:
+        """The event as it stands in the store under `name`."""
+        content = encode(event, name, journal=self._id, writer=self._writer.id)
+        try:
+            self.store.create(str(name), content)
+        except FileExistsError:
+            return self._standing(name, event, content)
+        return event if self.store.exclusive else self._standing(name, event, content)
+
+    def _standing(self, name: EventName, event: Event, content: bytes) -> Event:
+        """The event under `name`, if this writer made it: now, or in a try whose success it never heard."""
+        try:
+            found = self.store.read(str(name))
+            if found == content:
+                return event
+            body = decode(found, name)
+        except (BodyError, FileNotFoundError) as error:
             raise JournalError(
-                f"{self.directory}: event {self._number} has vanished; somebody removes files of a running "
-                "search. History is lost: restore it from a backup, or start a search of another name."
+                f"{self.store}/{name}: {error}, just after it was written. Run the same command again."
+            ) from error
+        if body.writer != self._writer.id:
+            raise JournalError(
+                f"{self.store}/{name}: another coordinator writes in epoch {self.epoch} too; this one must "
+                "end. Follow the search with `llmzero status`."
             )
+        again = dataclasses.replace(body.event, time=event.time)
+        if encode(again, name, journal=self._id, writer=self._writer.id) != content:
+            raise JournalError(
+                f"{self.store}/{name}: holds another event, from a try that had failed. Run the same command "
+                "again."
+            )
+        return body.event
+
+    def _compact(self) -> None:
+        """Bring the oldest single files into a segment; what fails is tried again later, nothing is lost."""
+        first, last = self._in_segments + 1, self._in_segments + self._segment_events
+        try:
+            write_segment(self.store, SegmentName(first, last))
+            self._in_segments = last
+            self._compact_at = last + self._segment_events + _LOOSE
+        except (LlmzeroError, FileNotFoundError) as error:
+            self._compact_at = self._number + self._segment_events
+            logger.warning("events %d to %d stay single files for now: %s", first, last, error)
 
 
-def read_all(directory: Path) -> tuple[Event, ...]:
+def read_all(where: Where) -> tuple[Event, ...]:
     """All events of a journal, oldest first; none when it does not exist.
 
     Raises:
         JournalError: an event is missing, damaged, or of a version that this one cannot read.
+        StorageError: the store cannot be read.
     """
-    return JournalReader(directory).poll()
+    return JournalReader(where).poll()
 
 
 def active_seconds(events: tuple[Event, ...], now: float | None = None) -> float:
@@ -211,53 +221,3 @@ def active_seconds(events: tuple[Event, ...], now: float | None = None) -> float
 
 def _delivery(event: Event) -> tuple[str, int, int]:
     return event.source, event.attempt, event.sequence
-
-
-def _list(directory: Path) -> list[tuple[int, int, Path]]:
-    """(number, epoch, file) of everything that looks like an event, in order."""
-    if not directory.is_dir():
-        return []
-    found = []
-    for path in directory.iterdir():
-        match = _NAME.match(path.name)
-        if match:
-            found.append((int(match[1]), int(match[2]), path))
-    return sorted(found)
-
-
-def _effective(
-    files: list[tuple[int, int, Path]], *, from_number: int, epoch: int
-) -> list[tuple[int, int, Path]]:
-    """Files from `from_number` on, without those of an epoch that a higher one had ended by then."""
-    kept: dict[int, tuple[int, int, Path]] = {}
-    highest = epoch
-    # Of equal numbers the lower epoch comes first, so that the higher one replaces it.
-    for number, file_epoch, path in sorted(files, key=lambda f: (f[0], f[1])):
-        if number >= from_number and file_epoch >= highest:
-            highest = file_epoch
-            kept[number] = (number, file_epoch, path)
-    return [kept[number] for number in sorted(kept)]
-
-
-def _problem(body: Any, number: int, epoch: int) -> str | None:
-    if not isinstance(body, dict) or not {"format", "number", "epoch", "checksum", "event"} <= set(body):
-        return "is no event file"
-    if body["format"] != FORMAT:
-        return f"has format {body['format']!r} and this version reads {FORMAT}"
-    if (body["number"], body["epoch"]) != (number, epoch):
-        return "does not hold the event its name says"
-    return None if body["checksum"] == _checksum(body["event"]) else "fails its checksum"
-
-
-def _event(body: dict[str, Any], path: Path) -> Event:
-    try:
-        event = from_json(body["event"])
-    except JournalError as error:
-        raise JournalError(f"{path}: {error}") from error
-    if not isinstance(event, Event):
-        raise JournalError(f"{path}: holds a {type(event).__name__}, which is no event")
-    return event
-
-
-def _checksum(data: Any) -> str:
-    return f"{zlib.crc32(json.dumps(data, sort_keys=True, separators=(',', ':')).encode()):08x}"

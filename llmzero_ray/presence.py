@@ -10,12 +10,15 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
+import logging
 import os
+import secrets
 import socket
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Literal, TypeAlias
+from typing import IO, Any, Literal, TypeAlias, get_args
 
 from llmzero_ray.durable import replace_file, storage_error
 from llmzero_ray.errors import StorageError
@@ -25,7 +28,20 @@ HEARTBEAT_S = 5.0
 STALE_S = 60.0
 """A heartbeat older than this, seen from another machine, means that the coordinator is gone."""
 
-RequestKind: TypeAlias = Literal["stop", "pause"]
+RequestKind: TypeAlias = Literal["stop", "pause", "hint", "veto", "clone", "set"]
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What somebody asked the coordinator for, through the search's directory."""
+
+    id: str
+    kind: RequestKind
+    reason: str
+    asked: Mapping[str, Any]
+    """Everything the request holds."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,28 +132,45 @@ def last_heartbeat(root: Path) -> float | None:
         return None
 
 
-def request(root: Path, kind: RequestKind, reason: str) -> None:
-    """Ask the coordinator for something; it looks every second or so.
+def request(root: Path, kind: RequestKind, reason: str = "", **asked: Any) -> str:
+    """Ask the coordinator for something; it looks every half second. The id of the request.
 
     Raises:
         StorageError: the directory cannot be written.
     """
-    replace_file(root / "requests" / f"{kind}.json", json.dumps({"reason": reason, "time": time.time()}))
+    name = f"{time.time_ns():020d}-{secrets.token_hex(4)}"
+    body = {"id": name, "kind": kind, "reason": reason, "time": time.time(), **asked}
+    replace_file(root / "requests" / f"{name}.json", json.dumps(body))
+    return name
 
 
-def take_requests(root: Path) -> tuple[tuple[RequestKind, str], ...]:
-    """Requests that wait, each with its reason; they are removed."""
-    found: list[tuple[RequestKind, str]] = []
-    kinds: tuple[RequestKind, ...] = ("stop", "pause")
-    for kind in kinds:
-        path = root / "requests" / f"{kind}.json"
+def waiting_requests(root: Path) -> tuple[Request, ...]:
+    """Requests that wait, the oldest first; each stays until `done_with` it. Other files are removed."""
+    found: list[Request] = []
+    for path in sorted((root / "requests").glob("*.json")):
         try:
             body: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-            path.unlink()
-        except (OSError, ValueError):
+            if body["kind"] not in get_args(RequestKind):
+                raise ValueError(f"kind {body['kind']!r} is unknown")
+            found.append(Request(id=path.stem, kind=body["kind"], reason=str(body["reason"]), asked=body))
+        except (ValueError, KeyError, TypeError) as error:
+            logger.warning("%s is no request and was removed: %s", path, error)
+            path.unlink(missing_ok=True)
+        except OSError:
             continue
-        found.append((kind, str(body.get("reason", ""))))
     return tuple(found)
+
+
+def done_with(root: Path, request_id: str) -> None:
+    """Remove a request: what came of it is in the journal."""
+    (root / "requests" / f"{request_id}.json").unlink(missing_ok=True)
+
+
+def drop_ends(root: Path) -> None:
+    """Remove requests to stop or to pause that were meant for a coordinator that is gone; the others stay."""
+    for waiting in waiting_requests(root):
+        if waiting.kind in ("stop", "pause"):
+            done_with(root, waiting.id)
 
 
 def _lock(file: IO[str]) -> None:

@@ -74,6 +74,13 @@ class PhaseSpec:
     """Counts repeats after lost hardware."""
     max_wall_s: float | None = None
     """The phase ends (as completed) at the next step boundary after this many seconds of training."""
+    rolling_dir: str | None = None
+    """Absolute directory for the one full checkpoint (adapter, optimizer, data position, random states) that
+    a repeat after lost hardware goes on from; None: none is kept."""
+    rolling_freq: int = 0
+    """Steps between two full checkpoints; 0: none is kept."""
+    restore: bool = False
+    """Whether to go on from the full checkpoint in `rolling_dir`; from the start when there is none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -233,8 +240,9 @@ R = TypeVar("R")
 
 
 @cache
-def _registry() -> dict[str, type]:
-    """All record classes by name, those of other modules included (they subclass or are registered)."""
+def _registry() -> dict[str, tuple[type, frozenset[str]]]:
+    """All record classes by name with their field names and "type"; those of other modules included (they
+    subclass or are registered)."""
     found: dict[str, type] = {}
     todo: list[type] = [Event, *_EXTRA]
     while todo:
@@ -244,7 +252,10 @@ def _registry() -> dict[str, type]:
     for value in list(globals().values()):
         if isinstance(value, type) and dataclasses.is_dataclass(value):
             found[value.__name__] = value
-    return found
+    return {
+        name: (cls, frozenset(f.name for f in dataclasses.fields(cls)) | {"type"})
+        for name, cls in found.items()
+    }
 
 
 _EXTRA: list[type] = []
@@ -259,7 +270,10 @@ def register_record(cls: type[R]) -> type[R]:
 
 def to_json(record: Any) -> Any:
     """Plain JSON data of a record (nested records carry their type), mappings and sequences alike."""
-    if dataclasses.is_dataclass(record) and not isinstance(record, type):
+    cls = record.__class__
+    if cls in _SCALARS:
+        return record
+    if dataclasses.is_dataclass(cls) and not isinstance(record, type):
         body = {f.name: to_json(getattr(record, f.name)) for f in dataclasses.fields(record)}
         return {"type": type(record).__name__, **body}
     if isinstance(record, Mapping):
@@ -275,26 +289,33 @@ def from_json(data: Any) -> Any:
     Raises:
         JournalError: the type is unknown, or its fields are not those of this version.
     """
+    if data.__class__ in _SCALARS:
+        return data
     if isinstance(data, list | tuple):
-        return tuple(from_json(v) for v in data)
+        return tuple([from_json(v) for v in data])
     if not isinstance(data, Mapping):
         return data
-    if "type" not in data:
-        return {k: from_json(v) for k, v in data.items()}
-    name = data["type"]
-    cls = _registry().get(name)
+    # Most values are scalars: asking here instead of in a call of its own halves the time of a replay.
+    values = {k: v if v.__class__ in _SCALARS else from_json(v) for k, v in data.items()}
+    if "type" not in values:
+        return values
+    name = values["type"]
+    cls, known = _registry().get(name, (None, frozenset[str]()))
     if cls is None:
         raise JournalError(
             f"record type {name!r} is unknown to this version; known: {', '.join(sorted(_registry()))}"
         )
-    known = {f.name for f in dataclasses.fields(cls)}
-    extra = set(data) - known - {"type"}
-    if extra:
-        raise JournalError(f"record {name} has unknown fields {sorted(extra)}; known: {sorted(known)}")
+    if not values.keys() <= known:
+        extra, names = sorted(values.keys() - known), sorted(known - {"type"})
+        raise JournalError(f"record {name} has unknown fields {extra}; known: {names}")
+    del values["type"]
     try:
-        return cls(**{k: from_json(v) for k, v in data.items() if k != "type"})
+        return cls(**values)
     except TypeError as error:
         raise JournalError(f"record {name} is incomplete: {error}") from error
+
+
+_SCALARS = frozenset({str, int, float, bool, type(None)})
 
 
 @dataclass(frozen=True, kw_only=True)

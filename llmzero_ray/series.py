@@ -140,12 +140,16 @@ def compact(storage: SearchStorage, node: int) -> None:
     parts.rmdir()
 
 
-def salvage(storage: SearchStorage, node: int, reason: str, *, n_gpus: int) -> PhaseFailure:
-    """What a lost phase left behind, as the failure it becomes when it is given up; its slot has `n_gpus`."""
+def salvage(storage: SearchStorage, node: int, reason: str, *, n_gpus: int, attempt: int) -> PhaseFailure:
+    """What a lost phase left behind, as the failure it becomes when it is given up; its slot has `n_gpus`.
+
+    Scores and checkpoints are of the whole phase, wall time and GPU hours of this attempt alone.
+    """
     points = load_points(storage, node)
-    scored = {
-        point.step: point.val_score for point in points if point.step > 0 and point.val_score is not None
-    }
+    before = [point.wall_s for point in points if point.attempt < attempt]
+    own = [point.wall_s for point in points if point.attempt == attempt]
+    wall_s = own[-1] - (before[-1] if before else 0.0) if own else 0.0
+    scored = validations(storage, node)
     best = max(scored, key=lambda step: (scored[step], -step), default=None)
     return PhaseFailure(
         node=node,
@@ -157,8 +161,8 @@ def salvage(storage: SearchStorage, node: int, reason: str, *, n_gpus: int) -> P
         best_step=best,
         start_score=next((point.val_score for point in points if point.step == 0), None),
         checkpoints=storage.checkpoints(node, scored),
-        wall_s=points[-1].wall_s if points else 0.0,
-        gpu_hours=(points[-1].wall_s if points else 0.0) / 3600 * n_gpus,
+        wall_s=max(0.0, wall_s),
+        gpu_hours=max(0.0, wall_s) / 3600 * n_gpus,
     )
 
 
@@ -265,6 +269,12 @@ def mean_accuracy(items: Sequence[ItemOutcome]) -> tuple[float, float]:
         return mean, 0.0
     variance = sum((value - mean) ** 2 for value in values) / (len(values) - 1)
     return mean, (variance / len(values)) ** 0.5
+
+
+def validations(storage: SearchStorage, node: int) -> dict[int, float]:
+    """Step -> validation score of a phase so far, the one at step 0 left out."""
+    points = load_points(storage, node)
+    return {p.step: p.val_score for p in points if p.step > 0 and p.val_score is not None}
 
 
 def last_points(storage: SearchStorage, node: int, attempt: int) -> tuple[MetricPoint | None, float | None]:

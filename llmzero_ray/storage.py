@@ -20,11 +20,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from llmzero_ray.config import SearchConfig, differing_keys, parse_config
+from llmzero_ray.config import CHANGEABLE, SearchConfig, differing_keys, is_changeable, parse_config
 from llmzero_ray.config_text import read_yaml
 from llmzero_ray.durable import replace_file, storage_error
 from llmzero_ray.errors import ConfigError, StorageError
 from llmzero_ray.events import REFERENCE
+from llmzero_ray.journals import open_store
 from llmzero_ray.records import Checkpoint, PhaseFailure, PhaseResult, PhaseSpec, from_json, to_json
 
 MIN_FREE_BYTES = 50 * 2**20
@@ -79,6 +80,10 @@ class SearchPaths:
             if node == REFERENCE
             else self.root / "checkpoints" / f"{node:04d}"
         )
+
+    def rolling(self, node: int) -> Path:
+        """The full checkpoint of a running phase, for repeats after lost hardware."""
+        return self.node(node) / "rolling"
 
     def adapter(self, node: int, step: int) -> Path:
         """The PEFT adapter of `node` after `step` of its own steps."""
@@ -165,8 +170,17 @@ class SearchStorage:
             return None
         return parse_config(read_yaml(self.paths.config), source=str(self.paths.config))
 
+    def journal_address(self) -> Path | str:
+        """Where the journal is: a directory, or an address in an object store.
+
+        Raises:
+            ConfigError: the search's configuration cannot be read.
+        """
+        config = self.config()
+        return (None if config is None else config.journal_address) or self.paths.journal
+
     def adopt_config(self, config: SearchConfig) -> None:
-        """Write the resolved configuration, unless there is one: then it must be the same.
+        """Write the resolved configuration, unless there is one: then it must be the same in all that counts.
 
         Raises:
             ConfigError: the search was started with another configuration; the differing keys are listed.
@@ -176,27 +190,44 @@ class SearchStorage:
             replace_file(self.paths.config, config.to_yaml())
         self.check_same(config)
 
+    def write_config(self, config: SearchConfig) -> None:
+        """Replace the resolved configuration: settings were changed while the search goes on.
+
+        Raises:
+            StorageError: it could not be written.
+        """
+        replace_file(self.paths.config, config.to_yaml())
+
     def start_over(self) -> None:
         """Forget a search that never trained anything, so that it may be started with another
         configuration."""
+        address = self.journal_address()
         self.paths.config.unlink(missing_ok=True)
-        shutil.rmtree(self.paths.journal, ignore_errors=True)
+        if isinstance(address, Path):
+            shutil.rmtree(address, ignore_errors=True)
+            return
+        store = open_store(address)
+        for name in (*store.names(), *(f"epochs/{name}" for name in store.names("epochs"))):
+            store.remove(name)
 
-    def check_same(self, config: SearchConfig) -> None:
-        """See that this is the configuration the search was started with.
+    def check_same(self, config: SearchConfig) -> dict[str, Any]:
+        """See that this is the search's configuration; dotted key -> new value of what may differ and does.
 
         Raises:
-            ConfigError: it is not; the differing keys are listed.
+            ConfigError: something differs that may not be changed any more; all of it is listed.
         """
         known = self.config()
         changed = differing_keys(known, config) if known is not None else {}
-        if changed:
-            listed = "\n".join(f"  {key}: {old!r} -> {new!r}" for key, (old, new) in changed.items())
+        fixed = {key: values for key, values in changed.items() if not is_changeable(key)}
+        if fixed:
+            listed = "\n".join(f"  {key}: {old!r} -> {new!r}" for key, (old, new) in fixed.items())
             raise ConfigError(
                 f"search {self.name!r} in {self.paths.root} was started with another "
                 f"configuration:\n{listed}\n"
-                "Undo these changes to go on with it, or choose another `name`."
+                "Undo these changes to go on with it, or choose another `name`. What may be changed: "
+                f"{', '.join(CHANGEABLE)}."
             )
+        return {key: new for key, (_, new) in changed.items()}
 
     # --- nodes ----------------------------------------------------------------------------------------------
 
@@ -234,10 +265,38 @@ class SearchStorage:
         found = []
         for directory in sorted(self.paths.checkpoints(node).glob("step_*")):
             step = directory.name.removeprefix("step_")
-            if step.isdigit() and (directory / "adapter_config.json").is_file():
+            if step.isdigit() and (directory / "manifest.json").is_file():
                 score = (scores or {}).get(int(step))
                 found.append(Checkpoint(step=int(step), path=str(directory), val_score=score))
         return tuple(found)
+
+    def restart_step(self, node: int) -> int:
+        """Step of the newest complete full checkpoint of a phase, which its repeat goes on from; 0: none."""
+        steps = [
+            int(manifest.parent.name.removeprefix("step_").removesuffix(".full"))
+            for manifest in self.paths.rolling(node).glob("step_*.full/manifest.json")
+        ]
+        return max(steps, default=0)
+
+    def adapter_sizes(self) -> dict[tuple[int, int], int]:
+        """(node, step) -> bytes of every adapter on the disk, the reference's included."""
+        found = {}
+        for manifest in (
+            *self.paths.root.glob("checkpoints/*/step_*/manifest.json"),
+            *self.paths.checkpoints(REFERENCE).glob("step_*/manifest.json"),
+        ):
+            folder = manifest.parent
+            step, owner = folder.name.removeprefix("step_"), folder.parent.name
+            if step.isdigit():
+                node = int(owner) if owner.isdigit() else REFERENCE
+                found[node, int(step)] = sum(p.stat().st_size for p in folder.iterdir() if p.is_file())
+        return found
+
+    def delete_adapter(self, node: int, step: int) -> None:
+        """Delete an adapter, its manifest first: without one it is none; harmless when it is gone."""
+        folder = self.paths.adapter(node, step)
+        (folder / "manifest.json").unlink(missing_ok=True)
+        shutil.rmtree(folder, ignore_errors=True)
 
     def log_tail(self, node: int, *, max_chars: int = 4000) -> str:
         """The end of a node's log; empty when there is none."""

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
-from llmzero_ray.coordinator import CoordinatorCore
+from llmzero_ray.coordinator import CoordinatorCore, busy_gpu_hours
 from llmzero_ray.coordinator.state import Run
 from llmzero_ray.event_text import POLICY_NAMES, changes_text, duration
 from llmzero_ray.events import REFERENCE
@@ -58,7 +58,7 @@ def headline(follower: Follower, *, now: float | None = None) -> Text:
     text.append(f"  run {len(core.tree.nodes)} of {core.config.budget.runs}")
     if best is not None and best.score is not None:
         text.append(f"  best {best.score:.4f} (node {best.node})", style="green")
-    spent = f"{core.gpu_hours:.2f} GPU hours{_dollars(core)}"
+    spent = f"{_hours(core, now)}{_dollars(core)}"
     text.append(f"  {duration(follower.worked_s(now))}, {spent}", style="dim")
     return text
 
@@ -83,7 +83,7 @@ def outcome_lines(follower: Follower) -> list[str]:
     assert finished is not None
     lines = [
         f"search {core.config.name} has ended ({finished.reason}) after {len(core.tree.nodes)} runs, "
-        f"{duration(follower.worked_s())}, {core.gpu_hours:.2f} GPU hours{_dollars(core)}"
+        f"{duration(follower.worked_s())}, {_hours(core, None)}{_dollars(core)}"
     ]
     if finished.best is None or finished.best_score is None:
         lines.append("no phase has a validation score, so there is no strategy")
@@ -99,6 +99,14 @@ def outcome_lines(follower: Follower) -> list[str]:
         if path.exists()
     ]
     return lines
+
+
+def _hours(core: CoordinatorCore, now: float | None) -> str:
+    """GPU hours that trained, and those that were reserved beside them."""
+    at = core.now if now is None else now
+    busy = busy_gpu_hours(core, at)
+    idle = max(0.0, core.meter.gpu_hours(at) - busy)
+    return f"{busy:.2f} GPU hours (and {idle:.2f} idle)"
 
 
 def _dollars(core: CoordinatorCore) -> str:

@@ -117,6 +117,8 @@ class Driver:
         self.journal: list[Event] = []
         self.commands: list[Command] = []
         self.deliveries: set[tuple[str, int, int]] = set()
+        self.now = 0.0
+        """Time that events are written with."""
         root = root_hyperparameters(self.config, TASK["n_train"])  # type: ignore[arg-type]
         self.post(
             ev.SearchStarted(config=self.config.to_json(), task=TASK, root=root, versions={}),
@@ -146,6 +148,7 @@ class Driver:
         if delivery in self.deliveries:
             return None
         self.deliveries.add(delivery)
+        event = dataclasses.replace(event, time=self.now)
         found: Event = from_json(json.loads(json.dumps(to_json(event))))
         self.journal.append(found)
         return found
@@ -174,12 +177,19 @@ class Driver:
             ev.PhaseFailed(node=node, phase_attempt=attempt, failure=make_failure(node, **failure))
         )
 
-    def lose(self, slot: int = 0, reason: str = "its process died") -> list[Command]:
+    def lose(self, slot: int = 0, reason: str = "its process died", restart_step: int = 0) -> list[Command]:
         node = self.core.slots[slot].node
         attempt = 0 if node is None else self.core.runs[node].attempt
         left = None if node is None else make_failure(node, failure_class="resource", saved=(10,))
         return self.post(
-            ev.RunnerLost(slot=slot, node=node, phase_attempt=attempt, reason=reason, salvaged=left)
+            ev.RunnerLost(
+                slot=slot,
+                node=node,
+                phase_attempt=attempt,
+                reason=reason,
+                salvaged=left,
+                restart_step=restart_step,
+            )
         )
 
     def train(self, node: int, **result: Any) -> list[Command]:

@@ -4,14 +4,24 @@ decide.
 `engine.backend: tests.fakes:make_engine`; the script is in `engine.overrides` under `script.*`, so that it
 reaches the runner's process like any configuration:
 
-    script.step_s          seconds per step (default 0) script.fail            nodes whose phase fails at step
-    5 (class engine) script.bug             nodes in whose phase the engine raises ValueError script.sink
-    nodes that unlearn what they were given (a hopeless phase for the stopper) script.nan             nodes
-    whose loss is NaN from step 4 on script.die             nodes under which the runner's process is killed
-    at step 3, in their first attempt script.die_always      the same in every attempt script.deaf
-    nodes that do not stop when asked script.lost            nodes whose first attempt raises EngineLostError
-    script.cannot_start    text of an EngineError at every start; script.version_error: of an
-    EngineVersionError script.unscorable      `evaluate` raises EngineError
+    script.step_s          seconds per step (default 0)
+    script.fail            nodes whose phase fails at step 5 (class engine)
+    script.bug             nodes in whose phase the engine raises ValueError
+    script.sink            nodes that unlearn what they were given (a hopeless phase for the stopper)
+    script.nan             nodes whose loss is NaN from step 4 on
+    script.die             nodes under which the runner's process is killed at step 3, in their first attempt
+    script.die_always      the same in every attempt; script.die_at: another step for both
+    script.hang            nodes that report nothing after step 3 in their first attempt, and sleep for ever
+    script.deaf            nodes that do not stop when asked
+    script.lost            nodes whose first attempt raises EngineLostError
+    script.cannot_start    text of an EngineError at every start
+    script.version_error   text of an EngineVersionError at every start
+    script.unscorable      `evaluate` raises EngineError
+    script.adapter_kib     size of every adapter (default 0)
+
+Every `rolling_freq` steps a full checkpoint (step, scores, saved steps) goes to `rolling_dir`, once the point
+of its step has been reported; a phase with `restore` goes on from it, and an ended one deletes it. Steps
+count in the phase: a repeat that goes on after the step at which it is to die lives.
 """
 
 from __future__ import annotations
@@ -19,6 +29,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import shutil
 import signal
 import threading
 import time
@@ -26,8 +37,10 @@ from pathlib import Path
 from typing import Any
 
 from llmzero_ray.config import SearchConfig
-from llmzero_ray.engines.base import OnMetric, Slot
+from llmzero_ray.engines.base import OnMetric, Slot, Stage
 from llmzero_ray.errors import EngineError, EngineLostError, EngineVersionError
+from llmzero_ray.failpoints import reach
+from llmzero_ray.manifests import problem_of, write_manifest
 from llmzero_ray.records import Checkpoint, ItemOutcome, MetricPoint, PhaseFailure, PhaseResult, PhaseSpec
 from llmzero_ray.tasks import PreparedTask
 
@@ -51,6 +64,7 @@ class ScriptedEngine:
         self.running = threading.Event()
         self.phases = 0
         self.closed = False
+        self._began_step = time.monotonic()
 
     def run(self, spec: PhaseSpec, on_metric: OnMetric) -> PhaseResult | PhaseFailure:
         self._maybe_raise(spec)
@@ -69,9 +83,21 @@ class ScriptedEngine:
         start = score_of(spec.adapter)
         scores: dict[int, float] = {}
         saved: list[Checkpoint] = []
-        reason, step = "n_steps", 0
-        on_metric(self._point(spec, 0, began, start, start))
-        for step in range(1, spec.n_steps + 1):
+        reason, step, done = "n_steps", 0, 0
+        kept = self._restored(spec)
+        if kept is None:
+            on_metric(self._point(spec, 0, began, start, start))
+        else:
+            done, start, began = kept["step"], kept["start"], time.monotonic() - kept["wall_s"]
+            scores = {int(at): score for at, score in kept["scores"].items()}
+            saved = [
+                Checkpoint(**{**saved, "val_score": scores.get(saved["step"])}) for saved in kept["saved"]
+            ]
+        die_at = int(self.script.get("die_at", 3))
+        for step in range(done + 1, spec.n_steps + 1):
+            self._began_step = time.monotonic()
+            if step == 4 and self._is(spec, "hang") and spec.attempt == 0:
+                time.sleep(3600)
             time.sleep(float(self.script.get("step_s", 0.0)))
             score = learn(start, step, float(str(spec.hyperparameters[LR])))
             if self._is(spec, "sink"):
@@ -83,9 +109,14 @@ class ScriptedEngine:
             if step % spec.save_freq == 0 or validated or last:
                 saved.append(self._save(spec, step, score, scores.get(step)))
             on_metric(self._point(spec, step, began, score, score if validated else None))
-            if step == 3 and (self._is(spec, "die_always") or (self._is(spec, "die") and spec.attempt == 0)):
+            if spec.rolling_freq and step % spec.rolling_freq == 0:
+                state = {"step": step, "start": start, "wall_s": time.monotonic() - began, "scores": scores}
+                self._roll(spec, {**state, "saved": [vars(checkpoint) for checkpoint in saved]})
+            dies = self._is(spec, "die_always") or (self._is(spec, "die") and spec.attempt == 0)
+            if step == die_at and dies:
                 os.kill(os.getpid(), signal.SIGKILL)
             if step == 5 and self._is(spec, "fail"):
+                self._drop_rolling(spec)
                 return PhaseFailure(
                     node=spec.node,
                     failure_class="engine",
@@ -98,6 +129,7 @@ class ScriptedEngine:
             if last and step < spec.n_steps:
                 reason = self.asked or "?"
                 break
+        self._drop_rolling(spec)
         best = max(scores, key=lambda s: (scores[s], -s), default=None)
         wall_s = time.monotonic() - began
         return PhaseResult(
@@ -131,8 +163,38 @@ class ScriptedEngine:
             for i in range(n)
         )
 
+    def stage(self) -> Stage | None:
+        if not self.running.is_set():
+            return None
+        return Stage(name="rollout", since_s=time.monotonic() - self._began_step, usual_s=None)
+
     def close(self) -> None:
         self.closed = True
+
+    def _restored(self, spec: PhaseSpec) -> dict[str, Any] | None:
+        """The newest full checkpoint that is sound, when the phase is to go on from one."""
+        if not spec.restore or spec.rolling_dir is None:
+            return None
+        for folder in sorted(Path(spec.rolling_dir).glob("step_*.full"), reverse=True):
+            if problem_of(folder) is None:
+                found: dict[str, Any] = json.loads((folder / "state.json").read_text())
+                return found
+        return None
+
+    def _roll(self, spec: PhaseSpec, state: dict[str, Any]) -> None:
+        assert spec.rolling_dir is not None
+        folder = Path(spec.rolling_dir) / f"step_{state['step']:06d}.full"
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        (folder / "state.json").write_text(json.dumps(state))
+        write_manifest(folder, {"step": state["step"]})
+        for older in sorted(folder.parent.glob("step_*.full")):
+            if older.name < folder.name:
+                shutil.rmtree(older)
+
+    def _drop_rolling(self, spec: PhaseSpec) -> None:
+        if spec.rolling_dir is not None:
+            shutil.rmtree(spec.rolling_dir, ignore_errors=True)
 
     def _maybe_raise(self, spec: PhaseSpec) -> None:
         if "version_error" in self.script:
@@ -151,8 +213,11 @@ class ScriptedEngine:
         directory = Path(spec.checkpoint_dir) / f"step_{step:06d}"
         directory.mkdir(parents=True, exist_ok=True)
         (directory / "score.json").write_text(json.dumps(score))
-        (directory / "adapter_model.safetensors").write_bytes(b"")
+        size = int(self.script.get("adapter_kib", 0)) * 1024
+        (directory / "adapter_model.safetensors").write_bytes(bytes(size))
         (directory / "adapter_config.json").write_text("{}")
+        reach("checkpoint.saved")
+        write_manifest(directory, {"step": step})
         return Checkpoint(step=step, path=str(directory), val_score=val_score)
 
     def _point(

@@ -16,6 +16,7 @@ from llmzero_ray.agents.base import Curves, ErrorRequest, ProposalRequest
 from llmzero_ray.coordinator import (
     CoordinatorCore,
     build_request,
+    busy_gpu_hours,
     check_decisions,
     incumbent_path,
     node_view,
@@ -526,35 +527,57 @@ def test_the_target_ends_the_search() -> None:
     assert search.core.end_reason == "target"
 
 
-def test_gpu_hours_are_summed_over_the_phases_and_end_the_search() -> None:
+def test_gpu_hours_count_from_the_reservation_of_a_slot_idle_time_included() -> None:
     search = Driver(make_config(budget={"runs": 9, "gpu_hours": 1.0}))
     search.ready()
-    search.train(0, gpu_hours=0.6)
+    search.now = 1800.0
+    search.train(0, gpu_hours=0.1)
     assert search.core.end_reason is None
+    search.now = 3600.0
     search.propose(1)
-    search.train(1, gpu_hours=0.5)
+    search.train(1, gpu_hours=0.1)
     assert search.core.end_reason == "gpu_hours"
+    assert (search.core.gpu_hours, search.core.meter.gpu_hours(3600.0)) == (0.2, 1.0)
 
 
-def test_gpu_hours_of_a_lost_attempt_count() -> None:
-    search = Driver(make_config(budget={"runs": 9, "gpu_hours": 1.0}))
+def test_gpu_hours_of_a_lost_attempt_count_as_busy() -> None:
+    search = Driver()
     search.ready()
     search.start(0)
     left = dataclasses.replace(make_failure(0), gpu_hours=0.7)
     search.post(ev.RunnerLost(slot=0, node=0, phase_attempt=0, reason="dead", salvaged=left))
     search.ready()
     search.train(0, gpu_hours=0.4)
-    assert search.core.end_reason == "gpu_hours"
     assert search.core.gpu_hours == pytest.approx(1.1)
 
 
-def test_phases_under_way_count_in_gpu_hours_and_a_reached_limit_is_told_once() -> None:
+def test_a_pause_gives_hardware_back_and_its_time_is_not_counted() -> None:
+    search = Driver(make_config(slots={"gpus_per_node": 2}))
+    search.ready()
+    search.now = 3600.0
+    search.post(ev.SearchPaused(reason="night"))
+    search.now = 9 * 3600.0
+    search.post(ev.CoordinatorStarted(epoch=2, host="here", pid=2, previous_alive=3600.0))
+    search.ready()
+    assert search.core.meter.gpu_hours(10 * 3600.0) == 4.0
+
+
+def test_the_time_in_which_a_cluster_was_gone_is_not_counted() -> None:
+    search = Driver()
+    search.ready()
+    search.now = 9 * 3600.0
+    search.post(ev.CoordinatorStarted(epoch=2, host="here", pid=2, previous_alive=3600.0))
+    assert search.core.meter.gpu_hours(10 * 3600.0) == 2.0
+
+
+def test_time_under_way_counts_in_gpu_hours_and_a_reached_limit_is_told_once() -> None:
     search = Driver(
         make_config(budget={"runs": 9, "gpu_hours": 4.0, "wall_clock_hours": 9.0}, slots={"gpus_per_node": 2})
     )
+    search.now = 1000.0
     search.ready()
     search.start(0)
-    search.core.runs[0].started_at = 1000.0
+    assert busy_gpu_hours(search.core, 1000.0 + 1800.0) == 1.0
     assert list(over_budget(search.core, worked_s=60.0, now=1000.0 + 3600.0)) == []
     (reached,) = over_budget(search.core, worked_s=60.0, now=1000.0 + 2 * 3600.0)
     assert (reached.kind, reached.used, reached.limit) == ("gpu_hours", 4.0, 4.0)

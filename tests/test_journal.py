@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import shutil
 import zlib
 from pathlib import Path
 
 import pytest
 
 from llmzero_ray import events as ev
+from llmzero_ray.durable import create_file
 from llmzero_ray.errors import JournalError, StorageError
 from llmzero_ray.journal import Journal, JournalReader, active_seconds, read_all
 from llmzero_ray.records import Event
@@ -54,11 +57,12 @@ def test_every_event_of_a_whole_search_comes_back_as_it_was(tmp_path: Path) -> N
 
 def test_each_event_is_one_file_whose_name_says_its_place_and_its_epoch(tmp_path: Path) -> None:
     filled(tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir()) == [
+    assert sorted(path.name for path in tmp_path.iterdir() if path.is_file()) == [
         "00000001.e001.json",
         "00000002.e001.json",
         "00000003.e001.json",
     ]
+    assert [path.name for path in (tmp_path / "epochs").iterdir()] == ["001.json"]
 
 
 def test_a_second_delivery_is_dropped_also_by_the_next_writer(tmp_path: Path) -> None:
@@ -96,8 +100,16 @@ def test_a_writer_that_was_superseded_is_told_so_and_writes_nothing(tmp_path: Pa
 
 def test_a_writer_whose_files_were_removed_stops(tmp_path: Path) -> None:
     journal = filled(tmp_path, 2)
-    for path in tmp_path.iterdir():
+    for path in tmp_path.glob("*.json"):
         path.unlink()
+    with pytest.raises(JournalError, match="event 2 has vanished"):
+        journal.append(ev.SlotReady(slot=2))
+    assert list(tmp_path.glob("*.json")) == []
+
+
+def test_a_writer_whose_directory_was_removed_stops(tmp_path: Path) -> None:
+    journal = filled(tmp_path / "journal", 2)
+    shutil.rmtree(tmp_path / "journal")
     with pytest.raises(JournalError, match="event 2 has vanished"):
         journal.append(ev.SlotReady(slot=2))
     assert list(tmp_path.iterdir()) == []
@@ -209,13 +221,11 @@ def test_a_reader_follows_a_takeover(tmp_path: Path) -> None:
 
 
 def test_a_reader_whose_events_were_replaced_says_so(tmp_path: Path) -> None:
-    taken_over = Journal(tmp_path)
     filled(tmp_path, 2)
     reader = JournalReader(tmp_path)
     reader.poll()
     body = json.loads((tmp_path / "00000002.e001.json").read_text())
     (tmp_path / "00000002.e002.json").write_text(json.dumps({**body, "epoch": 2}))
-    assert taken_over.epoch == 1
     with pytest.raises(JournalError, match="replaced events"):
         reader.poll()
 
@@ -231,11 +241,57 @@ def test_an_event_is_on_the_disk_before_append_returns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     order: list[str] = []
-    real_sync, real_replace = os.fsync, os.replace
+    journal = Journal(tmp_path)
+    real_sync, real_link = os.fsync, os.link
     monkeypatch.setattr(os, "fsync", lambda fd: (order.append("sync"), real_sync(fd))[1])
-    monkeypatch.setattr(os, "replace", lambda a, b: (order.append("rename"), real_replace(a, b))[1])
-    filled(tmp_path, 1)
-    assert order == ["sync", "rename", "sync"]  # the file, its name, the directory
+    monkeypatch.setattr(os, "link", lambda a, b: (order.append("name"), real_link(a, b))[1])
+    journal.append(ev.SlotReady(slot=0))
+    assert order == ["sync", "name", "sync"]  # the file, its name, the directory
+
+
+def test_a_directory_that_becomes_writable_is_written_by_the_journal_that_was_opened_before(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "file").write_text("")
+    journal = Journal(tmp_path / "file" / "journal")
+    (tmp_path / "file").unlink()
+    journal.append(ev.SlotReady(slot=3))
+    assert slots(read_all(tmp_path / "file" / "journal")) == [3]
+
+
+def test_a_journal_that_went_on_elsewhere_since_it_was_read_is_not_written(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    journal = Journal(tmp_path / "file" / "journal")
+    (tmp_path / "file").unlink()
+    filled(tmp_path / "file" / "journal", 2)
+    with pytest.raises(JournalError, match="another coordinator"):
+        journal.append(ev.SlotReady(slot=3))
+    assert slots(read_all(tmp_path / "file" / "journal")) == [0, 1]
+
+
+def test_without_hard_links_a_file_is_still_created_by_one_process_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_links(*_: object) -> None:
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", no_links)
+    filled(tmp_path, 2)
+    assert slots(read_all(tmp_path)) == [0, 1]
+    with pytest.raises(FileExistsError):
+        create_file(tmp_path / "00000002.e001.json", "another")
+    assert slots(read_all(tmp_path)) == [0, 1]
+    assert list(tmp_path.glob(".*")) == []
+
+
+def test_an_older_file_with_its_event_over_several_lines_is_read_and_compacted(tmp_path: Path) -> None:
+    filled(tmp_path, 100)
+    for path in tmp_path.glob("*.json"):
+        path.write_text(json.dumps(json.loads(path.read_text()), indent=1) + "\n")
+    journal = Journal(tmp_path, segment_events=30)
+    journal.append(ev.SlotReady(slot=100))
+    assert (tmp_path / "00000001-00000030.segment").is_file()
+    assert slots(read_all(tmp_path)) == list(range(101))
 
 
 # --- time at work -------------------------------------------------------------------------------------------

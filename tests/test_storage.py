@@ -15,6 +15,7 @@ import pytest
 
 from llmzero_ray.agents.base import Curves
 from llmzero_ray.capacity import Machine, asked_and_there, private_head_resources, shortfall, side_cpus
+from llmzero_ray.config import with_changes
 from llmzero_ray.durable import replace_file, storage_error
 from llmzero_ray.errors import ConfigError, StorageError
 from llmzero_ray.events import REFERENCE
@@ -22,10 +23,12 @@ from llmzero_ray.presence import (
     Owner,
     SearchLock,
     beat,
+    done_with,
+    drop_ends,
     last_heartbeat,
     owner,
     request,
-    take_requests,
+    waiting_requests,
 )
 from llmzero_ray.records import ItemOutcome, MetricPoint
 from llmzero_ray.series import (
@@ -118,10 +121,19 @@ def test_the_configuration_is_kept_and_may_be_given_again(storage: SearchStorage
 def test_another_configuration_is_refused_with_the_differing_keys(storage: SearchStorage) -> None:
     storage.adopt_config(make_config())
     with pytest.raises(ConfigError) as error:
-        storage.adopt_config(make_config(budget={"runs": 9}, seed=3))
-    assert "  budget.runs: 4 -> 9\n" in str(error.value)
+        storage.adopt_config(make_config(budget={"runs": 9}, seed=3, phase={"n_steps": 30}))
+    assert "  phase.n_steps: 20 -> 30\n" in str(error.value)
     assert "  seed: 1 -> 3\n" in str(error.value)
+    assert "budget.runs: 4" not in str(error.value)
     assert storage.config() == make_config()
+
+
+def test_limits_and_hardware_may_differ_when_a_search_goes_on(storage: SearchStorage) -> None:
+    storage.adopt_config(make_config())
+    other = make_config(budget={"runs": 9}, slots={"count": 2}, checkpoints={"max_gib": 1.0})
+    changes = {"budget.runs": 9, "slots.count": 2, "checkpoints.max_gib": 1.0}
+    assert storage.check_same(other) == changes
+    assert with_changes(make_config(), changes) == other
 
 
 def test_a_search_that_has_not_trained_can_be_forgotten(storage: SearchStorage) -> None:
@@ -169,7 +181,7 @@ def test_a_torn_result_is_none(storage: SearchStorage) -> None:
 def test_only_complete_adapters_count(storage: SearchStorage) -> None:
     for step in (5, 10):
         storage.paths.adapter(2, step).mkdir(parents=True)
-    (storage.paths.adapter(2, 5) / "adapter_config.json").write_text("{}")
+    (storage.paths.adapter(2, 5) / "manifest.json").write_text("{}")
     assert [(c.step, c.val_score) for c in storage.checkpoints(2, {5: 0.5})] == [(5, 0.5)]
 
 
@@ -324,8 +336,8 @@ def test_the_newest_point_of_a_running_phase_can_be_looked_at(storage: SearchSto
 def test_a_lost_phase_leaves_its_best_score_and_its_adapters(storage: SearchStorage) -> None:
     write(storage, *phase())
     storage.paths.adapter(0, 2).mkdir(parents=True)
-    (storage.paths.adapter(0, 2) / "adapter_config.json").write_text("{}")
-    left = salvage(storage, 0, "killed", n_gpus=8)
+    (storage.paths.adapter(0, 2) / "manifest.json").write_text("{}")
+    left = salvage(storage, 0, "killed", n_gpus=8, attempt=0)
     assert (left.failure_class, left.cause) == ("resource", "its runner was lost: killed")
     assert (left.steps_done, left.best_score, left.best_step, left.start_score) == (3, 0.5, 2, 0.25)
     assert [(c.step, c.val_score) for c in left.checkpoints] == [(2, 0.5)]
@@ -333,7 +345,7 @@ def test_a_lost_phase_leaves_its_best_score_and_its_adapters(storage: SearchStor
 
 
 def test_a_phase_lost_before_its_first_step_leaves_nothing(storage: SearchStorage) -> None:
-    left = salvage(storage, 0, "killed", n_gpus=1)
+    left = salvage(storage, 0, "killed", n_gpus=1, attempt=0)
     assert (left.steps_done, left.best_score, left.checkpoints) == (0, None, ())
 
 
@@ -422,8 +434,29 @@ def test_on_another_machine_the_heartbeat_tells(tmp_path: Path) -> None:
 def test_requests_are_taken_once(tmp_path: Path) -> None:
     request(tmp_path, "stop", "enough")
     request(tmp_path, "pause", "later")
-    assert take_requests(tmp_path) == (("stop", "enough"), ("pause", "later"))
-    assert take_requests(tmp_path) == ()
+    asked = waiting_requests(tmp_path)
+    assert [(r.kind, r.reason) for r in asked] == [("stop", "enough"), ("pause", "later")]
+    assert waiting_requests(tmp_path) == asked
+    done_with(tmp_path, asked[0].id)
+    assert waiting_requests(tmp_path) == asked[1:]
+
+
+def test_a_new_coordinator_forgets_ends_that_were_asked_of_the_one_before_and_keeps_the_rest(
+    tmp_path: Path,
+) -> None:
+    request(tmp_path, "stop", "enough")
+    request(tmp_path, "hint", text="try a higher lr")
+    request(tmp_path, "pause")
+    drop_ends(tmp_path)
+    assert [(r.kind, r.asked["text"]) for r in waiting_requests(tmp_path)] == [("hint", "try a higher lr")]
+
+
+@pytest.mark.parametrize("text", ["", "no json", "[]", '{"kind": "dance", "reason": ""}', '{"kind": "stop"}'])
+def test_a_file_that_is_no_request_is_removed(tmp_path: Path, text: str) -> None:
+    (tmp_path / "requests").mkdir()
+    (tmp_path / "requests" / "x.json").write_text(text)
+    assert waiting_requests(tmp_path) == ()
+    assert list((tmp_path / "requests").iterdir()) == []
 
 
 # --- hardware in numbers ------------------------------------------------------------------------------------

@@ -117,6 +117,8 @@ class ProposalRequest:
     tries: int = 0
     """Answers to this request that were refused before."""
     budget: Budget = field(default_factory=Budget)
+    hints: tuple[str, ...] = ()
+    """What the person who runs the search wants to be considered, oldest first."""
 
 
 @dataclass(frozen=True, kw_only=True)

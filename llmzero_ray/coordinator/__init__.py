@@ -1,6 +1,6 @@
 """The functional core of a search: events in, commands out, no clock, no Ray, no disk."""
 
-from llmzero_ray.coordinator.budget import over_budget
+from llmzero_ray.coordinator.budget import busy_gpu_hours, over_budget
 from llmzero_ray.coordinator.core import CoordinatorCore
 from llmzero_ray.coordinator.plan import root_hyperparameters
 from llmzero_ray.coordinator.replay import DecisionCheck, check_decisions, replay
@@ -12,16 +12,19 @@ from llmzero_ray.coordinator.requests import (
     request_record,
     task_view,
 )
+from llmzero_ray.coordinator.steering import refusal
 
 __all__ = [
     "CoordinatorCore",
     "DecisionCheck",
     "build_request",
+    "busy_gpu_hours",
     "check_decisions",
     "incumbent_path",
     "node_view",
     "over_budget",
     "overlay_record",
+    "refusal",
     "replay",
     "request_record",
     "root_hyperparameters",

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from llmzero_ray import events as ev
 from llmzero_ray.coordinator.plan import MAX_REFUSALS
 from llmzero_ray.coordinator.state import Run
+from llmzero_ray.coordinator.steering import clone_problem
 from llmzero_ray.errors import ProposalError
 from llmzero_ray.records import Command, Event, PhaseSpec, Proposal
 
@@ -30,12 +31,33 @@ def agenda(core: CoordinatorCore) -> list[Command]:
     if core.finished is not None:
         return [ev.End(id="end", reason=core.finished.reason)]
     if core.end_reason is None:
-        return list(_while_searching(core))
+        return [*_upkeep(core), *_while_searching(core)]
     if not core.final.done:
-        return core.final.commands(core.slots, lambda run: run_phase(core, run))
+        return [*_upkeep(core), *core.final.commands(core.slots, lambda run: run_phase(core, run))]
     if not core.written:
         return [ev.WriteOutcome(id="write-outcome")]
     return [record("finished", _conclusion(core, core.end_reason))]
+
+
+def _upkeep(core: CoordinatorCore) -> Iterator[Command]:
+    """Slots as many as there are to be, no adapter that was thinned out, no run that hangs."""
+    for number, deletion in enumerate(core.deletions):
+        yield ev.DeleteCheckpoints(id=f"delete-{number}", items=deletion.items)
+    if core.n_settings:
+        yield ev.FitSlots(id=f"slots-{core.n_settings}", count=core.config.slots.count)
+    for slot in core.slots[core.config.slots.count :]:
+        if slot.ready and slot.idle:
+            yield ev.CloseSlot(id=f"close-{slot.index}-{slot.generation}", slot=slot.index)
+    for run in core.runs.values():
+        if run.active and run.silent is not None:
+            yield ev.KillRunner(
+                id=f"kill-{run.node}-{run.attempt}",
+                node=run.node,
+                slot=run.slot,
+                phase_attempt=run.attempt,
+                reason=f"no sign of life in stage {run.silent.stage} for {run.silent.since_s:.0f} s "
+                f"(limit {run.silent.limit_s:.0f} s)",
+            )
 
 
 def _while_searching(core: CoordinatorCore) -> Iterator[Command]:
@@ -61,12 +83,14 @@ def _for_run(core: CoordinatorCore, run: Run) -> Iterator[Command]:
     elif slot.ready:
         yield run_phase(core, run)
         if run.stop_reason is not None:
+            wait_s = core.stop_deadline_s
             yield ev.StopPhase(
-                id=f"stop-{run.node}-{run.attempt}",
+                id=f"stop-{run.node}-{run.attempt}" + ("" if wait_s is None else f"-{wait_s:g}"),
                 node=run.node,
                 slot=run.slot,
                 phase_attempt=run.attempt,
                 reason=run.stop_reason,
+                deadline_s=wait_s,
             )
 
 
@@ -74,7 +98,7 @@ def _towards_plan(core: CoordinatorCore, run: Run) -> Command:
     """The next step from "a run of this kind" to a spec."""
     if run.kind == "root":
         return _record_plan(run, core.planner.root_phase(), None, "")
-    if run.no_answer is not None or run.tries >= MAX_REFUSALS:
+    if run.no_answer is not None or run.tries >= (MAX_REFUSALS if run.clone is None else 1):
         why = run.no_answer or f"{run.tries} proposals were refused, the last one: {run.rejected}"
         note = f"{why}. The parent's own configuration is continued."
         return _record_plan(run, core.planner.fallback(run, core.offered(run.node)), None, note)
@@ -104,10 +128,14 @@ def _next_decision(core: CoordinatorCore) -> Command | None:
     """One decision for the first slot that waits for one; the end when nothing trains any more."""
     training = any(run.active for run in core.runs.values())
     if core.ending is not None:
-        return None if training else _record_stop(core, core.ending)
-    slot = next((slot for slot in core.slots if slot.ready and slot.idle), None)
+        return _refuse_clone(core, "no further run begins") or (
+            None if training else _record_stop(core, core.ending)
+        )
+    slot = next((slot for slot in core.open_slots if slot.ready and slot.idle), None)
     if slot is None:
         return None
+    if core.clones:
+        return _decide_clone(core, slot.index)
     decision = core.tree.ask()
     if decision.action == "wait":
         return None
@@ -123,6 +151,28 @@ def _next_decision(core: CoordinatorCore) -> Command | None:
         seen=decision.seen.to_dict(),
     )
     return record(f"decide-{node}", decided)
+
+
+def _decide_clone(core: CoordinatorCore, slot: int) -> Command | None:
+    """What a person asked for goes before what the rules would choose."""
+    asked = core.clones[0]
+    problem = clone_problem(core, asked)
+    if problem is not None:
+        return _refuse_clone(core, problem)
+    node, seen = len(core.tree.nodes), core.tree.ask().seen.to_dict()
+    decided = ev.Decided(
+        action="evolve", on=asked.of, node=node, slot=slot, stop_reason=None, seen=seen, clone=asked.source
+    )
+    return record(f"decide-{node}", decided)
+
+
+def _refuse_clone(core: CoordinatorCore, why: str) -> Command | None:
+    if not core.clones:
+        return None
+    asked = core.clones[0]
+    return record(
+        f"clone-{asked.source}", ev.RequestRefused(kind="clone", message=f"clone of node {asked.of}: {why}")
+    )
 
 
 def _record_stop(core: CoordinatorCore, reason: str) -> Command:
@@ -143,9 +193,13 @@ def run_phase(core: CoordinatorCore, run: Run) -> Command:
         adapter=None if source is None else str(paths.adapter(source.node, source.step)),
         node_dir=str(paths.node(run.node)),
         checkpoint_dir=str(paths.checkpoints(run.node)),
+        rolling_dir=str(paths.rolling(run.node)),
+        rolling_freq=core.rolling_freq,
+        restore=run.attempt > 0,
     )
     generation = core.slots[run.slot].generation
-    return ev.RunPhase(id=f"run-{run.node}-{run.attempt}-{generation}", slot=run.slot, spec=spec)
+    run_id = f"run-{run.node}-{run.attempt}-{generation}-{run.replanned}"
+    return ev.RunPhase(id=run_id, slot=run.slot, spec=spec)
 
 
 def _give_up(run: Run) -> Event:

@@ -12,21 +12,28 @@ from llmzero_ray.events import REFERENCE, BudgetKind, BudgetReached
 
 
 def over_budget(core: CoordinatorCore, *, worked_s: float, now: float) -> Iterator[BudgetReached]:
-    """Limits that are reached `worked_s` seconds into the search, phases under way counted up to `now`.
+    """Limits that are reached `worked_s` seconds into the search, reserved slots counted up to `now`.
 
-    Each is named as one delivery, so that the journal takes it once.
+    Each limit is named as one delivery, so that the journal takes it once and again when it was raised.
     """
-    budget, slots = core.config.budget, core.config.slots
-    running_s = sum(
-        now - run.started_at
-        for run in core.runs.values()
-        if run.node != REFERENCE and run.started and run.active and run.started_at is not None
-    )
-    gpu_hours = core.gpu_hours + running_s / 3600 * slots.n_gpus
+    budget = core.config.budget
     used: tuple[tuple[BudgetKind, float, float | None], ...] = (
         ("wall_clock", worked_s / 3600, budget.wall_clock_hours),
-        ("gpu_hours", gpu_hours, budget.gpu_hours),
+        ("gpu_hours", core.meter.gpu_hours(now), budget.gpu_hours),
+        ("dollars", core.dollars, budget.dollars if core.config.agents.on_cap == "stop" else None),
     )
     for kind, amount, limit in used:
         if limit is not None and amount >= limit:
-            yield BudgetReached(kind=kind, used=amount, limit=limit, source=f"timer:{kind}")
+            yield BudgetReached(kind=kind, used=amount, limit=limit, source=f"timer:{kind}:{limit:g}")
+
+
+def busy_gpu_hours(core: CoordinatorCore, now: float) -> float:
+    """GPU hours in which phases trained, the reference included, those under way counted up to `now`."""
+    running_s = sum(
+        now - run.started_at
+        for run in core.runs.values()
+        if run.started and run.active and run.started_at is not None
+    )
+    reference = core.runs.get(REFERENCE)
+    done = 0.0 if reference is None or reference.outcome is None else reference.outcome.gpu_hours
+    return core.gpu_hours + done + running_s / 3600 * core.config.slots.n_gpus

@@ -11,18 +11,21 @@ measurements after the search (final.py).
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
 from llmzero_ray import events as ev
 from llmzero_ray.config import SearchConfig, parse_config
+from llmzero_ray.coordinator import lineage, steering
 from llmzero_ray.coordinator.agenda import agenda, record
 from llmzero_ray.coordinator.final import FinalStage
+from llmzero_ray.coordinator.meter import Meter
 from llmzero_ray.coordinator.plan import Planner
 from llmzero_ray.coordinator.state import Run, SlotState, finite
 from llmzero_ray.errors import JournalError
 from llmzero_ray.events import REFERENCE
-from llmzero_ray.records import Command, Event, NodeKind, PhaseFailure, PhaseResult
+from llmzero_ray.records import Command, Event, NodeKind, PhaseFailure, PhaseResult, ResumeFrom
 from llmzero_ray.search import TreeSearch
 from llmzero_ray.storage import SearchPaths
 
@@ -48,6 +51,19 @@ class CoordinatorCore:
         self.gpu_hours = 0.0
         """Of all phases of the search that have ended, lost attempts included; the reference is not
         counted."""
+        self.meter = Meter(0)
+        """GPU hours for which slots were reserved, whatever they did."""
+        self.hints: list[str] = []
+        """A person's advice to the proposer, oldest first."""
+        self.clones: list[ev.CloneAsked] = []
+        """What a person asked for and no slot has begun yet."""
+        self.stop_deadline_s: float | None = None
+        """How long a person who stopped the search waits for phases to end."""
+        self.now = 0.0
+        """Unix seconds of the newest event."""
+        self.n_settings = 0
+        """How often settings were changed."""
+        self.deletions: list[ev.CheckpointsDeleted] = []
         self.dollars = 0.0
         """Price of all agent calls."""
         self.n_calls = 0
@@ -87,7 +103,9 @@ class CoordinatorCore:
         handler = _HANDLERS.get(type(event))
         if handler is None:
             raise JournalError(f"{type(event).__name__} is no event of a search.")
+        self.now = event.time
         handler(self, event)
+        self.meter.take(event)
 
     def resume(self) -> list[Command]:
         """After a journal was replayed: everything that is to be done now, whoever began it before."""
@@ -125,6 +143,12 @@ class CoordinatorCore:
         """The default recipe in one phase; None before its time."""
         return self.runs.get(REFERENCE)
 
+    @property
+    def rolling_freq(self) -> int:
+        """Steps between two full checkpoints of a running phase; 0: none."""
+        wanted = self.config.checkpoints.rolling_freq
+        return self.config.phase.save_freq if wanted is None else wanted
+
     def offered(self, node: int) -> tuple[int, ...]:
         """Nodes whose checkpoints a node may resume from, the first phase first."""
         return self.tree.offered_checkpoint_nodes(node)
@@ -139,7 +163,8 @@ class CoordinatorCore:
         self.started = event
         self.config: SearchConfig = parse_config(_thawed(event.config), source="journal")
         self.tree = TreeSearch(self.config.search, budget=self.config.budget.runs)
-        self.slots = [SlotState(index=i) for i in range(self.config.slots.count)]
+        self.fit_slots()
+        self.meter = Meter(self.config.slots.n_gpus)
         self.planner = Planner(
             config=self.config,
             n_train=int(event.task["n_train"]),
@@ -148,6 +173,15 @@ class CoordinatorCore:
             runs=self.runs,
         )
         self.final = FinalStage(self.config, self.planner, self.runs, record)
+
+    def fit_slots(self) -> None:
+        """One state per slot that the configuration asks for; those beyond are closed when idle."""
+        self.slots += [SlotState(index=i) for i in range(len(self.slots), self.config.slots.count)]
+
+    @property
+    def open_slots(self) -> list[SlotState]:
+        """Slots that may be given something to do."""
+        return self.slots[: self.config.slots.count]
 
     def _on_coordinator_started(self, _: ev.CoordinatorStarted) -> None:
         self.interrupted = None
@@ -165,6 +199,9 @@ class CoordinatorCore:
         slot.ready, slot.generation = True, slot.generation + 1
         self._settle()
 
+    def _on_slot_closed(self, event: ev.SlotClosed) -> None:
+        self._slot_gone(self.slots[event.slot])
+
     def _on_decided(self, event: ev.Decided) -> None:
         if event.action == "stop":
             self.end_reason = event.stop_reason or "user"
@@ -173,11 +210,22 @@ class CoordinatorCore:
         assert event.node is not None
         assert event.slot is not None
         kind: NodeKind = event.action
+        run = Run(node=event.node, kind=kind, on=event.on, slot=event.slot)
         # What was decided is what the journal says, also where this version would decide otherwise.
-        node = self.tree.create(kind, event.on, event.node)
-        self.runs[node] = Run(node=node, kind=kind, on=event.on, slot=event.slot)
-        self.slots[event.slot].node = node
+        if event.clone and event.on is not None:
+            run.clone = self._take_clone(event.clone)
+            run.answer = None if run.clone is None else steering.clone_proposal(self, run.clone)
+            self.tree.clone(event.on, event.node)
+        else:
+            self.tree.create(kind, event.on, event.node)
+        self.runs[event.node] = run
+        self.slots[event.slot].node = event.node
         return None
+
+    def _take_clone(self, source: str) -> ev.CloneAsked | None:
+        asked = next((clone for clone in self.clones if clone.source == source), None)
+        self.clones = [clone for clone in self.clones if clone is not asked]
+        return asked
 
     def _on_proposed(self, event: ev.Proposed) -> None:
         run = self._waiting_for_answer(event.node, event.tries)
@@ -221,10 +269,10 @@ class CoordinatorCore:
         if run.node == REFERENCE:
             self.final.reference_ended(run)
         else:
-            self._node_ended(run, outcome)
+            self._node_ended(run, outcome, event.time)
         self._settle()
 
-    def _node_ended(self, run: Run, outcome: PhaseResult | PhaseFailure) -> None:
+    def _node_ended(self, run: Run, outcome: PhaseResult | PhaseFailure, now: float) -> None:
         status = outcome.status if isinstance(outcome, PhaseResult) else "failed"
         self.tree.tell(run.node, status, outcome.best_score, outcome.best_step)
         self.n_ended += 1
@@ -237,7 +285,7 @@ class CoordinatorCore:
             and best.score >= budget.target
         ):
             self._end("target")
-        elif budget.gpu_hours is not None and self.gpu_hours >= budget.gpu_hours:
+        elif budget.gpu_hours is not None and self.meter.gpu_hours(now) >= budget.gpu_hours:
             self._end("gpu_hours")
 
     def _on_runner_lost(self, event: ev.RunnerLost) -> None:
@@ -250,12 +298,60 @@ class CoordinatorCore:
             return
         nothing = PhaseFailure(node=run.node, failure_class="resource", cause=event.reason, log_tail="")
         run.losses, run.salvaged = run.losses + 1, event.salvaged or nothing
-        # A phase that was to end anyway is not repeated, nor is one that hardware was lost under twice.
-        if run.losses >= 2 or run.stop_reason is not None:
+        no_further = run.restart_step == event.restart_step
+        run.restart_step = event.restart_step
+        # A phase that was to end anyway is not repeated, nor is one that was lost twice from the same point.
+        if no_further or run.losses > self.config.slots.max_infra_retries or run.stop_reason is not None:
             run.given_up = True
         else:
             self.gpu_hours += 0.0 if run.node == REFERENCE else run.salvaged.gpu_hours
             run.begin_again()
+
+    def _on_runner_silent(self, event: ev.RunnerSilent) -> None:
+        run = self._current(event.node, event.phase_attempt)
+        if run is not None and run.started:
+            run.silent = event
+
+    def _on_checkpoints_deleted(self, event: ev.CheckpointsDeleted) -> None:
+        keep = lineage.pinned(self)  # something may have been planned since the list was made
+        items = tuple(item for item in event.items if (item.node, item.step) not in keep)
+        self.deletions.append(dataclasses.replace(event, items=items))
+        for item in items:
+            self.runs[item.node].lost_steps |= {item.step}
+
+    def _on_checkpoint_corrupt(self, event: ev.CheckpointCorrupt) -> None:
+        self.runs[event.node].lost_steps |= {event.step}
+        for run in self.runs.values():
+            source = None if run.spec is None else run.spec.resume_from
+            waits = run.stage == "planned" and not run.started
+            if source is not None and waits and (source.node, source.step) == (event.node, event.step):
+                self._resume_elsewhere(run, lineage.nearest_good(self, (source.node, source.step)))
+
+    def _resume_elsewhere(self, run: Run, source: ResumeFrom | None) -> None:
+        assert run.spec is not None
+        base = 0 if source is None else self.runs[source.node].base_step + source.step
+        run.spec = dataclasses.replace(run.spec, resume_from=source, base_step=base)
+        run.replanned += 1
+        if run.node != REFERENCE:
+            self.tree.set_resume_from(
+                run.node, *(None, None) if source is None else (source.node, source.step)
+            )
+
+    def _on_hint(self, event: ev.HintGiven) -> None:
+        self.hints.append(event.text)
+
+    def _on_veto(self, event: ev.NodeVetoed) -> None:
+        steering.veto(self, event)
+
+    def _on_clone_asked(self, event: ev.CloneAsked) -> None:
+        self.clones.append(event)
+
+    def _on_settings_changed(self, event: ev.SettingsChanged) -> None:
+        steering.change_settings(self, event)
+        self._settle()
+
+    def _on_request_refused(self, event: ev.RequestRefused) -> None:
+        self._take_clone(event.source.removeprefix("core:clone-"))
 
     def _on_verdict(self, event: ev.VerdictPosted) -> None:
         run = self._current(event.node, event.phase_attempt)
@@ -273,7 +369,9 @@ class CoordinatorCore:
         if self.end_reason is None:
             self._end(event.kind)
 
-    def _on_user_stop(self, _: ev.UserStop) -> None:
+    def _on_user_stop(self, event: ev.UserStop) -> None:
+        if event.deadline_s is not None:
+            self.stop_deadline_s = event.deadline_s
         if self.end_reason is None:
             self._end("user")
         elif not self.final.done:
@@ -327,7 +425,7 @@ class CoordinatorCore:
     def _settle(self) -> None:
         """Give idle slots their part of the final measurements."""
         if self.end_reason is not None and self.finished is None:
-            self.final.assign(self.slots)
+            self.final.assign(self.open_slots)
 
 
 def _thawed(data: Any) -> Any:
@@ -355,6 +453,15 @@ _HANDLERS: dict[type[Event], Callable[[CoordinatorCore, Any], None]] = {
     ev.VerdictPosted: CoordinatorCore._on_verdict,
     ev.AgentCalled: CoordinatorCore._on_agent_called,
     ev.BudgetReached: CoordinatorCore._on_budget_reached,
+    ev.RunnerSilent: CoordinatorCore._on_runner_silent,
+    ev.SlotClosed: CoordinatorCore._on_slot_closed,
+    ev.CheckpointsDeleted: CoordinatorCore._on_checkpoints_deleted,
+    ev.CheckpointCorrupt: CoordinatorCore._on_checkpoint_corrupt,
+    ev.HintGiven: CoordinatorCore._on_hint,
+    ev.NodeVetoed: CoordinatorCore._on_veto,
+    ev.CloneAsked: CoordinatorCore._on_clone_asked,
+    ev.SettingsChanged: CoordinatorCore._on_settings_changed,
+    ev.RequestRefused: CoordinatorCore._on_request_refused,
     ev.UserStop: CoordinatorCore._on_user_stop,
     ev.FinalScored: CoordinatorCore._on_final_scored,
     ev.FinalFailed: CoordinatorCore._on_final_failed,

@@ -31,6 +31,10 @@ class FinalStage:
         self._train_steps: int | None = None
         """Length of the reference that is still to be trained."""
 
+    def use(self, config: SearchConfig, planner: Planner) -> None:
+        """Settings were changed."""
+        self._config, self._planner = config, planner
+
     @property
     def done(self) -> bool:
         """Nothing is left to train or to score."""

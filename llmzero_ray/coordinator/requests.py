@@ -54,6 +54,7 @@ def build_request(
         checkpoints=() if command.from_scratch else _offered(core, command.node),
         from_scratch=command.from_scratch,
         rejected=command.rejected,
+        hints=tuple(core.hints),
         n_scratch=sum(
             run.kind in ("root", "scratch") for node, run in core.runs.items() if 0 <= node != command.node
         ),
@@ -65,10 +66,10 @@ def build_request(
 
 def _budget(core: CoordinatorCore) -> Budget:
     """What is left when the run that is being planned has trained."""
-    budget = core.config.budget
+    budget, spent = core.config.budget, core.meter.gpu_hours(core.now)
     return Budget(
         runs=max(0, budget.runs - len(core.tree.nodes)),
-        gpu_hours=None if budget.gpu_hours is None else max(0.0, budget.gpu_hours - core.gpu_hours),
+        gpu_hours=None if budget.gpu_hours is None else max(0.0, budget.gpu_hours - spent),
         dollars=None if budget.dollars is None else max(0.0, budget.dollars - core.dollars),
     )
 

@@ -9,7 +9,7 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-from llmzero_ray.events import FinalScored, FinalWhat, VerdictPosted
+from llmzero_ray.events import CloneAsked, FinalScored, FinalWhat, RunnerSilent, VerdictPosted
 from llmzero_ray.records import Checkpoint, NodeKind, PhaseFailure, PhaseResult, PhaseSpec, Proposal
 
 Stage: TypeAlias = Literal["proposing", "planned", "done", "cancelled"]
@@ -45,6 +45,16 @@ class Run:
     """Unix seconds of that moment; for people and budgets."""
     losses: int = 0
     """Attempts that hardware took away."""
+    restart_step: int | None = None
+    """Where the repeat after the last loss goes on; None before the first one."""
+    silent: RunnerSilent | None = None
+    """The current attempt hangs and is to be killed."""
+    replanned: int = 0
+    """How often its checkpoint source was replaced because the adapter was corrupt."""
+    clone: CloneAsked | None = None
+    """What a person asked for; None for runs that the rules chose."""
+    lost_steps: frozenset[int] = frozenset()
+    """Adapters that were deleted or found corrupt."""
     salvaged: PhaseFailure | None = None
     """What the last lost attempt left."""
     given_up: bool = False
@@ -78,7 +88,9 @@ class Run:
     @property
     def checkpoints(self) -> tuple[Checkpoint, ...]:
         """Adapters that are on the disk, once the phase has ended."""
-        return self.outcome.checkpoints if self.outcome else ()
+        if self.outcome is None:
+            return ()
+        return tuple(kept for kept in self.outcome.checkpoints if kept.step not in self.lost_steps)
 
     @property
     def base_step(self) -> int:
@@ -88,7 +100,7 @@ class Run:
     def begin_again(self) -> None:
         """The current attempt is void; a new one waits for its slot."""
         if self.started:
-            self.attempt, self.started = self.attempt + 1, False
+            self.attempt, self.started, self.silent = self.attempt + 1, False, None
 
     def as_ended(self) -> PhaseResult:
         """A phase that was asked to stop and then lost: it ends with what it left behind."""

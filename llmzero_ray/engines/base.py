@@ -39,6 +39,18 @@ class Slot:
         return self.gpus_per_node * len(self.placement_groups)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Stage:
+    """What an engine is doing, for whoever has to tell slow from hung."""
+
+    name: str
+    """`start`, `rollout`, `update`, `validation` or `save`; other engines may have others."""
+    since_s: float
+    """Seconds it has been in this stage."""
+    usual_s: float | None
+    """Median of the stage's earlier durations in the same phase; None while there are none."""
+
+
 class Engine(Protocol):
     """Trains phases one after the other."""
 
@@ -62,6 +74,10 @@ class Engine(Protocol):
         `reason` becomes the result's `stop_reason`; one that starts with `verdict` makes it `early_stopped`.
         Without a running phase nothing happens.
         """
+        ...
+
+    def stage(self) -> Stage | None:
+        """What the running phase or evaluation is doing; None when idle or unknown. Thread-safe."""
         ...
 
     def evaluate(self, adapter: str | None, parquet: str, max_tokens: int) -> tuple[ItemOutcome, ...]:

@@ -5,11 +5,12 @@ All from event times and from what the phases reported. Not here: prices, and th
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 
 from llmzero_ray import events as ev
+from llmzero_ray.coordinator.meter import Meter
 from llmzero_ray.events import REFERENCE
 from llmzero_ray.journal import active_seconds
 from llmzero_ray.records import Event, PhaseFailure, PhaseResult
@@ -78,6 +79,8 @@ class Costs:
     gpu_hours: float
     """Of the tree's phases."""
     reference_gpu_hours: float
+    reserved_gpu_hours: float
+    """GPU hours for which slots were reserved, whatever they did."""
     cpu_hours: float
     """CPUs reserved beside these GPUs, for as long."""
     on_cpu: bool
@@ -96,6 +99,13 @@ class Costs:
     def between_s(self) -> float:
         """Of the search, without any phase: decisions, agents, the journal, start and end of runners."""
         return max(0.0, self.search_s - self.busy_s)
+
+
+def _reserved(events: Sequence[Event], n_gpus: int) -> float:
+    meter = Meter(n_gpus)
+    for event in events:
+        meter.take(event)
+    return meter.gpu_hours(events[-1].time)
 
 
 def costs(facts: SearchFacts) -> Costs:
@@ -120,6 +130,7 @@ def costs(facts: SearchFacts) -> Costs:
         lost_s=sum(stay.end - stay.begin for stay in stays if stay.lost),
         gpu_hours=facts.core.gpu_hours,
         reference_gpu_hours=reference_hours,
+        reserved_gpu_hours=_reserved(events, facts.config.slots.n_gpus),
         cpu_hours=hours * facts.config.slots.cpus_per_gpu,
         on_cpu=_on_cpu(facts),
         train_s=sum(result.train_wall_s for result in results),

@@ -47,6 +47,8 @@ def _rows(account: Costs) -> list[tuple[str, str]]:
         (f"{unit}, phases of the search", words.hours(account.gpu_hours)),
         (f"{unit}, default recipe for comparison", words.hours(account.reference_gpu_hours)),
         (f"{unit}, together", words.hours(total)),
+        (f"{unit} reserved, idle ones included", words.hours(account.reserved_gpu_hours)),
+        (f"{unit} reserved and idle", words.hours(max(0.0, account.reserved_gpu_hours - total))),
         ("CPU hours reserved beside them", words.hours(account.cpu_hours)),
     ]
     if account.lost_s > 0:

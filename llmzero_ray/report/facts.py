@@ -77,7 +77,7 @@ class SearchFacts:
     def __init__(self, search: SearchStorage | str | Path) -> None:
         self.storage = search if isinstance(search, SearchStorage) else SearchStorage.at(search)
         self.paths: SearchPaths = self.storage.paths
-        self.events: tuple[Event, ...] = read_all(self.paths.journal)
+        self.events: tuple[Event, ...] = read_all(self.storage.journal_address())
         if not self.events:
             raise ConfigError(
                 f"{self.paths.root} holds no search: journal/ is missing or empty. Name the folder "

@@ -273,8 +273,8 @@ class TreeSearch:
             return ()
         return self.resume_chain(node.created_on)
 
-    def set_resume_from(self, node_id: int, source: int, step: int) -> None:
-        """Note the checkpoint that a running node starts from: `step` of node `source`.
+    def set_resume_from(self, node_id: int, source: int | None, step: int | None) -> None:
+        """Note the checkpoint that a running node starts from: `step` of node `source`; None: the base model.
 
         Raises:
             SearchError: the node is unknown or not running, or the source is not among those offered to it.
@@ -282,6 +282,9 @@ class TreeSearch:
         node = self.node(node_id)
         if not node.is_running:
             raise SearchError(f"node {node_id} is {node.status}; its checkpoint source is settled.")
+        if source is None or step is None:
+            node.resume_from = None
+            return
         offered = self.offered_checkpoint_nodes(node_id)
         if source not in offered:
             allowed = (

@@ -43,6 +43,8 @@ Context: TypeAlias = dict[str, Any]
 """JSON-able values under the names that templates use."""
 
 MOST_SOURCES = 8
+HINTS_ROOM = 4000
+"""Characters of all hints together that a question has room for."""
 """Data sources that are named."""
 STOPPER_METRICS = (REWARD[0], LENGTH, ENTROPY, KL)
 """What the early stopper is told beside validation."""
@@ -178,8 +180,19 @@ def proposer_context(
         "checkpoints": [] if scratch else nodes.checkpoint_lines(request.checkpoints),
         "epochs": _epochs(request.task, on.hyperparameters),
         "budget": nodes.budget_lines(request.budget, on.curves, n_gpus),
+        "hints": _hints(request.hints),
         "rejected": request.rejected or "",
     }
+
+
+def _hints(hints: Sequence[str]) -> list[str]:
+    """The newest hints that have room, oldest first."""
+    kept: list[str] = []
+    for hint in reversed(hints):
+        if sum(map(len, kept)) + len(hint) > HINTS_ROOM:
+            break
+        kept.insert(0, hint)
+    return kept
 
 
 def _by_source(curves: Curves) -> list[str]:

@@ -1,0 +1,111 @@
+"""What came of a doctor's two steps on a slot: rows of the table, and the seconds that an estimate needs.
+
+Not here: training them (doctor_step.py).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from llmzero_ray.config import SearchConfig
+from llmzero_ray.records import ItemOutcome, PhaseFailure, PhaseResult
+from llmzero_ray.series import load_items, load_points, mean_accuracy
+from llmzero_ray.storage import SearchStorage
+
+from .doctor_rows import Row, Status, skipped
+from .measured import step_seconds, validation_seconds
+
+_TODO = {
+    "oom": "lower engine.gpu_memory_utilization, batch or response length, or take more GPUs a slot",
+    "mismatch": "what trains is not what was asked for: use the versions this engine was written against",
+    "config": "correct root.overrides or engine.overrides",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tried:
+    """One slot's two steps."""
+
+    slot: int
+    result: PhaseResult | PhaseFailure | str
+    """A text: why there is none."""
+    items: tuple[ItemOutcome, ...] | str = ""
+    """What the saved adapter answers to the validation split, or why that is not known."""
+    scoring_s: float = 0.0
+
+    @property
+    def failure(self) -> PhaseFailure | None:
+        """The phase that failed, if one did."""
+        return self.result if isinstance(self.result, PhaseFailure) else None
+
+
+def rows_of(trial: SearchConfig, tried: Tried) -> list[Row]:
+    """Rows of one slot: its steps, and its adapter."""
+    step, adapter = f"step, slot {tried.slot}", f"adapter, slot {tried.slot}"
+    result = tried.result
+    if not isinstance(result, PhaseResult):
+        failed = isinstance(result, PhaseFailure)
+        found = f"{result.failure_class}: {result.cause}" if isinstance(result, PhaseFailure) else str(result)
+        todo = _TODO.get(result.failure_class, "") if isinstance(result, PhaseFailure) else ""
+        todo = todo or ("see the log in doctor.json" if failed else "see the message; start again")
+        return [
+            Row(name=step, kind="engine", status="FAIL", found=found, todo=todo),
+            skipped(adapter, "engine", "nothing was trained"),
+        ]
+    seconds = seconds_of(trial, tried)
+    found = (
+        f"{result.steps_done} steps of {seconds['step_s']:.3g} s, start {seconds['startup_s']:.3g} s, "
+        f"validation {seconds['validation_s']:.3g} s"
+    )
+    if trial.engine.backend == "verl":  # it refuses to train with anything else
+        found += "; the effective configuration is the one asked for"
+    return [
+        Row(name=step, kind="engine", status="ok", found=found),
+        _adapter_row(adapter, trial, tried, result),
+    ]
+
+
+def seconds_of(trial: SearchConfig, tried: Tried) -> dict[str, float]:
+    """`step_s`, `startup_s`, `validation_s` of a slot that trained.
+
+    The last step counts: the first one warms up. A validation that the engine did not time is taken to last
+    as long as scoring the adapter did.
+    """
+    assert isinstance(tried.result, PhaseResult)
+    points = load_points(SearchStorage(trial.storage, trial.name), tried.slot)
+    steps, timed = step_seconds(points), validation_seconds(points)
+    return {
+        "slot": tried.slot,
+        "step_s": steps[-1] if steps else tried.result.train_wall_s / max(1, tried.result.steps_done),
+        "startup_s": tried.result.setup_s,
+        "validation_s": timed[-1] if timed else tried.scoring_s,
+    }
+
+
+def _adapter_row(name: str, trial: SearchConfig, tried: Tried, result: PhaseResult) -> Row:
+    """The saved adapter, loaded again, scores what the phase's own validation gave."""
+
+    def row(status: Status, found: str, todo: str = "") -> Row:
+        return Row(name=name, kind="engine", status=status, found=found, todo=todo)
+
+    if isinstance(tried.items, str) or not tried.items or result.final_score is None:
+        what = "no adapter was saved" if not result.checkpoints else f"it could not be scored: {tried.items}"
+        return row("FAIL", what, "see the engine's messages; nothing could be resumed from such an adapter")
+    again, error = mean_accuracy(tried.items)
+    before = load_items(SearchStorage(trial.storage, trial.name), tried.slot).get(result.steps_done, ())
+    told = f"scored {result.final_score:.4f} in its phase, {again:.4f} when loaded again"
+    texts = {item.index: item.response for item in before}
+    same = sum(texts.get(item.index) == item.response for item in tried.items)
+    told += f"; {same} of {len(tried.items)} answers are the same"
+    if math.isclose(again, result.final_score, abs_tol=1e-9):
+        return row("ok", told)
+    if abs(again - result.final_score) <= error:
+        return row(
+            "warn",
+            f"{told}: within the noise of {error:.4f}",
+            "expected where generation is not bitwise repeatable",
+        )
+    return row(
+        "FAIL", told, "the adapter on the disk is not the policy that was trained: check versions and storage"
+    )

@@ -1,0 +1,17 @@
+"""A search from what a person calls it: its directory, its configuration or its name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from llmzero_ray.config import load_config
+from llmzero_ray.storage import SearchStorage
+
+
+def find(search: str, storage: str) -> SearchStorage:
+    """Where a search is; names are looked up in `storage`."""
+    path = Path(search)
+    if path.is_file():
+        config = load_config(path)
+        return SearchStorage(config.storage, config.name)
+    return SearchStorage.at(path) if path.is_dir() else SearchStorage(Path(storage).absolute(), search)

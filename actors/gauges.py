@@ -1,0 +1,58 @@
+"""What Ray's metrics say of a search: gauges named `llmzero_...`, set from the state about once a second.
+
+Everything here follows from the journal, so a coordinator that was started again shows the same numbers:
+these are gauges and no counters. Label sets are few: the search, with a status or an action. A series ends
+with the coordinator's process; queries take `max by (search, ...)` over what Ray adds (WorkerId, ...).
+Not here: metrics of single phases (series.py), counting GPU hours (the core's meter).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from llmzero_ray.coordinator import CoordinatorCore
+from llmzero_ray.events import REFERENCE
+
+STATUSES = ("pending", "running", "completed", "early_stopped", "failed", "cancelled")
+ACTIONS = ("root", "evolve", "debug", "scratch", "clone", "stop")
+
+
+class Gauges:
+    """The gauges of one search, exported by the process that makes them."""
+
+    def __init__(self, search: str) -> None:
+        self._search = search
+        self._phases = self._gauge("phases", "Phases of the search tree by status.", "status")
+        self._decisions = self._gauge("decisions", "Decisions of the search by action.", "action")
+        self._best = self._gauge("best_val_score", "Best validation score of a phase, once there is one.")
+        self._hours = self._gauge(
+            "gpu_hours", "GPU hours of reserved slots, while phases train and in between.", "use"
+        )
+        self._calls = self._gauge("agent_calls", "Calls of language-model agents.")
+        self._dollars = self._gauge("agent_dollars", "Dollars that these calls cost.")
+
+    def observe(self, core: CoordinatorCore, *, busy_gpu_hours: float, idle_gpu_hours: float) -> None:
+        """Show the state as it is now; showing the same state again changes nothing."""
+        runs = [run for run in core.runs.values() if run.node != REFERENCE]
+        statuses = Counter(run.status for run in runs)
+        for status in STATUSES:
+            self._phases.set(statuses[status], {"status": status})
+        actions = Counter("clone" if run.clone is not None else run.kind for run in runs)
+        actions["stop"] = int(core.end_reason is not None)
+        for action in ACTIONS:
+            self._decisions.set(actions[action], {"action": action})
+        best = core.best
+        if best is not None and best.score is not None:
+            self._best.set(best.score)
+        self._hours.set(busy_gpu_hours, {"use": "busy"})
+        self._hours.set(idle_gpu_hours, {"use": "idle"})
+        self._calls.set(core.n_calls)
+        self._dollars.set(core.dollars)
+
+    def _gauge(self, name: str, description: str, *tags: str) -> Any:
+        from ray.util.metrics import Gauge
+
+        gauge = Gauge(f"llmzero_{name}", description, tag_keys=("search", *tags))
+        gauge.set_default_tags({"search": self._search})
+        return gauge

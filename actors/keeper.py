@@ -1,0 +1,82 @@
+"""Keeps the checkpoints of a search: sound ones are used, useless ones deleted when they take too much room.
+
+Not here: which ones are useless (llmzero_ray.coordinator.lineage), saving them (the engine).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from llmzero_ray import events as ev
+from llmzero_ray.coordinator import lineage
+from llmzero_ray.errors import StorageError
+from llmzero_ray.failpoints import reach
+from llmzero_ray.manifests import problem_of
+from llmzero_ray.records import PhaseSpec
+
+if TYPE_CHECKING:
+    from .coordinator import SearchCoordinator
+
+logger = logging.getLogger("llmzero_ray.actors.keeper")
+_GIB = 2**30
+
+
+class Keeper:
+    """The checkpoints of one search."""
+
+    def __init__(self, coordinator: SearchCoordinator) -> None:
+        self._it = coordinator
+
+    async def is_sound(self, spec: PhaseSpec) -> bool:
+        """Whether the adapter that a phase is to start from is what was saved; if not, the core is told."""
+        source = spec.resume_from
+        if source is None or spec.adapter is None:
+            return True
+        if spec.restore and await asyncio.to_thread(self._it.storage.restart_step, spec.node) > 0:
+            return True  # it goes on from its own full checkpoint
+        problem = await asyncio.to_thread(problem_of, Path(spec.adapter))
+        if problem is None:
+            return True
+        logger.error("node=%d cannot start from %s: %s", spec.node, spec.adapter, problem)
+        key = f"corrupt:{source.node}:{source.step}:{spec.node}"
+        await self._it.post(
+            ev.CheckpointCorrupt(node=source.node, step=source.step, problem=problem, source=key)
+        )
+        return False
+
+    async def make_room(self) -> None:
+        """Thin out adapters until they fit into `checkpoints.max_gib`.
+
+        Raises:
+            StorageError: what is still needed takes more than that; no further phase may begin.
+        """
+        core = self._it.core
+        limit = core.config.checkpoints.max_gib
+        if limit is None:
+            return
+        sizes = await asyncio.to_thread(self._it.storage.adapter_sizes)
+        thinning = lineage.thin(core, sizes, int(limit * _GIB))
+        if thinning.items:
+            deleted = ev.CheckpointsDeleted(
+                items=thinning.items,
+                freed_bytes=thinning.freed_bytes,
+                used_bytes=thinning.used_bytes,
+                limit_bytes=int(limit * _GIB),
+            )
+            await self._it.post(deleted)
+        if not thinning.fits:
+            kept = (thinning.used_bytes - thinning.freed_bytes) / _GIB
+            raise StorageError(
+                f"{self._it.storage.paths.root}: adapters that the search still needs take {kept:.3g} GiB; "
+                f"checkpoints.max_gib is {limit:g}. The same command with a higher one "
+                "(--set checkpoints.max_gib=...) goes on where it was."
+            )
+
+    async def delete(self, command: ev.DeleteCheckpoints) -> None:
+        """Delete what the journal says is deleted."""
+        for item in command.items:
+            reach("checkpoints.deleting")
+            await asyncio.to_thread(self._it.storage.delete_adapter, item.node, item.step)

@@ -1,0 +1,60 @@
+"""Carries the stopper's verdicts to the coordinator, which makes them durable and stops the phase.
+
+A hard STOP does not wait for a coordinator that is away. Not here: judging (stopper.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from llmzero_ray.events import VerdictPosted
+
+from .options import NAMESPACE, coordinator_name
+
+_HARD_S = 10.0
+"""How long a hard verdict waits for the coordinator before the phase is stopped without it."""
+_AGAIN_S = 2.0
+
+
+class Verdicts:
+    """The way to the coordinator of one search."""
+
+    def __init__(self, search: str) -> None:
+        self._search = search
+
+    async def deliver(self, runner: Any, verdict: VerdictPosted) -> None:
+        """Post until the coordinator has it; after a while a hard STOP goes to the runner all the same."""
+        posting = asyncio.get_running_loop().create_task(self._post(verdict))
+        if not verdict.decision.hard:
+            return await posting
+        try:
+            await asyncio.wait_for(asyncio.shield(posting), _HARD_S)
+        except TimeoutError:
+            reason = f"verdict: {verdict.decision.rule}: {verdict.decision.reason}"
+            stop = runner.stop.options(concurrency_group="ctl")
+            await stop.remote(verdict.node, verdict.phase_attempt, reason)
+            await posting
+        return None
+
+    async def _post(self, verdict: VerdictPosted) -> None:
+        import ray
+
+        while True:
+            try:
+                coordinator = await asyncio.to_thread(find, coordinator_name(self._search))
+                await coordinator.post.remote(verdict)
+                return
+            except (ValueError, ray.exceptions.RayError):
+                await asyncio.sleep(_AGAIN_S)
+
+
+def find(name: str) -> Any:
+    """The actor of that name; blocks on Ray.
+
+    Raises:
+        ValueError: there is none.
+    """
+    import ray
+
+    return ray.get_actor(name, namespace=NAMESPACE)

@@ -1,0 +1,48 @@
+"""GPU hours for which slots were reserved, idle time included. Reads the events' times, decides nothing.
+
+Not here: GPU hours of phases (core.py), limits (budget.py).
+"""
+
+from __future__ import annotations
+
+from llmzero_ray import events as ev
+from llmzero_ray.presence import STALE_S
+from llmzero_ray.records import Event
+
+
+class Meter:
+    """Slots of `n_gpus` GPUs each, from the moment they are ready to the moment they are given back."""
+
+    def __init__(self, n_gpus: int) -> None:
+        self._n_gpus = n_gpus
+        self._since: dict[int, float] = {}
+        self._closed_s = 0.0
+
+    def take(self, event: Event) -> None:
+        """Take note of an event, in the order of the journal."""
+        if isinstance(event, ev.SlotReady):
+            self._since.setdefault(event.slot, event.time)
+        elif isinstance(event, ev.SlotClosed):
+            self._close(event.slot, event.time)
+        elif isinstance(event, ev.SearchPaused | ev.SearchAborted | ev.SearchFinished):
+            for slot in tuple(self._since):
+                self._close(slot, event.time)
+        elif isinstance(event, ev.CoordinatorStarted):
+            self._taken_over(event.time, event.previous_alive)
+
+    def gpu_hours(self, now: float | None = None) -> float:
+        """GPU hours reserved so far; slots that are still reserved count up to `now` (None: not at all)."""
+        open_s = 0.0 if now is None else sum(max(0.0, now - since) for since in self._since.values())
+        return (self._closed_s + open_s) / 3600 * self._n_gpus
+
+    def _close(self, slot: int, now: float) -> None:
+        since = self._since.pop(slot, None)
+        if since is not None:
+            self._closed_s += max(0.0, now - since)
+
+    def _taken_over(self, now: float, previous_alive: float | None) -> None:
+        """After a long silence nothing was reserved in between: the cluster was gone."""
+        if previous_alive is not None and now - previous_alive > STALE_S:
+            for slot in tuple(self._since):
+                self._close(slot, previous_alive)
+                self._since[slot] = now

@@ -1,0 +1,166 @@
+"""What persons ask of a search at work: whether it can be done, and what it changes.
+
+`refusal` is asked before a request becomes an event; the other functions are how the core takes the events.
+Not here: how requests get here (presence.py, actors/).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from llmzero_ray import events as ev
+from llmzero_ray.config import with_changes
+from llmzero_ray.coordinator.state import Run
+from llmzero_ray.errors import ConfigError, ProposalError
+from llmzero_ray.records import Change, Diagnosis, Event, Proposal, ResumeFrom
+
+if TYPE_CHECKING:
+    from llmzero_ray.coordinator.core import CoordinatorCore
+
+MAX_HINT = 2000
+"""Characters of one hint: it is part of every later question to the proposer."""
+MAX_HINTS = 20
+"""Hints of one search; the newest ones are shown."""
+_LIFTED = {
+    "gpu_hours": "budget.gpu_hours",
+    "wall_clock": "budget.wall_clock_hours",
+    "dollars": "budget.dollars",
+    "target": "budget.target",
+}
+
+
+def refusal(core: CoordinatorCore, event: Event) -> str | None:
+    """Why a person's request cannot be carried out as things stand; None when it can."""
+    if core.finished is not None:
+        return "the search has ended; nothing can be changed any more."
+    if isinstance(event, ev.UserStop | ev.SettingsChanged):
+        return _settings_problem(core, event) if isinstance(event, ev.SettingsChanged) else None
+    if core.end_reason is not None or core.ending is not None:
+        why = core.end_reason or core.ending
+        return f"the search is coming to its end ({why}); no further run begins."
+    if isinstance(event, ev.HintGiven):
+        return _hint_problem(core, event.text)
+    if isinstance(event, ev.NodeVetoed):
+        return _veto_problem(core, event.node)
+    return clone_problem(core, event) if isinstance(event, ev.CloneAsked) else None
+
+
+def clone_problem(core: CoordinatorCore, asked: ev.CloneAsked) -> str | None:
+    """Why a node cannot be cloned like that; None when it can."""
+    run = core.runs.get(asked.of)
+    if run is None or asked.of not in core.tree.nodes:
+        return f"node {asked.of} is unknown; the search has nodes {_listed(core.tree.nodes)}."
+    if run.outcome is None:
+        return f"node {asked.of} is {run.status}; only a node that has ended can be cloned."
+    node = core.tree.node(asked.of)
+    if node.pruned:
+        return f"node {asked.of} is pruned; clone a node of the open tree."
+    if len(core.tree.nodes) >= core.config.budget.runs:
+        return f"all {core.config.budget.runs} runs of the budget are begun; raise budget.runs first."
+    saved = [kept.step for kept in run.checkpoints]
+    if asked.step is not None and asked.step not in saved:
+        return f"step {asked.step} of node {asked.of} is not saved; saved are {_listed(saved) or 'none'}."
+    if asked.step is None and not saved:
+        return f"node {asked.of} has no saved adapter to go on from."
+    try:
+        core.planner.proposed_phase(
+            _clone_run(core, asked), clone_proposal(core, asked), core.tree.resume_chain(asked.of)
+        )
+    except ProposalError as error:
+        return str(error)
+    return None
+
+
+def clone_proposal(core: CoordinatorCore, asked: ev.CloneAsked) -> Proposal:
+    """A person's wish in the form that agents' answers have."""
+    run = core.runs[asked.of]
+    old = {} if run.spec is None else run.spec.hyperparameters
+    step = asked.step
+    if step is None and run.outcome is not None:
+        saved = [kept.step for kept in run.checkpoints]
+        best = run.outcome.best_step
+        step = best if best in saved else max(saved, default=None)
+    changes = tuple(
+        Change(key=key, old=old.get(key), new=value, reason="asked for by a person")
+        for key, value in asked.changes.items()
+    )
+    return Proposal(
+        diagnosis=Diagnosis(state="unknown", summary=f"A person's clone of node {asked.of}."),
+        changes=changes,
+        resume_from=None if step is None else ResumeFrom(node=asked.of, step=step),
+        n_steps=asked.n_steps or core.config.phase.n_steps,
+        total_epochs=None,
+        rationale="Asked for by a person.",
+        agent="user",
+    )
+
+
+def veto(core: CoordinatorCore, event: ev.NodeVetoed) -> None:
+    """Close a subtree; what trains in it is to stop, what does not train yet never will."""
+    reason = f"veto: {event.reason}" if event.reason else "veto"
+    for node in core.tree.veto(event.node):
+        run = core.runs[node]
+        if run.started:
+            run.stop_reason = run.stop_reason or reason
+        elif run.salvaged is not None:  # an earlier attempt trained: it ends with what that one left
+            run.stop_reason, run.given_up = run.stop_reason or reason, True
+        else:
+            run.stage = "cancelled"
+            core.slots[run.slot].node = None
+            core.tree.tell(node, "completed")
+
+
+def change_settings(core: CoordinatorCore, event: ev.SettingsChanged) -> None:
+    """Use other limits and slots from now on; an end that only an old limit asked for is off."""
+    core.config = with_changes(core.config, event.changes)
+    core.planner = dataclasses.replace(core.planner, config=core.config)
+    core.final.use(core.config, core.planner)
+    core.tree.budget = core.config.budget.runs
+    core.fit_slots()
+    core.n_settings += 1
+    if core.end_reason is None and _LIFTED.get(core.ending or "") in event.changes:
+        core.ending = None
+
+
+# --- parts --------------------------------------------------------------------------------------------------
+
+
+def _settings_problem(core: CoordinatorCore, event: ev.SettingsChanged) -> str | None:
+    try:
+        with_changes(core.config, event.changes)
+    except ConfigError as error:
+        return str(error)
+    runs = event.changes.get("budget.runs")
+    if isinstance(runs, int) and runs < len(core.tree.nodes):
+        return f"budget.runs is {runs}; {len(core.tree.nodes)} runs have begun already."
+    return None
+
+
+def _hint_problem(core: CoordinatorCore, text: str) -> str | None:
+    if not text.strip():
+        return "the hint is empty; say what the proposer should know."
+    if len(text) > MAX_HINT:
+        return (
+            f"the hint has {len(text)} characters; at most {MAX_HINT} are shown to the proposer. Shorten it."
+        )
+    if len(core.hints) >= MAX_HINTS:
+        return f"there are {MAX_HINTS} hints already; more would crowd out the training dynamics."
+    return None
+
+
+def _veto_problem(core: CoordinatorCore, node: int) -> str | None:
+    if node not in core.tree.nodes:
+        return f"node {node} is unknown; the search has nodes {_listed(core.tree.nodes)}."
+    if core.tree.node(node).kind == "root":
+        return f"node {node} is the root; stop the search instead of vetoing it."
+    return f"node {node} is pruned already." if core.tree.node(node).pruned else None
+
+
+def _clone_run(core: CoordinatorCore, asked: ev.CloneAsked) -> Run:
+    return Run(node=len(core.tree.nodes), kind="evolve", on=asked.of, slot=0)
+
+
+def _listed(numbers: Iterable[int]) -> str:
+    return ", ".join(str(number) for number in numbers)

@@ -1,0 +1,42 @@
+"""Named places at which a chaos run can have a process killed; without one they do nothing.
+
+`LLMZERO_FAILPOINTS` names a directory. A process that reaches the place `journal.written` while a file of
+that name lies there removes it and is gone as after `kill -9`: exactly one process per file. Not here: who
+lays such files (tests/chaos).
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+VARIABLE = "LLMZERO_FAILPOINTS"
+PLACES = (
+    "journal.written",
+    "phase.handed_over",
+    "phase.answered",
+    "phase.result_written",
+    "file.written",
+    "checkpoint.saved",
+    "engine.switching",
+    "agent.answered",
+    "stopper.judged",
+    "checkpoints.deleting",
+)
+"""After an event is durable and before it is acted on; between handing a phase to its runner and hearing of
+it; between its outcome and the event; after a runner has written it; between a file's content and its name;
+in the middle of an adapter's files; in a warm switch; between an agent's answer and its event; between a
+verdict and its event; between two deletions."""
+
+
+def reach(place: str) -> None:
+    """Die here if somebody wants that."""
+    directory = os.environ.get(VARIABLE)
+    if directory is None:
+        return
+    try:
+        (Path(directory) / place).unlink()
+    except OSError:
+        return
+    os.kill(os.getpid(), signal.SIGKILL)

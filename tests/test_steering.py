@@ -1,0 +1,480 @@
+"""What persons ask of a search while it runs, by events alone; slots that come and go; adapters that go."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from llmzero_ray import events as ev
+from llmzero_ray.agents.base import Curves, ProposalRequest
+from llmzero_ray.coordinator import build_request, check_decisions, lineage, over_budget, refusal, replay
+from llmzero_ray.coordinator.steering import MAX_HINT, MAX_HINTS
+from llmzero_ray.errors import ConfigError
+from llmzero_ray.records import Event, PhaseFailure, PhaseResult, ResumeFrom
+from tests.builders import LR, ROOT, Driver, make_config, make_proposal
+
+
+def after(scores: tuple[float, ...] = (0.5,), **blocks: Any) -> Driver:
+    """A search whose first runs have ended with these scores; the next one is being proposed."""
+    search = Driver(make_config(**{"budget": {"runs": 8}, **blocks}))
+    search.search_to_end(scores)
+    return search
+
+
+def ask(search: Driver, event: Event, asked_id: str = "1") -> Any:
+    """As the coordinator's inbox does it: refused or posted; the event that went into the journal."""
+    why = refusal(search.core, event)
+    if why is not None:
+        event = ev.RequestRefused(kind="test", message=why)
+    search.post(dataclasses.replace(event, source=f"user:{asked_id}"))
+    return search.journal[-1] if search.journal[-1].source.startswith("user:") else None
+
+
+# --- hints --------------------------------------------------------------------------------------------------
+
+
+def test_a_hint_is_part_of_every_later_question_to_the_proposer() -> None:
+    search = after()
+    ask(search, ev.HintGiven(text="entropy collapses above lr 1e-3"))
+    request = build_request(search.core, search.only(ev.Propose), lambda _: Curves())
+    assert isinstance(request, ProposalRequest)
+    assert request.hints == ("entropy collapses above lr 1e-3",)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [("", "is empty"), ("x" * (MAX_HINT + 1), f"at most {MAX_HINT}"), ("x" * 2**20, "1048576")],
+)
+def test_a_hint_that_nobody_could_use_is_refused(text: str, said: str) -> None:
+    search = after()
+    why = refusal(search.core, ev.HintGiven(text=text))
+    assert why is not None
+    assert said in why
+    assert len(why) < 200
+
+
+def test_hints_are_limited_in_number() -> None:
+    search = after()
+    for i in range(MAX_HINTS):
+        ask(search, ev.HintGiven(text=str(i)), str(i))
+    assert "hints already" in str(refusal(search.core, ev.HintGiven(text="one more")))
+
+
+def test_the_same_request_delivered_twice_counts_once() -> None:
+    search = after()
+    for _ in range(2):
+        search.post(ev.HintGiven(text="lower the lr", source="user:7"))
+    assert search.core.hints == ["lower the lr"]
+
+
+# --- veto ---------------------------------------------------------------------------------------------------
+
+
+def test_a_veto_stops_the_running_phase_charges_no_failure_and_closes_the_subtree() -> None:
+    search = after()
+    search.propose(1)
+    search.start(1)
+    ask(search, ev.NodeVetoed(node=1, reason="I know this recipe"))
+    stop = search.only(ev.StopPhase)
+    assert (stop.node, stop.reason) == (1, "veto: I know this recipe")
+    search.finish(1, score=0.9, stop_reason=stop.reason)
+    node = search.core.tree.node(1)
+    assert (node.status, node.pruned, search.core.tree.node(0).v_fail) == ("completed", True, 0)
+    assert search.core.runs[2].on == 0
+
+
+def test_a_vetoed_phase_whose_runner_dies_is_not_repeated() -> None:
+    search = after()
+    search.propose(1)
+    search.start(1)
+    ask(search, ev.NodeVetoed(node=1))
+    search.lose()
+    assert isinstance(search.core.runs[1].outcome, PhaseResult)
+
+
+def test_a_veto_of_a_run_that_is_still_being_proposed_frees_its_slot() -> None:
+    search = after()
+    ask(search, ev.NodeVetoed(node=1))
+    assert search.core.runs[1].status == "cancelled"
+    assert search.propose(1) == []
+    assert (search.core.runs[2].on, search.core.runs[2].stage) == (0, "proposing")
+    assert search.core.tree.running == (2,)
+
+
+@pytest.mark.parametrize(("node", "said"), [(9, "unknown; the search has nodes 0, 1"), (0, "is the root")])
+def test_a_veto_that_cannot_be(node: int, said: str) -> None:
+    assert said in str(refusal(after().core, ev.NodeVetoed(node=node)))
+
+
+def test_a_second_veto_is_refused() -> None:
+    search = after((0.5, 0.6))
+    ask(search, ev.NodeVetoed(node=1))
+    assert "pruned already" in str(refusal(search.core, ev.NodeVetoed(node=1)))
+
+
+# --- clones -------------------------------------------------------------------------------------------------
+
+
+def clone(of: int, step: int | None = None, n_steps: int | None = None, **changes: Any) -> ev.CloneAsked:
+    named = {LR: changes.pop("lr")} if "lr" in changes else {}
+    return ev.CloneAsked(of=of, step=step, changes={**named, **changes}, n_steps=n_steps)
+
+
+def test_a_clone_is_trained_in_the_next_free_slot_exactly_as_asked_without_an_agent() -> None:
+    search = after()
+    asked = ask(search, clone(0, step=10, lr=2e-4, n_steps=30))
+    search.propose(1)
+    search.train(1, score=0.6)
+    run = search.core.runs[2]
+    assert run.spec is not None
+    assert (run.kind, run.on, run.spec.resume_from, run.spec.n_steps) == (
+        "evolve",
+        0,
+        ResumeFrom(node=0, step=10),
+        30,
+    )
+    assert run.spec.hyperparameters[LR] == 2e-4
+    assert run.proposal is not None
+    assert run.proposal.agent == "user"
+    assert search.core.tree.node(2).exempt
+    assert search.core.clones == []
+    assert [e.clone for e in search.journal if isinstance(e, ev.Decided)] == ["", "", asked.source]
+
+
+def test_a_clone_without_a_step_goes_on_from_the_best_one() -> None:
+    search = after((0.5, 0.6))
+    ask(search, clone(1))
+    search.propose(2)
+    search.train(2)
+    spec = search.core.runs[3].spec
+    assert spec is not None
+    assert spec.resume_from == ResumeFrom(node=1, step=20)
+
+
+def test_clones_are_no_decisions_of_the_rules_and_the_others_are_taken_again_the_same() -> None:
+    search = after()
+    ask(search, clone(0, lr=2e-4))
+    search.propose(1)
+    search.train(1, score=0.6)
+    search.train(2, score=0.4)
+    search.propose(3)
+    search.train(3, score=0.7)
+    assert [check.differences for check in check_decisions(search.journal, ROOT) if check.differences] == []
+    assert replay(search.journal, ROOT).tree.to_dict() == search.core.tree.to_dict()
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        (clone(9), "node 9 is unknown"),
+        (clone(1), "node 1 is pending; only a node that has ended"),
+        (clone(0, step=15), "step 15 of node 0 is not saved; saved are 10, 20"),
+        (clone(0, lr=7.0), "must be a number in"),
+        (clone(0, n_steps=1000), "between 1 and 60"),
+        (ev.CloneAsked(of=0, step=None, changes={"nonsense": 1}), "nonsense"),
+    ],
+)
+def test_a_clone_that_cannot_be_trained_is_refused(asked: ev.CloneAsked, said: str) -> None:
+    assert said in str(refusal(after().core, asked))
+
+
+def test_a_clone_beyond_the_budget_is_refused_until_it_is_raised() -> None:
+    search = after((0.5, 0.6), budget={"runs": 3})
+    assert "raise budget.runs" in str(refusal(search.core, clone(0)))
+    ask(search, ev.SettingsChanged(changes={"budget.runs": 5}, before={"budget.runs": 3}))
+    assert refusal(search.core, clone(0)) is None
+
+
+def test_a_clone_that_cannot_be_any_more_when_its_slot_is_free_is_answered_and_the_rules_go_on() -> None:
+    search = after((0.5, 0.6))
+    ask(search, clone(1))
+    ask(search, ev.NodeVetoed(node=1), "2")
+    search.propose(2)
+    search.train(2)
+    (said,) = [e for e in search.journal if isinstance(e, ev.RequestRefused)]
+    assert "node 1 is pruned" in said.message
+    assert search.core.clones == []
+    assert search.core.runs[3].clone is None
+
+
+def test_a_clone_that_waits_when_the_search_ends_is_answered() -> None:
+    search = after()
+    ask(search, clone(0))
+    search.post(ev.UserStop(reason="enough"))
+    assert [e.kind for e in search.journal if isinstance(e, ev.RequestRefused)] == ["clone"]
+    assert search.core.end_reason == "user"
+
+
+# --- settings -----------------------------------------------------------------------------------------------
+
+
+def change(**changes: Any) -> ev.SettingsChanged:
+    named = {key.replace("__", "."): value for key, value in changes.items()}
+    return ev.SettingsChanged(changes=named, before=dict.fromkeys(named))
+
+
+def test_a_raised_budget_lets_the_search_go_on() -> None:
+    search = Driver(make_config(budget={"runs": 2}))
+    search.search_to_end((0.5,))
+    ask(search, change(budget__runs=3))
+    search.propose(1)
+    search.train(1)
+    assert search.core.end_reason is None
+    assert search.core.runs[2].stage == "proposing"
+
+
+def test_an_end_that_a_limit_asked_for_is_off_once_that_limit_is_raised() -> None:
+    search = after(budget={"runs": 8, "wall_clock_hours": 1.0})
+    search.propose(1)
+    search.start(1)
+    search.post(*over_budget(search.core, worked_s=3600.0, now=0.0))
+    assert search.core.ending == "wall_clock"
+    ask(search, change(budget__wall_clock_hours=2.0))
+    search.finish(1, stop_reason="budget: wall_clock")
+    assert search.core.runs[2].stage == "proposing"
+    (again,) = over_budget(search.core, worked_s=7200.0, now=0.0)
+    search.post(again)
+    assert search.core.ending == "wall_clock"
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"seed": 3}, "seed: cannot be changed once a search has begun"),
+        ({"budget.runs": 1}, "budget.runs"),
+        ({"budget.rums": 9}, "did you mean 'runs'"),
+        ({"slots.count": 0}, "slots.count"),
+        ({"slots.count.x": 1}, "slots.count"),
+    ],
+)
+def test_settings_that_cannot_be_changed_like_that_are_refused(changes: dict[str, Any], said: str) -> None:
+    search = after()
+    assert said in str(refusal(search.core, ev.SettingsChanged(changes=changes, before={})))
+
+
+def test_fewer_runs_than_have_begun_are_refused() -> None:
+    assert "3 runs have begun" in str(refusal(after((0.5, 0.6)).core, change(budget__runs=2)))
+
+
+def test_a_slot_that_is_added_is_reserved_and_used() -> None:
+    search = after()
+    ask(search, change(slots__count=2))
+    assert search.only(ev.FitSlots).count == 2
+    search.propose(1)
+    search.start(1)
+    search.ready(1)
+    assert search.core.runs[2].slot == 1
+
+
+def test_a_slot_that_is_removed_ends_its_phase_first_and_is_given_back() -> None:
+    search = Driver(make_config(budget={"runs": 8}, slots={"count": 2}))
+    search.ready(0, 1)
+    search.train(0, score=0.5)
+    for node in (1, 2):
+        search.propose(node)
+        search.start(node)
+    ask(search, change(slots__count=1))
+    assert search.none(ev.CloseSlot)
+    late = next(run.node for run in search.core.runs.values() if run.slot == 1)
+    search.finish(late)
+    assert search.only(ev.CloseSlot).slot == 1
+    search.post(ev.SlotClosed(slot=1))
+    assert search.none(ev.CloseSlot)
+    assert search.none(ev.Propose)
+    ask(search, change(slots__count=2), "2")
+    search.ready(1)
+    assert any(run.slot == 1 and run.active for run in search.core.runs.values())
+
+
+def test_nothing_is_taken_from_persons_once_a_search_has_ended() -> None:
+    search = Driver(make_config(budget={"runs": 2}, final={"test": False, "default_recipe": False}))
+    search.search_to_end((0.5, 0.6))
+    search.post(ev.OutcomeWritten())
+    for event in (ev.HintGiven(text="x"), change(budget__runs=9), clone(0), ev.UserStop(reason="")):
+        assert refusal(search.core, event) == "the search has ended; nothing can be changed any more."
+
+
+# --- losses and hangs ---------------------------------------------------------------------------------------
+
+
+def test_a_phase_is_repeated_from_its_full_checkpoint_as_often_as_it_gets_further() -> None:
+    search = Driver(make_config(slots={"max_infra_retries": 3}))
+    search.ready()
+    for attempt, step in enumerate((5, 10, 15)):
+        search.start(0)
+        search.lose(restart_step=step)
+        spec = search.only(ev.RunPhase, search.ready()).spec
+        assert (spec.attempt, spec.restore, spec.rolling_dir) == (
+            attempt + 1,
+            True,
+            f"{ROOT}/nodes/0000/rolling",
+        )
+    search.start(0)
+    search.lose(restart_step=20)
+    outcome = search.core.runs[0].outcome
+    assert isinstance(outcome, PhaseFailure)
+    assert outcome.failure_class == "resource"
+
+
+def test_a_phase_lost_twice_from_the_same_point_has_failed() -> None:
+    search = Driver()
+    search.ready()
+    for _ in range(2):
+        assert search.core.runs[0].outcome is None
+        search.start(0)
+        search.lose(restart_step=10)
+        search.ready()
+    assert isinstance(search.core.runs[0].outcome, PhaseFailure)
+
+
+def test_a_first_attempt_begins_at_its_start_and_keeps_full_checkpoints_as_configured() -> None:
+    spec = Driver(make_config(checkpoints={"rolling_freq": 3}))
+    run = spec.only(ev.RunPhase, spec.ready())
+    assert (run.spec.restore, run.spec.rolling_freq) == (False, 3)
+    default = Driver()
+    assert default.only(ev.RunPhase, default.ready()).spec.rolling_freq == 10
+
+
+def test_a_phase_that_hangs_has_its_runner_killed_once_and_is_repeated() -> None:
+    search = Driver()
+    search.ready()
+    search.start(0)
+    silent = ev.RunnerSilent(slot=0, node=0, phase_attempt=0, stage="rollout", since_s=700.0, limit_s=600.0)
+    kill = search.only(ev.KillRunner, search.post(dataclasses.replace(silent, source="watchdog:0")))
+    assert (kill.slot, kill.node) == (0, 0)
+    assert kill.reason == "no sign of life in stage rollout for 700 s (limit 600 s)"
+    assert search.post(dataclasses.replace(silent, source="watchdog:0")) == []
+    search.lose(restart_step=5)
+    search.ready()
+    assert search.none(ev.KillRunner)
+    assert search.only(ev.RunPhase).spec.attempt == 1
+
+
+def test_a_stop_with_a_deadline_tells_the_runner_and_a_second_one_shortens_it() -> None:
+    search = Driver()
+    search.ready()
+    search.start(0)
+    first = search.only(ev.StopPhase, search.post(ev.UserStop(reason="enough")))
+    assert first.deadline_s is None
+    now = search.only(ev.StopPhase, search.post(ev.UserStop(reason="enough", deadline_s=0.0)))
+    assert (now.deadline_s, now.id != first.id) == (0.0, True)
+
+
+# --- adapters -----------------------------------------------------------------------------------------------
+
+
+def sizes_of(search: Driver) -> dict[tuple[int, int], int]:
+    return {
+        (run.node, saved.step): 100
+        for run in search.core.runs.values()
+        if run.node >= 0
+        for saved in run.checkpoints
+    }
+
+
+def test_a_corrupt_adapter_is_replaced_by_the_nearest_good_one_before_it() -> None:
+    search = after()
+    search.propose(1, make_proposal(resume=(0, 20)))
+    corrupt = ev.CheckpointCorrupt(node=0, step=20, problem="adapter_model.safetensors fails its checksum")
+    again = search.only(ev.RunPhase, search.post(corrupt))
+    assert again.spec.resume_from == ResumeFrom(node=0, step=10)
+    assert (again.spec.base_step, again.spec.adapter) == (10, f"{ROOT}/checkpoints/0000/step_000010")
+    last = search.only(ev.RunPhase, search.post(ev.CheckpointCorrupt(node=0, step=10, problem="gone")))
+    assert (last.spec.resume_from, last.spec.adapter, last.spec.base_step) == (None, None, 0)
+
+
+def test_deleted_adapters_are_offered_to_nobody_and_deleted_after_they_are_journalled() -> None:
+    search = after((0.5, 0.6, 0.7))
+    found = lineage.thin(search.core, sizes_of(search), 450)
+    assert [(item.node, item.step) for item in found.items] == [(0, 10), (1, 10)]
+    assert (found.used_bytes, found.freed_bytes, found.fits) == (600, 200, True)
+    event = ev.CheckpointsDeleted(items=found.items, freed_bytes=200, used_bytes=600, limit_bytes=450)
+    delete = search.only(ev.DeleteCheckpoints, search.post(event))
+    assert delete.items == found.items
+    request = build_request(search.core, search.only(ev.Propose), lambda _: Curves())
+    assert {(c.node, c.step) for c in request.checkpoints} & {(0, 10), (1, 10)} == set()
+
+
+def test_what_was_planned_since_the_list_was_made_is_kept() -> None:
+    search = after()
+    items = (ResumeFrom(node=0, step=10),)
+    search.propose(1, make_proposal(resume=(0, 10)))
+    deleted = ev.CheckpointsDeleted(items=items, freed_bytes=100, used_bytes=200, limit_bytes=100)
+    assert search.only(ev.DeleteCheckpoints, search.post(deleted)).items == ()
+
+
+def test_what_is_pinned_does_not_fit() -> None:
+    search = after((0.5, 0.6))
+    assert not lineage.thin(search.core, sizes_of(search), 150).fits
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.integers(0, 2**32), st.integers(0, 2000))
+def test_nothing_that_is_pinned_is_ever_deleted(seed: int, limit: int) -> None:
+    """Random searches: failures, odd checkpoints, losses, clones, vetoes; thinned again and again."""
+    chance = random.Random(seed)
+    search = Driver(make_config(budget={"runs": 12}, slots={"count": 2}))
+    search.ready(0, 1)
+    on_disk: set[tuple[int, int]] = set()
+    for _ in range(40):
+        active = [run for run in search.core.runs.values() if run.active and run.node >= 0]
+        if not active:
+            break
+        run = chance.choice(active)
+        if run.stage == "proposing":
+            nodes = search.core.offered(run.node)
+            places = [(n, c.step) for n in nodes for c in search.core.runs[n].checkpoints]
+            resume = chance.choice(places) if places and run.kind != "scratch" else None
+            search.propose(run.node, make_proposal(resume=resume), tries=run.tries)
+        elif chance.random() < 0.1:
+            search.start(run.node)
+            search.lose(run.slot, restart_step=chance.randrange(4))
+            search.ready(run.slot)
+        else:
+            saved = tuple(sorted(chance.sample((5, 10, 15, 20), chance.randint(1, 4))))
+            search.start(run.node)
+            if chance.random() < 0.2:
+                search.fail(run.node, saved=saved)
+            else:
+                best = chance.choice(saved)
+                search.finish(run.node, score=chance.random(), saved=saved, best_step=best)
+            if search.core.runs[run.node].outcome is not None:
+                on_disk |= {(run.node, step) for step in saved}
+        if chance.random() < 0.2 and len(search.core.tree.nodes) > 1:
+            ask(
+                search,
+                ev.NodeVetoed(node=chance.randrange(1, len(search.core.tree.nodes))),
+                str(chance.random()),
+            )
+        thinning = lineage.thin(search.core, dict.fromkeys(on_disk, 100), limit)
+        items = {(item.node, item.step) for item in thinning.items}
+        assert items <= on_disk
+        assert not items & lineage.pinned(search.core)
+        assert thinning.fits == (100 * (len(on_disk) - len(items)) <= limit)
+        search.post(
+            ev.CheckpointsDeleted(items=thinning.items, freed_bytes=0, used_bytes=0, limit_bytes=limit)
+        )
+        on_disk -= items
+        for other in search.core.runs.values():
+            source = None if other.spec is None else other.spec.resume_from
+            if source is not None and other.active:
+                assert (source.node, source.step) in on_disk
+        if search.core.best is not None and search.core.best.outcome is not None:
+            assert (search.core.best.node, search.core.best.outcome.best_step) in on_disk
+    assert replay(search.journal, ROOT).tree.to_dict() == search.core.tree.to_dict()
+
+
+def test_unknown_settings_are_named() -> None:
+    from llmzero_ray.config import read_settings
+
+    assert read_settings(["budget.runs=9", "checkpoints.max_gib=null"]) == {
+        "budget.runs": 9,
+        "checkpoints.max_gib": None,
+    }
+    with pytest.raises(ConfigError, match="is not of the form"):
+        read_settings(["budget.runs"])
