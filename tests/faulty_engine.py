@@ -10,7 +10,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from llmzero_ray.engines.base import Engine, OnMetric, Slot
+from llmzero_ray.engines.base import Engine, OnMetric, Slot, Stage
 from llmzero_ray.engines.registry import make_engine as make_real_engine
 from llmzero_ray.records import ItemOutcome, PhaseFailure, PhaseResult, PhaseSpec
 
@@ -32,6 +32,9 @@ class FaultyEngine:
 
     def stop(self, reason: str) -> None:
         self._engine.stop(reason)
+
+    def stage(self) -> Stage | None:
+        return self._engine.stage()
 
     def evaluate(self, adapter: str | None, parquet: str, max_tokens: int) -> tuple[ItemOutcome, ...]:
         return self._engine.evaluate(adapter, parquet, max_tokens)

@@ -11,6 +11,9 @@ import llmzero_ray
 from llmzero_ray.engines.verl.internals import QUEUE_NAMESPACE_ENV, SOCKET_SCOPE_ENV
 from llmzero_ray.engines.verl.settings import VerlSettings
 
+EXECUTOR = "+actor_rollout_ref.rollout.engine_kwargs.vllm.distributed_executor_backend"
+"""Set to `mp` on the CPU, vLLM's engine gets processes of its own, as it has on GPUs."""
+
 _COMMON = {
     "VERL_USE_EXTERNAL_MODULES": "llmzero_ray.engines.verl.plugin",
     "TRANSFER_QUEUE_ENABLE": "1",
@@ -38,7 +41,7 @@ _CPU = {
 
 
 def socket_scope(settings: VerlSettings) -> str:
-    """Part of the names of the slot's sockets in /tmp; short, as their paths must be."""
+    """Part of the names of the slot's sockets; short, as such names must be."""
     return hashlib.sha256(settings.namespace.encode()).hexdigest()[:12]
 
 
@@ -48,11 +51,13 @@ def worker_vars(settings: VerlSettings) -> dict[str, str]:
         **_COMMON,
         QUEUE_NAMESPACE_ENV: f"{settings.namespace}-queue",
         SOCKET_SCOPE_ENV: socket_scope(settings),
+        # vLLM's sockets between its processes, too: in Linux's abstract namespace they leave no files.
+        "VLLM_RPC_BASE_PATH": f"@llmzero-{socket_scope(settings)}",
     }
     if settings.platform == "cpu":
         variables |= _CPU
         variables["OMP_NUM_THREADS"] = os.environ.get("LLMZERO_OMP_NUM_THREADS", "1")
-        if settings.tensor_model_parallel_size > 1:
+        if settings.tensor_model_parallel_size > 1 or settings.overrides.get(EXECUTOR) == "mp":
             variables["VLLM_ENABLE_V1_MULTIPROCESSING"] = "1"
     return variables
 

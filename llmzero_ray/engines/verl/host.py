@@ -1,13 +1,16 @@
 """The child process that embeds VeRL: a Ray driver of its own, one per slot. Speaks to engine.py over a pipe.
 
-It takes one request at a time (run, evaluate, close) and a stop at any time; a closed pipe ends it at once,
-and with the driver all of VeRL's actors. What it prints goes to the slot's log file.
+It takes one request at a time (run, evaluate, close) and a stop at any time. A closed pipe ends it at once,
+so does the end of its parent, and the death of any of VeRL's processes; with the driver go all of VeRL's
+actors. What it prints goes to the slot's log file.
 
-Run as `python -m llmzero_ray.engines.verl.host FD`; FD is the inherited end of the pipe.
+Run as `python -m llmzero_ray.engines.verl.host FD PARENT SLOT`: the inherited end of the pipe, the process id
+of the parent, and the slot's name, which makes the process and its Ray job recognisable.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import queue
@@ -19,22 +22,27 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from llmzero_ray.engines.verl import failures, internals
+from llmzero_ray.engines.verl.lifeline import die_with
 from llmzero_ray.engines.verl.overrides import all_overrides, compose
+from llmzero_ray.engines.verl.phase import PhaseState, Progress
 from llmzero_ray.engines.verl.protocol import (
     CheckpointSaved,
     Evaluate,
     Evaluated,
+    FullCheckpointWritten,
     Logits,
     LogitsAnswer,
     Metric,
+    ProcessDied,
     Ready,
     Run,
+    StageBegan,
     Start,
     Stop,
     Trained,
 )
-from llmzero_ray.errors import ConfigError
-from llmzero_ray.records import PhaseFailure, PhaseResult, PhaseSpec
+from llmzero_ray.errors import ConfigError, EffectiveConfigError
+from llmzero_ray.records import PhaseFailure, PhaseSpec
 
 logger = logging.getLogger(__name__)
 
@@ -47,6 +55,7 @@ class Host:
         self._sending = threading.Lock()
         self._requests: queue.Queue[Any] = queue.Queue()
         self._trainer: Any = None
+        self._watch: Any = None
         self._settings: Any = None
         self._n_train = 0
         self._stops: dict[int, str] = {}
@@ -69,6 +78,9 @@ class Host:
     def _answer(self, message: Any) -> None:
         with self._sending:
             self._connection.send(message)
+
+    def _enter(self, stage: str) -> None:
+        self._answer(StageBegan(stage, time.monotonic()))
 
     def _listen(self) -> None:
         while True:
@@ -96,6 +108,7 @@ class Host:
             from omegaconf import open_dict
 
             from llmzero_ray.engines.verl.trainer import PhaseTrainer
+            from llmzero_ray.engines.verl.watch import ActorWatch
 
             with open_dict(config):
                 config.transfer_queue.enable = True
@@ -106,11 +119,12 @@ class Host:
             transfer_queue.init(config.transfer_queue)
             trainer = PhaseTrainer(config, request.settings, groups)
             trainer.start()
-            self._trainer = trainer
+            self._trainer, self._watch = trainer, ActorWatch(trainer.servers)
+            self._watch.start(self._die)
         except Exception as error:
             logger.exception("cold start failed")
             return Ready(
-                failure=self._failure(request.spec, error),
+                failure=_failure(Progress(), request.spec, error),
                 lost=failures.is_lost_process(error),
                 job_id=_job_id(),
             )
@@ -140,19 +154,22 @@ class Host:
         return config
 
     def _run(self, request: Run) -> Trained:
-        from llmzero_ray.engines.verl.trainer import PhaseState
-        from llmzero_ray.errors import EffectiveConfigError
-
         spec = request.spec
         state = PhaseState(
             spec=spec,
             emit=lambda point: self._answer(Metric(point)),
             saved=lambda checkpoint: self._answer(CheckpointSaved(checkpoint)),
+            rolled=lambda path: self._answer(FullCheckpointWritten(path)),
+            stage=self._enter,
             skip=request.skip,
             stop_asked=lambda: self._stops.get(request.run_id),
+            restore=request.restore,
         )
         try:
-            self._trainer.begin_phase(self._compose(spec, self._settings), state)
+            config = self._compose(spec, self._settings)
+            if request.restore is not None:
+                config.trainer.val_before_train = False
+            self._trainer.begin_phase(config, state)
             state.ready = time.monotonic()
             self._trainer.train()
         except Exception as error:
@@ -162,11 +179,30 @@ class Host:
                 self._trainer.clear_queue()
             # After an exception of VeRL's own nothing is known about its processes, and after a NaN vLLM's
             # cache is full of them, which poisons later answers: the engine starts afresh.
-            lost = failures.is_lost_process(error)
-            return Trained(outcome=self._failure(spec, error, state), usable=ours, lost=lost)
-        return Trained(outcome=_result(state), usable=True, lost=False)
+            lost = self._is_loss(error, ours)
+            return Trained(outcome=_failure(state.progress, spec, error), usable=ours, lost=lost)
+        return Trained(outcome=state.result(), usable=True, lost=False)
+
+    def _is_loss(self, error: BaseException, ours: bool) -> bool:
+        """Whether a dead process is behind an exception; one of our own checks never is one."""
+        if ours or failures.failure_class(error) in ("nan", "oom"):
+            return False
+        if failures.is_lost_process(error):
+            return True
+        cause = self._watch.cause_of()
+        if cause is not None:
+            logger.error("behind it: %s", cause)
+        return cause is not None
+
+    def _die(self, what: str) -> None:
+        """A process of VeRL's is gone: say so and end, and all others with this driver."""
+        logger.error("%s; this host ends", what)
+        with contextlib.suppress(OSError):
+            self._answer(ProcessDied(what))
+        os._exit(1)
 
     def _evaluate(self, request: Evaluate) -> Evaluated:
+        self._enter("validation")
         try:
             config = self._compose(request.like, self._settings)
             items = self._trainer.evaluate(config, request.adapter, request.parquet, request.max_tokens)
@@ -175,44 +211,11 @@ class Host:
             return Evaluated(items=(), error=failures.one_line(error))
         return Evaluated(items=items, error=None)
 
-    def _failure(self, spec: PhaseSpec, error: BaseException, state: Any = None) -> PhaseFailure:
-        sys.stdout.flush()
-        best = state.best if state is not None else None
-        return PhaseFailure(
-            node=spec.node,
-            failure_class=failures.failure_class(error),
-            cause=failures.one_line(error),
-            log_tail="".join(traceback.format_exception(error))[-4000:],
-            steps_done=state.steps_done if state is not None else 0,
-            best_step=best[0] if best else None,
-            best_score=best[1] if best else None,
-            start_score=state.scores.get(0) if state is not None else None,
-            checkpoints=tuple(state.checkpoints[s] for s in sorted(state.checkpoints))
-            if state is not None
-            else (),
-        )
 
-
-def _result(state: Any) -> PhaseResult:
-    """The result as far as this process knows it; engine.py adds what it measured."""
-    best, reason = state.best, state.stop_reason or "n_steps"
-    after_start = {s: v for s, v in state.scores.items() if s > 0}
-    return PhaseResult(
-        node=state.spec.node,
-        status="early_stopped" if reason.startswith("verdict") else "completed",
-        stop_reason=reason,
-        steps_done=state.steps_done,
-        best_score=best[1] if best else None,
-        best_step=best[0] if best else None,
-        start_score=state.scores.get(0),
-        final_score=after_start[max(after_start)] if after_start else None,
-        checkpoints=tuple(state.checkpoints[s] for s in sorted(state.checkpoints)),
-        wall_s=time.monotonic() - state.began,
-        train_wall_s=time.monotonic() - (state.train_began or time.monotonic()),
-        gpu_hours=0.0,
-        warm=True,
-        setup_s=(state.ready or time.monotonic()) - state.began,
-    )
+def _failure(progress: Progress, spec: PhaseSpec, error: BaseException) -> PhaseFailure:
+    sys.stdout.flush()
+    trace = "".join(traceback.format_exception(error))[-4000:]
+    return progress.failure(spec, failures.failure_class(error), failures.one_line(error), trace)
 
 
 def _connect(request: Start) -> list[Any]:
@@ -242,6 +245,7 @@ def _job_id() -> str:
 
 def main() -> None:
     """Entry point of the child process."""
+    die_with(int(sys.argv[2]))
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     Host(Connection(int(sys.argv[1]))).serve()
 

@@ -1,4 +1,4 @@
-"""Everything this project relies on inside VeRL, in one place: versions, names, config paths, and the two
+"""Everything this project relies on inside VeRL, in one place: versions, names, config paths, and the
 patches.
 
 `check_versions` needs no import of VeRL; `check_names` runs in the process that embeds it. Both fail before
@@ -11,6 +11,8 @@ import importlib
 import importlib.metadata
 import inspect
 import os
+import re
+import threading
 from typing import Any, Final
 
 from llmzero_ray.errors import EngineVersionError
@@ -21,7 +23,7 @@ VLLM_VERSIONS: Final = {"gpu": ("0.24",), "cpu": ("0.27",)}
 
 QUEUE_NAMESPACE_ENV: Final = "LLMZERO_TRANSFER_QUEUE_NAMESPACE"
 SOCKET_SCOPE_ENV: Final = "LLMZERO_WEIGHT_SOCKET_SCOPE"
-"""Unique to one start of an engine; see `weight_socket_scope`."""
+"""Unique to one start of an engine; see `weight_socket`."""
 
 RELIED_ON: Final[dict[str, tuple[str, ...]]] = {
     # module: names, or Class.method for what we call or override
@@ -41,6 +43,7 @@ RELIED_ON: Final[dict[str, tuple[str, ...]]] = {
         "PPOTrainer.on_validate_begin",
         "PPOTrainer.on_validate_end",
         "PPOTrainer.on_train_begin",
+        "PPOTrainer.on_step_begin",
         "register_trainer",
     ),
     "verl.trainer.ppo.v1.trainer_sync": ("PPOTrainerSync.on_step_end", "PPOTrainerSync.on_sample_end"),
@@ -61,12 +64,22 @@ RELIED_ON: Final[dict[str, tuple[str, ...]]] = {
         "FSDPEngine._build_lr_scheduler",
         "FSDPEngine.get_per_tensor_param",
         "FSDPEngine.optimizer_step",
+        "FSDPEngine.save_checkpoint",
+        "FSDPEngine.load_checkpoint",
+    ),
+    "verl.utils.checkpoint.fsdp_checkpoint_manager": (
+        "FSDPCheckpointManager.get_rng_state",
+        "FSDPCheckpointManager.load_rng_state",
+        "FSDPCheckpointManager.should_save_lora_only",
     ),
     "verl.workers.rollout.vllm_rollout.vllm_async_server": (
         "vLLMHttpServer.launch_server",
         "vLLMHttpServer.generate",
+        "vLLMHttpServer._get_worker_extension_cls",
         "vLLMReplica",
     ),
+    "verl.workers.rollout.vllm_rollout.utils": ("vLLMColocateWorkerExtension._get_zmq_handle",),
+    "verl.workers.rollout.vllm_rollout.bucketed_weight_transfer": ("BucketedWeightSender._init_buffer",),
     "verl.workers.rollout.replica": ("RolloutReplicaRegistry.register",),
     "verl.single_controller.ray.base": ("SubRayResourcePool", "ResourcePoolManager.create_resource_pool"),
     "verl.workers.utils.losses": ("ppo_loss",),
@@ -170,32 +183,21 @@ def check_config_paths(config: Any, paths: tuple[str, ...] = CONFIG_PATHS) -> No
 # --- names on one machine ---------------------------------------------------------------------------------
 
 
-def weight_socket_scope() -> str:
-    """What stands for the Ray job in the path of the socket that carries weights to vLLM.
+def weight_socket(handle: str) -> str:
+    """The socket that carries weights to vLLM, renamed for one start of one slot's engine; both ends ask.
 
-    VeRL writes /tmp/rl-colocate-zmq-JOB-replica-R-rank-K.sock, and both ends remove whatever lies there
-    before. Ray numbers jobs per cluster, so the trainers of two clusters on one machine, or of two users,
-    would take each other's socket away and wait for ever.
-    """
-    import ray
-
-    return f"{ray.get_runtime_context().get_job_id()}-{os.environ.get(SOCKET_SCOPE_ENV, '')}"
-
-
-def scoped_socket(path: str) -> str:
-    """VeRL's socket path with `weight_socket_scope` in the job's place.
+    VeRL calls it ipc:///tmp/rl-colocate-zmq-JOB-replica-R-rank-K.sock, and both ends remove whatever lies
+    there before. Ray numbers jobs per cluster, so the trainers of two clusters on one machine would take
+    each other's socket away and wait for ever. This one is in Linux's abstract namespace: no file is left
+    behind, however a process ends.
 
     Raises:
-        EngineVersionError: the path is built in another way.
+        EngineVersionError: VeRL builds the name in another way.
     """
-    import ray
-
-    job = f"-{ray.get_runtime_context().get_job_id()}-"
-    if path.count(job) != 1:
-        raise EngineVersionError(
-            f"the weight socket {path!r} does not name its job; needed: verl {VERL_VERSION}"
-        )
-    return path.replace(job, f"-{weight_socket_scope()}-")
+    parts = re.fullmatch(r"ipc:///tmp/rl-colocate-zmq-.+-(replica-\d+-rank-\d+)\.sock", handle)
+    if parts is None:
+        raise EngineVersionError(f"the weight socket is called {handle!r}; needed: verl {VERL_VERSION}")
+    return f"ipc://@llmzero-{os.environ.get(SOCKET_SCOPE_ENV, '')}-{parts[1]}"
 
 
 # --- patches ----------------------------------------------------------------------------------------------
@@ -252,9 +254,36 @@ def patch_transfer_queue_namespace(namespace: str) -> None:
     interface.TransferQueueController = _Controller()
 
 
+def drop_names_once_connected() -> None:
+    """Without GPUs weights travel through a named segment in /dev/shm: take the name away as soon as both
+    ends hold it, so that nothing stays there when they are killed."""
+    from verl.workers.rollout.vllm_rollout.bucketed_weight_transfer import BucketedWeightSender
+
+    original = BucketedWeightSender._init_buffer
+    if getattr(original, "drops_names", False):
+        return
+
+    def _init_buffer(self: Any) -> None:
+        original(self)
+        if self.shm is not None:
+            self.shm.unlink()
+            self.shm.unlink = lambda: None  # VeRL's own, at the end of the transfer
+
+    _init_buffer.drops_names = True  # type: ignore[attr-defined]
+    BucketedWeightSender._init_buffer = _init_buffer
+
+
+def use_thread_locks_for_progress_bars() -> None:
+    """tqdm's own default is a lock between processes, and a killed one leaves its semaphore in /dev/shm."""
+    from tqdm import tqdm  # type: ignore[import-untyped]
+
+    tqdm.set_lock(threading.RLock())
+
+
 def apply_patches() -> None:
-    """Both patches, as the environment of this process asks for; called once per process by plugin.py."""
+    """The patches that the environment of this process asks for; called once per process by plugin.py."""
     if os.environ.get("VERL_PLATFORM", "").strip().lower() == "cpu":
         patch_process_group_backend()
+    use_thread_locks_for_progress_bars()
     if namespace := os.environ.get(QUEUE_NAMESPACE_ENV):
         patch_transfer_queue_namespace(namespace)

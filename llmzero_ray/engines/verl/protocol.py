@@ -34,11 +34,13 @@ class Ready:
 
 @dataclass(frozen=True)
 class Run:
-    """Train one phase. `skip` names swaps to leave out: for tests that prove the read-back sees it."""
+    """Train one phase, from the full checkpoint in `restore` on if there is one. `skip` names swaps to leave
+    out: for tests that prove the read-back sees it."""
 
     spec: PhaseSpec
     run_id: int
     skip: tuple[str, ...] = field(default=())
+    restore: str | None = None
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,29 @@ class CheckpointSaved:
     """An adapter is complete on disk."""
 
     checkpoint: Checkpoint
+
+
+@dataclass(frozen=True)
+class StageBegan:
+    """The running phase or evaluation entered a stage, at this time of `time.monotonic`."""
+
+    name: str
+    at: float
+
+
+@dataclass(frozen=True)
+class FullCheckpointWritten:
+    """All files of a full checkpoint are written; it counts once the engine has committed it, which it does
+    after it has passed on every metric sent before."""
+
+    path: str
+
+
+@dataclass(frozen=True)
+class ProcessDied:
+    """The last message: a process of VeRL's died, and the host ends."""
+
+    what: str
 
 
 @dataclass(frozen=True)

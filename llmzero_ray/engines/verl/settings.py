@@ -45,6 +45,8 @@ class VerlSettings:
     slot: int
     placement_groups: tuple[str, ...]
     """Hex ids, one per node."""
+    start_id: str = ""
+    """Differs with every cold start."""
     log_path: str
     """File that receives what VeRL, vLLM and their Ray workers print."""
     start_timeout_s: float = 900.0
@@ -61,6 +63,11 @@ class VerlSettings:
         return self.max_prompt_length + max(self.max_response_length, self.eval_max_response_length)
 
     @property
-    def namespace(self) -> str:
-        """Unique: names, sockets and queues of this slot live in it; `search` differs with every start."""
+    def slot_namespace(self) -> str:
+        """The slot's own name on the cluster, the same for all its starts."""
         return f"llmzero-{self.search}-slot{self.slot}"
+
+    @property
+    def namespace(self) -> str:
+        """Unique: names, sockets and queues of one start live in it."""
+        return f"{self.slot_namespace}-{self.start_id}"

@@ -3,128 +3,47 @@
 Every override below adds to VeRL's own method or replaces one documented hook; the training step itself is
 VeRL's.
 
-Not here: processes and messages (host.py), the worker side (workers.py), judging what was read back
-(effective.py).
+Not here: processes and messages (host.py), the worker side (workers.py, rollouts.py), what is read back
+(readback.py), full checkpoints (snapshot.py).
 """
 
 from __future__ import annotations
 
-import math
-import os
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 import ray
 import transfer_queue as tq
 from omegaconf import open_dict
-from torch.utils.data import Dataset
 from torchdata.stateful_dataloader import StatefulDataLoader
-from verl.single_controller.ray.base import ResourcePoolManager, SubRayResourcePool
 from verl.trainer.ppo import core_algos
 from verl.trainer.ppo.utils import create_rl_dataset, need_reference_policy
-from verl.trainer.ppo.v1 import PPOTrainerSync, register_trainer
-from verl.utils import tensordict_utils as tu
+from verl.trainer.ppo.v1 import register_trainer
 from verl.utils.dataset.rl_dataset import collate_fn
 from verl.workers.rollout.replica import RolloutReplicaRegistry
 
-from llmzero_ray.engines.verl.effective import expected_at_start, expected_of_rollouts, mismatches
+from llmzero_ray.engines.verl import readback, snapshot
+from llmzero_ray.engines.verl.effective import expected_of_rollouts, mismatches
+from llmzero_ray.engines.verl.fittings import (
+    ReservedBundles,
+    Rows,
+    Stream,
+    mean_accuracy,
+    outcomes_of,
+    scalars,
+)
+from llmzero_ray.engines.verl.phase import PhaseState, adapter_dir
+from llmzero_ray.engines.verl.repeatable import RepeatableTrainer
+from llmzero_ray.engines.verl.rollouts import PhaseAgentLoopManager, RecordingReplica
 from llmzero_ray.engines.verl.seeds import derive_seed
 from llmzero_ray.engines.verl.settings import VerlSettings
-from llmzero_ray.engines.verl.workers import ROW_KEY, PhaseAgentLoopManager, PhaseWorker, RecordingReplica
-from llmzero_ray.errors import EffectiveConfigError, PhaseError
-from llmzero_ray.records import Checkpoint, ItemOutcome, MetricPoint, PhaseSpec
-
-MAX_ROLLOUT_KL = 0.1
-"""Nats between vLLM's and the actor's log-probabilities of the same tokens at step 1. Seen: 0.000 in fp32 on
-the CPU; beyond this, vLLM samples from another policy than the one that is trained."""
-
-POLL_INTERVAL_S = 0.02
-"""VeRL's replay buffer sleeps 2 s between looks, the floor of every small step, and offers no key for it."""
-
-_MUST_BE_FINITE = ("actor/grad_norm", "actor/loss", "actor/pg_loss", "critic/rewards/mean")
-
-
-class NonFiniteError(PhaseError):
-    """A loss, gradient or reward was NaN or infinite: VeRL skips such updates silently, we end the phase."""
-
-
-@dataclass
-class PhaseState:
-    """What one running phase has reported so far."""
-
-    spec: PhaseSpec
-    emit: Callable[[MetricPoint], None]
-    saved: Callable[[Checkpoint], None]
-    skip: tuple[str, ...] = ()
-    stop_asked: Callable[[], str | None] = lambda: None
-    """Reason of a stop that was asked for from outside."""
-    began: float = field(default_factory=time.monotonic)
-    ready: float | None = None
-    train_began: float | None = None
-    scores: dict[int, float] = field(default_factory=dict)
-    checkpoints: dict[int, Checkpoint] = field(default_factory=dict)
-    steps_done: int = 0
-    stop_reason: str | None = None
-
-    @property
-    def best(self) -> tuple[int, float] | None:
-        """(step, score) of the best validation after step 0; the earliest of equals."""
-        scored = [(s, v) for s, v in self.scores.items() if s > 0]
-        return max(scored, key=lambda sv: (sv[1], -sv[0])) if scored else None
-
-
-class _ReservedBundles(ResourcePoolManager):
-    """VeRL's pool on placement groups that somebody else reserved."""
-
-    def __init__(self, settings: VerlSettings, groups: list[Any], mapping: dict[Any, str]) -> None:
-        per_node = [settings.n_gpus_per_node] * settings.nnodes
-        super().__init__(resource_pool_spec={"global_pool": per_node}, mapping=mapping)
-        self._groups, self._per_node = groups, per_node
-
-    def create_resource_pool(self) -> None:
-        self.resource_pool_dict["global_pool"] = SubRayResourcePool(
-            placement_groups=self._groups,
-            start_bundle_index=0,
-            subgroup_world_size=sum(self._per_node),
-            process_on_nodes=self._per_node,
-            use_gpu=True,
-            max_colocate_count=self.max_colocate_count,
-            name_prefix="llmzero",
-        )
-
-
-class _Rows(Dataset):
-    """A data set whose `index` is the row's position, whatever its file says."""
-
-    def __init__(self, rows: Any) -> None:
-        self._rows = rows
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def __getitem__(self, i: int) -> Any:
-        row = self._rows[i]
-        row["index"] = i
-        return row
-
-
-class _Stream:
-    """Looks like a logger to VeRL's Tracking."""
-
-    def __init__(self, log: Callable[[dict[str, Any], int], None]) -> None:
-        self._log = log
-
-    def log(self, data: dict[str, Any], step: int) -> None:
-        self._log(data, step)
-
-    def finish(self) -> None:
-        return None
+from llmzero_ray.engines.verl.workers import PhaseWorker
+from llmzero_ray.failpoints import reach
+from llmzero_ray.records import Checkpoint, ItemOutcome, MetricPoint
 
 
 @register_trainer("llmzero_phase")
-class PhaseTrainer(PPOTrainerSync):
+class PhaseTrainer(RepeatableTrainer):
     """One warm VeRL: `start` once, then `begin_phase` + `train`, or `evaluate`, as often as wanted."""
 
     total_training_steps: int
@@ -150,7 +69,8 @@ class PhaseTrainer(PPOTrainerSync):
         )
 
     def begin_phase(self, config: Any, phase: PhaseState) -> None:
-        """Exchange everything a phase owns: data order, adapter, optimizer, loss, sampling, lengths.
+        """Exchange everything a phase owns: data order, adapter, optimizer, loss, sampling, lengths; then go
+        to where its full checkpoint was, if it has one.
 
         Raises:
             EffectiveConfigError: what now acts differs from what `phase.spec` asks for.
@@ -160,7 +80,11 @@ class PhaseTrainer(PPOTrainerSync):
         self._use_config(config, phase.skip)
         if "adapter" not in phase.skip:
             self.actor_rollout_wg.load_adapter(spec.adapter, derive_seed(spec.seed, "adapter"))
+        reach("engine.switching")
         self.actor_rollout_wg.begin_phase(config.actor_rollout_ref, spec.seed % 2**31, phase.skip)
+        readback.check_start(self, spec)
+        if phase.restore is not None:
+            snapshot.restore(self, phase)
         if "weights" not in phase.skip:
             self._push_weights()
         if "sampling" not in phase.skip:
@@ -168,7 +92,6 @@ class PhaseTrainer(PPOTrainerSync):
             self._begin_rollouts(
                 config, derive_seed(spec.seed, "rollouts"), cap, self.settings.eval_max_response_length
             )
-        self._check_start()
 
     def _use_config(self, config: Any, skip: tuple[str, ...] = ()) -> None:
         self.use_reference_policy = need_reference_policy(config)
@@ -182,7 +105,7 @@ class PhaseTrainer(PPOTrainerSync):
 
     def _push_weights(self) -> None:
         self.checkpoint_manager.sleep_replicas()  # on GPUs a push wakes sleeping replicas
-        self.checkpoint_manager.update_weights(0)
+        self.checkpoint_manager.update_weights(self.global_steps)
 
     def _begin_rollouts(self, config: Any, seed: int, train_max_tokens: int, eval_max_tokens: int) -> None:
         config = config.copy()
@@ -227,20 +150,15 @@ class PhaseTrainer(PPOTrainerSync):
         super()._init_resource_pool_mgr()
         for role in self.role_worker_mapping:
             self.role_worker_mapping[role] = ray.remote(PhaseWorker)
-        self.resource_pool_manager = _ReservedBundles(self.settings, self._groups, self.mapping)
-
-    def _build_replay_buffer(self) -> Any:
-        buffer = super()._build_replay_buffer()
-        buffer.poll_interval = POLL_INTERVAL_S
-        return buffer
+        self.resource_pool_manager = ReservedBundles(self.settings, self._groups, self.mapping)
 
     def _init_dataloader(self) -> None:
         super()._init_dataloader()
-        self.val_dataset = _Rows(self.val_dataset)
+        self.val_dataset = Rows(self.val_dataset)
         self.val_dataloader = self._val_loader()
 
-    def _read(self, parquet: str, is_train: bool) -> _Rows:
-        return _Rows(
+    def _read(self, parquet: str, is_train: bool) -> Rows:
+        return Rows(
             create_rl_dataset(parquet, self.config.data, self.tokenizer, self.processor, is_train=is_train)
         )
 
@@ -253,100 +171,84 @@ class PhaseTrainer(PPOTrainerSync):
             collate_fn=collate_fn,
         )
 
-    def _fetch_one_gen_batch(self) -> Any:
-        # VeRL names prompts by uuid4; a name made of step and place lets every later order follow from the
-        # data alone.
-        batch = super()._fetch_one_gen_batch()
-        names = [f"s{self.global_steps:07d}x{i:05d}" for i in range(len(batch))]
-        tu.assign_non_tensor_stack(batch, "uid", names)
-        return batch
-
-    def _balance_batch(self, batch: Any, metrics: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
-        # Trajectories arrive as they finish; sorted, sums over the batch add in the same order every time.
-        batch.reorder(sorted(range(len(batch.keys)), key=lambda i: _trajectory_order(batch.keys[i])))
-        return super()._balance_batch(batch, metrics, *args, **kwargs)
-
     # --- what is read back ---------------------------------------------------------------------------------
 
-    def _check_start(self) -> None:
-        assert self.phase is not None
-        spec = self.phase.spec
-        wanted, acting = self.actor_rollout_wg.adapter_digest(
-            spec.adapter, derive_seed(spec.seed, "adapter")
-        )[0]
-        seen = {**self.actor_rollout_wg.read_effective()[0], "adapter": acting}
-        seen["data.train_batch_size"] = self.train_dataloader.batch_size
-        seen["trainer.total_training_steps"] = self.total_training_steps
-        seen["algorithm.norm_adv_by_std_in_grpo"] = self.config.algorithm.get("norm_adv_by_std_in_grpo", True)
-        # VeRL's trainer reads these from its configuration at every step and sends them along.
-        for key in ("ppo_epochs", "ppo_mini_batch_size"):
-            seen[f"actor_rollout_ref.actor.{key}"] = self.config.actor_rollout_ref.actor[key]
-        if self.config.algorithm.use_kl_in_reward:
-            seen["algorithm.kl_ctrl.kl_coef"] = self.kl_ctrl_in_reward.value
-        _refuse(mismatches({**expected_at_start(spec), "adapter": wanted}, seen))
-
     def prepare_step(self) -> Any:
-        if self.global_steps == 1:
-            self._servers("reset_record")
+        if self._is_first_step:
+            self.ask_servers("reset_record")
         return super().prepare_step()
 
     def on_sample_end(self) -> None:
         super().on_sample_end()
-        if self.global_steps == 1 and self.phase is not None:
-            _refuse(mismatches(*expected_of_rollouts(self.phase.spec, self._servers("read_record"))))
+        if self._is_first_step and self.phase is not None:
+            records = self.ask_servers("read_record")
+            readback.refuse(mismatches(*expected_of_rollouts(self.phase.spec, records)))
+        self._enter("update")
 
-    def _servers(self, method: str) -> list[Any]:
-        servers = [s for replica in self.llm_server_manager.get_replicas() for s in replica.servers]
-        return list(ray.get([getattr(s, method).remote() for s in servers]))
+    @property
+    def _is_first_step(self) -> bool:
+        return self.global_steps == (1 if self.phase is None else self.phase.first_step)
+
+    def servers(self) -> list[Any]:
+        """Handles of all vLLM servers."""
+        return [s for replica in self.llm_server_manager.get_replicas() for s in replica.servers]
+
+    def ask_servers(self, method: str) -> list[Any]:
+        """What each vLLM server answers to a method of RecordingServer."""
+        return list(ray.get([getattr(s, method).remote() for s in self.servers()]))
 
     # --- hooks of the training loop ------------------------------------------------------------------------
 
+    def _enter(self, stage: str) -> None:
+        if self.phase is not None:
+            self.phase.stage(stage)
+
     def on_validate_begin(self) -> None:
         self._attach_stream()
+        self._enter("validation")
 
     def on_train_begin(self) -> None:
         self._attach_stream()
         if self.phase is not None:
             self.phase.train_began = time.monotonic()
 
+    def on_step_begin(self) -> None:
+        super().on_step_begin()
+        self._enter("rollout")
+
     def _attach_stream(self) -> None:
-        self.logger.logger.setdefault("llmzero", _Stream(self._log))
+        self.logger.logger.setdefault("llmzero", Stream(self._log))
 
     def on_validate_end(self) -> None:
         phase = self.phase
-        if phase is None or self.global_steps == 0:
-            return
-        step, score = self.global_steps, _mean_accuracy(self._items)
-        best = phase.best
-        phase.scores[step] = score
-        if best is None or score > best[1]:
-            self._save_checkpoint()
-        if step in phase.checkpoints:
-            phase.checkpoints[step] = Checkpoint(
-                step=step, path=phase.checkpoints[step].path, val_score=score
-            )
+        if phase is not None and self.global_steps > 0:
+            step, score = self.global_steps, mean_accuracy(self._items)
+            best = phase.progress.best
+            phase.progress.scores[step] = score
+            if best is None or score > best[1]:
+                self._save_checkpoint()
+        self._enter("metrics")
 
     def on_step_end(self) -> None:
+        self._enter("weights")
         super().on_step_end()
         phase = self.phase
         assert phase is not None
         phase.stop_reason = phase.stop_reason or phase.stop_asked()
         limit = phase.spec.max_wall_s
-        if (
-            phase.stop_reason is None
-            and limit is not None
-            and time.monotonic() - (phase.train_began or 0) >= limit
-        ):
+        if phase.stop_reason is None and limit is not None and phase.train_wall_s >= limit:
             phase.stop_reason = "max_hours"
         if phase.stop_reason is not None and self.global_steps < self.total_training_steps:
             self._save_checkpoint()
             self.total_training_steps = self.global_steps  # VeRL's loop ends after this step is logged
+        self._enter("metrics")
 
     def _save_checkpoint(self) -> None:
         phase, step = self.phase, self.global_steps
-        if phase is None or step in phase.checkpoints:
+        if phase is None or step in phase.progress.saved:
             return
-        path = os.path.join(phase.spec.checkpoint_dir, f"step_{step:06d}")
+        phase.stage("save")
+        path = adapter_dir(phase.spec.checkpoint_dir, step)
         facts = {
             "search": phase.spec.search,
             "node": phase.spec.node,
@@ -354,24 +256,13 @@ class PhaseTrainer(PPOTrainerSync):
             "global_step": phase.spec.base_step + step,
         }
         self.actor_rollout_wg.save_adapter(path, facts)
-        checkpoint = Checkpoint(step=step, path=path)
-        phase.checkpoints[step] = checkpoint
-        phase.saved(checkpoint)
+        phase.progress.saved[step] = path
+        phase.saved(Checkpoint(step=step, path=path))
 
     def _val_metrics_update(
         self, data_sources: Any, sample_uids: Any, reward_extra_infos_dict: Any, *args: Any, **kwargs: Any
     ) -> Any:
-        rows = reward_extra_infos_dict.pop(ROW_KEY)
-        accs = reward_extra_infos_dict.get("acc", reward_extra_infos_dict["reward"])
-        outcomes = [
-            ItemOutcome(
-                index=int(row), data_source=str(source), score=float(score), acc=float(acc), response=text
-            )
-            for row, source, score, acc, text in zip(
-                rows, data_sources, reward_extra_infos_dict["reward"], accs, self._responses, strict=True
-            )
-        ]
-        self._items = tuple(sorted(outcomes, key=lambda o: o.index))
+        self._items = outcomes_of(data_sources, reward_extra_infos_dict, self._responses)
         self._responses = []
         return super()._val_metrics_update(
             data_sources, sample_uids, reward_extra_infos_dict, *args, **kwargs
@@ -385,58 +276,21 @@ class PhaseTrainer(PPOTrainerSync):
         phase = self.phase
         if phase is None:
             return
-        metrics = {k: float(v) for k, v in data.items() if _is_scalar(v)}
-        validated = bool(self._items)
-        score = _mean_accuracy(self._items) if validated else None
-        if step == 0 and score is not None:
-            phase.scores[0] = score
-        phase.steps_done = max(phase.steps_done, step)
+        metrics = scalars(data)
         point = MetricPoint(
             node=phase.spec.node,
             attempt=phase.spec.attempt,
             step=step,
             global_step=phase.spec.base_step + step,
-            wall_s=time.monotonic() - phase.began,
+            wall_s=phase.wall_s,
             metrics=metrics,
-            val_score=score,
+            val_score=mean_accuracy(self._items) if self._items else None,
             items=self._items,
         )
         self._items = ()
+        phase.progress.saw(point)
         phase.emit(point)
-        if step == 1 and abs(metrics.get("rollout_corr/kl", 0.0)) > MAX_ROLLOUT_KL:
-            _refuse(
-                [
-                    f"vLLM's policy differs from the actor's by {metrics['rollout_corr/kl']:.3f} nats "
-                    f"(at most {MAX_ROLLOUT_KL})"
-                ]
-            )
-        broken = [k for k in _MUST_BE_FINITE if k in metrics and not math.isfinite(metrics[k])]
-        if broken:
-            raise NonFiniteError(f"step {step}: {', '.join(f'{k} is {metrics[k]}' for k in broken)}")
-
-
-def _refuse(differences: list[str]) -> None:
-    if differences:
-        raise EffectiveConfigError(
-            f"the phase would not train with what it was asked to: {'; '.join(differences)}. "
-            "Nothing was trained with it"
-        )
-
-
-def _trajectory_order(key: str) -> tuple[str, int, int]:
-    uid, session, index = key.rsplit("_", 2)
-    return uid, int(session), int(index)
-
-
-def _mean_accuracy(items: tuple[ItemOutcome, ...]) -> float:
-    return sum(i.acc for i in items) / len(items)
-
-
-def _is_scalar(value: Any) -> bool:
-    if isinstance(value, bool | str | bytes) or value is None:
-        return False
-    try:
-        float(value)
-    except (TypeError, ValueError):
-        return False
-    return True
+        if step == phase.first_step:
+            readback.check_rollout_kl(metrics)
+        readback.check_finite(metrics, step)
+        snapshot.save_if_due(self, phase, step)

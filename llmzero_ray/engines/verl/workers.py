@@ -1,37 +1,33 @@
-"""VeRL's Ray-side classes, extended: the FSDP worker, the agent-loop worker, the vLLM server.
+"""VeRL's FSDP worker, extended: a phase is swapped in place, and saved and put back whole.
 
-Plain classes that travel by reference and are wrapped by Ray late. Each adds one thing VeRL lacks: swapping
-a phase in place, a seed and a length for every request, a record of what vLLM was really asked for.
-
-Not here: the trainer that drives them (trainer.py), what the values should be (effective.py).
+A plain class that travels by reference and is wrapped by Ray late. Not here: the trainer that drives it
+(trainer.py), the rollout side (rollouts.py), tensors and files of adapters (adapters.py).
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
-import math
-import os
-import shutil
-from collections import Counter
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import ray
 import torch
 from verl.single_controller.base.decorator import Dispatch, register
-from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopManagerTQ, AgentLoopWorkerTQ
+from verl.utils.checkpoint.fsdp_checkpoint_manager import FSDPCheckpointManager
 from verl.utils.config import omega_conf_to_dataclass
 from verl.workers.engine_workers import ActorRolloutRefWorker
-from verl.workers.rollout.vllm_rollout.vllm_async_server import vLLMHttpServer, vLLMReplica
 from verl.workers.utils.losses import ppo_loss
 
-from llmzero_ray.engines.verl.internals import scoped_socket, weight_socket_scope
-from llmzero_ray.engines.verl.seeds import derive_seed
-
-ROW_KEY = "llmzero_row"
-"""Rides in the reward's extra information from the agent loop to the validation: the row's position."""
+from llmzero_ray.engines.verl.adapters import (
+    digest_of,
+    fresh_lora,
+    live_name,
+    read_adapter,
+    reshard,
+    save_peft,
+    write,
+)
+from llmzero_ray.engines.verl.internals import drop_names_once_connected, weight_socket
 
 
 class PhaseWorker(ActorRolloutRefWorker):
@@ -41,9 +37,10 @@ class PhaseWorker(ActorRolloutRefWorker):
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def init_model(self) -> None:
         """VeRL's models; weights travel to vLLM through a socket of this engine's own."""
+        drop_names_once_connected()
         super().init_model()
         if self.rollout is not None:
-            self.rollout.zmq_handle = scoped_socket(self.rollout.zmq_handle)
+            self.rollout.zmq_handle = weight_socket(self.rollout.zmq_handle)
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def load_adapter(self, path: str | None, seed: int) -> int:
@@ -53,15 +50,15 @@ class PhaseWorker(ActorRolloutRefWorker):
         Returns the number of tensors written. The base model is not read again.
         """
         module = self.actor.engine.module
-        _reshard(module)
-        saved = _read_adapter(path) if path is not None else {}
+        reshard(module)
+        saved = read_adapter(path) if path is not None else {}
         written = 0
         with torch.no_grad():
             for name, parameter in module.named_parameters():
                 if "lora_" not in name:
                     continue
                 if path is None:
-                    full = _fresh_lora(name, tuple(parameter.shape), seed)
+                    full = fresh_lora(name, tuple(parameter.shape), seed)
                 else:
                     key = name.replace(".default.", ".")
                     if key not in saved:
@@ -75,7 +72,7 @@ class PhaseWorker(ActorRolloutRefWorker):
                             f"the model needs {tuple(parameter.shape)}; "
                             "LoRA rank and targets are fixed along a chain"
                         )
-                _write(parameter, full)
+                write(parameter, full)
                 written += 1
         if saved:
             raise ValueError(
@@ -151,10 +148,10 @@ class PhaseWorker(ActorRolloutRefWorker):
         tensors, _ = self.actor.engine.get_per_tensor_param(base_sync_done=True)  # collective: all ranks
         live = {name: tensor.detach().to("cpu") for name, tensor in tensors}
         if path is not None:
-            wanted = _read_adapter(path)
+            wanted = read_adapter(path)
         else:
-            wanted = {k: _fresh_lora(_live_name(k), tuple(v.shape), seed) for k, v in live.items()}
-        return _digest({k: v.to(live[k].dtype) for k, v in wanted.items() if k in live}), _digest(live)
+            wanted = {k: fresh_lora(live_name(k), tuple(v.shape), seed) for k, v in live.items()}
+        return digest_of({k: v.to(live[k].dtype) for k, v in wanted.items() if k in live}), digest_of(live)
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def logits(self, token_ids: tuple[int, ...]) -> list[list[float]]:
@@ -170,7 +167,7 @@ class PhaseWorker(ActorRolloutRefWorker):
                 .float()
                 .cpu()
             )
-        _reshard(module)
+        reshard(module)
         rows: list[list[float]] = out.tolist()
         return rows
 
@@ -182,169 +179,76 @@ class PhaseWorker(ActorRolloutRefWorker):
         )  # collective: all ranks
         full = {name: tensor.detach().to("cpu").contiguous().clone() for name, tensor in tensors}
         if self.rank == 0:
-            _save_peft(Path(path), full, peft_config, facts)
+            save_peft(Path(path), full, peft_config, facts)
         return len(full)
 
+    # --- the whole of a phase ------------------------------------------------------------------------------
 
-def _reshard(module: torch.nn.Module) -> None:
-    """Back to sharded parameters: after a forward pass FSDP2 may still hold gathered ones."""
-    for part in module.modules():
-        if hasattr(part, "reshard"):
-            part.reshard()
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def save_full(self, path: str) -> dict[str, str]:
+        """Write this rank's adapter, optimizer, schedule and random states below `path`; `full_digests` of
+        them."""
+        reshard(self.actor.engine.module)
+        self._renew_checkpoint_manager(["model", "optimizer", "extra"])
+        self.actor.engine.save_checkpoint(path)  # collective: all ranks
+        return self._full_digests()
 
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def load_full(self, path: str, skip: tuple[str, ...] = ()) -> dict[str, str]:
+        """Put back what `save_full` wrote; `full_digests` of what acts then. `skip` leaves parts as they
+        are."""
+        engine = self.actor.engine
+        reshard(engine.module)
+        parts = {"model": "adapter", "optimizer": "optimizer", "extra": "schedule"}
+        self._renew_checkpoint_manager([name for name, part in parts.items() if part not in skip])
+        random_states = FSDPCheckpointManager.get_rng_state()
+        engine.load_checkpoint(path, del_local_after_load=False)  # collective: all ranks
+        if "random" in skip:
+            FSDPCheckpointManager.load_rng_state(random_states)
+        return self._full_digests()
 
-def _write(parameter: torch.nn.Parameter, full: torch.Tensor) -> None:
-    """Copy a full tensor into a parameter, sharded (DTensor) or plain."""
-    from torch.distributed.tensor import DTensor, distribute_tensor
-
-    full = full.to(dtype=parameter.dtype)
-    if isinstance(parameter, DTensor):
-        # Every rank holds the same full tensor: shard locally, no communication.
-        shard = distribute_tensor(full, parameter.device_mesh, parameter.placements, src_data_rank=None)
-        parameter.to_local().copy_(shard.to_local())
-    else:
-        parameter.copy_(full)
-
-
-def _fresh_lora(name: str, shape: tuple[int, ...], seed: int) -> torch.Tensor:
-    """PEFT's default start (A Kaiming-uniform, B zero), drawn per tensor from `seed`: the same warm, cold, on
-    any rank count."""
-    if "lora_A" not in name:
-        return torch.zeros(shape)
-    generator = torch.Generator().manual_seed(derive_seed(seed, name))
-    bound = 1.0 / math.sqrt(shape[1])  # kaiming_uniform with a = sqrt(5), fan_in = shape[1]
-    return (torch.rand(shape, generator=generator) * 2 - 1) * bound
-
-
-def _live_name(peft_name: str) -> str:
-    """The live module's name of a tensor in a PEFT file."""
-    head, _, tail = peft_name.rpartition(".")
-    return f"{head}.default.{tail}"
-
-
-def _digest(tensors: dict[str, torch.Tensor]) -> str:
-    digest = hashlib.sha256()
-    for name in sorted(tensors):
-        digest.update(name.encode())
-        digest.update(tensors[name].contiguous().float().numpy().tobytes())
-    return digest.hexdigest()[:16]
-
-
-def _read_adapter(path: str) -> dict[str, torch.Tensor]:
-    from safetensors.torch import load_file
-
-    return dict(load_file(os.path.join(path, "adapter_model.safetensors")))
-
-
-def _save_peft(path: Path, tensors: dict[str, torch.Tensor], peft_config: Any, facts: dict[str, Any]) -> None:
-    from safetensors.torch import save_file
-
-    partial_path = path.with_name(path.name + ".partial")
-    shutil.rmtree(partial_path, ignore_errors=True)
-    partial_path.mkdir(parents=True)
-    save_file(tensors, partial_path / "adapter_model.safetensors", metadata={"format": "pt"})
-    config = {
-        k: sorted(v) if isinstance(v, set) else getattr(v, "value", v) for k, v in dict(peft_config).items()
-    }
-    config["inference_mode"] = True
-    (partial_path / "adapter_config.json").write_text(json.dumps(config, indent=2, default=str))
-    files = {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in sorted(partial_path.iterdir())}
-    # Written last: a folder without it is no checkpoint.
-    (partial_path / "manifest.json").write_text(json.dumps({"format": 1, "sha256": files, **facts}, indent=2))
-    shutil.rmtree(path, ignore_errors=True)
-    partial_path.rename(path)
-
-
-_AgentLoopWorker: Any = AgentLoopWorkerTQ.__ray_metadata__.modified_class
-
-
-class PhaseAgentLoopWorker(_AgentLoopWorker):
-    """VeRL's agent-loop worker; every request carries its own seed and `max_tokens`."""
-
-    def begin_phase(self, config: Any, seed: int, train_max_tokens: int, eval_max_tokens: int) -> None:
-        """Use `config` (whole) from now on; caps in tokens."""
-        self.config = config
-        self.rollout_config = omega_conf_to_dataclass(config.actor_rollout_ref.rollout)
-        self.phase_seed, self.max_tokens = seed, {False: train_max_tokens, True: eval_max_tokens}
-
-    async def _run_agent_loop(
-        self,
-        sampling_params: dict[str, Any],
-        trajectory: dict[str, Any],
-        *,
-        agent_name: str,
-        trace: bool = True,
-        **kwargs: Any,
-    ) -> Any:
-        own = dict(sampling_params)
-        own["max_tokens"] = self.max_tokens[bool(trajectory["validate"])]
-        own["seed"] = derive_seed(
-            self.phase_seed, trajectory["step"], trajectory["sample_index"], kwargs.get("session_id", 0)
+    def _renew_checkpoint_manager(self, contents: list[str]) -> None:
+        """VeRL's manager holds the optimizer it was made with, and every phase has its own."""
+        engine = self.actor.engine
+        engine.checkpoint_manager = FSDPCheckpointManager(
+            model=engine.module,
+            optimizer=engine.optimizer,
+            lr_scheduler=engine.lr_scheduler,
+            checkpoint_config={"save_contents": contents, "load_contents": contents, "save_lora_only": True},
         )
-        return await super()._run_agent_loop(own, trajectory, agent_name=agent_name, trace=trace, **kwargs)
 
-    async def _compute_score(self, outputs: list[Any], kwargs: dict[str, Any]) -> None:
-        await super()._compute_score(outputs, kwargs=kwargs)
-        info = outputs[-1].extra_fields.get("reward_extra_info")
-        if info is not None:
-            info[ROW_KEY] = int(kwargs.get("index", -1))
-
-
-class PhaseAgentLoopManager(AgentLoopManagerTQ):
-    """VeRL's manager with our workers."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.agent_loop_workers_class = ray.remote(PhaseAgentLoopWorker)
-
-
-class RecordingServer(vLLMHttpServer):
-    """VeRL's vLLM server that counts what the engine was really asked for: the SamplingParams objects
-    themselves."""
-
-    async def launch_server(self, *args: Any, **kwargs: Any) -> Any:
-        os.environ["VERL_RAY_JOB_ID"] = weight_socket_scope()  # vLLM's workers build the socket's path of it
-        result = await super().launch_server(*args, **kwargs)
-        self.reset_record()
-        engine = getattr(self, "engine", None)
-        if engine is not None:
-            generate = engine.generate
-
-            def recorded(*a: Any, **kw: Any) -> Any:
-                if (
-                    "prompt" in kw and "sampling_params" in kw
-                ):  # VeRL's calls; the HTTP endpoints pass them by position
-                    self._record(kw["prompt"], kw["sampling_params"])
-                return generate(*a, **kw)
-
-            engine.generate = recorded
-        return result
-
-    def _record(self, prompt: Any, params: Any) -> None:
-        self._params[(params.temperature, params.top_p, params.top_k, params.max_tokens)] += 1
-        self._prompts[tuple(prompt["prompt_token_ids"])] += 1
-        self._seeds.add(params.seed)
-
-    def reset_record(self) -> None:
-        """Forget all requests seen so far."""
-        self._params: Counter[tuple[Any, ...]] = Counter()
-        self._prompts: Counter[tuple[int, ...]] = Counter()
-        self._seeds: set[int | None] = set()
-
-    def read_record(self) -> dict[str, Any]:
-        """Requests since the last reset: sampling parameters with counts, (prompt digest, count) pairs,
-        distinct seeds."""
+    def _full_digests(self) -> dict[str, str]:
+        engine = self.actor.engine
+        moments = {
+            f"{index}.{name}": _local(value)
+            for index, state in engine.optimizer.state_dict()["state"].items()
+            for name, value in state.items()
+        }
+        adapter = {name: _local(p) for name, p in engine.module.named_parameters() if "lora_" in name}
         return {
-            "params": [(*key, count) for key, count in self._params.items()],
-            "prompts": [(derive_seed(*prompt), count) for prompt, count in self._prompts.items()],
-            "seeds": len(self._seeds - {None}),
-            "requests": sum(self._prompts.values()),
+            "adapter": digest_of(adapter),
+            "optimizer": digest_of(moments),
+            "schedule": str(engine.lr_scheduler.last_epoch),
+            "random": _random_digest(),
         }
 
 
-class RecordingReplica(vLLMReplica):
-    """VeRL's replica with the recording server."""
+def _local(value: Any) -> torch.Tensor:
+    """This rank's part of a tensor, on the CPU."""
+    tensor = value if isinstance(value, torch.Tensor) else torch.tensor(float(value))
+    local = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    return local.detach().to("cpu")
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.server_class = ray.remote(RecordingServer)
+
+def _random_digest() -> str:
+    """Of the states of torch, numpy and Python in this process."""
+    digest = hashlib.sha256()
+    for name, state in sorted(FSDPCheckpointManager.get_rng_state().items()):
+        for part in state if isinstance(state, tuple) else (state,):
+            raw = part.tobytes() if hasattr(part, "tobytes") else repr(_plain(part)).encode()
+            digest.update(name.encode() + raw)
+    return digest.hexdigest()[:16]
+
+
+def _plain(value: Any) -> Any:
+    return value.tolist() if isinstance(value, torch.Tensor) else value

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import math
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from llmzero_ray.engines.verl.settings import VerlSettings
@@ -35,6 +38,8 @@ BASE: dict[str, Any] = {
     "data.train_batch_size": 8,
     "data.max_response_length": 4,
 }
+TIMING = ("timing", "perf/", "global_seqlen/")
+DROPOUT = "+actor_rollout_ref.model.override_config.attention_dropout"
 COLD_KEYS = {f"{ROLLOUT}.max_num_seqs"}
 
 
@@ -85,13 +90,13 @@ class Lab:
 
 @pytest.fixture(scope="session")
 def ray_group() -> Iterator[Any]:
-    """A private local Ray with one reserved bundle."""
+    """A private local Ray with one reserved bundle, and room for two more."""
     import ray
 
     ray.init(
         address="local",
-        num_cpus=16,
-        num_gpus=1,
+        num_cpus=32,
+        num_gpus=3,
         include_dashboard=False,
         object_store_memory=300_000_000,
         log_to_driver=False,
@@ -128,8 +133,46 @@ def lab(ray_group: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[La
         placement_groups=(ray_group.id.hex(),),
         log_path=str(root / "engine.log"),
         stop_deadline_s=60.0,
+        overrides={DROPOUT: 0.1},  # random states matter
     )
     found = Lab(engine=None, settings=settings, task=task, root=root)
     found.engine = VerlEngine(settings, task.n_train, found.spec(), lambda key: key not in COLD_KEYS)
     yield found
     found.engine.close()
+
+
+def assert_same_metrics(one: list[MetricPoint], other: list[MetricPoint]) -> None:
+    """Bit-equal in everything but time and memory."""
+    assert [p.step for p in one] == [p.step for p in other]
+    for a, b in zip(one, other, strict=True):
+        assert a.metrics.keys() == b.metrics.keys()
+        different = {
+            k: (v, b.metrics[k])
+            for k, v in a.metrics.items()
+            if not k.startswith(TIMING)
+            and "perf/" not in k
+            and v != b.metrics[k]
+            and not (math.isnan(v) and math.isnan(b.metrics[k]))
+        }
+        assert not different, f"step {a.step}: {different}"
+
+
+def processes_of(actor: str) -> list[int]:
+    """Processes of a Ray actor class below this one."""
+    found = []
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            if " ".join(process.cmdline()).startswith(f"ray::{actor}"):
+                found.append(process.pid)
+    return found
+
+
+def socket_files(pid: int) -> list[str]:
+    """Files of the Unix sockets that a process has bound, Ray's own left out."""
+    bound = [c.laddr for c in psutil.Process(pid).net_connections(kind="unix") if c.laddr]
+    return [path for path in bound if path.startswith("/") and "/session_" not in path]
+
+
+def weight_segments() -> set[str]:
+    """Shared memory by the name that VeRL gives it."""
+    return {path.name for path in Path("/dev/shm").glob("verl_weights_*")}

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
-import math
+import os
+import shutil
+import signal
 import urllib.request
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from llmzero_ray.errors import EngineError
+from llmzero_ray.manifests import write_manifest
 from llmzero_ray.records import MetricPoint, PhaseFailure, PhaseResult
-from tests.engines.verl.conftest import ACTOR, ROLLOUT, Lab
+from tests.engines.verl.conftest import ACTOR, ROLLOUT, Lab, assert_same_metrics
 
 pytestmark = pytest.mark.verl
 
@@ -19,7 +23,6 @@ LR = f"{ACTOR}.optim.lr".replace(".", "__")
 N = f"{ROLLOUT}.n".replace(".", "__")
 TEMPERATURE = f"{ROLLOUT}.temperature".replace(".", "__")
 CAP = "data__max_response_length"
-TIMING = ("timing", "perf/", "global_seqlen/")
 
 
 @pytest.fixture(scope="session")
@@ -302,9 +305,27 @@ def test_an_adapter_of_another_rank_is_refused_by_name(lab: Lab, tmp_path: Path,
         {k: torch.cat([v, v], dim=0 if "lora_A" in k else 1) for k, v in tensors.items()},
         tmp_path / "adapter_model.safetensors",
     )
+    write_manifest(tmp_path, {})
     outcome, _ = lab.run(lab.spec(n_steps=1, adapter=str(tmp_path)))
     assert isinstance(outcome, PhaseFailure)
     assert "LoRA rank" in outcome.cause
+
+
+def test_a_damaged_adapter_is_refused_by_name_before_anything_changes(
+    lab: Lab, tmp_path: Path, first: Any
+) -> None:
+    damaged = tmp_path / "step_000004"
+    shutil.copytree(first[0].checkpoints[-1].path, damaged)
+    with open(damaged / "adapter_model.safetensors", "r+b") as file:
+        file.seek(-1, os.SEEK_END)
+        file.write(b"\x7f")
+    starts = lab.engine._starts
+    outcome, points = lab.run(lab.spec(n_steps=1, adapter=str(damaged)))
+    assert isinstance(outcome, PhaseFailure) and outcome.failure_class == "config" and not points
+    assert f"{damaged} cannot be used: adapter_model.safetensors is not what was saved" in outcome.cause
+    with pytest.raises(EngineError, match=r"step_000004 cannot be used: adapter_model"):
+        lab.engine.evaluate(str(damaged), lab.task.val, 4)
+    assert lab.engine._starts == starts
 
 
 @pytest.mark.slow
@@ -315,7 +336,7 @@ def test_a_lost_host_is_infrastructure_and_a_cold_repeat_gives_the_same_numbers(
 
     def kill(point: MetricPoint) -> None:
         if point.step == 1:
-            lab.engine._child.kill()
+            os.kill(lab.engine._host.pid, signal.SIGKILL)
 
     with pytest.raises(EngineLostError, match="host process ended"):
         lab.run(lab.spec(n_steps=50), each=kill)
@@ -335,22 +356,6 @@ def test_a_cold_key_forces_a_restart_and_is_named(lab: Lab) -> None:
 def keyed(changes: dict[str, Any]) -> dict[str, Any]:
     """VeRL keys as keyword arguments of `Lab.spec`."""
     return {key.replace(".", "__"): value for key, value in changes.items()}
-
-
-def assert_same_metrics(one: list[MetricPoint], other: list[MetricPoint]) -> None:
-    """Bit-equal in everything but time and memory."""
-    assert [p.step for p in one] == [p.step for p in other]
-    for a, b in zip(one, other, strict=True):
-        assert a.metrics.keys() == b.metrics.keys()
-        different = {
-            k: (v, b.metrics[k])
-            for k, v in a.metrics.items()
-            if not k.startswith(TIMING)
-            and "perf/" not in k
-            and v != b.metrics[k]
-            and not (math.isnan(v) and math.isnan(b.metrics[k]))
-        }
-        assert not different, f"step {a.step}: {different}"
 
 
 def post(lab: Lab, path: str, body: dict[str, Any]) -> bytes:

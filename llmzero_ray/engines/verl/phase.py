@@ -1,0 +1,167 @@
+"""What a phase has reported so far, and the outcome that makes of it. Plain values, no VeRL.
+
+Kept in the process that embeds VeRL, beside it in the engine (for when that process must be killed), and in
+the rolling full checkpoint, so that a repeat reports the whole phase. Not here: training (trainer.py).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from llmzero_ray.manifests import problem_of
+from llmzero_ray.records import Checkpoint, FailureClass, MetricPoint, PhaseFailure, PhaseResult, PhaseSpec
+
+
+@dataclass
+class Progress:
+    """Scores, checkpoints and clocks of a phase, over all its attempts that count."""
+
+    steps_done: int = 0
+    scores: dict[int, float] = field(default_factory=dict)
+    """Step -> validation score; step 0 is the continuity check."""
+    saved: dict[int, str] = field(default_factory=dict)
+    """Step -> directory of each adapter."""
+    wall_s: float = 0.0
+    """Of the part before the full checkpoint that this attempt goes on from; 0 without one."""
+    train_wall_s: float = 0.0
+    """The same, from the first training step on."""
+
+    @property
+    def best(self) -> tuple[int, float] | None:
+        """(step, score) of the best validation after step 0; the earliest of equals."""
+        scored = [(s, v) for s, v in self.scores.items() if s > 0]
+        return max(scored, key=lambda sv: (sv[1], -sv[0])) if scored else None
+
+    @property
+    def checkpoints(self) -> tuple[Checkpoint, ...]:
+        """All adapters, by step, with their scores."""
+        return tuple(
+            Checkpoint(step=step, path=path, val_score=self.scores.get(step))
+            for step, path in sorted(self.saved.items())
+        )
+
+    def saw(self, point: MetricPoint) -> None:
+        """Take in what a step reported."""
+        self.steps_done = max(self.steps_done, point.step)
+        if point.val_score is not None:
+            self.scores[point.step] = point.val_score
+
+    def result(self, spec: PhaseSpec, stop_reason: str) -> PhaseResult:
+        """The outcome of a phase that ended; times are those carried over, the caller adds its own."""
+        best, scored = self.best, [step for step in self.scores if step > 0]
+        return PhaseResult(
+            node=spec.node,
+            status="early_stopped" if stop_reason.startswith("verdict") else "completed",
+            stop_reason=stop_reason,
+            steps_done=self.steps_done,
+            best_score=best[1] if best else None,
+            best_step=best[0] if best else None,
+            start_score=self.scores.get(0),
+            final_score=self.scores[max(scored)] if scored else None,
+            checkpoints=self.checkpoints,
+            wall_s=self.wall_s,
+            train_wall_s=self.train_wall_s,
+            gpu_hours=0.0,
+            warm=False,
+        )
+
+    def failure(
+        self, spec: PhaseSpec, failure_class: FailureClass, cause: str, log_tail: str = ""
+    ) -> PhaseFailure:
+        """The outcome of a phase that failed."""
+        best = self.best
+        return PhaseFailure(
+            node=spec.node,
+            failure_class=failure_class,
+            cause=cause,
+            log_tail=log_tail,
+            steps_done=self.steps_done,
+            best_step=best[0] if best else None,
+            best_score=best[1] if best else None,
+            start_score=self.scores.get(0),
+            checkpoints=self.checkpoints,
+        )
+
+    def to_state(self) -> dict[str, Any]:
+        """JSON values; `from_state` gives the same progress back."""
+        return {**dataclasses.asdict(self), "saved": sorted(self.saved)}
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any], checkpoint_dir: str) -> Progress:
+        """What `to_state` gave; adapters are looked for in `checkpoint_dir`, wherever they were then."""
+        return cls(
+            steps_done=state["steps_done"],
+            scores={int(step): score for step, score in state["scores"].items()},
+            saved={step: adapter_dir(checkpoint_dir, step) for step in state["saved"]},
+            wall_s=state["wall_s"],
+            train_wall_s=state["train_wall_s"],
+        )
+
+
+@dataclass
+class PhaseState:
+    """One attempt at a phase, as the trainer sees it."""
+
+    spec: PhaseSpec
+    emit: Callable[[MetricPoint], None]
+    saved: Callable[[Checkpoint], None]
+    rolled: Callable[[str], None] = lambda _: None
+    """Told of each full checkpoint that is written and not yet committed."""
+    stage: Callable[[str], None] = lambda _: None
+    """Told of each stage that begins."""
+    skip: tuple[str, ...] = ()
+    stop_asked: Callable[[], str | None] = lambda: None
+    """Reason of a stop that was asked for from outside."""
+    restore: str | None = None
+    """Full checkpoint to go on from."""
+    progress: Progress = field(default_factory=Progress)
+    began: float = field(default_factory=time.monotonic)
+    ready: float | None = None
+    train_began: float | None = None
+    first_step: int = 1
+    """The first step that this attempt trains."""
+    stop_reason: str | None = None
+
+    @property
+    def wall_s(self) -> float:
+        """Seconds of the whole phase so far, set-up included, what was lost in between not."""
+        return self.progress.wall_s + time.monotonic() - self.began
+
+    @property
+    def train_wall_s(self) -> float:
+        """Of these, seconds since the first training step began."""
+        here = 0.0 if self.train_began is None else time.monotonic() - self.train_began
+        return self.progress.train_wall_s + here
+
+    def result(self) -> PhaseResult:
+        """The result as far as this process knows it."""
+        return dataclasses.replace(
+            self.progress.result(self.spec, self.stop_reason or "n_steps"),
+            wall_s=self.wall_s,
+            train_wall_s=self.train_wall_s,
+            setup_s=(self.ready or time.monotonic()) - self.began,
+        )
+
+    def to_state(self) -> dict[str, Any]:
+        """What phase.json keeps: the progress, with this attempt's clocks added."""
+        now = dataclasses.replace(self.progress, wall_s=self.wall_s, train_wall_s=self.train_wall_s)
+        return now.to_state()
+
+
+def adapter_dir(checkpoint_dir: str, step: int) -> str:
+    """Directory of the adapter after `step`."""
+    return os.path.join(checkpoint_dir, f"step_{step:06d}")
+
+
+def refused_adapter(spec: PhaseSpec, progress: Progress) -> PhaseFailure | None:
+    """The failure of a phase whose checkpoint to resume from is damaged; None: it is sound, or there is
+    none."""
+    if spec.adapter is None or (problem := problem_of(Path(spec.adapter))) is None:
+        return None
+    return progress.failure(spec, "config", f"checkpoint {spec.adapter} cannot be used: {problem}")

@@ -1,0 +1,72 @@
+"""Two FSDP2 ranks: each saves its shard of a full checkpoint, and a repeat goes on from all of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from llmzero_ray.engines.verl.rolling import directory_of
+from llmzero_ray.records import MetricPoint, PhaseResult, PhaseSpec
+from tests.engines.verl.conftest import COLD_KEYS, Lab, assert_same_metrics
+
+pytestmark = [pytest.mark.verl, pytest.mark.slow]
+
+
+@pytest.fixture
+def two_ranks(lab: Lab) -> Iterator[Lab]:
+    """The same task on two bundles of one placement group; the engine of the other tests is ended."""
+    import ray
+
+    from llmzero_ray.engines.verl.engine import VerlEngine
+
+    lab.engine.close()
+    group = ray.util.placement_group([{"CPU": 3, "GPU": 1}] * 2, strategy="STRICT_PACK")
+    ray.get(group.ready(), timeout=60)
+    settings = dataclasses.replace(
+        lab.settings, search="ranks", n_gpus_per_node=2, placement_groups=(group.id.hex(),)
+    )
+    engine = VerlEngine(settings, lab.task.n_train, lab.spec(), lambda key: key not in COLD_KEYS)
+    yield Lab(engine=engine, settings=settings, task=lab.task, root=lab.root / "ranks")
+    engine.close()
+    ray.util.remove_placement_group(group)
+
+
+def test_a_repeat_on_two_ranks_is_the_undisturbed_phase(two_ranks: Lab, tmp_path: Path) -> None:
+    rolling, kept = tmp_path / "rolling", tmp_path / "kept"
+    spec = phase(two_ranks, tmp_path / "adapters", rolling)
+
+    def copy(point: MetricPoint) -> None:
+        if point.step == 3:
+            shutil.copytree(directory_of(str(rolling), 2), directory_of(str(kept), 2))
+
+    outcome, points = two_ranks.run(spec, each=copy)
+    assert isinstance(outcome, PhaseResult), outcome
+    names = sorted(path.name for path in kept.rglob("optim_*"))
+    assert names == ["optim_world_size_2_rank_0.pt", "optim_world_size_2_rank_1.pt"]
+    saved = adapter(outcome)
+    again = dataclasses.replace(spec, rolling_dir=str(kept), restore=True, attempt=1)
+    repeated, more = two_ranks.run(again)
+    assert isinstance(repeated, PhaseResult) and repeated.warm, repeated
+    assert [p.step for p in more] == [3, 4]
+    assert_same_metrics(points[3:], more)
+    assert adapter(repeated) == saved
+
+
+def phase(lab: Lab, adapters: Path, rolling: Path) -> PhaseSpec:
+    changes: dict[str, Any] = {"actor_rollout_ref__actor__ppo_micro_batch_size_per_gpu": 16}
+    return dataclasses.replace(
+        lab.spec(n_steps=4, seed=3, **changes),
+        test_freq=2,
+        checkpoint_dir=str(adapters),
+        rolling_dir=str(rolling),
+        rolling_freq=2,
+    )
+
+
+def adapter(outcome: PhaseResult) -> bytes:
+    return (Path(outcome.checkpoints[-1].path) / "adapter_model.safetensors").read_bytes()
