@@ -27,6 +27,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             from llmzero_ray import explain
 
             return explain.main(given[1:])
+        if given[:1] == ["score"]:
+            from .scoring import main as score
+
+            return score(given[1:])
         own = given[: given.index("--")] if "--" in given else given
         arguments = _parser().parse_args(own)
         arguments.passed_on = given[len(own) + 1 :]
@@ -59,6 +63,9 @@ def _parser() -> argparse.ArgumentParser:
     commands.add_parser(
         "explain", help="say why: for a search directory or a history (explain --help)", add_help=False
     )
+    commands.add_parser(
+        "score", help="score answers of a JSONL file with a reward (score --help)", add_help=False
+    )
     return parser
 
 
@@ -71,10 +78,16 @@ def _starting(command: Command) -> None:
     for added in (prepare, search):
         added.add_argument("config", metavar="CONFIG", help="search.yaml")
     search.add_argument("--resume", action="store_true", help="CONFIG may be a search's directory or name")
+    search.add_argument("--dry-run", action="store_true", help="estimate hours, dollars, disk; start nothing")
+    search.add_argument("--seconds-per-step", type=float, metavar="S", help="--dry-run: measured elsewhere")
+    search.add_argument("--like", metavar="SEARCH", help="--dry-run: take the seconds of another search")
+    doctor = command("doctor", "doctor", "check the cluster against a configuration before anything is spent")
+    doctor.add_argument("config", metavar="CONFIG", help="search.yaml")
+    doctor.add_argument("--no-step", action="store_true", help="leave out the training steps")
     resume = command("resume", "commands", "go on with a search from its directory")
     resume.add_argument("config", metavar="SEARCH", help="directory, name or configuration of a search")
     resume.add_argument("--storage", default="runs", help="where names are looked up (default: runs)")
-    for added in (prepare, search, resume):
+    for added in (prepare, search, resume, doctor):
         _settable(added, "set a field, such as budget.runs=8")
     serve = command("serve", "serving", "serve a model for the agents; after --: options of `vllm serve`")
     serve.add_argument("model", metavar="MODEL", help="directory or name of the model")

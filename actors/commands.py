@@ -41,19 +41,31 @@ def prepare(arguments: argparse.Namespace) -> int:
 
 def search(arguments: argparse.Namespace) -> int:
     """Start, attach or resume, by name; follow to the end."""
-    if arguments.resume:
-        return resume(arguments)
-    return _search(load_config(arguments.config, arguments.set))
+    if arguments.dry_run:
+        from .dry_run import dry_run
+
+        config = _known(arguments) if arguments.resume else load_config(arguments.config, arguments.set)
+        return dry_run(config, seconds_per_step=arguments.seconds_per_step, like=arguments.like)
+    return resume(arguments) if arguments.resume else _search(load_config(arguments.config, arguments.set))
 
 
 def resume(arguments: argparse.Namespace) -> int:
     """Go on with a search from its directory alone, on whatever cluster there is now."""
+    return _search(_known(arguments))
+
+
+def _known(arguments: argparse.Namespace) -> SearchConfig:
+    """The configuration of a search that exists, where it is now.
+
+    Raises:
+        ConfigError: there is none, or a setting cannot be changed any more.
+    """
     place = find(arguments.config, getattr(arguments, "storage", "runs"))
     config = place.config()
     if config is None:
         raise ConfigError(f"{place.paths.root}: there is no search here. Start one with `llmzero search`.")
     config = with_changes(config, read_settings(arguments.set))
-    return _search(config.model_copy(update={"storage": str(place.paths.root.parent)}))
+    return config.model_copy(update={"storage": str(place.paths.root.parent)})
 
 
 def _search(config: SearchConfig) -> int:

@@ -80,9 +80,13 @@ class Examination:
                 self.rows += [skipped(name, kind, "no cluster") for name, kind in _ON_CLUSTER]
                 return
             hear_termination(self._console)
-            with self._console.status("asking every machine"):
-                self._ask(nodes_up())
-            self._train(private_head)
+            try:
+                with self._console.status("asking every machine"):
+                    self._ask(nodes_up())
+                self._train(private_head)
+            except Exception as error:  # noqa: BLE001 - what was found so far is shown all the same
+                found = f"could not go on: {type(error).__name__}: {error}"
+                self.rows.append(Row(name="checks", kind="capacity", status="FAIL", found=found))
 
     def failed(self, name: str) -> bool:
         """Whether that check was made and failed."""

@@ -81,11 +81,14 @@ def _answer(ref: Any, is_done: bool, limit_s: float) -> Any | Silent:
         return ray.get(ref)
     except ray.exceptions.RayTaskError as error:
         cause = error.cause
-        return Silent(
-            reason=str(cause) if isinstance(cause, LlmzeroError) else f"{type(cause).__name__}: {cause}"
-        )
+        return Silent(reason=str(cause) if isinstance(cause, LlmzeroError) else _last_line(cause))
     except ray.exceptions.RayError as error:
-        return Silent(reason=str(error).strip().splitlines()[0])
+        return Silent(reason=_last_line(error))
+
+
+def _last_line(error: BaseException) -> str:
+    """The end of a message, which Ray opens with traces and paths."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[-1]
 
 
 def clock_offsets(nodes: Sequence[Node], *, limit_s: float) -> dict[str, tuple[float, float] | Silent]:

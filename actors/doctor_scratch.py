@@ -53,6 +53,9 @@ class Scratch:
         except OSError:
             pass  # a file system without locks
         self._lock = lock
+        for left in self._path.iterdir():  # by a doctor that was killed
+            if left.name != "lock":
+                shutil.rmtree(left) if left.is_dir() else left.unlink()
 
     def remove(self) -> None:
         """Remove it with everything in it; repeatable. A storage that hangs is left alone."""

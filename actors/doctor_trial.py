@@ -22,6 +22,9 @@ _TODO = {
     "config": "correct root.overrides or engine.overrides",
 }
 
+_MOST_CHANGED = 0.1
+"""Share of validation items whose accuracy may change when rounding differs from run to run."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Tried:
@@ -93,19 +96,18 @@ def _adapter_row(name: str, trial: SearchConfig, tried: Tried, result: PhaseResu
         what = "no adapter was saved" if not result.checkpoints else f"it could not be scored: {tried.items}"
         return row("FAIL", what, "see the engine's messages; nothing could be resumed from such an adapter")
     again, error = mean_accuracy(tried.items)
-    before = load_items(SearchStorage(trial.storage, trial.name), tried.slot).get(result.steps_done, ())
+    validated = load_items(SearchStorage(trial.storage, trial.name), tried.slot).get(result.steps_done, ())
+    before = {item.index: item for item in validated}
+    pairs = [(before[item.index], item) for item in tried.items if item.index in before]
+    same = sum(then.response == now.response for then, now in pairs)
+    changed = sum(then.acc != now.acc for then, now in pairs)
     told = f"scored {result.final_score:.4f} in its phase, {again:.4f} when loaded again"
-    texts = {item.index: item.response for item in before}
-    same = sum(texts.get(item.index) == item.response for item in tried.items)
     told += f"; {same} of {len(tried.items)} answers are the same"
-    if math.isclose(again, result.final_score, abs_tol=1e-9):
+    if math.isclose(again, result.final_score, abs_tol=1e-9) and not changed:
         return row("ok", told)
-    if abs(again - result.final_score) <= error:
-        return row(
-            "warn",
-            f"{told}: within the noise of {error:.4f}",
-            "expected where generation is not bitwise repeatable",
-        )
+    told += f", {changed} are judged otherwise"
+    if abs(again - result.final_score) <= error and changed <= _MOST_CHANGED * len(tried.items):
+        return row("warn", told, "expected where generation is not bitwise repeatable")
     return row(
         "FAIL", told, "the adapter on the disk is not the policy that was trained: check versions and storage"
     )

@@ -263,7 +263,7 @@ def _wall_s(config: SearchConfig, sizes: Sizes, measured: Measured, course: Cour
 def _proposal_s(config: SearchConfig, measured: Measured, course: Course) -> float:
     if measured.proposal_s is not None:
         return measured.proposal_s
-    if config.agents.backend == "expert":
+    if config.agents.backend in ("expert", "replay"):
         return 0.0
     return _PROPOSAL_S.get(course, config.agents.deadline_s)
 
