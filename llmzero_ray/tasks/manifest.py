@@ -49,6 +49,8 @@ class RewardEntry(_Strict):
     name: str = "compute_score"
     gold_response: str | None = None
     """A perfect response, `{answer}` standing for the ground truth; when given, it must score 1."""
+    allow_unsandboxed: bool = False
+    """Whether the code of `path` may be tried on machines that have no sandbox."""
 
     @model_validator(mode="after")
     def _one_place(self) -> RewardEntry:
@@ -67,6 +69,60 @@ class ModelEntry(_Strict):
     """Share of validation problems it answers without sampling, untrained by reinforcement."""
 
 
+class SplitCounts(_Strict):
+    """Rows by split."""
+
+    train: int = Field(ge=0)
+    val: int = Field(ge=0)
+    test: int = Field(ge=0)
+
+
+class SourceFileEntry(_Strict):
+    """A file that rows were taken from."""
+
+    file: str
+    """Its name in the data set."""
+    sha256: str
+    rows: int = Field(ge=0)
+
+
+class SourceEntry(_Strict):
+    """Where the rows of a task come from, and what became of those that are not in it."""
+
+    adapter: str
+    files: tuple[SourceFileEntry, ...]
+    counts: dict[str, SplitCounts]
+    """By data_source."""
+    dropped: dict[str, int]
+    """Rows by reason; with those of `counts` they are all rows of the files."""
+    majority_baselines: dict[str, float]
+    """By data_source: test accuracy of always giving its most frequent answer."""
+    max_prompt_chars: int = Field(ge=0)
+    """Longest prompt over all splits, without chat template."""
+    reward_sha256: str | None = None
+    """Of a reward file that was vetted and copied into the task; checked when the task is opened, and when
+    VeRL loads the reward."""
+
+
+class GateCheckEntry(_Strict):
+    """One thing that a reward was asked for."""
+
+    name: str
+    found: str
+    needed: str
+    passed: bool
+
+
+class GateEntry(_Strict):
+    """How the reward was vetted."""
+
+    isolation: str
+    """What it ran in: bubblewrap, or less where the user allowed that."""
+    gold_response: str
+    """The form of the right answers, `{answer}` standing for the answer."""
+    checks: tuple[GateCheckEntry, ...]
+
+
 class Manifest(_Strict):
     """manifest.json."""
 
@@ -80,13 +136,18 @@ class Manifest(_Strict):
     splits: SplitFiles
     reward: RewardEntry
     max_prompt_tokens: int | None = Field(None, ge=1)
-    """Longest prompt over all splits, chat template included, in tokens of the task's own model."""
+    """Longest prompt over all splits, chat template included, in tokens of the task's own model, or of the
+    model that a prepared data set was measured with."""
     max_answer_tokens: int | None = Field(None, ge=1)
     """Longest demonstration, end mark included."""
     model: ModelEntry | None = None
     licence: str | None = None
     majority_baseline: float | None = Field(None, ge=0, le=1)
-    """Test accuracy of always giving the most frequent answer."""
+    """Test accuracy of always giving the most frequent answer, of the row's data_source if there are many."""
+    source: SourceEntry | None = None
+    """How a data set became this task; None: generated, or put together by hand."""
+    gate: GateEntry | None = None
+    """For a reward of the user's own that came through `prepare`."""
     recipe: dict[str, Any] | None = None
     """Everything that decides the content, flat; two directories with the same recipe hold the same task."""
     recipe_hash: str | None = None
@@ -119,7 +180,9 @@ def write_manifest(manifest: Manifest, directory: Path) -> None:
     Raises:
         OSError: it cannot be written.
     """
-    text = json.dumps(manifest.model_dump(mode="json"), indent=1, sort_keys=True)
+    absent = {name for name in ("source", "gate") if getattr(manifest, name) is None}
+    held = manifest.model_dump(mode="json", exclude=absent)
+    text = json.dumps(held, indent=1, sort_keys=True)
     (directory / MANIFEST).write_text(text + "\n", encoding="utf-8")
 
 
@@ -148,7 +211,7 @@ def _problem(place: tuple[int | str, ...], kind: str, message: str) -> str:
     where = ".".join(str(part) for part in place) or "top level"
     if kind != "extra_forbidden":
         return f"{where}: {message}"
-    parts = (Manifest, SplitFiles, SplitFile, RewardEntry, ModelEntry)
+    parts = (Manifest, SplitFiles, SplitFile, RewardEntry, ModelEntry, SourceEntry, GateEntry)
     known = sorted({name for part in parts for name in part.model_fields})
     near = difflib.get_close_matches(str(place[-1]), known, n=1)
     return f"{where}: unknown key" + (f"; did you mean {near[0]}?" if near else "")

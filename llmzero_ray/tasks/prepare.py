@@ -11,7 +11,7 @@ import fcntl
 import os
 import shutil
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -51,23 +51,21 @@ def prepare(
     sizes = {"train": n_train, "val": n_val, "test": n_test}
     recipe = Recipe(family=family_named(family), sizes=sizes, seed=seed, make_model=make_model)
     recipe.check_bounds()
-    if not (target / MANIFEST).exists():
-        try:
-            _make_once(target, recipe, progress)
-        except OSError as error:
-            raise StorageError(
-                f"task directory {target} cannot be written: {error.strerror or error}; nothing was kept "
-                "there. Free space, or set task.dir to a directory that can be written"
-            ) from error
-    _check_same_recipe(target, recipe)
+    make_once(target, lambda part: fill(part, recipe, progress), progress)
+    check_same_recipe(target, lambda found: _differences(found, recipe))
     return load_task(target)
 
 
-def _check_same_recipe(target: Path, recipe: Recipe) -> None:
+def check_same_recipe(target: Path, differences_from: Callable[[Mapping[str, Any]], list[str]]) -> None:
+    """Return quietly when the task in `target` was written by hand, or its recipe shows no difference.
+
+    Raises:
+        TaskError: the differences.
+    """
     found = read_manifest(target).recipe
     if found is None:
         return
-    differences = _differences(found, recipe)
+    differences = differences_from(found)
     if differences:
         raise TaskError(
             f"task directory {target} holds a task of another recipe: {'; '.join(differences)}. Choose "
@@ -79,15 +77,41 @@ def _differences(found: Mapping[str, Any], recipe: Recipe) -> list[str]:
     """What `recipe` asks for and `found` does not say; a model that nobody asked for does no harm."""
     lacks_model = recipe.make_model and not any(key.startswith("model.") for key in found)
     wanted = replace(recipe, make_model=recipe.make_model and not lacks_model).as_dict()
-    differences = [
+    return [
+        *recipe_differences(found, wanted),
+        *(["it has no tiny model, one is wanted"] if lacks_model else []),
+    ]
+
+
+def recipe_differences(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
+    """What `wanted` says and `found` does not, in words."""
+    return [
         f"{key} is {found.get(key)!r} there, {value!r} wanted"
         for key, value in wanted.items()
         if found.get(key) != value
     ]
-    return [*differences, *(["it has no tiny model, one is wanted"] if lacks_model else [])]
 
 
-def _make_once(target: Path, recipe: Recipe, progress: Progress) -> None:
+def make_once(target: Path, fill_in: Callable[[Path], None], progress: Progress) -> None:
+    """Let `fill_in` write the task into an empty directory, and put that in place of `target`, unless a task
+    is there already.
+
+    Raises:
+        TaskError: `target` holds something else, or `fill_in` refuses.
+        StorageError: it cannot be written; nothing is left there.
+    """
+    if (target / MANIFEST).exists():
+        return
+    try:
+        _make_in_part(target, fill_in, progress)
+    except OSError as error:
+        raise StorageError(
+            f"task directory {target} cannot be written: {error.strerror or error}; nothing was kept "
+            "there. Free space, or set task.dir to a directory that can be written"
+        ) from error
+
+
+def _make_in_part(target: Path, fill_in: Callable[[Path], None], progress: Progress) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     with _only_one(target, progress):
         if (target / MANIFEST).exists():
@@ -96,7 +120,7 @@ def _make_once(target: Path, recipe: Recipe, progress: Progress) -> None:
         part = target.parent / f".{target.name}.part-{uuid.uuid4().hex[:8]}"
         try:
             part.mkdir()
-            fill(part, recipe, progress)
+            fill_in(part)
             _flush(part)
             _put_in_place(part, target)
         finally:

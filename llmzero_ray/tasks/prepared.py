@@ -15,6 +15,7 @@ from llmzero_ray.errors import TaskError
 from llmzero_ray.tasks.manifest import Manifest, SplitFile, read_manifest
 from llmzero_ray.tasks.model_dir import check_model_dir
 from llmzero_ray.tasks.reward_check import check_reward
+from llmzero_ray.tasks.rewards.vetted import check_loader
 from llmzero_ray.tasks.rows import SplitFacts, check_between, check_split
 from llmzero_ray.tasks.splits import SPLITS
 
@@ -38,6 +39,7 @@ class PreparedTask:
     reward_module: str | None
     """Importable name, or None when the reward is a file of its own."""
     reward_path: str
+    """What VeRL loads; for a vetted reward the loader beside it."""
     reward_name: str
     max_prompt_tokens: int | None
     max_answer_tokens: int | None
@@ -71,8 +73,7 @@ def load_task(directory: str | Path) -> PreparedTask:
             f"{root}: the manifest says data_sources {sorted(manifest.data_sources)}, the rows hold "
             f"{list(sources)}; correct the manifest"
         )
-    rows = [row for fact in facts.values() for row in fact.samples]
-    reward_path = check_reward(manifest.reward, root, rows)
+    reward_path = _checked_reward(root, manifest, facts)
     model_path = None if manifest.model is None else str((root / manifest.model.path).resolve())
     if model_path is not None:
         check_model_dir(model_path)
@@ -96,6 +97,15 @@ def _check_file(path: Path, split: str, entry: SplitFile) -> SplitFacts:
                 "manifest"
             )
     return facts
+
+
+def _checked_reward(root: Path, manifest: Manifest, facts: Mapping[str, SplitFacts]) -> str:
+    """File that VeRL is to load: of a vetted reward its loader, of others the reward, tried on a few rows."""
+    vetted = manifest.source.reward_sha256 if manifest.source else None
+    entry = manifest.reward
+    if vetted is not None and entry.path is not None:
+        return check_loader((root / entry.path).resolve(), entry.name, vetted)
+    return check_reward(entry, root, [row for fact in facts.values() for row in fact.samples])
 
 
 def _assemble(

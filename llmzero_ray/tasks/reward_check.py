@@ -1,23 +1,25 @@
 """Try a task's reward function on a few rows before a search relies on it.
 
 A reward that cannot be imported, raises, or changes its keys from row to row fails here with its reason,
-instead of inside VeRL's workers. Asynchronous rewards, which may ask a service, are imported only.
+instead of inside VeRL's workers. The reward of a file runs in a sandbox. Asynchronous rewards, which may ask
+a service, are imported only. Not here: what a reward must do to be trusted (gate.py).
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib
-import importlib.util
 import inspect
 import math
-import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from llmzero_ray.errors import TaskError
 from llmzero_ray.tasks.manifest import RewardEntry
+from llmzero_ray.tasks.rewards.loading import ALLOW_IN_MANIFEST
+from llmzero_ray.tasks.sandbox import Foreign, Outcome, Sandbox
 
 REQUIRED_KEYS = ("score", "acc")
 _VERLS_OWN_KEY = "reward"
@@ -28,7 +30,8 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class _Reward:
-    function: Callable[..., Any]
+    ask: Callable[[Row], Outcome]
+    asynchronous: bool
     path: Path
     name: str
 
@@ -41,46 +44,56 @@ def check_reward(entry: RewardEntry, directory: Path, rows: Sequence[Row]) -> st
 
     Raises:
         TaskError: it cannot be imported, raises, lacks keys, pays for silence, or does not pay for the gold
-            response.
+            response; or it is a file and there is no sandbox to try it in.
     """
-    reward = _load(entry, directory)
-    if not inspect.iscoroutinefunction(reward.function):
-        shapes = {tuple(sorted(_check_row(reward, entry.gold_response, row))) for row in rows}
-        if len(shapes) > 1:
-            raise TaskError(
-                f"{reward} returns different keys for different rows: {sorted(shapes)}; VeRL needs the same "
-                "for all"
-            )
-    return str(reward.path)
+    with _opened(entry, directory) as reward:
+        if not reward.asynchronous:
+            shapes = {tuple(sorted(_check_row(reward, entry.gold_response, row))) for row in rows}
+            if len(shapes) > 1:
+                raise TaskError(
+                    f"{reward} returns different keys for different rows: {sorted(shapes)}; VeRL needs the "
+                    "same for all"
+                )
+        return str(reward.path)
 
 
-def _load(entry: RewardEntry, directory: Path) -> _Reward:
-    named = entry.module or str((directory / str(entry.path)).resolve())
+@contextlib.contextmanager
+def _opened(entry: RewardEntry, directory: Path) -> Iterator[_Reward]:
+    if entry.module is not None:
+        yield _of_module(entry.module, entry.name)
+        return
+    path = (directory / str(entry.path)).resolve()
+    allowed = entry.allow_unsandboxed
+    with Sandbox(path, entry.name, allow_unsandboxed=allowed, how_to_allow=ALLOW_IN_MANIFEST) as sandbox:
+        yield _Reward(
+            ask=lambda row: sandbox.score([row])[0],
+            asynchronous=sandbox.asynchronous,
+            path=path,
+            name=entry.name,
+        )
+
+
+def _of_module(named: str, name: str) -> _Reward:
     try:
-        module = importlib.import_module(named) if entry.module else _module_at(Path(named))
+        module = importlib.import_module(named)
     except Exception as error:  # a user's module may raise anything
         raise TaskError(f"reward {named} cannot be imported: {type(error).__name__}: {error}") from error
-    function = getattr(module, entry.name, None)
+    function = getattr(module, name, None)
     if not callable(function):
         held = ", ".join(name for name, value in vars(module).items() if inspect.isfunction(value))
-        raise TaskError(f"reward {named} has no function {entry.name!r}; it has: {held or 'none'}")
+        raise TaskError(f"reward {named} has no function {name!r}; it has: {held or 'none'}")
     path = getattr(module, "__file__", None)
     if path is None:
         raise TaskError(f"reward {named} is not a file that VeRL's workers could load; put it into a module")
-    return _Reward(function=function, path=Path(path).resolve(), name=entry.name)
 
+    def ask(row: Row) -> Outcome:
+        try:
+            return Outcome(result=function(**row))
+        except Exception as error:  # noqa: BLE001  a user's reward may raise anything
+            return Outcome(result=None, problem=f"raises {type(error).__name__}: {error}")
 
-def _module_at(path: Path) -> Any:
-    if not path.is_file():
-        raise FileNotFoundError("no such file")
-    spec = importlib.util.spec_from_file_location(f"llmzero_reward_{path.stem}", path)
-    if spec is None or spec.loader is None:
-        raise ImportError("not a Python file")
-    module = importlib.util.module_from_spec(spec)
-    # Dataclasses and pickling look their module up by name, already while it is being executed.
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+    asynchronous = inspect.iscoroutinefunction(function)
+    return _Reward(ask=ask, asynchronous=asynchronous, path=Path(path).resolve(), name=name)
 
 
 def _check_row(reward: _Reward, gold_response: str | None, row: Row) -> set[str]:
@@ -110,28 +123,32 @@ def _check_row(reward: _Reward, gold_response: str | None, row: Row) -> set[str]
 
 def _call(reward: _Reward, row: Row, response: str) -> Mapping[str, Any]:
     """The reward's result, once it has the form that VeRL and the engine need."""
-    truth = row["reward_model"]["ground_truth"]
-    try:
-        result = reward.function(
-            data_source=row["data_source"],
-            solution_str=response,
-            ground_truth=truth,
-            extra_info=dict(row["extra_info"]),
-        )
-    except Exception as error:  # a user's reward may raise anything
-        raise TaskError(
-            f"{reward} raises {type(error).__name__}: {error}; response {response!r}, ground truth {truth!r}"
-        ) from error
-    if problem := _result_problem(result):
+    outcome = reward.ask(question(row, response))
+    if outcome.problem:
+        truth = row["reward_model"]["ground_truth"]
+        raise TaskError(f"{reward} {outcome.problem}; response {response!r}, ground truth {truth!r}")
+    if problem := result_problem(outcome.result):
         raise TaskError(f"{reward} {problem}")
-    valid: Mapping[str, Any] = result
+    valid: Mapping[str, Any] = outcome.result
     return valid
 
 
-def _result_problem(result: Any) -> str | None:
+def question(row: Row, response: str) -> dict[str, Any]:
+    """The arguments with which VeRL asks for the score of a response to a row of a task."""
+    return {
+        "data_source": row["data_source"],
+        "solution_str": response,
+        "ground_truth": row["reward_model"]["ground_truth"],
+        "extra_info": dict(row["extra_info"]),
+    }
+
+
+def result_problem(result: Any) -> str | None:
+    """Why VeRL or the engine could not use what a reward returned; None: they can."""
     expected = " and ".join(REQUIRED_KEYS)
     if not isinstance(result, Mapping):
-        return f"returns {type(result).__name__}; it must return a dict with {expected}"
+        found = result.name if isinstance(result, Foreign) else type(result).__name__
+        return f"returns {found}; it must return a dict with {expected}"
     missing = ", ".join(key for key in REQUIRED_KEYS if key not in result)
     if missing:
         return (

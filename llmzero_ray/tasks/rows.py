@@ -64,7 +64,7 @@ def check_split(path: Path, split: str) -> SplitFacts:
         n_rows=len(rows),
         data_sources=tuple(sorted({row["data_source"] for row in rows})),
         types={field.name: str(field.type) for field in table.schema},
-        prompts={_digest(row["prompt"]): number for number, row in enumerate(rows)},
+        prompts={prompt_digest(row["prompt"]): number for number, row in enumerate(rows)},
         samples=tuple(rows[:: -(-len(rows) // _SAMPLE)]),
     )
 
@@ -182,7 +182,7 @@ def _row_problem(row: Mapping[str, Any], seen: set[int]) -> str | None:
     return None
 
 
-def _digest(prompt: Iterable[Mapping[str, str]]) -> bytes:
+def prompt_digest(prompt: Iterable[Mapping[str, str]]) -> bytes:
     """16 bytes that equal prompts share, so that the prompts of a big data set need not stay in memory."""
     text = "\x00".join(f"{message['role']}\x01{canonical_prompt(message['content'])}" for message in prompt)
     return sha256(text.encode("utf-8", "surrogatepass")).digest()[:16]

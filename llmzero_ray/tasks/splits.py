@@ -8,10 +8,10 @@ overlapping sets.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from llmzero_ray.errors import TaskError
 from llmzero_ray.tasks.families import Family, Problem
@@ -23,6 +23,19 @@ MAX_SEED = 1_000_000
 _FIRST_SEED = {"train": 10_000_000, "val": 200_000_000, "test": 400_000_000, "demonstrations": 600_000_000}
 _SEED_STRIDE = 1_000_000_000
 _TRIES_PER_PROBLEM = 8
+
+
+class ProblemStream(Protocol):
+    """Endless problems by seed, such as a family's."""
+
+    @property
+    def name(self) -> str:
+        """For messages."""
+        ...
+
+    def problems(self, seed: int) -> Iterator[Problem]:
+        """Problems number seed, seed + 1, ...; may repeat a prompt, and may end."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,17 +60,25 @@ def make_splits(family: Family, sizes: dict[str, int], seed: int) -> Splits:
     seen: set[str] = set()
     problems = {
         # The test set first: it keeps its problems when the training set grows.
-        split: tuple(_distinct(family, split, sizes[split], seed, seen))
+        split: tuple(distinct_problems(family, split, sizes[split], seed, seen))
         for split in reversed(SPLITS)
     }
     rng = random.Random(seed + _FIRST_SEED["demonstrations"])
-    pool = _distinct(family, "demonstrations", family.warm_start.n_demonstrations, seed, seen)
+    pool = distinct_problems(family, "demonstrations", family.warm_start.n_demonstrations, seed, seen)
     demonstrations = tuple((problem.prompt, family.demonstration(problem, rng)) for problem in pool)
     return Splits(problems=problems, demonstrations=demonstrations)
 
 
-def _distinct(family: Family, purpose: str, n: int, seed: int, seen: set[str]) -> Iterator[Problem]:
-    """`n` problems whose prompts are not in `seen`; adds them to it."""
+def distinct_problems(
+    family: ProblemStream, purpose: str, n: int, seed: int, seen: set[str]
+) -> Iterator[Problem]:
+    """`n` problems whose prompts are not in `seen`; adds them to it.
+
+    `purpose` is a split, or "demonstrations": each has its own range of generator seeds.
+
+    Raises:
+        TaskError: there are too few different prompts.
+    """
     stream = family.problems(_FIRST_SEED[purpose] + seed * _SEED_STRIDE)
     found = 0
     for _, problem in zip(range(n * _TRIES_PER_PROBLEM), stream, strict=False):
@@ -93,8 +114,10 @@ def to_rows(family: Family, split: str, problems: tuple[Problem, ...]) -> list[d
     ]
 
 
-def write_parquet(rows: list[dict[str, Any]], path: Path) -> None:
+def write_parquet(rows: list[dict[str, Any]], path: Path, extra: Mapping[str, str] | None = None) -> None:
     """Write rows under one explicit schema: VeRL concatenates files, which must agree in every type.
+
+    `extra` gives the Arrow type by name of what `extra_info` holds beside index and split.
 
     Raises:
         OSError: the file cannot be written.
@@ -102,13 +125,14 @@ def write_parquet(rows: list[dict[str, Any]], path: Path) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    more = [(name, pa.type_for_alias(kind)) for name, kind in (extra or {}).items()]
     schema = pa.schema(
         [
             ("data_source", pa.string()),
             ("prompt", pa.list_(pa.struct([("role", pa.string()), ("content", pa.string())]))),
             ("ability", pa.string()),
             ("reward_model", pa.struct([("style", pa.string()), ("ground_truth", pa.string())])),
-            ("extra_info", pa.struct([("index", pa.int64()), ("split", pa.string())])),
+            ("extra_info", pa.struct([("index", pa.int64()), ("split", pa.string()), *more])),
         ]
     )
     pq.write_table(pa.Table.from_pylist(rows, schema=schema), path)

@@ -1,0 +1,8 @@
+"""Score answers with a reward: python -m jobs.score --jsonl F [--reward R | --task DIR] [--option K=V ...]"""
+
+import sys
+
+from actors.scoring import main
+
+if __name__ == "__main__":
+    sys.exit(main())

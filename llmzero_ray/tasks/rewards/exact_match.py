@@ -1,0 +1,36 @@
+"""Reward 1 when the answer is the expected text, else 0.
+
+The answer is what stands in the last `\\boxed{}`, else in the last `<answer>`, else the whole response after
+its thoughts. The ground truth is the text, or `{"target": [...]}` in JSON for several wordings. Runs of white
+space count as one space. Options: `ignore_case` (default false); `short_answer` (default false) to compare as
+PaperSearchQA does, without case, punctuation and articles; `format_bonus` (default 0).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llmzero_ray.tasks.rewards.answers import Result, marked_or_whole, result, visible
+from llmzero_ray.tasks.rewards.options import options_of
+from llmzero_ray.tasks.rewards.targets import short_answer_key, targets_of
+
+
+def compute_score(
+    data_source: Any,  # noqa: ARG001  VeRL passes every argument by its name
+    solution_str: Any,
+    ground_truth: Any,
+    extra_info: Any = None,
+    **others: Any,
+) -> Result:
+    """Score one response; `pred` is the answer as it was compared, or empty."""
+    options = options_of(extra_info, others)
+    key = _key(marked_or_whole(visible(solution_str)), options)
+    right = key != "" and any(key == _key(target, options) for target in targets_of(ground_truth))
+    return result(right=right, found=key != "", pred=key, format_bonus=options.get("format_bonus"))
+
+
+def _key(text: str, options: dict[str, Any]) -> str:
+    if options.get("short_answer") is True:
+        return short_answer_key(text)
+    squeezed = " ".join(text.split())
+    return squeezed.casefold() if options.get("ignore_case") is True else squeezed

@@ -1,0 +1,78 @@
+"""Reward 1 when the answer is the same mathematical object as the expected one, else 0.
+
+math-verify decides, in a child process with a limit on its time (math_child.py): an answer such as a tower of
+powers would keep it busy for ever. The answer is what stands in the last `\\boxed{}`, else in the last
+`<answer>`, else what math-verify finds in the end of the response. The ground truth is LaTeX or plain
+notation, or `{"target": [...]}` in JSON. Option: `format_bonus` (default 0).
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from fractions import Fraction
+from typing import Any
+
+from llmzero_ray.errors import TaskError
+from llmzero_ray.tasks.rewards.answers import Result, has_box, last_boxed, last_tagged, result, visible
+from llmzero_ray.tasks.rewards.math_child import same_objects
+from llmzero_ray.tasks.rewards.options import options_of
+from llmzero_ray.tasks.rewards.targets import targets_of
+
+MAX_ANSWER = 300
+"""Characters of an answer that is parsed; longer ones are compared as text only."""
+_TAIL = 300
+"""Characters at the end of an unmarked response in which math-verify looks."""
+_MAX_TARGETS = 8
+_NUMBER = re.compile(r"[+-]?[0-9]{1,30}(?:\.[0-9]{1,30}|/0*[1-9][0-9]{0,29})?")
+
+
+def compute_score(
+    data_source: Any,  # noqa: ARG001  VeRL passes every argument by its name
+    solution_str: Any,
+    ground_truth: Any,
+    extra_info: Any = None,
+    **others: Any,
+) -> Result:
+    """Score one response; `pred` is the marked answer, or the end of a response without one."""
+    marked, answer = _answer(visible(solution_str))
+    golds = [gold.strip() for gold in targets_of(ground_truth)[:_MAX_TARGETS]]
+    right = answer != "" and any(_is_same(gold, answer, marked) for gold in golds if gold)
+    bonus = options_of(extra_info, others).get("format_bonus")
+    return result(right=right, found=marked and answer != "", pred=answer, format_bonus=bonus)
+
+
+def check_math_verify() -> None:
+    """Return quietly when math-verify can be used.
+
+    Raises:
+        TaskError: it is not installed.
+    """
+    missing = [name for name in ("math_verify", "antlr4") if importlib.util.find_spec(name) is None]
+    if missing:
+        raise TaskError(
+            f"reward math needs the package math-verify ({', '.join(missing)} not found); install "
+            "llmzero-ray[tasks] on every node"
+        )
+
+
+def _answer(text: str) -> tuple[bool, str]:
+    """Whether the answer is marked, and the answer."""
+    if has_box(text):
+        return True, (last_boxed(text) or "").strip()
+    tagged = last_tagged(text)
+    return (True, tagged.strip()) if tagged is not None else (False, text.strip()[-_TAIL:])
+
+
+def _is_same(gold: str, answer: str, marked: bool) -> bool:
+    if gold == answer:
+        return True
+    if _NUMBER.fullmatch(gold) and _NUMBER.fullmatch(answer) and Fraction(gold) == Fraction(answer):
+        return True
+    if len(gold) > MAX_ANSWER or len(answer) > MAX_ANSWER:
+        return False
+    return same_objects(_boxed(gold), _boxed(answer) if marked else answer)
+
+
+def _boxed(text: str) -> str:
+    return text if has_box(text) or "$" in text else f"\\boxed{{{text}}}"

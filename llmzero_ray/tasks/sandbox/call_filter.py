@@ -1,0 +1,87 @@
+"""System calls that no reward needs, as a seccomp program for bubblewrap.
+
+Refused are namespaces of one's own, in which memory could be filled outside of all limits, memory that no
+address space holds, and the kernel's more dangerous services. Not here: the other walls (isolation.py).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import platform
+import struct
+from dataclasses import dataclass
+
+_LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
+_KILL, _ALLOW, _FAIL = 0x8000_0000, 0x7FFF_0000, 0x0005_0000
+_NUMBER, _MACHINE, _FIRST_ARGUMENT = 0, 4, 16
+"""Offsets in the kernel's struct seccomp_data."""
+_NEW_NAMESPACES = 0x7E02_0000
+"""Flags of clone that make a namespace."""
+_OTHER_TABLE = 0x4000_0000
+"""First number of the x32 calls, which are the same calls again."""
+_COMMON = {"io_uring_setup": 425, "open_tree": 428, "fsopen": 430, "memfd_secret": 447}
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Machine:
+    audit: int
+    """The kernel's AUDIT_ARCH number."""
+    clone: int
+    refused: dict[str, int]
+
+
+_CLONE3 = 435
+_MACHINES = {
+    "x86_64": _Machine(
+        audit=0xC000_003E,
+        clone=56,
+        refused={
+            "shmget": 29, "semget": 64, "msgget": 68, "ptrace": 101, "mount": 165, "mq_open": 240,
+            "add_key": 248, "keyctl": 250, "unshare": 272, "perf_event_open": 298, "setns": 308,
+            "memfd_create": 319, "bpf": 321, "userfaultfd": 323,
+        },
+    ),
+    "aarch64": _Machine(
+        audit=0xC000_00B7,
+        clone=220,
+        refused={
+            "mount": 40, "unshare": 97, "ptrace": 117, "mq_open": 180, "msgget": 186, "semget": 190,
+            "shmget": 194, "add_key": 217, "keyctl": 219, "perf_event_open": 241, "setns": 268,
+            "memfd_create": 279, "bpf": 280, "userfaultfd": 282,
+        },
+    ),
+}  # fmt: skip
+
+
+def open_filter() -> int | None:
+    """A file descriptor that the program can be read from, to be closed by the caller; None on machines whose
+    numbers are not known here."""
+    machine = _MACHINES.get(platform.machine())
+    if machine is None:
+        return None
+    reading, writing = os.pipe()
+    try:
+        os.write(writing, _program(machine))  # far smaller than a pipe's buffer
+    finally:
+        os.close(writing)
+    return reading
+
+
+def _program(machine: _Machine) -> bytes:
+    refuse = _FAIL | errno.EPERM
+    steps = [
+        (_LOAD, 0, 0, _MACHINE),
+        (_EQUAL, 1, 0, machine.audit),
+        (_RETURN, 0, 0, _KILL),
+        (_LOAD, 0, 0, _NUMBER),
+        (_AT_LEAST, 0, 1, _OTHER_TABLE),
+        (_RETURN, 0, 0, refuse),
+    ]
+    for number in (*machine.refused.values(), *_COMMON.values()):
+        steps += [(_EQUAL, 0, 1, number), (_RETURN, 0, 0, refuse)]
+    # clone3 hides its flags in memory; told that it is not there, the C library uses clone.
+    steps += [(_EQUAL, 0, 1, _CLONE3), (_RETURN, 0, 0, _FAIL | errno.ENOSYS)]
+    steps += [(_EQUAL, 0, 3, machine.clone), (_LOAD, 0, 0, _FIRST_ARGUMENT)]
+    steps += [(_ANY_BIT, 0, 1, _NEW_NAMESPACES), (_RETURN, 0, 0, refuse), (_RETURN, 0, 0, _ALLOW)]
+    return b"".join(struct.pack("=HBBI", *step) for step in steps)

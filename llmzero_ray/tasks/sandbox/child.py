@@ -1,0 +1,153 @@
+"""Process that runs one reward inside the sandbox: a setup line and rows in, a result a line out.
+
+Run as a file; imports nothing of this project. It gives up its rights before it imports the reward, and
+answers only what came through its pipe. A row that kills it is the asker's to count. Not here: the walls
+around it (isolation.py), who asks (scorer.py), what a good result is (../reward_check.py, ../gate.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import inspect
+import json
+import math
+import os
+import resource
+import sys
+import time
+from collections.abc import Mapping
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, BinaryIO
+
+_MAX_TEXT = 2_000
+_MAX_KEYS = 64
+_ALL_ROWS_CPU_S = 3_600
+
+
+def main() -> int:
+    """Answer rows until there are no more; 0 also when the reward cannot be used, which is then said."""
+    rows, results = _take_pipes()
+    setup = json.loads(rows.readline())
+    _confine(setup["limits"], setup["uid"])
+    sys.path.append(str(Path(__file__).parents[3]))  # rewards may use those of this package
+    try:
+        function = _load(setup["path"], setup["name"])
+    except BaseException as error:  # noqa: BLE001  a user's file may raise anything
+        line = error.lineno if isinstance(error, SyntaxError) else None
+        _send(results, {"error": _words(error), "line": line})
+        return 0
+    if not callable(function):
+        held = [name for name, value in vars(sys.modules[_MODULE]).items() if inspect.isfunction(value)]
+        _send(results, {"missing": sorted(held)[:_MAX_KEYS]})
+        return 0
+    asynchronous = inspect.iscoroutinefunction(function)
+    _send(results, {"ready": True, "asynchronous": asynchronous})
+    while asked := rows.readline():
+        number, row = json.loads(asked)
+        _allow_cpu(setup["limits"]["cpu_s"])
+        started = time.process_time()
+        try:
+            returned = function(**row)
+            found = _plain(asyncio.run(returned) if asynchronous else returned)
+        except BaseException as error:  # noqa: BLE001
+            found = {"raised": _words(error)}
+        _send(results, [number, (time.process_time() - started) * 1000, found])
+    return 0
+
+
+def _take_pipes() -> tuple[BinaryIO, int]:
+    """The two pipes, out of the way of code that prints or reads."""
+    rows, results = os.fdopen(os.dup(0), "rb"), os.dup(1)
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for standard in (0, 1, 2):
+        os.dup2(nowhere, standard)
+    os.close(nowhere)
+    return rows, results
+
+
+def _confine(limits: Mapping[str, Any], uid: int | None) -> None:
+    """Give up rights; none of it can be taken back, save for the soft limit of processor time."""
+    hard = {
+        resource.RLIMIT_CORE: 0,
+        resource.RLIMIT_NOFILE: limits["open_files"],
+        resource.RLIMIT_FSIZE: limits["file_size"],
+        resource.RLIMIT_AS: limits["memory"],
+        resource.RLIMIT_NPROC: limits["processes"],
+        resource.RLIMIT_MSGQUEUE: 0,
+    }
+    for kind, value in hard.items():
+        most = resource.getrlimit(kind)[1]
+        value = value if most == resource.RLIM_INFINITY else min(value, most)
+        resource.setrlimit(kind, (value, value))
+    resource.setrlimit(resource.RLIMIT_CPU, (limits["start_cpu_s"], _ALL_ROWS_CPU_S))
+    if uid is not None:
+        os.setgroups([])
+        os.setresgid(uid, uid, uid)
+        os.setresuid(uid, uid, uid)
+
+
+def _allow_cpu(seconds: int) -> None:
+    used = sum(resource.getrusage(resource.RUSAGE_SELF)[:2])
+    resource.setrlimit(resource.RLIMIT_CPU, (math.ceil(used) + seconds, _ALL_ROWS_CPU_S))
+
+
+_MODULE = "llmzero_reward"
+
+
+def _load(path: str, name: str) -> Any:
+    spec = importlib.util.spec_from_file_location(_MODULE, path)
+    if spec is None or spec.loader is None:
+        raise ImportError("not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    # Dataclasses look their module up by name, already while it is being executed.
+    sys.modules[_MODULE] = module
+    spec.loader.exec_module(module)
+    return getattr(module, name, None)
+
+
+def _words(error: BaseException) -> str:
+    """Class and message of an exception that may lie about both."""
+    name = _text(type(error), "__name__")
+    message = _text(error, "msg") if isinstance(error, SyntaxError) else _text(error)
+    return f"{name}: {message}" if message else name
+
+
+def _text(thing: Any, attribute: str = "") -> str:
+    try:
+        return str(getattr(thing, attribute) if attribute else thing)[:_MAX_TEXT]
+    except BaseException:  # noqa: BLE001
+        return "(unreadable)"
+
+
+def _plain(returned: Any) -> dict[str, Any]:
+    """What was returned, as JSON: a mapping of scalars, or the name of its class."""
+    if not isinstance(returned, Mapping):
+        return {"other": type(returned).__name__}
+    pairs = list(returned.items())[:_MAX_KEYS]
+    return {"result": {str(key)[:_MAX_TEXT]: _scalar(value) for key, value in pairs}}
+
+
+def _scalar(value: Any) -> Any:
+    if type(value).__module__ == "numpy" and hasattr(value, "item") and getattr(value, "ndim", 0) == 0:
+        value = value.item()
+    if isinstance(value, bool) or value is None:
+        return value
+    if isinstance(value, int | float):
+        return float(value)
+    if isinstance(value, str):
+        text = str(value)
+        digest = sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+        return text if len(text) <= _MAX_TEXT else f"{text[:_MAX_TEXT]}... (sha256 {digest})"
+    return {"class": str(type(value).__name__)[:_MAX_TEXT]}
+
+
+def _send(results: int, message: Any) -> None:
+    data = json.dumps(message).encode() + b"\n"
+    while data:
+        data = data[os.write(results, data) :]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,247 @@
+"""What separates a reward that is being tried from the machine, and the command line that does it.
+
+`full` isolation is bubblewrap: namespaces of its own for network, processes, files and messages, a file
+system that holds only Python (read-only), the reward and a scratch directory in memory. Where bubblewrap is
+absent or may not work, `unshare` still takes network and other processes away, but not the files; where that
+fails too, only the limits that a process can give itself are left (child.py).
+
+Not here: talking to the process (scorer.py).
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import site
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Literal
+
+import llmzero_ray
+from llmzero_ray.errors import TaskError
+from llmzero_ray.tasks.sandbox.call_filter import open_filter
+from llmzero_ray.tasks.sandbox.limits import Limits
+
+_PACKAGE = Path(llmzero_ray.__file__).resolve().parent
+_CHILD = Path(__file__).with_name("child.py").resolve()
+_LIBRARIES = ("/lib", "/lib32", "/lib64", "/usr/lib", "/usr/lib32", "/usr/lib64")
+_SETTINGS = ("/etc/ld.so.cache", "/etc/alternatives", "/etc/localtime")
+_INSIDE = Path("/sandbox")
+_PROBE_TIMEOUT_S = 60.0
+_UID_RANGE = (1_600_000_000, 1_900_000_000)
+"""User ids that nobody has: each process of root gets one, so that limits on processes count only its own."""
+_PROBE = (
+    "import os, sys\n"
+    "uid = int(sys.argv[1])\n"
+    "uid and (os.setgroups([]), os.setresgid(uid, uid, uid), os.setresuid(uid, uid, uid))\n"
+    "import json, asyncio, hashlib\n"
+    "open(sys.argv[2]).close()\n"
+    "print('works')"
+)
+_INSTALL = "install bubblewrap (apt-get install bubblewrap) where user namespaces are allowed"
+
+Kind = Literal["bubblewrap", "unshare", "none"]
+_MISSING: dict[Kind, tuple[str, ...]] = {
+    "bubblewrap": (),
+    "unshare": ("read your files", "write your files"),
+    "none": ("read your files", "write your files", "use the network", "see and leave behind processes"),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Isolation:
+    """What this machine can do."""
+
+    kind: Kind
+    why: str
+    """Why it is no better; empty for bubblewrap."""
+
+    @property
+    def full(self) -> bool:
+        """Whether a reward may be tried without anybody's leave."""
+        return self.kind == "bubblewrap"
+
+    @property
+    def open_doors(self) -> tuple[str, ...]:
+        """What a reward could do all the same, in words."""
+        return _MISSING[self.kind]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Launch:
+    """How a process is started."""
+
+    command: tuple[str, ...]
+    reward: str
+    """Where the reward lies for it."""
+    uid: int | None
+    """The user that it must become."""
+    inherited: tuple[int, ...]
+    """File descriptors that it needs and that the caller must close."""
+
+
+@lru_cache(maxsize=1)
+def find_isolation() -> Isolation:
+    """The best that works here, found out by doing it once."""
+    reasons, tools = [], dict[Kind, str](bubblewrap="bwrap", unshare="unshare")
+    for kind, tool in tools.items():
+        if shutil.which(tool) is None:
+            reasons.append(f"{tool} is not installed")
+        elif problem := _probe(kind):
+            reasons.append(f"{tool} does not work here ({problem})")
+        else:
+            return Isolation(kind=kind, why="; ".join(reasons))
+    return Isolation(kind="none", why="; ".join(reasons))
+
+
+def require_isolation(reward: Path, *, allow_unsandboxed: bool, how_to_allow: str) -> Isolation:
+    """What a reward is tried in.
+
+    Raises:
+        TaskError: there is no full isolation here, and nobody has allowed to do without.
+    """
+    found = find_isolation()
+    if found.full or allow_unsandboxed:
+        return found
+    raise TaskError(
+        f"reward {reward} is code of its own and there is no sandbox to try it in: {found.why}. It could "
+        f"{', '.join(found.open_doors)}. To have one, {_INSTALL}; to do without one for code that you trust, "
+        f"{how_to_allow}"
+    )
+
+
+def launch(kind: Kind, reward: Path, limits: Limits, hash_seed: int) -> Launch:
+    """How child.py is started for a reward."""
+    python = (sys.executable, "-B", "-s", "-P")
+    environment = {
+        "HOME": "/tmp",
+        "LANG": "C.UTF-8",
+        "OMP_NUM_THREADS": "1",
+        "OPENBLAS_NUM_THREADS": "1",
+        "PATH": "/usr/bin:/bin",
+        "PYTHONHASHSEED": str(hash_seed),
+    }
+    if kind == "bubblewrap":
+        inside, uid = str(_INSIDE / "reward" / reward.name), _spare_uid()
+        child = _INSIDE / _PACKAGE.name / _CHILD.relative_to(_PACKAGE)
+        filters = _filters()
+        walls = (*_bubblewrap(limits, uid), *_shown(str(reward), inside), *_shut(environment, filters))
+        command = (*_last_to_live(), *walls, *python, str(child))
+        return Launch(command=command, reward=inside, uid=uid, inherited=filters)
+    cleared = ("env", "-i", *(f"{key}={value}" for key, value in environment.items()))
+    walls = _unshare() if kind == "unshare" else ()
+    command = (*_last_to_live(), *walls, *cleared, *python, str(_CHILD))
+    return Launch(command=command, reward=str(reward), uid=None, inherited=())
+
+
+def _probe(kind: Kind) -> str:
+    """What is wrong; empty when a Python of this installation runs inside."""
+    uid = _spare_uid() if kind == "bubblewrap" else None
+    filters = _filters() if kind == "bubblewrap" else ()
+    walls = (*_bubblewrap(Limits(), uid), *_shut({}, filters)) if kind == "bubblewrap" else _unshare()
+    command = [*walls, sys.executable, "-I", "-B", "-c", _PROBE, str(uid or 0), os.__file__]
+    try:
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            stdin=subprocess.DEVNULL,
+            timeout=_PROBE_TIMEOUT_S,
+            pass_fds=filters,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"{type(error).__name__}: {error}"[:200]
+    finally:
+        for descriptor in filters:
+            os.close(descriptor)
+    if done.returncode == 0 and done.stdout.strip() == "works":
+        return ""
+    last = done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
+    return last[0][:200]
+
+
+def _spare_uid() -> int | None:
+    """A user id for root to change to inside; others keep theirs."""
+    return random.SystemRandom().randint(*_UID_RANGE) if os.geteuid() == 0 else None
+
+
+def _last_to_live() -> tuple[str, ...]:
+    """When memory runs out, the kernel ends this process and its children before any other."""
+    return ("/bin/sh", "-c", 'echo 1000 > /proc/self/oom_score_adj; exec "$0" "$@"')
+
+
+def _unshare() -> tuple[str, ...]:
+    return ("unshare", "--user", "--map-root-user", "--net", "--ipc", "--pid", "--fork", "--kill-child")
+
+
+def _bubblewrap(limits: Limits, uid: int | None) -> tuple[str, ...]:
+    """Namespaces and the places that are seen; root needs no user namespace, and could not change its user
+    in one."""
+    names = ("--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try")
+    rights = ("--cap-drop", "ALL", "--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID")
+    users = ("--unshare-user", "--disable-userns") if uid is None else rights
+    scratch = ("--perms", "1777", "--size", str(limits.scratch), "--tmpfs", "/tmp")
+    own = (
+        *_folders((str(_INSIDE / "reward" / "file"),)),
+        *_shown(str(_PACKAGE), str(_INSIDE / _PACKAGE.name)),
+    )
+    return ("bwrap", "--die-with-parent", "--new-session", *names, *users, *_places(), *own, *scratch)
+
+
+def _filters() -> tuple[int, ...]:
+    descriptor = open_filter()
+    return () if descriptor is None else (descriptor,)
+
+
+def _shut(environment: dict[str, str], filters: Sequence[int]) -> tuple[str, ...]:
+    """What must come last: nothing can be written but the scratch directory, nothing is inherited."""
+    variables = [part for key, value in environment.items() for part in ("--setenv", key, value)]
+    devices = ("--dev", "/dev", "--remount-ro", "/dev")
+    calls = tuple(part for descriptor in filters for part in ("--seccomp", str(descriptor)))
+    return (*calls, *devices, "--remount-ro", "/", "--clearenv", *variables, "--chdir", "/tmp", "--")
+
+
+def _places() -> tuple[str, ...]:
+    """Python and the system's libraries, read-only."""
+    given = [sys.base_prefix, sys.base_exec_prefix, sys.prefix, sys.exec_prefix, *site.getsitepackages()]
+    shown: list[str] = []
+    for place in [*given, *(each for each in _LIBRARIES if not Path(each).is_symlink())]:
+        if Path(place).is_dir() and not _within(place, shown) and Path(place) not in _never_shown():
+            shown.append(place)
+    links = [each for each in _LIBRARIES if Path(each).is_symlink()]
+    return (
+        *_folders((*shown, *_SETTINGS)),
+        *(part for place in shown for part in _shown(place, place)),
+        *(
+            part
+            for each in links
+            if not _within(each, shown)
+            for part in ("--symlink", os.readlink(each), each)
+        ),
+        *(part for each in _SETTINGS for part in ("--ro-bind-try", each, each)),
+    )
+
+
+def _shown(place: str, inside: str) -> tuple[str, ...]:
+    return ("--ro-bind", place, inside)
+
+
+def _folders(places: Sequence[str]) -> tuple[str, ...]:
+    """What the places lie in, open to every user: root changes to another."""
+    above = {folder for place in places for folder in Path(place).parents if folder != Path("/")}
+    return tuple(part for folder in sorted(above) for part in ("--perms", "0755", "--dir", str(folder)))
+
+
+def _within(place: str, others: Sequence[str]) -> bool:
+    return any(Path(place).is_relative_to(other) for other in others)
+
+
+def _never_shown() -> set[Path]:
+    return {Path("/"), Path.home()}

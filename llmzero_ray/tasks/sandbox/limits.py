@@ -1,0 +1,37 @@
+"""How much a reward may use while it is tried.
+
+Not here: what enforces it (child.py inside, scorer.py outside).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+_MIB = 2**20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """Of one sandboxed process; the defaults suit rewards that take milliseconds."""
+
+    cpu_s: int = 2
+    """Processor seconds for one row."""
+    wall_s: float = 30.0
+    """Seconds for one row; long enough for a row that computes on a busy machine."""
+    start_cpu_s: int = 60
+    """Processor seconds until the reward is imported."""
+    start_wall_s: float = 120.0
+    """Seconds until the reward is imported."""
+    memory: int = 4096 * _MIB
+    """Bytes of address space of each process."""
+    processes: int = 4
+    """Processes and threads at a time, its own included."""
+    file_size: int = 16 * _MIB
+    """Bytes of the largest file."""
+    scratch: int = 64 * _MIB
+    """Bytes of all files together."""
+    open_files: int = 64
+    result_size: int = 256 * 1024
+    """Bytes of one result; what is printed goes nowhere."""
+    losses: int = 8
+    """Processes that may be lost before the remaining rows are given up."""

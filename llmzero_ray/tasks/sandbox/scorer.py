@@ -1,0 +1,250 @@
+"""Score rows with a reward that is not trusted, in a process of its own.
+
+`Sandbox` is what the rest of the project uses. A row that hangs, kills its process or breaks its pipe costs
+that row its score: the process is ended and the next rows get a new one. Not here: the walls (isolation.py),
+what is done inside them (child.py), whether results are any good (../gate.py, ../reward_check.py).
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import signal
+import subprocess
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO
+
+from llmzero_ray.errors import TaskError
+from llmzero_ray.tasks.sandbox.isolation import Isolation, launch, require_isolation
+from llmzero_ray.tasks.sandbox.limits import Limits
+from llmzero_ray.tasks.sandbox.pipe import LinePipe, NoLineError
+
+ALLOW = "set reward.allow_unsandboxed: true"
+_BATCH = 64
+_END_S = 10.0
+_SHOWN = 300
+Row = Mapping[str, Any]
+"""`data_source`, `solution_str`, `ground_truth`, `extra_info`: the arguments of `compute_score`, as JSON."""
+
+
+@dataclass(frozen=True)
+class Foreign:
+    """Stands for a value that is neither number, text nor None."""
+
+    name: str
+
+    def __repr__(self) -> str:
+        return f"a {self.name}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What became of one row."""
+
+    result: Any
+    """The dict that the reward returned, numbers as float; `Foreign` for anything else; None if `problem`."""
+    problem: str = ""
+    """`raises KeyError: 'x'`, `gave no result in 30 s`, ...; empty: there is a result."""
+    lost: bool = False
+    """The process did not survive the row, or the row was not tried because too many were lost."""
+    cpu_ms: float = 0.0
+    """Processor time."""
+
+
+class Sandbox:
+    """One reward function of one file, ready to score; a context manager, or to be closed.
+
+    Use it from the thread that made it: the process ends with that thread. `hash_seed` is the process's
+    PYTHONHASHSEED.
+
+    Raises:
+        TaskError: there is no sandbox here and nobody allowed to do without, the file is missing, cannot be
+            imported within the limits, or has no such function.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        name: str = "compute_score",
+        *,
+        limits: Limits | None = None,
+        hash_seed: int = 0,
+        allow_unsandboxed: bool = False,
+        how_to_allow: str = ALLOW,
+    ) -> None:
+        self._path, self._name, self._seed = Path(path).absolute(), name, hash_seed
+        self._limits = limits or Limits()
+        if not self._path.is_file():
+            raise TaskError(f"reward {path} cannot be imported: FileNotFoundError: no such file")
+        self.isolation: Isolation = require_isolation(
+            self._path, allow_unsandboxed=allow_unsandboxed, how_to_allow=how_to_allow
+        )
+        self.asynchronous = False
+        """Whether the function is a coroutine function; it is then run to its end for each row."""
+        self._process: subprocess.Popen[bytes] | None = None
+        self._errors: BinaryIO | None = None
+        self._lost = 0
+        # Never given twice: a second answer to one row must not pass for an answer to the next.
+        self._numbers = itertools.count()
+        self._pipe = self._started()
+
+    def __enter__(self) -> Sandbox:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def score(self, rows: Iterable[Row]) -> list[Outcome]:
+        """One outcome per row, in order; never raises for what the reward does with a row.
+
+        Raises:
+            TaskError: the reward was imported before and cannot be any more.
+        """
+        waiting = list(rows)
+        outcomes: list[Outcome] = []
+        while len(outcomes) < len(waiting):
+            if self._lost >= self._limits.losses:
+                given_up = f"was not tried: {self._lost} rows before it ended or hung the reward's process"
+                outcomes += [Outcome(result=None, problem=given_up, lost=True)] * (
+                    len(waiting) - len(outcomes)
+                )
+                break
+            outcomes += self._batch(waiting[len(outcomes) : len(outcomes) + _BATCH])
+        return outcomes
+
+    def close(self) -> None:
+        """End the process and all that it started; safe twice."""
+        process, self._process = self._process, None
+        if process is not None:
+            # The group is the process's own; where there is a namespace of processes it dies as a whole.
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(_END_S)
+            for stream in (process.stdin, process.stdout):
+                if stream is not None:
+                    with suppress(OSError):
+                        stream.close()
+        if self._errors is not None:
+            self._errors.close()
+            self._errors = None
+
+    def _batch(self, rows: Sequence[Row]) -> list[Outcome]:
+        """Outcomes of the first rows: all, or up to the one that cost the process its life."""
+        if self._process is None:
+            self._pipe = self._started()
+        numbers = [next(self._numbers) for _ in rows]
+        for number, row in zip(numbers, rows, strict=True):
+            self._pipe.send(json.dumps([number, row]).encode() + b"\n")
+        outcomes: list[Outcome] = []
+        for number in numbers:
+            try:
+                outcomes.append(_outcome(self._pipe.line(self._limits.wall_s), number))
+            except NoLineError as error:
+                self._lost += 1
+                problem = str(error) or self._how_it_ended()
+                self.close()
+                return [*outcomes, Outcome(result=None, problem=problem, lost=True)]
+        return outcomes
+
+    def _started(self) -> LinePipe:
+        how = launch(self.isolation.kind, self._path, self._limits, self._seed)
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115  closed with the process
+        try:
+            self._process = subprocess.Popen(
+                how.command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._errors,
+                bufsize=0,
+                start_new_session=True,
+                pass_fds=how.inherited,
+            )
+        except OSError as error:
+            self.close()
+            raise TaskError(f"reward {self._path} cannot be tried: {error}") from error
+        finally:
+            for descriptor in how.inherited:
+                os.close(descriptor)
+        pipe = LinePipe(self._process, self._limits.result_size)
+        setup = {"path": how.reward, "name": self._name, "uid": how.uid, "limits": asdict(self._limits)}
+        pipe.send(json.dumps(setup).encode() + b"\n")
+        try:
+            self._check_ready(_object(pipe.line(self._limits.start_wall_s)))
+        except NoLineError as error:
+            why = str(error) or self._how_it_ended()
+            self.close()
+            raise TaskError(f"reward {self._path} cannot be imported: it {why}") from error
+        except TaskError:
+            self.close()
+            raise
+        return pipe
+
+    def _check_ready(self, said: Any) -> None:
+        if not isinstance(said, dict):
+            raise NoLineError("wrote something else than results to its pipe")
+        if "missing" in said:
+            held = ", ".join(str(name)[:_SHOWN] for name in list(said["missing"])) or "none"
+            raise TaskError(f"reward {self._path} has no function {self._name!r}; it has: {held}")
+        if said.get("ready") is not True:
+            line, why = said.get("line"), str(said.get("error"))[:_SHOWN]
+            place = f", line {line}, does not compile and" if isinstance(line, int) else ""
+            raise TaskError(f"reward {self._path}{place} cannot be imported: {why}")
+        self.asynchronous = said.get("asynchronous") is True
+
+    def _how_it_ended(self) -> str:
+        """Of a process that closed its pipe."""
+        assert self._process is not None and self._errors is not None
+        try:
+            code = self._process.wait(_END_S)
+        except subprocess.TimeoutExpired:
+            return "closed its pipe"
+        number = -code if code < 0 else code - 128
+        if number == signal.SIGXCPU:
+            return f"used more than {self._limits.cpu_s} s of processor time"
+        if code > 128 or code < 0:
+            with suppress(ValueError):
+                return f"was ended by {signal.Signals(number).name}"
+        self._errors.seek(0)
+        last = self._errors.read(_SHOWN * 10).decode(errors="replace").strip().splitlines()[-1:]
+        said = f": {last[0][:_SHOWN]}" if last else ""
+        return f"ended its process with exit code {code}{said}"
+
+
+def _object(line: bytes) -> Any:
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _outcome(line: bytes, number: int) -> Outcome:
+    """The outcome in a line.
+
+    Raises:
+        NoLineError: it is no answer to row `number`.
+    """
+    found = _object(line)
+    try:
+        asked, cpu_ms, said = found
+        if asked != number or not isinstance(cpu_ms, float) or not isinstance(said, dict):
+            raise ValueError(asked)
+        if "raised" in said:
+            return Outcome(result=None, problem=f"raises {said['raised']}"[:_SHOWN], cpu_ms=cpu_ms)
+        result = {key: _value(value) for key, value in said["result"].items()} if "result" in said else None
+        returned = Foreign(str(said.get("other"))[:_SHOWN]) if result is None else result
+    except (TypeError, ValueError, AttributeError) as error:
+        raise NoLineError("wrote something else than results to its pipe") from error
+    return Outcome(result=returned, cpu_ms=cpu_ms)
+
+
+def _value(value: Any) -> Any:
+    return Foreign(str(value.get("class"))) if isinstance(value, dict) else value

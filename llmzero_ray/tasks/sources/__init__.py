@@ -1,0 +1,6 @@
+"""Data sets as tasks: the four of the paper, data of one's own, and every reasoning-gym task.
+
+`prepare_source` makes a task from a task.yaml. Importing this package loads no pyarrow, Ray, datasets,
+transformers or RDKit. To add a data set: write its adapter (base.py says what that is), then name it in
+preparing.py and in ../task_yaml.py.
+"""

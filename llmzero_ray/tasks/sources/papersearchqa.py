@@ -1,0 +1,106 @@
+"""PaperSearchQA: short biomedical questions with several accepted wordings of the answer.
+
+Asked without a search engine: the model answers from memory, step by step or at once. Its test split is the
+only origin of test rows. Not here: retrieval, the reward (rewards/papersearchqa.py).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from llmzero_ray.errors import TaskError
+from llmzero_ray.tasks.manifest import RewardEntry
+from llmzero_ray.tasks.sources.base import Item, Record, Rejection, Shares, text_of
+
+PROMPTS = {
+    "cot": "Answer the biomedical question below. Think step by step, then give the final answer, a single "
+    "entity, fact or short phrase, between <answer> and </answer>.",
+    "direct": "Answer the biomedical question below at once, without any reasoning: only a single entity, "
+    "fact or short phrase, between <answer> and </answer>.",
+}
+_MAX_DEPTH = 4
+
+
+class PaperSearchQA:
+    """`prompt`: `cot` asks for reasoning before the answer, `direct` for the answer alone."""
+
+    name = "papersearchqa"
+    version = 1
+    licence = "MIT"
+    ability = "biomedical_qa"
+    required = ("question", "answer", "golden_answers", "pmid")
+    optional = ("question_original", "is_paraphrased", "cat_num", "cat", "paper_title", "raw_response")
+    extra: Mapping[str, Literal["string", "bool"]] = {
+        "cat": "string",
+        "pmid": "string",
+        "is_paraphrased": "bool",
+    }
+    shares: Shares = "equal"
+    reward = RewardEntry(module="llmzero_ray.tasks.rewards.papersearchqa")
+
+    def __init__(self, prompt: str = "cot") -> None:
+        if prompt not in PROMPTS:
+            raise TaskError(f"papersearchqa: prompt is {prompt!r}; must be one of {', '.join(PROMPTS)}")
+        self._prompt = prompt
+
+    def options(self) -> dict[str, Any]:
+        """The style of the prompt."""
+        return {"prompt": self._prompt}
+
+    def wants(self, name: str) -> bool:  # noqa: ARG002
+        """Every file: the data set is not laid out by name."""
+        return True
+
+    def check(self) -> None:
+        """Nothing is needed."""
+
+    def adapt(self, record: Record, file: str) -> Item | Rejection:  # noqa: ARG002
+        """One question; its accepted wordings begin with `answer`."""
+        question = text_of(record, "question")
+        if not question:
+            return Rejection(reason="empty question", detail="question is empty; fill it or remove the row")
+        wordings = [text_of(record, "answer"), *_flat(record.get("golden_answers"), _MAX_DEPTH)]
+        targets = list(dict.fromkeys(wording for wording in wordings if wording))
+        if not targets:
+            return Rejection(
+                reason="no gold answer", detail="answer and golden_answers are empty; fill one of them"
+            )
+        pmid = text_of(record, "pmid")
+        return Item(
+            data_source=self.name,
+            prompt=f"{PROMPTS[self._prompt]}\n\nQuestion: {question}",
+            ground_truth=json.dumps({"target": targets}, ensure_ascii=False),
+            label=targets[0].lower(),
+            stable_id=pmid,
+            group=pmid,
+            extra={
+                "cat": text_of(record, "cat"),
+                "pmid": pmid,
+                "is_paraphrased": text_of(record, "is_paraphrased").lower() in ("true", "1"),
+            },
+        )
+
+    def gold_response(self, data_source: str, ground_truth: str) -> str | None:  # noqa: ARG002
+        """The first wording, tagged."""
+        return f"<answer>{json.loads(ground_truth)['target'][0]}</answer>"
+
+
+def _flat(value: Any, depth: int) -> list[str]:
+    """All texts in lists and objects; a list may have been written as JSON text, as CSV needs it."""
+    if isinstance(value, str):
+        text = value.strip()
+        if text.startswith("[") and depth:
+            try:
+                return _flat(json.loads(text), depth - 1)
+            except (ValueError, RecursionError):
+                return [text]
+        return [text]
+    if depth == 0 or value is None:
+        return []
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if isinstance(value, list | tuple):
+        return [text for part in value for text in _flat(part, depth - 1)]
+    return [str(value)]

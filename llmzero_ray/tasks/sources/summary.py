@@ -1,0 +1,130 @@
+"""What a person should know about a task that was made from a data set, as values and as lines of text.
+
+Not here: printing (the command line), making the task (preparing.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from llmzero_ray.tasks.manifest import SourceEntry, SplitCounts, read_manifest
+from llmzero_ray.tasks.prepared import PreparedTask
+from llmzero_ray.tasks.sources.passes import Examined
+from llmzero_ray.tasks.sources.trial import Sample, Trial
+from llmzero_ray.tasks.splits import SPLITS
+
+GOLD_SHARE = 0.99
+"""Least share of gold answers that a reward must accept to be trusted."""
+_PROMPT_SHOWN, _TRUTH_SHOWN = 60, 30
+Table = tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Summary:
+    """A prepared task and how it came about."""
+
+    task: PreparedTask
+    made: bool
+    """False: the task was there already, so that nothing was read and `examples` and `notes` are empty."""
+    rows_read: int
+    counts: Mapping[str, SplitCounts]
+    """Rows by data_source and split."""
+    dropped: Mapping[str, int]
+    """Rows by reason."""
+    examples: Mapping[str, tuple[str, ...]]
+    """A few dropped rows by reason: file, row, what is wrong, what to do."""
+    notes: Mapping[str, str]
+    """What is odd about a file."""
+    majority_baselines: Mapping[str, float]
+    max_prompt_chars: int
+    trial: Trial | None
+    """Accuracies of gold, empty and garbage answers; None for an asynchronous reward."""
+    warnings: tuple[str, ...]
+    """What should be looked at before training."""
+
+    def split_table(self) -> Table:
+        """Header and one line per data_source: rows by split, accuracy of a constant answer."""
+        head = ("data_source", *SPLITS, "majority")
+        body = tuple(
+            (
+                source,
+                *(str(getattr(n, split)) for split in SPLITS),
+                f"{self.majority_baselines.get(source, 0):.3f}",
+            )
+            for source, n in self.counts.items()
+        )
+        total = ("all", *(str(sum(getattr(n, split) for n in self.counts.values())) for split in SPLITS))
+        return (head, *body, (*total, f"{self.task.majority_baseline or 0:.3f}"))
+
+    def dropped_table(self) -> Table:
+        """Header and one line per reason, with an example where there is one."""
+        head = ("dropped", "rows", "for example")
+        lines = [
+            (reason, str(n), (*self.examples.get(reason, ()), "")[0]) for reason, n in self.dropped.items()
+        ]
+        return (head, *lines)
+
+    def sample_table(self) -> Table:
+        """Header and one line per sample row: the accuracy of a gold, an empty and a garbage answer."""
+        head = ("data_source", "prompt", "ground truth", "gold", "empty", "garbage")
+        samples = self.trial.samples if self.trial is not None else ()
+        return (head, *(_sample_line(sample) for sample in samples))
+
+
+def summarise(
+    task: PreparedTask, sizes: Mapping[str, int], trial: Trial | None, examined: Examined | None
+) -> Summary:
+    """The summary of a task; `examined` is None when it was not made now."""
+    manifest = read_manifest(Path(task.directory))
+    source = manifest.source or SourceEntry(
+        adapter="", files=(), counts={}, dropped={}, majority_baselines={}, max_prompt_chars=0
+    )
+    tally = examined.tally if examined is not None else None
+    notes = dict(tally.notes) if tally is not None else {}
+    return Summary(
+        task=task,
+        made=examined is not None,
+        rows_read=sum(file.rows for file in source.files),
+        counts=source.counts,
+        dropped=source.dropped,
+        examples={reason: tuple(places) for reason, places in tally.examples.items()} if tally else {},
+        notes=notes,
+        majority_baselines=source.majority_baselines,
+        max_prompt_chars=source.max_prompt_chars,
+        trial=trial,
+        warnings=(*_size_warnings(task, sizes), *_trial_warnings(trial), *notes.values()),
+    )
+
+
+def _size_warnings(task: PreparedTask, sizes: Mapping[str, int]) -> list[str]:
+    found = {"train": task.n_train, "val": task.n_val, "test": task.n_test}
+    return [
+        f"{split} has {found[split]} rows, {sizes[split]} were asked for; give more data, or lower n_{split}"
+        for split in SPLITS
+        if found[split] < sizes[split]
+    ]
+
+
+def _trial_warnings(trial: Trial | None) -> list[str]:
+    if trial is None:
+        return ["the reward is asynchronous and was not tried"]
+    warnings = []
+    if trial.gold is None:
+        warnings.append("no gold answer is known, so that the reward could not be tried with right answers")
+    elif trial.gold < GOLD_SHARE:
+        warnings.append(
+            f"the reward accepts {trial.gold:.1%} of {trial.n_rows} gold answers; {GOLD_SHARE:.0%} or more "
+            "are needed to trust it: correct the answers or the reward"
+        )
+    if trial.garbage > 0:
+        warnings.append(f"the reward pays {trial.garbage:.1%} of garbage answers; correct it")
+    return warnings
+
+
+def _sample_line(sample: Sample) -> tuple[str, ...]:
+    prompt, truth = " ".join(sample.prompt.split()), sample.ground_truth
+    gold = "-" if sample.gold is None else f"{sample.gold:g}"
+    shown = (prompt[:_PROMPT_SHOWN], truth[:_TRUTH_SHOWN])
+    return (sample.data_source, *shown, gold, f"{sample.empty:g}", f"{sample.garbage:g}")

@@ -1,0 +1,116 @@
+"""WildSci: multiple-choice science questions written from papers, ten options each, nine disciplines.
+
+Rows whose votes agree with the answer are used, unless all are asked for. Not here: the reward
+(rewards/wildsci.py). The rationale is never used: it gives the answer away.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from llmzero_ray.errors import TaskError
+from llmzero_ray.tasks.manifest import RewardEntry
+from llmzero_ray.tasks.sources.base import (
+    Item,
+    Record,
+    Rejection,
+    Shares,
+    option_lines,
+    options_problem,
+    slug,
+    text_of,
+)
+
+INSTRUCTION = "Reason step by step and put only the letter in \\boxed{}."
+ALIGNED = ("all_aligned", "majority_aligned")
+"""Values of `voting_type` that vouch for the answer."""
+LETTERS = "ABCDEFGHIJ"
+
+
+class WildSci:
+    """`voting`: `aligned` keeps rows whose votes agree with the answer, `all` keeps every row."""
+
+    name = "wildsci"
+    version = 1
+    licence = "CC-BY-4.0"
+    ability = "science"
+    required = ("paper_id", "discipline", "question", "options", "answer", "voting_type")
+    optional = ("nc_domain", "nc_subdomain", "rationale", "voting_answers")
+    extra: Mapping[str, Literal["string", "bool"]] = {"discipline": "string", "paper_id": "string"}
+    shares: Shares = "proportional"
+    reward = RewardEntry(module="llmzero_ray.tasks.rewards.wildsci", gold_response="\\boxed{{answer}}")
+
+    def __init__(self, voting: str = "aligned") -> None:
+        if voting not in ("aligned", "all"):
+            raise TaskError(f"wildsci: voting is {voting!r}; must be aligned or all")
+        self._voting = voting
+
+    def options(self) -> dict[str, Any]:
+        """Which votes count."""
+        return {"voting": self._voting}
+
+    def wants(self, name: str) -> bool:  # noqa: ARG002
+        """Every file: the data set is not laid out by name."""
+        return True
+
+    def check(self) -> None:
+        """Nothing is needed."""
+
+    def adapt(self, record: Record, file: str) -> Item | Rejection:  # noqa: ARG002
+        """One question with its options in the order of their letters."""
+        if self._voting == "aligned" and text_of(record, "voting_type") not in ALIGNED:
+            kind = text_of(record, "voting_type") or "empty"
+            return Rejection(
+                reason="votes not aligned", detail=f"voting_type is {kind}; voting: all would keep the row"
+            )
+        question, discipline = text_of(record, "question"), slug(text_of(record, "discipline"))
+        if not question or not discipline:
+            missing = "discipline" if question else "question"
+            return Rejection(
+                reason=f"empty {missing}", detail=f"{missing} is empty; fill it or remove the row"
+            )
+        options = _options(record.get("options"))
+        if isinstance(options, Rejection):
+            return options
+        answer = text_of(record, "answer").upper()
+        if answer not in options:
+            return Rejection(
+                reason="gold not among the options",
+                detail=f"answer is {answer or 'empty'!r}, the options are {', '.join(options)}; correct it",
+            )
+        paper = text_of(record, "paper_id")
+        return Item(
+            data_source=f"wildsci_{discipline}",
+            prompt=f"{question}\n\n{option_lines(options)}\n\n{INSTRUCTION}",
+            ground_truth=answer,
+            label=answer,
+            stable_id=paper,
+            group=paper or question,
+            extra={"discipline": text_of(record, "discipline"), "paper_id": paper},
+        )
+
+    def gold_response(self, data_source: str, ground_truth: str) -> str | None:  # noqa: ARG002
+        """The boxed letter."""
+        return f"\\boxed{{{ground_truth}}}"
+
+
+def _options(value: Any) -> dict[str, str] | Rejection:
+    """Letter -> text, without the empty letters that a common schema adds; a CSV cell holds them as JSON."""
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except (ValueError, RecursionError):
+            value = None
+    if not isinstance(value, Mapping):
+        return Rejection(
+            reason="options unreadable", detail="options is not an object such as {'A': ..., 'B': ...}"
+        )
+    unknown = [str(letter) for letter in value if str(letter) not in LETTERS]
+    if unknown:
+        return Rejection(
+            reason="options unreadable", detail=f"options has the key {unknown[0]!r}; keys are A to J"
+        )
+    options = {letter: str(value[letter]).strip() for letter in LETTERS if value.get(letter) is not None}
+    return options_problem(options) or options

@@ -1,0 +1,238 @@
+"""task.yaml: what a user says about a task of their own, about one of the known data sets, or about a
+reasoning-gym task.
+
+`load_task_file` reads one and gives a frozen `TaskFile`, or one `ConfigError` that lists everything wrong
+with it. Not here: reading the data (sources/), search.yaml (config.py).
+"""
+
+from __future__ import annotations
+
+import string
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, ValidationError, model_validator
+
+from llmzero_ray.config import StrictModel
+from llmzero_ray.config_text import describe_problems, read_yaml
+from llmzero_ray.errors import ConfigError
+
+DATASETS = ("chemcot", "papersearchqa", "ssmr", "wildsci")
+OPTIONS_FIELD = "options"
+"""In a prompt template: the lettered options, one a line."""
+MAX_ROWS = 100_000
+"""Of one split."""
+
+RewardKind = Literal["exact_match", "mcq", "math", "regex", "python"]
+_KINDS = ("exact_match", "mcq", "math", "regex", "python")
+
+
+def _as_tuple(value: Any) -> Any:
+    """One name stands for a list of one; YAML's lists become tuples."""
+    return (value,) if isinstance(value, str) else tuple(value) if isinstance(value, list) else value
+
+
+Names = Annotated[tuple[str, ...], BeforeValidator(_as_tuple)]
+
+
+class OwnReward(StrictModel):
+    """How answers are judged: `exact_match`, `regex: {pattern: ...}` or `python: reward.py:compute_score`, the
+    latter two with `gold` beside them where that is needed."""
+
+    kind: RewardKind
+    """exact_match, mcq, math, regex, or python."""
+    options: dict[str, Any] = Field(default_factory=dict)
+    """Options of that reward, such as ignore_case; see the reward's module."""
+    function: str | None = Field(None, pattern=r"^.+\.py:[A-Za-z_]\w*$")
+    """For python: file, colon, function; the file is copied into the task, so it must stand alone."""
+    gold: str | None = Field(None, pattern=r"\{answer\}")
+    """A perfect response, {answer} standing for the answer; null: known for some kinds, found out for
+    python."""
+    allow_unsandboxed: bool = False
+    """For python: try the code here even if this machine has no sandbox for it."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short_forms(cls, data: Any) -> Any:
+        if isinstance(data, str):
+            return {"kind": data}
+        short = [key for key in data if key in _KINDS] if isinstance(data, dict) else []
+        if len(short) == 1 and "kind" not in data:
+            others = {key: value for key, value in data.items() if key not in short}
+            place = "function" if short == ["python"] else "options"
+            return {**others, "kind": short[0], place: data[short[0]]}
+        return data
+
+    @model_validator(mode="after")
+    def _complete(self) -> OwnReward:
+        if (self.kind == "python") != (self.function is not None):
+            raise ValueError(
+                "reward: python needs, and it alone takes, a function; write python: reward.py:compute_score"
+            )
+        if self.kind == "python" and self.options:
+            raise ValueError("reward: python takes no options; write them into the function")
+        if self.kind != "python" and self.allow_unsandboxed:
+            raise ValueError(
+                "reward: allow_unsandboxed is for python alone; the other kinds run no code of yours"
+            )
+        if self.kind == "regex" and "pattern" not in self.options:
+            raise ValueError("reward: regex needs a pattern; write regex: {pattern: '...'}")
+        return self
+
+
+class TaskFile(StrictModel):
+    """task.yaml. Exactly one of `prompt` (own data), `dataset` and `reasoning_gym` says what kind it is."""
+
+    name: str | None = Field(None, pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$")
+    """Name of the task, part of metric names; needed for own data."""
+    dir: str = Field("data/task", min_length=1)
+    """Directory that the prepared task is put into."""
+    n_train: int = Field(5000, ge=1, le=MAX_ROWS)
+    """Most training rows."""
+    n_val: int = Field(500, ge=1, le=MAX_ROWS)
+    """Most validation rows."""
+    n_test: int = Field(500, ge=1, le=MAX_ROWS)
+    """Most test rows, sealed until a search is over."""
+    tokenizer: str | None = None
+    """Directory of a model or tokenizer to measure prompts with; null: they are measured in characters."""
+    max_prompt_tokens: int | None = Field(None, ge=1)
+    """Longer prompts are left out, chat template included; null: what the model in `tokenizer` can hold."""
+
+    files: Names = ()
+    """Files or directories with rows; relative paths count from the directory of task.yaml."""
+    val_files: Names = ()
+    """Files whose rows may only become validation rows; then no others do."""
+    test_files: Names = ()
+    """Files whose rows may only become test rows; then no others do."""
+    hub: str | None = Field(None, pattern=r"^[\w.-]+/[\w.-]+$")
+    """Data set of the Hugging Face hub to read instead of files: owner/name."""
+    hub_revision: str | None = None
+    """Branch, tag or commit of it; a commit alone makes the task repeatable."""
+
+    dataset: Literal["chemcot", "papersearchqa", "ssmr", "wildsci"] | None = None
+    """A data set whose columns, prompt and reward are known."""
+    reasoning_gym: str | None = None
+    """A task that the reasoning-gym package generates, by its name; its own verifier is the reward."""
+    options: dict[str, Any] = Field(default_factory=dict)
+    """Settings of `dataset` or of the reasoning_gym task."""
+    seed: int = Field(0, ge=0, le=1_000_000)
+    """Of a reasoning_gym task; the rows of files are chosen by their content alone."""
+
+    prompt: str | None = Field(None, min_length=1)
+    """Template of the user's message: {column} is replaced, {options} are lettered lines, {{ is a brace."""
+    system: str = ""
+    """A system message before it; empty: none."""
+    answer: str | None = None
+    """Column that holds the answer."""
+    choices: Names = ()
+    """For mcq: the column with a list (or an object of letters) of options, or the columns with one each."""
+    answer_form: Literal["letter", "text", "index"] = "letter"
+    """For mcq: whether the answer column holds a letter, an option's text, or its number from 0."""
+    reward: OwnReward | None = None
+    """Judge of the answers."""
+    id: str | None = None
+    """Column that names a row wherever it stands; null: its prompt does."""
+    group: str | None = None
+    """Column whose equal values never stand in two splits, such as a document's name."""
+    subtask: str | None = None
+    """Column that divides the task into subtasks, which share every split evenly."""
+    licence: str | None = None
+    """Of the data."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> TaskFile:
+        kinds = [name for name in ("prompt", "dataset", "reasoning_gym") if getattr(self, name) is not None]
+        if len(kinds) != 1:
+            given = ", ".join(kinds) or "none of them"
+            raise ValueError(
+                f"exactly one of prompt, dataset and reasoning_gym must be given; it has {given}"
+            )
+        if self.reasoning_gym is None and bool(self.files or self.test_files) == bool(self.hub):
+            raise ValueError("give either files or hub: where the rows come from")
+        if self.max_prompt_tokens is not None and self.tokenizer is None:
+            raise ValueError("max_prompt_tokens counts tokens of a model; name its directory as tokenizer")
+        if self.prompt is not None:
+            self._check_own(self.prompt)
+        return self
+
+    def _check_own(self, prompt: str) -> None:
+        missing = [name for name in ("name", "answer", "reward") if getattr(self, name) is None]
+        if missing:
+            raise ValueError(f"data of your own need {', '.join(missing)} as well")
+        fields = template_fields(prompt)
+        is_mcq = self.reward is not None and self.reward.kind == "mcq"
+        if is_mcq != bool(self.choices):
+            raise ValueError(
+                "choices belong to reward mcq, and it needs them: the column or columns with the options"
+            )
+        if is_mcq and OPTIONS_FIELD not in fields:
+            raise ValueError(
+                "prompt must show the options of a multiple-choice question; write {options} into it"
+            )
+        if not fields:
+            raise ValueError(
+                "prompt names no column, so that all prompts would be equal; write {column} into it"
+            )
+
+
+def template_fields(template: str) -> tuple[str, ...]:
+    """Names between braces.
+
+    Raises:
+        ValueError: braces do not match, or hold more than a name.
+    """
+    try:
+        parts = list(string.Formatter().parse(template))
+    except ValueError as error:
+        raise ValueError(f"prompt: {error}; write {{{{ and }}}} for braces that are text") from error
+    fields = []
+    for _, name, spec, conversion in parts:
+        if name is None:
+            continue
+        if not name or spec or conversion:
+            raise ValueError(f"prompt: {{{name}}} must hold the name of a column, and nothing else")
+        fields.append(name)
+    return tuple(dict.fromkeys(fields))
+
+
+def fill_template(template: str, values: dict[str, str]) -> str:
+    """The template with its columns replaced."""
+    return "".join(
+        text + ("" if name is None else values[name])
+        for text, name, _, _ in string.Formatter().parse(template)
+    )
+
+
+def parse_task_file(data: Any, *, source: str = "task.yaml") -> TaskFile:
+    """The task in plain data.
+
+    Raises:
+        ConfigError: everything that is wrong, one line each.
+    """
+    try:
+        return TaskFile.model_validate(data)
+    except ValidationError as error:
+        raise ConfigError(describe_problems(error, TaskFile, source)) from error
+
+
+def load_task_file(path: str | Path) -> TaskFile:
+    """The task in a YAML file; its relative file names are made absolute, from the file's directory.
+
+    `dir` counts from the current directory, as in search.yaml.
+
+    Raises:
+        ConfigError: no such file, broken YAML, or everything that is wrong in it.
+    """
+    path = Path(path)
+    task = parse_task_file(read_yaml(path), source=path.name)
+    base = path.absolute().parent
+    places = {name: tuple(str(base / each) for each in getattr(task, name)) for name in _PLACES}
+    tokenizer = None if task.tokenizer is None else str(base / task.tokenizer)
+    reward = task.reward
+    if reward is not None and reward.function is not None:
+        reward = reward.model_copy(update={"function": str(base / reward.function)})
+    target = str(Path(task.dir).absolute())
+    return task.model_copy(update={**places, "tokenizer": tokenizer, "reward": reward, "dir": target})
+
+
+_PLACES = ("files", "val_files", "test_files")

@@ -1,0 +1,384 @@
+"""Files of all formats give the same rows; what is broken is named and counted, what is good is kept."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from llmzero_ray.errors import TaskError
+from llmzero_ray.tasks.sources.passes import LocalPasses
+from llmzero_ray.tasks.sources.preparing import prepare_source
+from llmzero_ray.tasks.sources.reading import SourceFile, Unreadable, find_files, read_rows
+from llmzero_ray.tasks.sources.summary import Summary
+from llmzero_ray.tasks.task_yaml import parse_task_file
+from tests.tasks import synthetic
+from tests.tasks.synthetic import write_json, write_jsonl, write_parquet
+from tests.tasks.test_prepare import left_beside
+
+ROWS = [{"q": f"question {n}, please?", "a": str(n % 5)} for n in range(30)]
+
+
+def source(path: Path) -> SourceFile:
+    return SourceFile(path=str(path), name=path.name)
+
+
+def read(path: Path, **options: Any) -> list[Any]:
+    return list(read_rows(source(path), **options))
+
+
+def write_csv(path: Path, rows: list[dict[str, Any]], delimiter: str = ",") -> Path:
+    with path.open("w", newline="") as stream:
+        writer = csv.DictWriter(stream, list(rows[0]), delimiter=delimiter)
+        writer.writeheader()
+        writer.writerows(rows)
+    return path
+
+
+def write_any(path: Path) -> Path:
+    writers = {".json": write_json, ".jsonl": write_jsonl, ".parquet": write_parquet, ".csv": write_csv}
+    if path.suffix == ".tsv":
+        return write_csv(path, ROWS, "\t")
+    return writers[path.suffix](path, ROWS)
+
+
+def prepared(tmp_path: Path, *files: Path, **changes: Any) -> Summary:
+    data = {"name": "mine", "prompt": "{q}", "answer": "a", "reward": "exact_match", "n_train": 10}
+    data |= {"files": [str(file) for file in files], "dir": str(tmp_path / "task"), "n_val": 5, "n_test": 5}
+    return prepare_source(parse_task_file({**data, **changes}))
+
+
+def refusal(tmp_path: Path, *files: Path, **changes: Any) -> str:
+    with pytest.raises(TaskError) as caught:
+        prepared(tmp_path, *files, **changes)
+    assert left_beside(tmp_path / "task") == sorted(file.name for file in files if file.exists())
+    return str(caught.value)
+
+
+# --- formats ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("suffix", [".json", ".jsonl", ".parquet", ".csv", ".tsv"])
+def test_every_format_gives_the_same_rows(tmp_path: Path, suffix: str) -> None:
+    path = write_any(tmp_path / f"rows{suffix}")
+    assert read(path) == list(enumerate(ROWS, start=1))
+    assert read(path, wanted={3, 30}) == [(3, ROWS[2]), (30, ROWS[29])]
+
+
+@pytest.mark.parametrize("suffix", [".json", ".jsonl", ".parquet", ".csv"])
+def test_every_format_gives_the_same_task(tmp_path: Path, suffix: str) -> None:
+    one = prepared(tmp_path / "one", write_any(tmp_path / f"rows{suffix}")).task
+    other = prepared(tmp_path / "other", write_jsonl(tmp_path / "reference.jsonl", ROWS)).task
+    for split in ("train", "val", "test"):
+        assert Path(getattr(one, split)).read_bytes() == Path(getattr(other, split)).read_bytes()
+
+
+def test_rows_may_be_spread_over_files_of_many_formats_in_any_order(tmp_path: Path) -> None:
+    raw = tmp_path / "raw"
+    write_jsonl(raw / "b" / "1.jsonl", ROWS[20:])
+    write_parquet(raw / "a.parquet", ROWS[5:20][::-1])
+    write_json(raw / "z.json", ROWS[:5])
+    spread = prepared(tmp_path / "spread", raw)
+    whole = prepared(tmp_path / "whole", write_jsonl(tmp_path / "whole.jsonl", ROWS))
+    for split in ("train", "val", "test"):
+        assert Path(getattr(spread.task, split)).read_bytes() == Path(getattr(whole.task, split)).read_bytes()
+
+
+def test_an_array_longer_than_the_buffer_is_read_item_by_item(tmp_path: Path) -> None:
+    rows = [{"q": "x" * 700_000, "n": n} for n in range(5)]
+    assert [row["n"] for _, row in read(write_json(tmp_path / "big.json", rows))] == [0, 1, 2, 3, 4]
+
+
+def test_json_lines_may_be_called_json_and_hold_blank_lines_and_a_byte_order_mark(tmp_path: Path) -> None:
+    path = tmp_path / "rows.json"
+    path.write_bytes(b'\xef\xbb\xbf{"q": 1}\n\n{"q": 2}\n')
+    assert read(path) == [(1, {"q": 1}), (3, {"q": 2})]
+
+
+def test_the_shares_of_a_file_are_all_of_it_and_do_not_overlap(tmp_path: Path) -> None:
+    rows = [{"n": n} for n in range(5000)]
+    for path in (write_jsonl(tmp_path / "a.jsonl", rows), write_parquet(tmp_path / "a.parquet", rows, 1000)):
+        shares = [read(path, part=(part, 3)) for part in range(3)]
+        assert all(shares)
+        assert sorted(row["n"] for share in shares for _, row in share) == list(range(5000))
+
+
+def test_hidden_files_and_other_formats_in_a_directory_are_passed_over(tmp_path: Path) -> None:
+    write_jsonl(tmp_path / ".cache" / "x.jsonl", ROWS)
+    write_jsonl(tmp_path / "sub" / "rows.jsonl", ROWS)
+    (tmp_path / "README.md").write_text("about")
+    assert [file.name for file in find_files([tmp_path], lambda _name: True)] == ["sub/rows.jsonl"]
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        ([], r"has no file that can be read \(it holds nothing\); endings known: .parquet"),
+        (["rows.xlsx"], r"has no file that can be read \(it holds rows.xlsx\)"),
+        (["rows.jsonl"], r"has no file of this data set \(it holds rows.jsonl\)"),
+    ],
+)
+def test_a_place_without_data_is_refused(tmp_path: Path, names: list[str], message: str) -> None:
+    for name in names:
+        (tmp_path / name).write_text("x")
+    with pytest.raises(TaskError, match=message):
+        find_files([tmp_path], lambda _name: False)
+    with pytest.raises(TaskError, match="does not exist; give a file"):
+        find_files([tmp_path / "no"], lambda _name: True)
+
+
+# --- what is broken -----------------------------------------------------------------------------------------
+
+
+def test_a_broken_line_is_left_out_and_named(tmp_path: Path) -> None:
+    path = write_jsonl(tmp_path / "rows.jsonl", ROWS)
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join([*lines[:6], '{"q": "cut off', "[1, 2]", *lines[6:]]) + "\n")
+    summary = prepared(tmp_path, path)
+    assert (summary.rows_read, summary.dropped["unreadable row"]) == (32, 2)
+    first, second = summary.examples["unreadable row"]
+    assert first.startswith("rows.jsonl, row 7: is not JSON: ")
+    assert second == "rows.jsonl, row 8: holds list, not an object with columns"
+
+
+def test_a_csv_row_with_other_cells_than_the_header_is_left_out(tmp_path: Path) -> None:
+    path = write_csv(tmp_path / "rows.csv", ROWS)
+    path.write_text(path.read_text() + "one, two, three\n")
+    assert read(path)[-1] == (
+        31, Unreadable(detail="has 3 cells, the header has 2; quote cells that hold commas"),
+    )  # fmt: skip
+
+
+def test_rows_of_another_schema_are_left_out_with_both_schemas_named(tmp_path: Path) -> None:
+    path = write_jsonl(tmp_path / "rows.jsonl", [*ROWS, {"question": "x", "a": "1"}])
+    summary = prepared(tmp_path, path)
+    assert summary.dropped["missing columns"] == 1
+    [example] = summary.examples["missing columns"]
+    assert example.startswith(
+        "rows.jsonl, row 31: lacks q; columns expected: q, a; found: question, a. Rename"
+    )
+
+
+def test_a_renamed_column_of_a_known_data_set_is_named_with_what_was_found(tmp_path: Path) -> None:
+    rows = [{("response" if key == "answer" else key): value for key, value in row.items()}
+            for row in synthetic.papersearchqa(9)]  # fmt: skip
+    data = {"dataset": "papersearchqa", "dir": str(tmp_path / "task")}
+    for path in (write_jsonl(tmp_path / "rows.jsonl", rows), write_parquet(tmp_path / "rows.parquet", rows)):
+        with pytest.raises(TaskError) as caught:
+            prepare_source(parse_task_file({**data, "files": str(path)}))
+        assert (
+            f"{path.name}, row 1: lacks answer; columns expected: question, answer, golden_answers, pmid"
+            in str(caught.value)
+        )
+        assert "found: question_original, question, response," in str(caught.value)
+
+
+def test_an_unexpected_column_is_a_warning(tmp_path: Path) -> None:
+    rows = [{**row, "mood": "good"} for row in synthetic.papersearchqa(9)]
+    path = write_parquet(tmp_path / "rows.parquet", rows)
+    data = {"dataset": "papersearchqa", "files": str(path), "dir": str(tmp_path / "task")}
+    summary = prepare_source(parse_task_file(data))
+    assert (
+        "columns that are not known and not used: mood; columns expected: question"
+        in summary.notes[path.name]
+    )
+    assert summary.notes[path.name] in summary.warnings
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("x.jsonl", b"", "x.jsonl is an empty file"),
+        ("x.parquet", b"not parquet at all", "x.parquet: is not readable as Parquet"),
+        ("x.json", b'[{"q": "x", "a": "1"}, {"q": ', "x.json: is broken from row 2 on"),
+        ("x.csv", b"q,q\n1,2\n", "x.csv: has the column 'q' twice"),
+        ("x.jsonl", b'{"q": "\xff"}\n', "x.jsonl, row 1: is not JSON"),
+    ],
+)
+def test_a_bad_file_beside_good_ones_is_a_warning_and_alone_an_error(
+    tmp_path: Path, name: str, content: bytes, message: str
+) -> None:
+    bad, good = tmp_path / name, write_jsonl(tmp_path / "good.jsonl", ROWS)
+    bad.write_bytes(content)
+    summary = prepared(tmp_path, bad, good)
+    said = [*summary.notes.values(), *(place for places in summary.examples.values() for place in places)]
+    assert any(message in text for text in said)
+    assert summary.rows_read == len(ROWS) + (name in ("x.json", "x.jsonl") and content != b"")
+    if name != "x.json":
+        (tmp_path / "alone").mkdir()
+        alone = tmp_path / "alone" / name
+        alone.write_bytes(content)
+        assert message in refusal(tmp_path / "alone", alone)
+
+
+def test_a_parquet_file_cut_short_is_named(tmp_path: Path) -> None:
+    path = write_parquet(tmp_path / "rows.parquet", ROWS)
+    path.write_bytes(path.read_bytes()[:-20])
+    assert "rows.parquet: is not readable as Parquet" in refusal(tmp_path, path)
+
+
+def test_too_few_rows_for_three_splits_are_refused_with_the_counts(tmp_path: Path) -> None:
+    path = write_jsonl(tmp_path / "rows.jsonl", [*ROWS[:2], ROWS[0]])
+    message = refusal(tmp_path, path)
+    assert (
+        "mine: 3 rows leave none for val, test (test 0, val 0, train 2; dropped: 1 duplicate prompt)"
+        in message
+    )
+
+
+def test_splits_smaller_than_asked_are_made_and_pointed_out(tmp_path: Path) -> None:
+    summary = prepared(tmp_path, write_jsonl(tmp_path / "rows.jsonl", ROWS), n_test=50)
+    assert summary.task.n_test == 10
+    assert "test has 10 rows, 50 were asked for; give more data, or lower n_test" in summary.warnings
+
+
+def test_repeated_questions_are_dropped_and_disagreeing_ones_counted_apart(tmp_path: Path) -> None:
+    rows = [*ROWS, ROWS[0], {"q": " question  1, please?", "a": "other"}]
+    dropped = prepared(tmp_path, write_jsonl(tmp_path / "rows.jsonl", rows)).dropped
+    assert dropped == {"duplicate prompt": 1, "duplicate prompt with another answer": 1, "not needed": 10}
+
+
+def test_files_for_validation_and_test_feed_those_splits_alone(tmp_path: Path) -> None:
+    train = write_jsonl(tmp_path / "train.jsonl", ROWS[:20])
+    val, test = (
+        write_jsonl(tmp_path / f"{name}.jsonl", [{"q": f"{name} {n}", "a": "1"} for n in range(7)])
+        for name in ("val", "test")
+    )
+    summary = prepared(tmp_path, train, val_files=str(val), test_files=str(test))
+    for split in ("val", "test"):
+        table = pq.ParquetFile(getattr(summary.task, split)).read().to_pylist()
+        assert all(row["prompt"][0]["content"].startswith(f"{split} ") for row in table)
+    assert (summary.task.n_train, summary.task.n_val, summary.task.n_test) == (10, 5, 5)
+
+
+def test_a_file_that_changes_while_it_is_prepared_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_jsonl(tmp_path / "rows.jsonl", ROWS)
+    collect = LocalPasses.collect
+
+    def meddle(self: LocalPasses, *arguments: Any) -> Any:
+        write_jsonl(path, ROWS[:3])
+        return collect(self, *arguments)
+
+    monkeypatch.setattr(LocalPasses, "collect", meddle)
+    assert "rows.jsonl was changed while it was being prepared; prepare again" in refusal(tmp_path, path)
+
+
+# --- lengths ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def tokenizer_dir(tmp_path: Path) -> Path:
+    """The tiny model's tokenizer: one token per character and four around them."""
+    pytest.importorskip("transformers")
+    from llmzero_ray.tasks.tiny_model import make_tokenizer
+
+    directory = tmp_path / "tokenizer"
+    make_tokenizer().save_pretrained(directory)
+    return directory
+
+
+def test_the_longest_prompt_is_measured_with_the_tokenizer_and_its_chat_template(
+    tmp_path: Path, tokenizer_dir: Path
+) -> None:
+    path = write_jsonl(tmp_path / "rows.jsonl", ROWS)
+    task = prepared(tmp_path, path, tokenizer=str(tokenizer_dir)).task
+    longest = max(
+        len(row["prompt"][0]["content"])
+        for split in ("train", "val", "test")
+        for row in pq.ParquetFile(getattr(task, split)).read().to_pylist()
+    )
+    # start mark, "u:", prompt, end mark, start mark, "a:"
+    assert task.max_prompt_tokens == longest + 7
+
+
+def test_prompts_beyond_the_limit_are_left_out_and_others_take_their_place(
+    tmp_path: Path, tokenizer_dir: Path
+) -> None:
+    rows = [{"q": f"{n:03d} " + "x" * (100 if n % 3 == 0 else 10), "a": "1"} for n in range(90)]
+    path = write_jsonl(tmp_path / "rows.jsonl", rows)
+    summary = prepared(tmp_path, path, tokenizer=str(tokenizer_dir), max_prompt_tokens=50, n_train=40)
+    assert (summary.task.n_train, summary.task.n_val, summary.task.n_test) == (40, 5, 5)
+    assert summary.task.max_prompt_tokens == 14 + 7
+    assert 0 < summary.dropped["prompt too long"] <= 30
+    assert "111 tokens, at most 50; raise max_prompt_tokens" in summary.examples["prompt too long"][0]
+
+
+def test_the_model_s_own_limit_counts_as_well(tmp_path: Path, tokenizer_dir: Path) -> None:
+    (tokenizer_dir / "config.json").write_text(json.dumps({"max_position_embeddings": 20}))
+    path = write_jsonl(tmp_path / "rows.jsonl", ROWS)
+    with pytest.raises(TaskError, match=r"leave none for train, val, test \(.*dropped: .*30 prompt too long"):
+        prepared(tmp_path, path, tokenizer=str(tokenizer_dir))
+
+
+def test_a_tokenizer_that_cannot_be_loaded_is_refused(tmp_path: Path) -> None:
+    path = write_jsonl(tmp_path / "rows.jsonl", ROWS)
+    assert "is no directory; name one that holds" in refusal(tmp_path, path, tokenizer=str(tmp_path / "no"))
+
+
+# --- the hub ------------------------------------------------------------------------------------------------
+
+
+def hub_package(monkeypatch: pytest.MonkeyPatch, load_dataset: Any) -> None:
+    package = ModuleType("datasets")
+    package.load_dataset = load_dataset  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "datasets", package)
+
+
+class Published:
+    def __init__(self, rows: list[dict[str, Any]]) -> None:
+        self.rows = rows
+
+    def to_parquet(self, path: str) -> None:
+        pq.write_table(pa.Table.from_pylist(self.rows), path)
+
+
+def test_a_data_set_of_the_hub_becomes_a_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, str | None]] = []
+
+    def load_dataset(name: str, revision: str | None) -> dict[str, Published]:
+        asked.append((name, revision))
+        return {
+            "train": Published(synthetic.papersearchqa(40)),
+            "test": Published(synthetic.papersearchqa(20, 1, "t")),
+        }
+
+    hub_package(monkeypatch, load_dataset)
+    data = {
+        "dataset": "papersearchqa",
+        "hub": "some/set",
+        "hub_revision": "abc",
+        "dir": str(tmp_path / "task"),
+    }
+    task = parse_task_file({**data, "n_train": 20, "n_val": 5, "n_test": 10})
+    summary = prepare_source(task)
+    assert (summary.task.n_train, summary.task.n_val, summary.task.n_test) == (20, 5, 10)
+    assert not prepare_source(task).made
+    assert asked == [("some/set", "abc")]
+
+
+def test_without_a_network_or_without_the_package_files_are_proposed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = parse_task_file({"dataset": "wildsci", "hub": "some/set", "dir": str(tmp_path / "task")})
+
+    def offline(*_arguments: Any, **_options: Any) -> None:
+        raise ConnectionError("no route to host")
+
+    hub_package(monkeypatch, offline)
+    with pytest.raises(
+        TaskError, match=r"some/set cannot be loaded \(ConnectionError: no route to host\). Without"
+    ):
+        prepare_source(task)
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(TaskError, match=r"needs the package datasets, which cannot be imported"):
+        prepare_source(task)
+    assert left_beside(tmp_path / "task") == []
