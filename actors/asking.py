@@ -65,15 +65,17 @@ class Asking:
             return None
 
     async def _asked(self, core: CoordinatorCore, command: ev.Propose | ev.Analyze) -> Proposal:
-        needed = list[int]()
+        curves, needed = dict[int, Curves](), list[int]()
 
-        def note(node: int) -> Curves:
-            needed.append(node)
-            return Curves()
+        def look_up(node: int) -> Curves:
+            if node not in curves:
+                needed.append(node)
+            return curves.get(node, Curves())
 
-        build_request(core, command, note)  # a first pass finds out whose curves are needed
-        curves = await self._curves(needed)
-        request = build_request(core, command, curves.__getitem__)
+        # A first pass finds out whose curves are needed; meanwhile other slots may have ended more phases.
+        while (request := build_request(core, command, look_up)) and needed:
+            curves |= await self._curves(needed)
+            needed.clear()
         proposal = await asyncio.to_thread(self._answer, request)
         await asyncio.to_thread(self._keep, command, request, proposal)
         reach("agent.answered")

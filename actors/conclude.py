@@ -18,6 +18,8 @@ from llmzero_ray.records import Event
 from llmzero_ray.series import salvage
 from llmzero_ray.storage import SearchStorage
 
+from .keeper import tidy
+
 
 def conclude(storage: SearchStorage, reason: str) -> None:
     """Make a person's stop the end of an interrupted search.
@@ -47,6 +49,7 @@ def conclude(storage: SearchStorage, reason: str) -> None:
             post(_end_of(storage, run, core.config.slots.n_gpus))
         if any(isinstance(command, ev.WriteOutcome) for command in core.outstanding()):
             post(ev.OutcomeWritten(problem=_write(storage)))
+        tidy(storage, core)
     finally:
         lock.release()
 

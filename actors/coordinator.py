@@ -1,8 +1,7 @@
 """The coordinator of one search: takes over, keeps the clock, ends. The rules are in llmzero_ray.coordinator.
 
-Detached and named; when its process dies Ray starts it again, it reads the journal and goes on with the
-runners that are still there. Not here: events (desk.py), carrying out (hands.py), hardware (slots.py,
-losses.py).
+Detached and named; when its process dies Ray starts it again, it reads the journal and goes on with runners
+that are still there. Not here: events (desk.py), carrying out (hands.py), hardware (slots.py, losses.py).
 """
 
 from __future__ import annotations
@@ -27,6 +26,7 @@ from .clock import keep_clock
 from .desk import Desk
 from .hands import Hands
 from .inbox import Inbox, use_settings
+from .keeper import tidy
 from .losses import Losses
 from .options import stopper_name
 from .slots import Slots, kill
@@ -46,9 +46,8 @@ class SearchCoordinator:
         import ray
 
         self.storage = SearchStorage(storage, str(started.config["name"]))
-        self.over = asyncio.Event()
+        self.over, self._open = asyncio.Event(), asyncio.Event()
         self.desk: Desk | None = None
-        self._open = asyncio.Event()
         self._started, self._private = started, private_head
         self._failure: LlmzeroError | None = None
         self.ending, self._begun = False, False
@@ -103,6 +102,7 @@ class SearchCoordinator:
         self.desk = desk = await asyncio.to_thread(Desk, self.storage)
         self.core = desk.core
         config = self.core.config if desk.events else parse_config(self._started.config)
+        self.slots = Slots(config, str(root.parent), private_head=self._private)
         came_back = bool(ray.get_runtime_context().was_current_actor_reconstructed)
         if self.core.finished or (came_back and self.core.interrupted):
             return await self.end(at_once=True)  # it was leaving already when its process died
@@ -113,7 +113,6 @@ class SearchCoordinator:
         self._open.set()
         self.losses, self.till = Losses(self), Till(config, desk, self.storage)
         self._hands = Hands(self)
-        self.slots = Slots(config, str(root.parent), private_head=self._private)
         if not came_back:
             drop_ends(root)  # left unread by whoever worked here before
         await Inbox(self).empty()  # settings that the command brought along
@@ -144,6 +143,8 @@ class SearchCoordinator:
         if hasattr(self, "slots"):
             await self.slots.close_all(at_once=at_once)
         await kill(stopper_name(self.storage.name))
+        if self.desk is not None and self.desk.core.finished is not None:
+            await asyncio.to_thread(tidy, self.storage, self.core)
         self._lock.release()
         self.over.set()
         await asyncio.sleep(_LINGER_S)

@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from llmzero_ray import events as ev
-from llmzero_ray.coordinator import lineage
+from llmzero_ray.coordinator import CoordinatorCore, lineage
 from llmzero_ray.errors import StorageError
 from llmzero_ray.failpoints import reach
 from llmzero_ray.manifests import problem_of
 from llmzero_ray.records import PhaseSpec
+from llmzero_ray.storage import SearchStorage
 
 if TYPE_CHECKING:
     from .coordinator import SearchCoordinator
@@ -80,3 +81,12 @@ class Keeper:
         for item in command.items:
             reach("checkpoints.deleting")
             await asyncio.to_thread(self._it.storage.delete_adapter, item.node, item.step)
+
+
+def tidy(storage: SearchStorage, core: CoordinatorCore) -> None:
+    """After the last event: carry out deletions that are still under way, remove what was left
+    half-written."""
+    for deletion in core.deletions:
+        for item in deletion.items:
+            storage.delete_adapter(item.node, item.step)
+    storage.sweep()

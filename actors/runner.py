@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import os
+import shutil
 import threading
 from typing import Any
 
@@ -59,9 +60,11 @@ class PhaseRunner:
         try:
             with MetricWriter(self._storage, *key) as writer, logging_to(self._storage.paths.log(spec.node)):
                 outcome = self._train(spec, writer)
-            compact(self._storage, spec.node)
-            self._storage.write_result(*key, outcome)
+            self._storage.write_result(*key, outcome)  # from here on nothing can take the phase away
             reach("phase.result_written")
+            if spec.rolling_dir is not None:
+                shutil.rmtree(spec.rolling_dir, ignore_errors=True)
+            compact(self._storage, spec.node)
             self._ended = {key: outcome}
         finally:
             with self._changed:

@@ -69,6 +69,10 @@ class StopperActor:
         asking: asyncio.Task[bool] | None = None
         try:
             runner = await asyncio.to_thread(find, runner_name(self._config.name, slot))
+        except ValueError:
+            logger.info("node=%d is not watched: slot %d has no runner", view.node, slot)
+            return
+        try:
             # Polls are many and alike: among Ray's tasks they would only hide the others.
             poll = runner.poll.options(concurrency_group="ctl", enable_task_events=False)
             while True:
@@ -89,7 +93,7 @@ class StopperActor:
                     asking = asyncio.create_task(self._ask(runner, attempt, watched.running(), task))
             if asking is not None:
                 await asking
-        except (ValueError, ray.exceptions.RayError) as error:
+        except ray.exceptions.RayError as error:
             # The coordinator notices a lost runner by itself.
             logger.info("node=%d is watched no longer: %s", view.node, type(error).__name__)
         except Exception:

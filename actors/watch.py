@@ -23,6 +23,8 @@ from .interrupts import Interrupts
 LOOK_S = 0.5
 _QUIET_S = 60.0
 """Without a terminal: how long nothing may be said while something trains."""
+_BACK_S = 60.0
+"""How long Ray may take to start a coordinator again on a cluster that outlives the commands."""
 _INTERRUPTED = 130
 
 
@@ -111,13 +113,22 @@ class Display:
 
 
 def gone(follower: Follower) -> Callable[[], bool]:
-    """Whether a search that another process coordinates has ended, or nobody is at work on it any more."""
+    """Whether a search that another process coordinates has ended, or nobody is at work on it any more.
+
+    A coordinator that was killed is given a while to come back, unless its head went with it.
+    """
     root = follower.storage.paths.root
+    private, since = False, time.monotonic()
 
     def ended() -> bool:
-        alive = owner(root) is not None
+        nonlocal private, since
+        someone = owner(root)
         follower.poll()
-        return follower.finished is not None or not alive
+        if someone is not None:
+            private, since = someone.private_head, time.monotonic()
+            return follower.finished is not None
+        left = follower.finished is not None or follower.core.interrupted is not None
+        return left or private or time.monotonic() - since > _BACK_S
 
     return ended
 

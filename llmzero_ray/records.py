@@ -76,7 +76,8 @@ class PhaseSpec:
     """The phase ends (as completed) at the next step boundary after this many seconds of training."""
     rolling_dir: str | None = None
     """Absolute directory for the one full checkpoint (adapter, optimizer, data position, random states) that
-    a repeat after lost hardware goes on from; None: none is kept."""
+    a repeat after lost hardware goes on from; None: none is kept. The engine leaves it there: it is deleted
+    when the outcome is durable."""
     rolling_freq: int = 0
     """Steps between two full checkpoints; 0: none is kept."""
     restore: bool = False
@@ -289,13 +290,13 @@ def from_json(data: Any) -> Any:
     Raises:
         JournalError: the type is unknown, or its fields are not those of this version.
     """
-    if data.__class__ in _SCALARS:
-        return data
-    if isinstance(data, list | tuple):
-        return tuple([from_json(v) for v in data])
-    if not isinstance(data, Mapping):
-        return data
-    # Most values are scalars: asking here instead of in a call of its own halves the time of a replay.
+    # Most values are scalars, most containers dicts and lists: asked for first and without a call of their
+    # own, a long journal is replayed in half the time.
+    if data.__class__ is not dict:
+        if data.__class__ is list or isinstance(data, list | tuple):
+            return tuple([v if v.__class__ in _SCALARS else from_json(v) for v in data])
+        if not isinstance(data, Mapping):
+            return data
     values = {k: v if v.__class__ in _SCALARS else from_json(v) for k, v in data.items()}
     if "type" not in values:
         return values

@@ -12,6 +12,7 @@ events (journal.py), and who is alive (presence.py).
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -145,6 +146,7 @@ class SearchStorage:
             "logs",
             "requests",
             "heartbeat",
+            "doctor.json",
         }:
             held = ", ".join(sorted(present)[:5])
             raise StorageError(
@@ -289,7 +291,8 @@ class SearchStorage:
             step, owner = folder.name.removeprefix("step_"), folder.parent.name
             if step.isdigit():
                 node = int(owner) if owner.isdigit() else REFERENCE
-                found[node, int(step)] = sum(p.stat().st_size for p in folder.iterdir() if p.is_file())
+                with contextlib.suppress(FileNotFoundError):  # it is being deleted
+                    found[node, int(step)] = sum(p.stat().st_size for p in folder.iterdir() if p.is_file())
         return found
 
     def delete_adapter(self, node: int, step: int) -> None:
@@ -297,6 +300,18 @@ class SearchStorage:
         folder = self.paths.adapter(node, step)
         (folder / "manifest.json").unlink(missing_ok=True)
         shutil.rmtree(folder, ignore_errors=True)
+
+    def sweep(self) -> None:
+        """Remove what killed processes left half-written, and full checkpoints that no phase goes on from.
+
+        Only for whoever knows that nobody else writes here.
+        """
+        for path in [*self.paths.root.rglob("*")]:
+            if path.name.endswith((".tmp", ".partial")) or path.name in ("rolling", ".write_test"):
+                if path.is_dir():
+                    shutil.rmtree(path, ignore_errors=True)
+                else:
+                    path.unlink(missing_ok=True)
 
     def log_tail(self, node: int, *, max_chars: int = 4000) -> str:
         """The end of a node's log; empty when there is none."""

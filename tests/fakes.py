@@ -20,8 +20,8 @@ reaches the runner's process like any configuration:
     script.adapter_kib     size of every adapter (default 0)
 
 Every `rolling_freq` steps a full checkpoint (step, scores, saved steps) goes to `rolling_dir`, once the point
-of its step has been reported; a phase with `restore` goes on from it, and an ended one deletes it. Steps
-count in the phase: a repeat that goes on after the step at which it is to die lives.
+of its step has been reported; a phase with `restore` goes on from it. Steps count in the phase: a repeat that
+goes on after the step at which it is to die lives.
 """
 
 from __future__ import annotations
@@ -89,6 +89,7 @@ class ScriptedEngine:
             on_metric(self._point(spec, 0, began, start, start))
         else:
             done, start, began = kept["step"], kept["start"], time.monotonic() - kept["wall_s"]
+            step = done
             scores = {int(at): score for at, score in kept["scores"].items()}
             saved = [
                 Checkpoint(**{**saved, "val_score": scores.get(saved["step"])}) for saved in kept["saved"]
@@ -116,7 +117,6 @@ class ScriptedEngine:
             if step == die_at and dies:
                 os.kill(os.getpid(), signal.SIGKILL)
             if step == 5 and self._is(spec, "fail"):
-                self._drop_rolling(spec)
                 return PhaseFailure(
                     node=spec.node,
                     failure_class="engine",
@@ -129,9 +129,9 @@ class ScriptedEngine:
             if last and step < spec.n_steps:
                 reason = self.asked or "?"
                 break
-        self._drop_rolling(spec)
         best = max(scores, key=lambda s: (scores[s], -s), default=None)
         wall_s = time.monotonic() - began
+        here_s = wall_s - (0.0 if kept is None else kept["wall_s"])
         return PhaseResult(
             node=spec.node,
             status="early_stopped" if reason.startswith("verdict") else "completed",
@@ -144,7 +144,7 @@ class ScriptedEngine:
             checkpoints=tuple(saved),
             wall_s=wall_s,
             train_wall_s=wall_s,
-            gpu_hours=wall_s / 3600 * self.slot.n_gpus,
+            gpu_hours=here_s / 3600 * self.slot.n_gpus,
             warm=cold is None,
             cold_reason=cold,
         )
@@ -191,10 +191,6 @@ class ScriptedEngine:
         for older in sorted(folder.parent.glob("step_*.full")):
             if older.name < folder.name:
                 shutil.rmtree(older)
-
-    def _drop_rolling(self, spec: PhaseSpec) -> None:
-        if spec.rolling_dir is not None:
-            shutil.rmtree(spec.rolling_dir, ignore_errors=True)
 
     def _maybe_raise(self, spec: PhaseSpec) -> None:
         if "version_error" in self.script:

@@ -53,8 +53,9 @@ def pinned(core: CoordinatorCore) -> set[Place]:
 
 def thin(core: CoordinatorCore, sizes: Mapping[Place, int], limit_bytes: int) -> Thinning:
     """What to delete for the adapters of `sizes` (bytes on the disk) to fit into `limit_bytes`."""
-    used = sum(sizes.values())
-    keep = pinned(core)
+    going = {(item.node, item.step) for deletion in core.deletions for item in deletion.items}
+    sizes = {place: size for place, size in sizes.items() if place not in going}
+    used, keep = sum(sizes.values()), pinned(core)
     over, items, freed = used - limit_bytes, list[ResumeFrom](), 0
     for node, step in sorted(sizes):
         if freed >= over:

@@ -1,7 +1,7 @@
 """How a journal's events lie in a store: names, bodies, segments, claims, and the stores themselves.
 
     00000042.e002.json           one event: format, number, epoch, journal, writer, checksum, event
-    00000001-00001024.segment    old events in one object, a line each; their single files are deleted
+    00000001-00000512.segment    old events in one object, a line each; their single files are deleted
     epochs/002.json              who writes in epoch 2; epochs/002.<writer>.json on object stores
 
 Not here: appending (llmzero_ray/journal.py), what events mean (coordinator/).

@@ -70,10 +70,8 @@ def encode(event: Event, name: EventName, *, journal: str, writer: str) -> bytes
     return json.dumps(body).encode() + b"\n"
 
 
-def decode(content: bytes | str, name: EventName | None, *, trusted: bool = False) -> Body:
+def decode(content: bytes | str, name: EventName | None) -> Body:
     """The event in a body that was found under `name`; None: whatever its body says.
-
-    `trusted`: the bytes are known to be those that were written, so that the checksum need not be computed.
 
     Raises:
         TornBodyError: it is cut off or was changed.
@@ -84,6 +82,14 @@ def decode(content: bytes | str, name: EventName | None, *, trusted: bool = Fals
         body = json.loads(content)
     except ValueError as error:
         raise TornBodyError(f"cannot be read ({error})") from error
+    return unpack(body, name)
+
+
+def unpack(body: Any, name: EventName | None, *, trusted: bool = False) -> Body:
+    """As `decode`, of JSON that is parsed already.
+
+    `trusted`: it is known to be what was written, so that its checksum need not be computed.
+    """
     if not isinstance(body, dict) or not body.keys() >= _KEYS:
         raise TornBodyError("is no event file")
     written, place = body["format"], EventName(body["number"], body["epoch"])
@@ -110,10 +116,11 @@ def as_line(content: bytes) -> bytes:
 
 
 def _lifted(data: Any, written: Any) -> Any:
-    formats = range(written, FORMAT) if isinstance(written, int) else ()
-    if not isinstance(written, int) or any(old not in LIFTS for old in formats):
+    if written == FORMAT:
+        return data
+    if not isinstance(written, int) or any(old not in LIFTS for old in range(written, FORMAT)):
         raise OtherVersionError(f"has format {written!r} and this version reads {_readable()}")
-    for old in formats:
+    for old in range(written, FORMAT):
         data = LIFTS[old](data)
     return data
 

@@ -61,7 +61,7 @@ def _opened(filesystem: Any, path: str, shown: str) -> JournalStore:
 
     if filesystem.type_name == "local":
         return LocalStore(Path(path))
-    store = ArrowStore(filesystem, path, address=shown)
+    store = ArrowStore(filesystem, path, address=shown.partition("?")[0])
     try:
         # A bucket that does not exist lists like an empty one.
         if not store.names() and filesystem.type_name in _BUCKETS:

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from llmzero_ray.agents.base import Curves, EarlyStopper, NodeView, StopRequest, TaskView
 from llmzero_ray.records import Hyperparameters, StopDecision
 from llmzero_ray.stopping.curve_bank import CurveBank
-from llmzero_ray.stopping.rules import make_rules
+from llmzero_ray.stopping.phase_watch import STEP_TIME, PhaseWatch
+from llmzero_ray.stopping.rules import Rule, make_rules
 from llmzero_ray.stopping.settings import StopperSettings
-from llmzero_ray.stopping.signals import annotate, check_signals, stopping_signals
+from llmzero_ray.stopping.signals import Signal, annotate, check_signals, stopping_signals
 
 log = logging.getLogger(__name__)
 CURVE_BANK = "curve_bank"
@@ -28,7 +29,7 @@ leaves the noise of those before it, and only validation decides."""
 
 def trained_s(curves: Curves, since: int) -> float:
     """Seconds of training after step `since`, as VeRL's timer has them; 0 where it logged none."""
-    times = curves.metrics.get("timing_s/step", ())
+    times = curves.metrics.get(STEP_TIME, ())
     after = (time for step, time in zip(curves.steps, times, strict=False) if step > since)
     return sum(time for time in after if time is not None)
 
@@ -49,6 +50,16 @@ class StoppingPolicy:
         self._signals = stopping_signals(settings)
         self._asked_at: dict[int, int] = {}
         self._seen: dict[int, int] = {}
+
+    @property
+    def stopping(self) -> tuple[Rule | Signal, ...]:
+        """Rules and pre-checks that may end a phase; none while stopping is switched off."""
+        return (*self._rules, *self._signals) if self._settings.enabled else ()
+
+    def watch(self, view: NodeView) -> PhaseWatch:
+        """A phase that begins, or begins again: what it reports is judged as it comes."""
+        self.forget(view.node)
+        return PhaseWatch(self, view)
 
     def decide(
         self,
@@ -87,21 +98,29 @@ class StoppingPolicy:
 
     def is_due(self, running: NodeView, incumbent: NodeView | None) -> bool:
         """Whether the bank and the agent should be asked about this phase now."""
+        steps, node = running.curves.steps, running.node
+        return bool(steps) and self.is_due_at(
+            node, steps[-1], lambda since: trained_s(running.curves, since), incumbent
+        )
+
+    def is_due_at(
+        self, node: int, step: int, trained: Callable[[int], float], incumbent: NodeView | None
+    ) -> bool:
+        """The same of a phase at its newest step; `trained` gives its seconds of training after a step."""
         nobody = self._agent is None and self._bank is None
-        if not self._settings.enabled or nobody or not running.curves.steps:
+        if not self._settings.enabled or nobody:
             return False
-        if incumbent is None or incumbent.score is None or incumbent.node == running.node:
+        if incumbent is None or incumbent.score is None or incumbent.node == node:
             return False
-        step = running.curves.steps[-1]
         if step < self._settings.min_steps:
             return False
         # The first question comes at min_steps, every further one an interval later.
-        last = self._asked_at.get(running.node)
+        last = self._asked_at.get(node)
         if last is None:
             return True
         if self._settings.interval_steps is not None:
             return step - last >= self._settings.interval_steps
-        return trained_s(running.curves, last) >= self._settings.interval_s
+        return trained(last) >= self._settings.interval_s
 
     def ask(self, request: StopRequest) -> StopDecision:
         """The bank's answer where it is clear, else the agent's; CONTINUE when nobody gives one.

@@ -25,8 +25,14 @@ MakeSearch = Callable[..., Search]
 
 
 def llmzero(*words: object) -> int:
-    """One command, in this process."""
+    """One command, in this process; for `stop`, which leaves the cluster, see `end`."""
     return main([str(word) for word in words])
+
+
+def end(search: Search, deadline_s: float = 0.0) -> Any:
+    """What `stop --now` and `stop --deadline` ask for; the state once that is done."""
+    request(search.root, "stop", "the cluster is needed", deadline_s=deadline_s)
+    return search.wait()
 
 
 def test_hints_vetoes_clones_and_budgets_are_taken_while_it_trains(
@@ -56,31 +62,31 @@ def test_hints_vetoes_clones_and_budgets_are_taken_while_it_trains(
     ] == []
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (("clone", "{root}", 7, "--set", "lr=1e-4"), "node 7 is unknown; the search has nodes 0"),
-        (("clone", "{root}", 0, "--at-step", 3), "step 3 of node 0 is not saved; saved are 5, 10"),
-        (("hint", "{root}", "x" * 2**20), "the hint has 1048576 characters; at most 2000"),
-        (("veto", "{root}", 0), "is the root"),
-        (("set", "{root}", "seed=4"), "seed: cannot be changed once a search has begun"),
-        (("budget", "{root}", "--set", "runs=1"), "budget.runs"),
-        (("budget", "{root}", "--set", "rums=9"), "did you mean 'runs'"),
-        (("clone", "{root}", 0, "--set", "lr"), "is not of the form key=value"),
-    ],
+REFUSED: tuple[tuple[tuple[Any, ...], str], ...] = (
+    (("clone", "ROOT", 7, "--set", "lr=1e-4"), "node 7 is unknown; the search has nodes 0"),
+    (("clone", "ROOT", 0, "--at-step", 3), "step 3 of node 0 is not saved; saved are 5, 10"),
+    (("hint", "ROOT", "x" * 2**20), "the hint has 1048576 characters; at most 2000"),
+    (("veto", "ROOT", 0), "is the root"),
+    (("set", "ROOT", "seed=4"), "seed: cannot be changed once a search has begun"),
+    (("budget", "ROOT", "--set", "runs=1"), "budget.runs"),
+    (("budget", "ROOT", "--set", "rums=9"), "did you mean 'runs'"),
+    (("clone", "ROOT", 0, "--set", "lr"), "is not of the form key=value"),
 )
+
+
 def test_what_cannot_be_done_is_answered_in_one_message_and_changes_nothing(
-    finished_root: Search, words: tuple[Any, ...], said: str, capsys: pytest.CaptureFixture[str]
+    finished_root: Search, capsys: pytest.CaptureFixture[str]
 ) -> None:
     n_events = len(finished_root.follower.events)
-    given = [str(word).replace("{root}", str(finished_root.root)) for word in words]
-    assert llmzero(*given) == 2
-    error = capsys.readouterr().err
-    assert said in error
-    assert "Traceback" not in error
-    assert len(error) < 1000
+    for words, said in REFUSED:
+        assert llmzero(*(finished_root.root if word == "ROOT" else word for word in words)) == 2
+        error = capsys.readouterr().err
+        assert said in error
+        assert "Traceback" not in error
+        assert len(error) < 1000
     finished_root.follower.poll()
     assert len(finished_root.follower.events) == n_events
+    assert list((finished_root.root / "requests").glob("*")) == []
 
 
 @pytest.fixture
@@ -98,14 +104,13 @@ def test_a_hint_for_a_paused_search_is_taken_when_it_goes_on(finished_root: Sear
     finished_root.start()
     finished_root.until(lambda: finished_root.events(ev.HintGiven) != [])
     assert finished_root.core.hints == ["more steps"]
-    assert llmzero("stop", finished_root.root, "--now") == 0
+    end(finished_root)
 
 
 def test_stop_now_does_not_wait_for_the_next_step_and_charges_no_failure(make_search: MakeSearch) -> None:
     search = make_search({"step_s": 1.0, "hang": [0]}, phase={"n_steps": 40}).start()
     search.until_step(0, 3)
-    assert llmzero("stop", search.root, "--now", "--reason", "the cluster is needed") == 0
-    core = search.wait()
+    core = end(search)
     outcome = core.runs[0].outcome
     assert isinstance(outcome, PhaseResult)
     assert outcome.status == "completed"
@@ -117,8 +122,7 @@ def test_stop_now_does_not_wait_for_the_next_step_and_charges_no_failure(make_se
 def test_a_stop_with_a_deadline_kills_what_does_not_hear_it(make_search: MakeSearch) -> None:
     search = make_search({"step_s": 0.05, "deaf": [0]}, phase={"n_steps": 2000, "max_steps": 2000}).start()
     search.until_step(0, 2)
-    assert llmzero("stop", search.root, "--deadline", 1) == 0
-    assert search.wait().runs[0].outcome.stop_reason.startswith("user")
+    assert end(search, deadline_s=1.0).runs[0].outcome.stop_reason.startswith("user")
     assert left_over(search) == []
 
 
@@ -269,4 +273,33 @@ def test_a_corrupt_adapter_is_named_and_the_one_before_it_is_used(finished_root:
     spec = finished_root.core.runs[1].spec
     assert (spec.resume_from.node, spec.resume_from.step, spec.base_step) == (0, 5, 5)
     assert load_curves(finished_root.storage, 1).base_step == 5
-    assert llmzero("stop", finished_root.root, "--now") == 0
+    end(finished_root)
+
+
+# --- proposals before they are needed -----------------------------------------------------------------------
+
+
+def test_a_proposal_made_early_is_used_when_the_search_decides_as_expected(make_search: MakeSearch) -> None:
+    search = make_search(
+        {"step_s": 0.15},
+        budget={"runs": 2},
+        phase={"n_steps": 40},
+        agents={"backend": "tests.slow_agents:make_agents", "prefetch": True},
+    ).start()
+    search.wait()
+    (proposed,) = search.events(ev.Proposed)
+    (ended, _) = search.events(ev.PhaseFinished)
+    assert proposed.prefetched
+    assert proposed.time - ended.time < 1.0  # the proposer takes two seconds
+
+
+def test_a_proposal_made_early_is_dropped_when_the_search_decides_otherwise(make_search: MakeSearch) -> None:
+    search = make_search(
+        {"step_s": 0.15, "fail": [0]},
+        budget={"runs": 2},
+        phase={"n_steps": 6, "test_freq": 2},
+        agents={"backend": "tests.slow_agents:make_agents", "prefetch": True},
+    ).start()
+    core = search.wait()
+    assert core.runs[1].kind == "debug"
+    assert [e.prefetched for e in search.events(ev.Proposed)] == [False]

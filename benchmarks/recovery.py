@@ -1,0 +1,154 @@
+"""How soon a search is back at work after a death, in seconds, on a cluster of several raylets.
+
+    python -m benchmarks.recovery [--repeats 5]
+
+A search of the scripted engine on two slots is struck by kill -9 again and again:
+
+    coordinator   until the next one is at work: its first event and one after that are durable, and the
+                  runners that trained are still the same processes
+    runner        until its loss is in the journal
+    machine       the same for the raylet under a slot that trains
+    steps         repeated per loss, against the steps between two full checkpoints
+
+Prints median and worst of each beside the target, then one JSON line. Times are those of the events, which
+are written before anything acts on them. Run nothing else beside it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import tests.conftest  # noqa: F401 - the environment that Ray reads once
+from actors.options import coordinator_name, runner_name
+from llmzero_ray import events as ev
+from llmzero_ray.coordinator.state import Run
+from llmzero_ray.storage import SearchStorage
+from llmzero_ray.tasks.prepare import prepare
+from tests.chaos.checks import losses, steps_lost
+from tests.chaos.lab import Lab, kill, until
+from tests.chaos.trial import scripted_config
+from tests.chaos.witness import Witness
+
+TARGETS = {"coordinator": 5.0, "runner": 1.0, "machine": 5.0}
+_NAME = "recovery"
+_PATIENCE_S = 120.0
+_STEP_S = 0.1
+_PEACE_S = 2.0
+
+
+class Scene:
+    """The search that is struck."""
+
+    def __init__(self, lab: Lab, root: Path) -> None:
+        task = root / "task"
+        prepare(dir=task, family="echo", n_train=64, n_val=32, n_test=64, seed=1, make_model=False)
+        script = {"step_s": _STEP_S}
+        config = scripted_config(_NAME, root / "runs", task, slots=2, runs=500, script=script, verdicts=False)
+        path = root / "search.yaml"
+        path.write_text(config.to_yaml())
+        self.lab, self.command = lab, lab.command("jobs.search", path)
+        self.witness = Witness(SearchStorage(config.storage, config.name))
+
+    def coordinator(self) -> float:
+        """Seconds from the kill until another coordinator has handled an event, runners as before."""
+        self._train()
+        before = {run.slot: self._pid(runner_name(_NAME, run.slot)) for run in self._training()}
+        n_events, began = self._n_events(), time.time()
+        kill(self._pid(coordinator_name(_NAME)))
+        self._wait(lambda: self._worked_after(n_events) is not None)
+        for slot, pid in before.items():
+            assert self._pid(runner_name(_NAME, slot)) == pid, f"the runner of slot {slot} is another one"
+        found = self._worked_after(n_events)
+        assert found is not None
+        return found - began
+
+    def runner(self) -> float:
+        """Seconds from the kill until the loss is durable."""
+        return self._lose(lambda run: kill(self._pid(runner_name(_NAME, run.slot))))
+
+    def machine(self) -> float:
+        """The same for a raylet; a fresh machine takes its place."""
+
+        def strike(run: Run) -> None:
+            self.lab.kill_machine(self.lab.actors()[runner_name(_NAME, run.slot)].machine)
+
+        took = self._lose(strike)
+        self.lab.add_machine()
+        return took
+
+    def steps(self) -> list[int]:
+        """Steps repeated after each loss."""
+        return [steps_lost(event) for event in losses(self.witness)]
+
+    def _lose(self, strike: Callable[[Run], object]) -> float:
+        self._train()
+        run, n_events = self._training()[0], self._n_events()
+        began = time.time()
+        strike(run)
+        self._wait(lambda: bool(self._lost_after(n_events, run.slot)))
+        return self._lost_after(n_events, run.slot)[0] - began
+
+    def _train(self) -> None:
+        """Until two phases train, each past a full checkpoint and not near its end, and all is quiet."""
+        time.sleep(_PEACE_S)
+        self._wait(lambda: len(self._training()) == 2)
+
+    def _training(self) -> list[Run]:
+        self.witness.look()
+        return [run for run in self.witness.training() if 5 <= self.witness.step(run.node) <= 25]
+
+    def _worked_after(self, n_events: int) -> float | None:
+        """Time of the first event after the new coordinator's own."""
+        fresh = self.witness.follower.events[n_events:]
+        for number, event in enumerate(fresh):
+            if isinstance(event, ev.CoordinatorStarted) and len(fresh) > number + 1:
+                return fresh[number + 1].time
+        return None
+
+    def _lost_after(self, n_events: int, slot: int) -> list[float]:
+        fresh = self.witness.follower.events[n_events:]
+        return [event.time for event in fresh if isinstance(event, ev.RunnerLost) and event.slot == slot]
+
+    def _n_events(self) -> int:
+        self.witness.look()
+        return len(self.witness.follower.events)
+
+    def _pid(self, actor: str) -> int:
+        return self.lab.actors()[actor].pid
+
+    def _wait(self, happened: Callable[[], bool]) -> None:
+        def look() -> bool:
+            self.witness.look()
+            return happened()
+
+        if not until(look, within_s=_PATIENCE_S, look_s=0.02):
+            raise TimeoutError(f"not within {_PATIENCE_S:.0f} s: {self.command.said[-2000:]}")
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--repeats", type=int, default=5)
+    n_repeats = parser.parse_args().repeats
+    with tempfile.TemporaryDirectory(prefix="recovery-") as root, Lab() as lab:
+        scene = Scene(lab, Path(root))
+        took = {
+            what: [getattr(scene, what)() for _ in range(n_repeats)]
+            for what in ("coordinator", "runner", "machine")
+        }
+        steps, freq = scene.steps(), scene.witness.core.rolling_freq
+    print(f"{'death of':12} {'median s':>9} {'worst s':>8} {'target s':>9}")
+    for what, seconds in took.items():
+        print(f"{what:12} {statistics.median(seconds):9.2f} {max(seconds):8.2f} {TARGETS[what]:9.1f}")
+    print(f"steps repeated per loss: median {statistics.median(steps):g}, most {max(steps)}; target {freq}")
+    print(json.dumps({"seconds": took, "steps": steps, "rolling_freq": freq}))
+
+
+if __name__ == "__main__":
+    main()

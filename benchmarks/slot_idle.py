@@ -1,0 +1,127 @@
+"""How long a slot waits between two phases, in seconds, with fast and slow proposers.
+
+    python -m benchmarks.slot_idle [--runs 12] [--delay 3]
+
+One slot trains phases of the scripted engine of about 6 s each, three times over: with the expert, with a
+proposer that takes `--delay` seconds, and with that one and `agents.prefetch`. Idle is the time from the end
+of a phase to the start of the next one, both as the journal has them. Prints median and worst of each and the
+share of answers that had been asked for early, then one JSON line. Run nothing else beside it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tests.conftest  # noqa: F401 - the environment that Ray reads once
+from llmzero_ray import events as ev
+from llmzero_ray.agents.base import ErrorRequest, ProposalRequest, StopRequest
+from llmzero_ray.agents.expert import ExpertEarlyStopper, ExpertErrorAnalyzer, ExpertProposer
+from llmzero_ray.config import SearchConfig, parse_config
+from llmzero_ray.journal import read_all
+from llmzero_ray.records import Event, Proposal, StopDecision
+from llmzero_ray.storage import SearchStorage
+from llmzero_ray.tasks.prepare import prepare
+from tests.chaos.lab import Lab, until
+from tests.chaos.trial import scripted_config
+
+_DELAY = "LLMZERO_BENCHMARK_DELAY_S"
+_STEP_S = 0.1
+_PATIENCE_S = 1200.0
+
+
+class SlowExpert:
+    """The expert's answers, after a while."""
+
+    def __init__(self, *, n_val: int, n_gpus: int) -> None:
+        self._proposer = ExpertProposer(n_val=n_val, n_gpus=n_gpus)
+        self._analyzer = ExpertErrorAnalyzer(n_gpus=n_gpus)
+        self._stopper = ExpertEarlyStopper(n_val=n_val)
+
+    def propose(self, request: ProposalRequest) -> Proposal:
+        """The expert's proposal."""
+        time.sleep(float(os.environ[_DELAY]))
+        return self._proposer.propose(request)
+
+    def analyze(self, request: ErrorRequest) -> Proposal:
+        """The expert's fix."""
+        return self._analyzer.analyze(request)
+
+    def judge(self, request: StopRequest) -> StopDecision:
+        """The expert's verdict."""
+        return self._stopper.judge(request)
+
+
+def slow_expert(config: SearchConfig, n_val: int) -> SlowExpert:
+    """Named in a configuration as `benchmarks.slot_idle:slow_expert`."""
+    return SlowExpert(n_val=n_val, n_gpus=config.slots.n_gpus)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Idle:
+    """What was measured of one search."""
+
+    seconds: list[float]
+    """Between two phases."""
+    prefetched: float
+    """Share of the proposals that had been asked for early."""
+
+
+def idle_of(events: tuple[Event, ...]) -> Idle:
+    """From each phase's end to the next one's start, on a search of one slot."""
+    ended, seconds = None, []
+    for event in events:
+        if isinstance(event, ev.PhaseFinished | ev.PhaseFailed):
+            ended = event.time
+        elif isinstance(event, ev.PhaseStarted) and ended is not None:
+            seconds.append(event.time - ended)
+    answers = [event.prefetched for event in events if isinstance(event, ev.Proposed)]
+    return Idle(seconds=seconds, prefetched=sum(answers) / max(1, len(answers)))
+
+
+def measure(lab: Lab, root: Path, name: str, *, runs: int, agents: Mapping[str, Any]) -> Idle:
+    """One search from start to end."""
+    plain = scripted_config(
+        name, root / "runs", root / "task", slots=1, runs=runs, script={"step_s": _STEP_S}, verdicts=False
+    )
+    config = parse_config({**plain.to_json(), "agents": dict(agents)})
+    path = root / f"{name}.yaml"
+    path.write_text(config.to_yaml())
+    command = lab.command("jobs.search", path)
+    if not until(lambda: not command.running, within_s=_PATIENCE_S) or command.process.returncode:
+        raise RuntimeError(f"{name} did not end well: {command.said[-2000:]}")
+    return idle_of(read_all(SearchStorage(config.storage, name).paths.journal))
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--runs", type=int, default=12)
+    parser.add_argument("--delay", type=float, default=3.0)
+    given = parser.parse_args()
+    os.environ[_DELAY] = str(given.delay)
+    slow = {"backend": "benchmarks.slot_idle:slow_expert"}
+    cases = {"expert": {}, "slow": slow, "slow-prefetch": {**slow, "prefetch": True}}
+    with tempfile.TemporaryDirectory(prefix="idle-") as directory, Lab(machines=1) as lab:
+        root = Path(directory)
+        prepare(dir=root / "task", family="echo", n_train=64, n_val=32, n_test=64, seed=1, make_model=False)
+        found = {
+            name: measure(lab, root, name, runs=given.runs, agents=agents) for name, agents in cases.items()
+        }
+    print(f"{'proposer':15} {'gaps':>5} {'median s':>9} {'worst s':>8} {'early answers':>14}")
+    for name, idle in found.items():
+        middle, worst = statistics.median(idle.seconds), max(idle.seconds)
+        print(f"{name:15} {len(idle.seconds):5} {middle:9.2f} {worst:8.2f} {idle.prefetched:14.0%}")
+    print(json.dumps({name: vars(idle) for name, idle in found.items()}))
+
+
+if __name__ == "__main__":
+    main()

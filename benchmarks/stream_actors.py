@@ -1,0 +1,208 @@
+"""The two ends of the stream that `benchmarks.stream` measures: runners that only publish, and a stand-in for
+the coordinator that passes verdicts on.
+
+The runners are real ones as far as the stopper can tell: what it polls and stops is `PhaseRunner`'s own code.
+They train nothing and write nothing to the disk.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import random
+import threading
+import time
+from collections import Counter
+from typing import Any
+
+import ray
+
+from actors.options import NAMESPACE, runner_name, stopper_name
+from actors.runner import Key, PhaseRunner
+from llmzero_ray import events as ev
+from llmzero_ray.agents.base import Curves, NodeView, TaskView
+from llmzero_ray.engines.base import Slot
+from llmzero_ray.records import MetricPoint
+from llmzero_ray.stopping.stream import PointBatch, PointLog
+
+NODES_PER_SLOT = 100_000
+PHASE_S = (1.0, 3.0)
+"""How long a phase streams before its loss is NaN."""
+PATIENCE_S = 60.0
+BROKEN = {"actor/pg_loss": math.nan}
+TASK = TaskView(
+    name="stream", n_train=1, phase_steps=1, max_phase_steps=1, max_model_len=1, max_prompt_length=1
+)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Load:
+    """What one runner is to publish."""
+
+    names: tuple[str, ...]
+    points_per_s: float
+    tick_s: float
+    """Points are published in bursts this far apart: one wake-up per point would be what is
+    measured."""
+    test_freq: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Window:
+    """The time that counts."""
+
+    begin: float
+    """Unix seconds."""
+    seconds: float
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What became of it, in the time that counts."""
+
+    published: int
+    ingested: int
+    """Points that the stopper says it has: the cursors it came back with."""
+    n_polls: int
+    stop_s: tuple[float, ...]
+    """From the publication of a point with a NaN loss to the call of `stop`."""
+
+
+class StreamingRunner(PhaseRunner):
+    """A runner whose phases stream until they are stopped."""
+
+    def __init__(self, slot: Slot) -> None:
+        self._slot = slot
+        self._engine: Any = self
+        self._changed = threading.Condition()
+        self._current = None
+        self._begun: dict[Key, PointLog] = {}
+        self._stops: dict[Key, str] = {}
+        self._heard = threading.Event()
+        self._heard_at = 0.0
+        self._phase = 0
+        self._taken: Counter[Key] = Counter()
+        self._since, self._until = math.inf, math.inf
+        self._published = self._ingested = self._polls = 0
+
+    def poll(
+        self, node: int, attempt: int, cursor: int, wait_s: float = 10.0, gather_s: float = 0.0
+    ) -> tuple[int, PointBatch, bool]:
+        """`PhaseRunner.poll`, and a note of what the stopper has by now."""
+        if self._counts():
+            self._ingested += cursor - self._taken[node, attempt]
+            self._polls += 1
+        self._taken[node, attempt] = cursor
+        return super().poll(node, attempt, cursor, wait_s, gather_s)
+
+    def stop(self, node: int, attempt: int, reason: str) -> None:  # noqa: ARG002 - as the stopper calls it
+        """Note when the first one came."""
+        if (node, attempt) == self._current and not self._heard.is_set():
+            self._heard_at = time.perf_counter()
+            self._heard.set()
+
+    def health(self) -> dict[str, Any]:
+        """Answers once the actor is up."""
+        return {"slot": self._slot.index}
+
+    def prepare(self, load: Load) -> None:
+        """Make the points of a phase."""
+        self._load, self._points = load, points_of(load, seed=self._slot.index)
+
+    def stream(self, window: Window) -> Outcome:
+        """Phase after phase until the time is over."""
+        self._since, self._until = window.begin, window.begin + window.seconds
+        self._published = self._ingested = self._polls = 0
+        stopper = ray.get_actor(stopper_name(self._slot.search), namespace=NAMESPACE)
+        stops = []
+        # Runners that were asked at the same moment must not beat in time.
+        time.sleep(random.uniform(0, self._load.tick_s))
+        while time.time() < self._until:
+            latency = self._stream_phase(stopper)
+            if latency is not None:
+                stops.append(latency)
+        return Outcome(
+            published=self._published, ingested=self._ingested, n_polls=self._polls, stop_s=tuple(stops)
+        )
+
+    def _stream_phase(self, stopper: Any) -> float | None:
+        """Until the stopper ends it: seconds that took, if it counts."""
+        load, points = self._load, self._points
+        self._phase += 1
+        key = (self._slot.index * NODES_PER_SLOT + self._phase, 0)
+        self._heard.clear()
+        log = PointLog()
+        with self._changed:
+            self._current, self._begun, self._taken = key, {key: log}, Counter()
+        view = NodeView(
+            node=key[0],
+            kind="evolve",
+            status="pending",
+            hyperparameters={},
+            n_steps=len(points),
+            base_step=0,
+            curves=Curves(),
+        )
+        stopper.watch.remote(self._slot.index, 0, view, TASK)
+        begun, length = time.perf_counter(), random.uniform(*PHASE_S)
+        broken_at, counts = math.inf, False
+        while not self._heard.is_set():
+            elapsed = time.perf_counter() - begun
+            if elapsed > length + PATIENCE_S:
+                raise TimeoutError(f"node {key[0]} was not stopped within {PATIENCE_S} s")
+            due = points[len(log) : int(elapsed * load.points_per_s)]
+            for point in due:
+                self._publish(log, point)
+            self._published += len(due) * self._counts()
+            if elapsed > length and broken_at == math.inf:
+                broken_at, counts = time.perf_counter(), self._counts()
+                self._publish(log, dataclasses.replace(points[-1], step=len(points), metrics=BROKEN))
+            self._heard.wait(load.tick_s)
+        with self._changed:
+            self._current = None
+            self._changed.notify_all()
+        return self._heard_at - broken_at if counts else None
+
+    def _publish(self, log: PointLog, point: MetricPoint) -> None:
+        with self._changed:
+            log.append(point)
+            self._changed.notify_all()
+
+    def _counts(self) -> bool:
+        return self._since <= time.time() < self._until
+
+
+def points_of(load: Load, *, seed: int) -> list[MetricPoint]:
+    """Enough for the longest phase and its end; dictionaries are shared, a stopper cannot tell."""
+    steady = random.Random(seed)
+    reports = [{name: steady.uniform(0.45, 0.55) for name in load.names} for _ in range(50)]
+    scored = [{**report, "val-core/task/acc/mean@1": 0.5} for report in reports]
+    n = int(load.points_per_s * (PHASE_S[1] + 1)) + 2
+    return [
+        MetricPoint(
+            node=0,
+            attempt=0,
+            step=step,
+            global_step=step,
+            wall_s=float(step),
+            metrics=(reports if step % load.test_freq else scored)[step % len(reports)],
+            val_score=None if step % load.test_freq else 0.5,
+        )
+        for step in range(1, n + 1)
+    ]
+
+
+class StandIn:
+    """Takes verdicts as the coordinator does, and stops the phase at once."""
+
+    def __init__(self, search: str) -> None:
+        self._search = search
+        self._runners: dict[int, Any] = {}
+
+    async def post(self, verdict: ev.VerdictPosted) -> None:
+        """Pass a STOP on."""
+        slot = verdict.node // NODES_PER_SLOT
+        if slot not in self._runners:
+            self._runners[slot] = ray.get_actor(runner_name(self._search, slot), namespace=NAMESPACE)
+        stop = self._runners[slot].stop.options(concurrency_group="ctl")
+        stop.remote(verdict.node, verdict.phase_attempt, verdict.decision.reason)

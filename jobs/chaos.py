@@ -1,0 +1,14 @@
+"""Kill processes of searches and check what is left: python -m jobs.chaos --kills 200 [--seed 1]"""
+
+import sys
+
+
+def main() -> int:
+    """From a checkout only: what it runs lies beside the tests."""
+    from tests.chaos.run import main as run
+
+    return run()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Searches whose processes are killed while they run, and what must hold afterwards."""

@@ -1,0 +1,34 @@
+"""Processes of searches are killed again and again; nothing that was finished is lost, nothing is left."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from .killer import Strike
+from .lab import Lab
+from .real import real_chaos, real_lab
+from .run import scripted_chaos, table
+
+pytestmark = pytest.mark.slow
+
+
+def test_searches_whose_processes_are_killed_lose_nothing(tmp_path: Path) -> None:
+    with Lab() as lab:
+        outcome = scripted_chaos(lab, tmp_path, kills=20, seed=1, slots=2)
+    print(table(outcome))
+    assert outcome.violations == []
+    assert len(outcome.blows) == 20
+    assert {blow.victim for blow in outcome.blows} >= {"coordinator", "runner"}
+    assert outcome.n_compared > 0
+
+
+@pytest.mark.verl
+def test_a_search_on_real_verl_whose_processes_are_killed_loses_nothing(tmp_path: Path) -> None:
+    strikes = iter([Strike(victim="coordinator"), Strike(victim="runner"), Strike(victim="worker")])
+    with real_lab(slots=1) as lab:
+        outcome = real_chaos(lab, tmp_path, kills=3, seed=1, slots=1, strikes=strikes)
+    print(table(outcome))
+    assert outcome.violations == []
+    assert [blow.victim for blow in outcome.blows] == ["coordinator", "runner", "worker"]

@@ -1,0 +1,147 @@
+"""One death each, on a cluster of several machines, with commands as a user gives them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from actors.options import runner_name
+from llmzero_ray import events as ev
+from llmzero_ray.config import SearchConfig
+from llmzero_ray.presence import owner
+from llmzero_ray.series import load_points
+from llmzero_ray.storage import SearchStorage
+from llmzero_ray.tasks.prepare import prepare
+
+from .checks import broken
+from .lab import Command, Lab, until
+from .trial import scripted_config
+from .witness import Witness
+
+pytestmark = pytest.mark.slow
+
+PATIENCE_S = 180.0
+N_VAL = 32
+
+
+@pytest.fixture(scope="module")
+def task_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("task") / "echo"
+    prepare(dir=directory, family="echo", n_train=64, n_val=N_VAL, n_test=64, seed=1, make_model=False)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def lab() -> Iterator[Lab]:
+    with Lab() as made:
+        yield made
+
+
+class Search:
+    """One search by the command line, and who watches it."""
+
+    def __init__(self, lab: Lab, config: SearchConfig) -> None:
+        self.lab, self.config = lab, config
+        self.storage = SearchStorage(config.storage, config.name)
+        self.witness = Witness(self.storage)
+        self.path = Path(config.storage) / f"{config.name}.yaml"
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self.path.write_text(config.to_yaml())
+        self.command = self.start(self.path)
+
+    def start(self, *words: object) -> Command:
+        return self.lab.command("jobs.search", *words)
+
+    def until_step(self, node: int, step: int) -> None:
+        def reached() -> bool:
+            self.witness.look()
+            return any(
+                run.node == node and self.witness.step(node) >= step for run in self.witness.training()
+            )
+
+        assert until(reached, within_s=PATIENCE_S), self.command.said
+
+    def to_its_end(self, command: Command) -> None:
+        assert until(lambda: not command.running, within_s=PATIENCE_S), command.said
+        assert command.process.returncode == 0, command.said
+        self.witness.look()
+        assert until(lambda: not self.lab.left_over(self.config.name), within_s=30.0, look_s=0.5)
+        assert broken(self.witness, n_val=N_VAL) == []
+
+
+def start(lab: Lab, name: str, tmp_path: Path, task_dir: Path, *, slots: int = 1, runs: int = 3) -> Search:
+    """A search with steps of 50 ms and without verdicts."""
+    script, storage = {"step_s": 0.05}, tmp_path / "runs"
+    config = scripted_config(name, storage, task_dir, slots=slots, runs=runs, script=script, verdicts=False)
+    return Search(lab, config)
+
+
+def test_a_search_goes_on_when_the_command_that_started_it_is_killed(
+    lab: Lab, tmp_path: Path, task_dir: Path
+) -> None:
+    search = start(lab, "driver", tmp_path, task_dir)
+    search.until_step(0, 4)
+    search.command.kill()
+    search.until_step(0, 12)
+    again = search.start(search.path)
+    search.to_its_end(again)
+    assert "is at work on it; following" in again.said
+    events = search.witness.follower.events
+    assert [type(event) for event in events].count(ev.CoordinatorStarted) == 1
+    assert [event for event in events if isinstance(event, ev.RunnerLost)] == []
+
+
+def test_a_search_whose_cluster_is_gone_is_resumed_on_another_one(
+    lab: Lab, tmp_path: Path, task_dir: Path
+) -> None:
+    search = start(lab, "head", tmp_path, task_dir)
+    search.until_step(1, 11)
+    search.command.kill()
+    lab.power_off()
+    assert owner(search.storage.paths.root) is None
+    lab.power_on()
+    search.to_its_end(search.start("--resume", search.storage.paths.root))
+    (lost,) = [event for event in search.witness.follower.events if isinstance(event, ev.RunnerLost)]
+    assert (lost.node, lost.restart_step >= 10) == (1, True)
+    assert [run.attempt for run in search.witness.core.runs.values()] == [0, 1, 0]
+
+
+def test_a_lost_machine_takes_its_own_slot_along_and_no_other_one(
+    lab: Lab, tmp_path: Path, task_dir: Path
+) -> None:
+    search = start(lab, "machine", tmp_path, task_dir, slots=2, runs=4)
+    search.until_step(1, 4)
+    search.until_step(2, 4)
+    slots = {run.slot: run.node for run in search.witness.training()}
+    assert sorted(slots.values()) == [1, 2]
+    lost_slot, kept_slot = sorted(slots)
+    lab.kill_machine(lab.actors()[runner_name("machine", lost_slot)].machine)
+    lab.add_machine()
+    search.to_its_end(search.command)
+    runs = search.witness.core.runs
+    assert (runs[slots[lost_slot]].attempt, runs[slots[kept_slot]].attempt) == (1, 0)
+    # Both phases train the same recipe from the same checkpoint, so the undisturbed one says what is right.
+    assert runs[1].spec is not None and runs[2].spec is not None
+    assert runs[1].spec.hyperparameters == runs[2].spec.hyperparameters
+    one, two = ([(p.step, p.metrics, p.val_score) for p in load_points(search.storage, n)] for n in (1, 2))
+    assert one == two
+
+
+def test_a_search_that_is_at_work_is_followed_by_a_resume_and_keeps_its_settings(
+    lab: Lab, tmp_path: Path, task_dir: Path
+) -> None:
+    search = start(lab, "twice", tmp_path, task_dir)
+    search.until_step(0, 4)
+    other = search.start("--resume", search.storage.paths.root, "--set", "budget.runs=9")
+    assert until(lambda: not other.running, within_s=PATIENCE_S)
+    assert other.process.returncode == 2
+    (said,) = [line for line in other.said.splitlines() if line.startswith("llmzero:")]
+    assert "twice is at work with other settings" in said
+    assert "budget.runs=9" in other.said and "Traceback" not in other.said
+    same = search.start("--resume", search.storage.paths.root)
+    search.to_its_end(search.command)
+    assert until(lambda: not same.running, within_s=PATIENCE_S)
+    assert (same.process.returncode, same.said.count("is at work on it; following")) == (0, 1)
+    assert len(search.witness.core.tree.nodes) == 3

@@ -1,0 +1,158 @@
+"""The stopper's loop over one phase, on a runner and a post office of the test: who is asked, and when."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import math
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from actors import stopper
+from actors.stopper import StopperActor
+from llmzero_ray.agents.base import Curves, StopRequest
+from llmzero_ray.events import VerdictPosted
+from llmzero_ray.records import MetricPoint, StopDecision
+from llmzero_ray.stopping.policy import StoppingPolicy
+from llmzero_ray.stopping.settings import StopperSettings
+from llmzero_ray.stopping.stream import PointBatch, PointLog
+from tests.agents import curves as c
+from tests.builders import make_config
+from tests.stopping.reports import sound
+from tests.stopping.test_policy import INCUMBENT
+
+VIEW = c.node(Curves(), node=1, n_steps=60, status="pending")
+
+
+class Runner:
+    """Publishes what the test gives it, as an actor's handle."""
+
+    def __init__(self) -> None:
+        self.log, self.over = PointLog(), False
+        self.wanted, self.reached = 10**9, asyncio.Event()
+        self.poll = SimpleNamespace(options=lambda **_: SimpleNamespace(remote=self._poll))
+
+    async def _poll(
+        self, node: int, attempt: int, cursor: int, gather_s: float
+    ) -> tuple[int, PointBatch, bool]:
+        if cursor >= self.wanted:
+            self.reached.set()
+        await asyncio.sleep(0.001)
+        batch = self.log.since(cursor)
+        return cursor + len(batch), batch, self.over and not batch
+
+    def publish(self, *points: MetricPoint) -> None:
+        for point in points:
+            self.log.append(point)
+
+
+class Thinker:
+    """An agent that answers when it is told to."""
+
+    def __init__(self, stop: bool) -> None:
+        self.asked, self.may_answer = threading.Event(), threading.Event()
+        self._stop = stop
+
+    def judge(self, request: StopRequest) -> StopDecision:
+        self.asked.set()
+        assert self.may_answer.wait(30)
+        return StopDecision(stop=self._stop, reason="thought", rule="early_stopper")
+
+
+class Posts:
+    def __init__(self) -> None:
+        self.verdicts: list[VerdictPosted] = []
+
+    async def deliver(self, runner: Any, verdict: VerdictPosted) -> None:
+        self.verdicts.append(verdict)
+
+
+class Watching:
+    """A stopper that watches one phase."""
+
+    def __init__(self, agent: Thinker, monkeypatch: pytest.MonkeyPatch, path: Path) -> None:
+        context = SimpleNamespace(was_current_actor_reconstructed=False)
+        monkeypatch.setattr("ray.get_runtime_context", lambda: context)
+        self.runner, self.posts = Runner(), Posts()
+        monkeypatch.setattr(stopper, "find", lambda _: self.runner)
+        config = make_config(storage=str(path))
+        (path / config.name / "logs").mkdir(parents=True)
+        self.actor = StopperActor(config.to_json(), str(path), 100, {})
+        self.actor._policy = StoppingPolicy(StopperSettings(interval_steps=5, min_steps=10), agent)
+        self.actor._verdicts = self.posts  # type: ignore[assignment]
+
+    async def begin(self) -> asyncio.Task[None]:
+        await self.actor.set_incumbent(INCUMBENT, ((10, 0.9),), ())
+        await self.actor.watch(0, 2, VIEW, c.TASK)
+        return self.actor._watches[0]
+
+    async def until_read(self, n: int) -> None:
+        self.runner.wanted = n
+        await self.runner.reached.wait()
+
+
+def broken(step: int) -> MetricPoint:
+    return dataclasses.replace(sound(step)[-1], metrics={"actor/pg_loss": math.nan})
+
+
+def test_a_rule_ends_a_phase_while_the_agent_still_thinks(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    agent = Thinker(stop=False)
+    watching = Watching(agent, monkeypatch, tmp_path)
+
+    async def scene() -> None:
+        watch = await watching.begin()
+        watching.runner.publish(*sound(12))
+        await asyncio.to_thread(agent.asked.wait, 30)
+        watching.runner.publish(broken(13))
+        await watch
+        agent.may_answer.set()
+
+    asyncio.run(asyncio.wait_for(scene(), 60))
+    (verdict,) = watching.posts.verdicts
+    assert (verdict.decision.rule, verdict.step, verdict.phase_attempt) == ("non_finite", 13, 2)
+    assert (verdict.source, verdict.sequence) == ("stopper:1", 13)
+
+
+def test_the_agents_verdict_is_of_the_step_it_saw_and_ends_the_watch(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    agent = Thinker(stop=True)
+    watching = Watching(agent, monkeypatch, tmp_path)
+
+    async def scene() -> None:
+        watch = await watching.begin()
+        watching.runner.publish(*sound(12))
+        await asyncio.to_thread(agent.asked.wait, 30)
+        watching.runner.publish(*sound(30)[13:])
+        await watching.until_read(31)
+        agent.may_answer.set()
+        await watch
+
+    asyncio.run(asyncio.wait_for(scene(), 60))
+    (verdict,) = watching.posts.verdicts
+    assert (verdict.decision.reason, verdict.step) == ("thought", 12)
+    assert list((tmp_path / "demo" / "nodes" / "0001" / "agents").glob("early_stopper-000012.json"))
+
+
+def test_a_phase_that_ends_by_itself_is_watched_to_its_last_judgement(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    agent = Thinker(stop=False)
+    watching = Watching(agent, monkeypatch, tmp_path)
+
+    async def scene() -> None:
+        watch = await watching.begin()
+        watching.runner.publish(*sound(12))
+        await asyncio.to_thread(agent.asked.wait, 30)
+        watching.runner.over = True
+        agent.may_answer.set()
+        await watch
+
+    asyncio.run(asyncio.wait_for(scene(), 60))
+    assert [verdict.decision.stop for verdict in watching.posts.verdicts] == [False]
