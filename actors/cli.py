@@ -75,8 +75,9 @@ Command: TypeAlias = Callable[..., argparse.ArgumentParser]
 def _starting(command: Command) -> None:
     prepare = command("prepare", "commands", "make the task of a configuration: data, reward, tiny model")
     search = command("search", "commands", "start a search, attach to it, or go on with it")
-    for added in (prepare, search):
-        added.add_argument("config", metavar="CONFIG", help="search.yaml")
+    prepare.add_argument("config", metavar="CONFIG", help="task.yaml, or a search.yaml with a task.family")
+    prepare.add_argument("--ray", action="store_true", help="read the rows of a task.yaml on the Ray cluster")
+    search.add_argument("config", metavar="CONFIG", help="search.yaml")
     search.add_argument("--resume", action="store_true", help="CONFIG may be a search's directory or name")
     search.add_argument("--dry-run", action="store_true", help="estimate hours, dollars, disk; start nothing")
     search.add_argument("--seconds-per-step", type=float, metavar="S", help="--dry-run: measured elsewhere")

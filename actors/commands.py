@@ -26,17 +26,13 @@ from .watch import gone, print_all, watch
 
 
 def prepare(arguments: argparse.Namespace) -> int:
-    """Make the task, or see that it is there."""
+    """Make the task of a search.yaml or of a task.yaml, or see that it is there."""
+    from .preparing import is_task_file, prepare_task, tell_task
+
     console = Console()
-    task = _prepared(load_config(arguments.config, arguments.set), console)
-    accuracy = "" if task.greedy_val_accuracy is None else f", base model {task.greedy_val_accuracy:.3f}"
-    console.print(
-        f"task {task.name} in {task.directory}: {task.n_train} train, {task.n_val} val, {task.n_test} "
-        f"test{accuracy}",
-        highlight=False,
-        soft_wrap=True,
-    )
-    return 0
+    if is_task_file(arguments):
+        return prepare_task(arguments, console)
+    return tell_task(_prepared(load_config(arguments.config, arguments.set), console), console)
 
 
 def search(arguments: argparse.Namespace) -> int:

@@ -48,9 +48,9 @@ class SearchCoordinator:
         self.storage = SearchStorage(storage, str(started.config["name"]))
         self.over, self._open = asyncio.Event(), asyncio.Event()
         self.desk: Desk | None = None
-        self._started, self._private = started, private_head
+        self._started, self._private, self._begun = started, private_head, False
         self._failure: LlmzeroError | None = None
-        self.ending, self._begun = False, False
+        self.ending = False
         self._me = ray.get_runtime_context().current_actor
         self._me.begin.remote()  # here and not from outside: after a restart nobody else would call
 
@@ -120,9 +120,8 @@ class SearchCoordinator:
         config = self.core.config
         self.task = await asyncio.to_thread(load_task, config.task.dir)
         self.agents = make_agents(config, self.task.n_val, self.till.house())
-        desk.spawn(keep_clock(self, desk))
-        desk.spawn(Watchdog(self).watch())
-        desk.spawn(self._hands.prefetch())
+        for work in (keep_clock(self, desk), Watchdog(self).watch(), self._hands.prefetch()):
+            desk.spawn(work)
         await self.slots.reserve()
         self.stopper = start_stopper(config, str(root.parent), self.task.n_val, self.till.facts)
         await asyncio.gather(*(self.losses.attach(slot) for slot in range(config.slots.count)))

@@ -10,7 +10,6 @@ import dataclasses
 import logging
 import os
 import shutil
-import threading
 from typing import Any
 
 from llmzero_ray.config import parse_config
@@ -21,11 +20,12 @@ from llmzero_ray.failpoints import reach
 from llmzero_ray.logs import logging_to
 from llmzero_ray.records import ItemOutcome, MetricPoint, PhaseFailure, PhaseResult, PhaseSpec
 from llmzero_ray.series import MetricWriter, compact
-from llmzero_ray.stopping.stream import PointBatch, PointLog
+from llmzero_ray.stopping.stream import PointBatch
 from llmzero_ray.storage import SearchStorage
 
+from .feed import Feed, Key
+
 logger = logging.getLogger(__name__)
-Key = tuple[int, int]  # (node, attempt)
 
 
 class PhaseRunner:
@@ -35,10 +35,8 @@ class PhaseRunner:
         self._config, self._slot = parse_config(config, source="search.yaml"), slot
         self._storage = SearchStorage(storage, self._config.name)
         self._engine: Engine | None = None
-        self._changed = threading.Condition()
-        self._current: Key | None = None
+        self._feed = Feed()
         self._ended: dict[Key, PhaseResult | PhaseFailure] = {}
-        self._begun: dict[Key, PointLog] = {}
         self._stops: dict[Key, str] = {}
 
     def __repr__(self) -> str:
@@ -55,8 +53,7 @@ class PhaseRunner:
         known = self._ended.get(key) or self._storage.result(*key)
         if known is not None:
             return known
-        with self._changed:
-            self._current, self._begun = key, {key: PointLog()}
+        self._feed.begin(key)
         try:
             with MetricWriter(self._storage, *key) as writer, logging_to(self._storage.paths.log(spec.node)):
                 outcome = self._train(spec, writer)
@@ -67,20 +64,14 @@ class PhaseRunner:
             compact(self._storage, spec.node)
             self._ended = {key: outcome}
         finally:
-            with self._changed:
-                self._current = None
-                self._changed.notify_all()
+            self._feed.end()
         return outcome
 
     def _train(self, spec: PhaseSpec, writer: MetricWriter) -> PhaseResult | PhaseFailure:
         """The border: whatever the engine raises about the phase becomes a failed phase."""
-        points = self._begun[spec.node, spec.attempt]
 
         def publish(point: MetricPoint) -> None:
-            stripped = writer.write(point)
-            with self._changed:
-                points.append(stripped)
-                self._changed.notify_all()
+            self._feed.publish(writer.write(point))
             if reason := self._stops.get((spec.node, spec.attempt)):
                 engine.stop(reason)  # asked before the phase had begun, and not heard then
 
@@ -91,7 +82,7 @@ class PhaseRunner:
             raise
         except Exception as error:
             logger.exception("node=%d phase failed", spec.node)
-            done = points.last_step or 0
+            done = self._feed.last_step or 0
             saved = self._storage.checkpoints(spec.node)
             return failure_of(spec.node, error, steps_done=done, checkpoints=saved)
 
@@ -112,23 +103,11 @@ class PhaseRunner:
     def poll(
         self, node: int, attempt: int, cursor: int, wait_s: float = 10.0, gather_s: float = 0.0
     ) -> tuple[int, PointBatch, bool]:
-        """Points from number `cursor` on, the next cursor, and whether that was all; waits a while for news,
-        and `gather_s` more for further ones unless the news is urgent.
+        """Points from number `cursor` on, the next cursor, and whether that was all; see `Feed.poll`.
 
         The reader owns the cursor, so a restarted reader begins at 0 and misses nothing.
         """
-        key = (node, attempt)
-        with self._changed:
-            self._changed.wait_for(
-                lambda: self._is_over(key) or len(self._begun.get(key, ())) > cursor, wait_s
-            )
-            log, ended = self._begun.get(key), self._is_over(key)
-        if log is not None and not ended:
-            log.pressing.wait(gather_s)
-        with self._changed:
-            new = PointBatch() if log is None else log.since(cursor)
-            cursor += len(new)
-            return cursor, new, self._is_over(key) and (log is None or cursor >= len(log))
+        return self._feed.poll((node, attempt), cursor, wait_s, gather_s)
 
     def stop(self, node: int, attempt: int, reason: str) -> None:
         """End that phase at its next step boundary; the first reason counts, and a phase not begun yet hears
@@ -136,26 +115,19 @@ class PhaseRunner:
         key = (node, attempt)
         self._stops.setdefault(key, reason)
         engine = self._engine
-        if engine is not None and self._current == key:
+        if engine is not None and self._feed.current == key:
             engine.stop(self._stops[key])
 
     def health(self) -> dict[str, Any]:
         """Process id, what is being trained, and in which stage it is for how long."""
-        current, engine = self._current, self._engine
-        points = self._begun.get(current) if current else None
+        engine = self._engine
         stage = engine.stage() if engine is not None else None
         return {
             "pid": os.getpid(),
-            "current": current,
-            "step": points.last_step if points else None,
+            "current": self._feed.current,
+            "step": self._feed.last_step,
             "stage": None if stage is None else dataclasses.asdict(stage),
         }
-
-    def _is_over(self, key: Key) -> bool:
-        """Whether nothing more will come of that phase here; also true when a later one has begun."""
-        if key in self._begun:
-            return key != self._current
-        return self._current is not None
 
     def _made_engine(self) -> Engine:
         if self._engine is None:

@@ -1,8 +1,8 @@
 """Score answers of a JSONL file with a reward, for finding out why a reward does what it does.
 
-One JSON result per good line on standard output, in order; one message per bad line on standard error.
-Imports no Ray. Not here: the rewards (llmzero_ray/tasks/rewards), trying them before a search
-(llmzero_ray/tasks/reward_check.py).
+One JSON result per good line on standard output, in order; one message per bad line on standard error. The
+code of a file runs in a sandbox. Imports no Ray. Not here: the rewards (llmzero_ray/tasks/rewards), trying
+them before a search (llmzero_ray/tasks/reward_check.py).
 """
 
 from __future__ import annotations
@@ -30,16 +30,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--jsonl", required=True, metavar="F", help="file of rows; - reads standard input")
     source = parser.add_mutually_exclusive_group()
-    kinds = f"{', '.join(KINDS)}, or FILE.py[:function] (default: by data_source)"
-    source.add_argument("--reward", metavar="R", help=kinds)
+    told = f"{', '.join(KINDS)}, or FILE.py[:function] (default: by data_source)"
+    source.add_argument("--reward", metavar="R", help=told)
     source.add_argument("--task", metavar="DIR", help="use the reward of a prepared task")
-    parser.add_argument(
-        "--option",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="passed to the reward, such as letters=ABCDE",
-    )
+    told = "passed to the reward, such as letters=ABCDE"
+    parser.add_argument("--option", action="append", default=[], metavar="KEY=VALUE", help=told)
+    told = "run the code of FILE.py even if this machine has no sandbox for it"
+    parser.add_argument("--allow-unsandboxed", action="store_true", help=told)
     arguments = parser.parse_args(argv)
     try:
         return score(arguments)
@@ -84,7 +81,10 @@ def _chooser(arguments: argparse.Namespace) -> Callable[[str], RewardFunction]:
     elif arguments.reward in KINDS:
         fixed = load_module(KINDS[arguments.reward])
     else:
-        fixed = load_file(arguments.reward)
+        allowed = arguments.allow_unsandboxed
+        fixed = load_file(
+            arguments.reward, allow_unsandboxed=allowed, how_to_allow="give --allow-unsandboxed"
+        )
     return lambda _source: fixed
 
 
@@ -103,6 +103,8 @@ def _score_line(line: bytes, choose: Callable[[str], RewardFunction], options: M
         with contextlib.redirect_stdout(sys.stderr):
             result = reward(**row, **options)
     except Exception as error:  # a user's reward may raise anything
+        if isinstance(error, TaskError):
+            raise
         raise TaskError(f"the reward raises {type(error).__name__}: {error}; correct the reward") from error
     try:
         return json.dumps(result, default=float)

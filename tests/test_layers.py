@@ -37,6 +37,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "llmzero_ray.engines.base",
         "llmzero_ray.failpoints",
         "llmzero_ray.journal",
+        "llmzero_ray.journals",
         "llmzero_ray.logs",
         "llmzero_ray.manifests",
         "llmzero_ray.plugin",
