@@ -24,11 +24,9 @@ _TEXTS = ("data_source", "solution_str", "ground_truth")
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Score a file; exit code 0 when every line was scored, else 2."""
-    parser = argparse.ArgumentParser(
-        prog="llmzero score",
-        description="Score rows {data_source, solution_str, ground_truth, extra_info} of a JSONL file.",
-    )
-    parser.add_argument("--jsonl", required=True, metavar="F", help="file of rows; - reads standard input")
+    parser = argparse.ArgumentParser(prog="llmzero score", description="Score the rows of a JSONL file.")
+    told = "file of rows {data_source, solution_str, ground_truth, extra_info}; - reads standard input"
+    parser.add_argument("--jsonl", required=True, metavar="F", help=told)
     source = parser.add_mutually_exclusive_group()
     told = f"{', '.join(KINDS)}, or FILE.py[:function] (default: by data_source)"
     source.add_argument("--reward", metavar="R", help=told)

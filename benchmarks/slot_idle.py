@@ -1,11 +1,12 @@
 """How long a slot waits between two phases, in seconds, with fast and slow proposers.
 
-    python -m benchmarks.slot_idle [--runs 12] [--delay 3]
+    python -m benchmarks.slot_idle [--runs 8] [--delay 3]
 
-One slot trains phases of the scripted engine of about 6 s each, three times over: with the expert, with a
-proposer that takes `--delay` seconds, and with that one and `agents.prefetch`. Idle is the time from the end
-of a phase to the start of the next one, both as the journal has them. Prints median and worst of each and the
-share of answers that had been asked for early, then one JSON line. Run nothing else beside it.
+One slot trains phases of the scripted engine of about 15 s each, three times over: with the expert, with a
+proposer that takes `--delay` seconds, and with that one and `agents.prefetch`, which asks when 7 of 10 steps
+are done. Idle is the time from the end of a phase to the start of the next one, both as the journal has them.
+Prints median and worst of each and the share of answers that had been asked for early, then one JSON line.
+Run nothing else beside it.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from tests.chaos.lab import Lab, until
 from tests.chaos.trial import scripted_config
 
 _DELAY = "LLMZERO_BENCHMARK_DELAY_S"
-_STEP_S = 0.1
+_STEP_S = 0.25
 _PATIENCE_S = 1200.0
 
 
@@ -104,7 +105,7 @@ def measure(lab: Lab, root: Path, name: str, *, runs: int, agents: Mapping[str, 
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--runs", type=int, default=12)
+    parser.add_argument("--runs", type=int, default=8)
     parser.add_argument("--delay", type=float, default=3.0)
     given = parser.parse_args()
     os.environ[_DELAY] = str(given.delay)

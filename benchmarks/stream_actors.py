@@ -1,8 +1,8 @@
 """The two ends of the stream that `benchmarks.stream` measures: runners that only publish, and a stand-in for
 the coordinator that passes verdicts on.
 
-The runners are real ones as far as the stopper can tell: what it polls and stops is `PhaseRunner`'s own code.
-They train nothing and write nothing to the disk.
+The runners are real ones as far as the stopper can tell: what it polls is the `Feed` of `PhaseRunner`, under
+its method names. They train nothing and write nothing to the disk.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from typing import Any
 
 import ray
 
+from actors.feed import Feed, Key
 from actors.options import NAMESPACE, runner_name, stopper_name
-from actors.runner import Key, PhaseRunner
 from llmzero_ray import events as ev
 from llmzero_ray.agents.base import Curves, NodeView, TaskView
 from llmzero_ray.engines.base import Slot
 from llmzero_ray.records import MetricPoint
-from llmzero_ray.stopping.stream import PointBatch, PointLog
+from llmzero_ray.stopping.stream import PointBatch
 
 NODES_PER_SLOT = 100_000
 PHASE_S = (1.0, 3.0)
@@ -68,16 +68,12 @@ class Outcome:
     """From the publication of a point with a NaN loss to the call of `stop`."""
 
 
-class StreamingRunner(PhaseRunner):
+class StreamingRunner:
     """A runner whose phases stream until they are stopped."""
 
     def __init__(self, slot: Slot) -> None:
         self._slot = slot
-        self._engine: Any = self
-        self._changed = threading.Condition()
-        self._current = None
-        self._begun: dict[Key, PointLog] = {}
-        self._stops: dict[Key, str] = {}
+        self._feed = Feed()
         self._heard = threading.Event()
         self._heard_at = 0.0
         self._phase = 0
@@ -88,16 +84,16 @@ class StreamingRunner(PhaseRunner):
     def poll(
         self, node: int, attempt: int, cursor: int, wait_s: float = 10.0, gather_s: float = 0.0
     ) -> tuple[int, PointBatch, bool]:
-        """`PhaseRunner.poll`, and a note of what the stopper has by now."""
+        """As `PhaseRunner.poll`, and a note of what the stopper has by now."""
         if self._counts():
             self._ingested += cursor - self._taken[node, attempt]
             self._polls += 1
         self._taken[node, attempt] = cursor
-        return super().poll(node, attempt, cursor, wait_s, gather_s)
+        return self._feed.poll((node, attempt), cursor, wait_s, gather_s)
 
     def stop(self, node: int, attempt: int, reason: str) -> None:  # noqa: ARG002 - as the stopper calls it
         """Note when the first one came."""
-        if (node, attempt) == self._current and not self._heard.is_set():
+        if (node, attempt) == self._feed.current and not self._heard.is_set():
             self._heard_at = time.perf_counter()
             self._heard.set()
 
@@ -106,34 +102,33 @@ class StreamingRunner(PhaseRunner):
         return {"slot": self._slot.index}
 
     def prepare(self, load: Load) -> None:
-        """Make the points of a phase."""
+        """Make the points of a phase, and find the stopper."""
         self._load, self._points = load, points_of(load, seed=self._slot.index)
+        self._stopper = ray.get_actor(stopper_name(self._slot.search), namespace=NAMESPACE)
 
     def stream(self, window: Window) -> Outcome:
         """Phase after phase until the time is over."""
         self._since, self._until = window.begin, window.begin + window.seconds
         self._published = self._ingested = self._polls = 0
-        stopper = ray.get_actor(stopper_name(self._slot.search), namespace=NAMESPACE)
         stops = []
         # Runners that were asked at the same moment must not beat in time.
         time.sleep(random.uniform(0, self._load.tick_s))
         while time.time() < self._until:
-            latency = self._stream_phase(stopper)
+            latency = self._stream_phase()
             if latency is not None:
                 stops.append(latency)
         return Outcome(
             published=self._published, ingested=self._ingested, n_polls=self._polls, stop_s=tuple(stops)
         )
 
-    def _stream_phase(self, stopper: Any) -> float | None:
+    def _stream_phase(self) -> float | None:
         """Until the stopper ends it: seconds that took, if it counts."""
         load, points = self._load, self._points
         self._phase += 1
         key = (self._slot.index * NODES_PER_SLOT + self._phase, 0)
         self._heard.clear()
-        log = PointLog()
-        with self._changed:
-            self._current, self._begun, self._taken = key, {key: log}, Counter()
+        self._taken = Counter()
+        self._feed.begin(key)
         view = NodeView(
             node=key[0],
             kind="evolve",
@@ -143,30 +138,24 @@ class StreamingRunner(PhaseRunner):
             base_step=0,
             curves=Curves(),
         )
-        stopper.watch.remote(self._slot.index, 0, view, TASK)
+        self._stopper.watch.remote(self._slot.index, 0, view, TASK)
         begun, length = time.perf_counter(), random.uniform(*PHASE_S)
-        broken_at, counts = math.inf, False
+        broken_at, counts, n = math.inf, False, 0
         while not self._heard.is_set():
             elapsed = time.perf_counter() - begun
             if elapsed > length + PATIENCE_S:
                 raise TimeoutError(f"node {key[0]} was not stopped within {PATIENCE_S} s")
-            due = points[len(log) : int(elapsed * load.points_per_s)]
+            due = points[n : int(elapsed * load.points_per_s)]
+            n += len(due)
             for point in due:
-                self._publish(log, point)
+                self._feed.publish(point)
             self._published += len(due) * self._counts()
             if elapsed > length and broken_at == math.inf:
                 broken_at, counts = time.perf_counter(), self._counts()
-                self._publish(log, dataclasses.replace(points[-1], step=len(points), metrics=BROKEN))
+                self._feed.publish(dataclasses.replace(points[-1], step=len(points), metrics=BROKEN))
             self._heard.wait(load.tick_s)
-        with self._changed:
-            self._current = None
-            self._changed.notify_all()
+        self._feed.end()
         return self._heard_at - broken_at if counts else None
-
-    def _publish(self, log: PointLog, point: MetricPoint) -> None:
-        with self._changed:
-            log.append(point)
-            self._changed.notify_all()
 
     def _counts(self) -> bool:
         return self._since <= time.time() < self._until

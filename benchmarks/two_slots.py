@@ -90,10 +90,8 @@ def start_runner(config: dict[str, Any], task: PreparedTask, slot: Slot, root: s
     """The actor of a slot."""
     import ray
 
-    options = {"num_cpus": 0, "max_concurrency": 4, "name": f"runner-{slot.search}-slot{slot.index}"}
-    return (
-        ray.remote(SlotRunner).options(**options).remote(config, task.directory, slot, f"{root}/slot{slot.index}")
-    )
+    made = ray.remote(SlotRunner).options(num_cpus=0, max_concurrency=4)
+    return made.remote(config, task.directory, slot, f"{root}/slot{slot.index}")
 
 
 def make_spec(config: dict[str, Any], task: PreparedTask, root: str, node: int, n_steps: int) -> PhaseSpec:

@@ -313,8 +313,6 @@ class CoordinatorCore:
             run.silent = event
 
     def _on_checkpoints_deleted(self, event: ev.CheckpointsDeleted) -> None:
-        if self.end_reason is not None and self.final.done:
-            return  # the outcome is being written: what is on the disk now stays
         keep = lineage.pinned(self)  # something may have been planned since the list was made
         items = tuple(item for item in event.items if (item.node, item.step) not in keep)
         self.deletions.append(dataclasses.replace(event, items=items))

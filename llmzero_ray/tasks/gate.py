@@ -9,17 +9,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import cycle, islice
 from pathlib import Path
-from statistics import median, quantiles
 from typing import Any
 
 from llmzero_ray.errors import TaskError
-from llmzero_ray.tasks.gate_report import Check, GateReport, shown
-from llmzero_ray.tasks.hostile import hostile_responses
+from llmzero_ray.tasks.gate_report import EXAMPLES, RIGHT, Check, GateReport, shown, shown_result
+from llmzero_ray.tasks.gate_tally import Tally, accuracy, example, is_right, is_unpaid
 from llmzero_ray.tasks.making import Progress, silent
-from llmzero_ray.tasks.reward_check import question, result_problem
+from llmzero_ray.tasks.responses import GARBAGE, GOLD_FORMS, hostile_responses
+from llmzero_ray.tasks.reward_check import question
 from llmzero_ray.tasks.rewards.targets import gold_response
 from llmzero_ray.tasks.sandbox import Limits, Outcome, Sandbox
 
@@ -29,26 +29,10 @@ MAX_MS = 50.0
 """Processor time of a row."""
 MAX_ROWS = 1_500
 """Rows that are looked at; of more, these many from the whole length."""
-GOLD_FORMS = (
-    "{answer}",
-    "<answer>{answer}</answer>",
-    "\\boxed{{answer}}",
-    "#### {answer}",
-    "The answer is {answer}",
-    "Answer: {answer}",
-    '{"answer": "{answer}"}',
-)
-"""Forms of a right answer that are tried when none is named."""
-GARBAGE = (
-    "I am not sure, but purple bicycles dream loudly. 17 ]]} <answer>zzqx</answer>",
-    "qwv zzqx \\boxed{zzqx} ### lorem",
-    '{"output": "zzqx", "count": -99173}',
-)
 _BASELINE_SLACK = 0.01
 _FORM_ROWS, _REPEATED_ROWS = 20, 200
 _SEEDS = (0, 1)
 """PYTHONHASHSEED of the two processes whose results are compared."""
-_EXAMPLES = 3
 
 Row = Mapping[str, Any]
 
@@ -64,26 +48,15 @@ class RewardCode:
     allow_unsandboxed: bool = False
 
 
-@dataclass
-class _Seen:
-    """What is collected over all calls."""
-
-    problems: list[str] = field(default_factory=list)
-    misshapen: list[str] = field(default_factory=list)
-    keys: dict[tuple[str, ...], str] = field(default_factory=dict)
-    """Keys of results -> the first response that gave them."""
-    cpu_ms: list[float] = field(default_factory=list)
-    n: int = 0
-
-
 def vet(
     reward: RewardCode, rows: Sequence[Row], *, limits: Limits | None = None, progress: Progress = silent
 ) -> GateReport:
-    """The report on a reward, tried on rows of a task (VeRL's schema): right, empty, meaningless, constant and
-    hostile answers, twice and in two processes.
+    """The report on a reward, tried on rows of a task (VeRL's schema) with right, empty, meaningless,
+    constant and hostile answers, twice and in two processes.
 
     Raises:
-        TaskError: there are no rows, the reward cannot be imported or is asynchronous, or there is no sandbox.
+        TaskError: there are no rows, the reward cannot be imported or is asynchronous, or there is no
+            sandbox.
     """
     if not rows:
         raise TaskError(f"reward {reward.path} cannot be vetted without rows; give at least one")
@@ -95,7 +68,7 @@ def vet(
                 f"reward {reward.path}:{reward.name} is asynchronous; only plain functions can be vetted"
             )
         trial = _Trial(reward, rows, first, second, progress)
-        checks = trial.checks()
+        checks = [trial.time()] if trial.is_slow else trial.checks()
         return GateReport(
             reward=f"{reward.path}:{reward.name}",
             n_rows=len(rows),
@@ -122,10 +95,13 @@ class _Trial:
         self, reward: RewardCode, rows: Sequence[Row], first: Sandbox, second: Sandbox, progress: Progress
     ) -> None:
         self._rows, self._first, self._second, self._progress = rows, first, second, progress
-        self._seen = _Seen()
+        self._tally = Tally()
         # Imports and caches of the first call are not the row's time.
-        first.score([question(rows[0], "")])
-        self.form = reward.gold or self._best_form()
+        for sandbox in (first, second):
+            sandbox.score([question(rows[0], "")])
+        self.form = self._best_form([reward.gold] if reward.gold is not None else GOLD_FORMS)
+        self.is_slow = self._tally.median_ms() >= MAX_MS
+        """Whether the verdict is known already, and the rest would take long."""
 
     def checks(self) -> list[Check]:
         """All checks, in the order in which they are told."""
@@ -145,10 +121,10 @@ class _Trial:
         found += self._constant()
         self._say("the same again", 0.7)
         found.append(self._same_again([*golds[:_REPEATED_ROWS], *garbage[:_REPEATED_ROWS]]))
-        found.append(self._time())
+        found.append(self.time())
         self._say("hostile answers", 0.8)
         found.append(self._hostile())
-        return [*found, self._raises(), self._keys()]
+        return [*found, self._tally.raises(), self._tally.keys()]
 
     def _say(self, what: str, share: float) -> None:
         self._progress(f"vetting the reward: {what}", share)
@@ -156,45 +132,34 @@ class _Trial:
     def _gold(self, row: Row) -> str:
         return gold_response(self.form, row["reward_model"]["ground_truth"])
 
-    def _best_form(self) -> str:
+    def time(self) -> Check:
+        """The check of the time so far."""
+        return self._tally.time(MAX_MS)
+
+    def _best_form(self, forms: Sequence[str]) -> str:
         """The form that is right most often on a few rows; the first of equals."""
         rows = self._rows[:: -(-len(self._rows) // _FORM_ROWS)]
-        asked = [
-            question(row, gold_response(form, row["reward_model"]["ground_truth"]))
-            for form in GOLD_FORMS
-            for row in rows
-        ]
-        outcomes = self._first.score(asked)
-        n_right = [
-            sum(_is_right(outcome) for outcome in outcomes[start : start + len(rows)])
-            for start in range(0, len(outcomes), len(rows))
-        ]
-        return GOLD_FORMS[n_right.index(max(n_right))]
+        n_right = []
+        for form in forms:
+            golds = [gold_response(form, row["reward_model"]["ground_truth"]) for row in rows]
+            n_right.append(sum(map(is_right, self._ask(self._first, golds, rows))))
+        return forms[n_right.index(max(n_right))]
 
-    def _ask(self, sandbox: Sandbox, responses: Sequence[str]) -> list[Outcome]:
-        """Outcomes of one response per row, from the first row on."""
-        rows = list(islice(cycle(self._rows), len(responses)))
+    def _ask(
+        self, sandbox: Sandbox, responses: Sequence[str], given: Sequence[Row] | None = None
+    ) -> list[Outcome]:
+        """Outcomes of one response per row, from the first of all rows on, or of the given ones."""
+        rows = list(islice(cycle(given or self._rows), len(responses)))
         outcomes = sandbox.score([question(row, text) for row, text in zip(rows, responses, strict=True)])
         for row, text, outcome in zip(rows, responses, outcomes, strict=True):
-            self._note(row, text, outcome)
+            self._tally.add(row, text, outcome)
         return outcomes
 
-    def _note(self, row: Row, response: str, outcome: Outcome) -> None:
-        seen, said = self._seen, _example(row, response)
-        seen.n += 1
-        seen.cpu_ms.append(outcome.cpu_ms)
-        if outcome.problem:
-            seen.problems.append(f"{said}: {outcome.problem}")
-        elif problem := result_problem(outcome.result):
-            seen.misshapen.append(f"{said}: {problem}")
-        else:
-            seen.keys.setdefault(tuple(sorted(outcome.result)), said)
-
     def _right(self, outcomes: Sequence[Outcome], golds: Sequence[str]) -> Check:
-        wrong = [number for number, outcome in enumerate(outcomes) if not _is_right(outcome)]
+        wrong = [number for number, outcome in enumerate(outcomes) if not is_right(outcome)]
         share = 1 - len(wrong) / len(outcomes)
         return Check(
-            name="right answers score 1",
+            name=RIGHT,
             passed=share >= GOLD_SHARE,
             found=f"{share:.1%} of {len(outcomes)}, written as {self.form}",
             needed=f"{GOLD_SHARE:.0%}",
@@ -202,7 +167,7 @@ class _Trial:
         )
 
     def _unpaid(self, name: str, outcomes: Sequence[Outcome], responses: Sequence[str]) -> Check:
-        paid = [number for number, outcome in enumerate(outcomes) if not _is_unpaid(outcome)]
+        paid = [number for number, outcome in enumerate(outcomes) if not is_unpaid(outcome)]
         return Check(
             name=f"{name} score 0",
             passed=not paid,
@@ -219,10 +184,8 @@ class _Trial:
         for source, rows in sorted(by_source.items()):
             [(truth, n)] = Counter(row["reward_model"]["ground_truth"] for row in rows).most_common(1)
             response = gold_response(self.form, truth)
-            outcomes = self._first.score([question(row, response) for row in rows])
-            for row, outcome in zip(rows, outcomes, strict=True):
-                self._note(row, response, outcome)
-            share, baseline = sum(_acc(outcome) for outcome in outcomes) / len(rows), n / len(rows)
+            outcomes = self._ask(self._first, [response] * len(rows), rows)
+            share, baseline = sum(accuracy(outcome) for outcome in outcomes) / len(rows), n / len(rows)
             yield Check(
                 name=f"constant answer to {source}" if len(by_source) > 1 else "constant answer",
                 passed=share <= baseline + _BASELINE_SLACK,
@@ -248,80 +211,27 @@ class _Trial:
             found=f"{len(differing)} of {len(responses)} differ",
             needed="0, twice and with another PYTHONHASHSEED",
             examples=tuple(
-                f"{_example(rows[number], responses[number])}: differs {differing[number]}"
-                for number in sorted(differing)[:_EXAMPLES]
+                f"{example(rows[number], responses[number])}: differs {differing[number]}"
+                for number in sorted(differing)[:EXAMPLES]
             ),
         )
 
-    def _time(self) -> Check:
-        spent = self._seen.cpu_ms
-        late = quantiles(spent, n=100, method="inclusive")[98] if len(spent) > 1 else spent[0]
-        return Check(
-            name="processor time of a row",
-            passed=late < MAX_MS,
-            found=f"median {median(spent):.2f} ms, p99 {late:.2f} ms",
-            needed=f"p99 < {MAX_MS:g} ms",
-            examples=(),
-        )
-
     def _hostile(self) -> Check:
-        responses, before = hostile_responses(), len(self._seen.problems)
+        responses, before = hostile_responses(), len(self._tally.problems)
         outcomes = self._ask(self._first, responses)
         return Check(
             name="hostile answers raise nothing",
             passed=not any(outcome.problem for outcome in outcomes),
             found=f"{sum(bool(outcome.problem) for outcome in outcomes)} of {len(outcomes)} do",
             needed="0",
-            examples=tuple(self._seen.problems[before:][:_EXAMPLES]),
-        )
-
-    def _raises(self) -> Check:
-        seen = self._seen
-        return Check(
-            name="every call gives a result",
-            passed=not seen.problems,
-            found=f"{len(seen.problems)} of {seen.n} do not",
-            needed="0",
-            examples=tuple(seen.problems[:_EXAMPLES]),
-        )
-
-    def _keys(self) -> Check:
-        seen = self._seen
-        kinds = [f"{', '.join(keys) or 'no keys'} ({said})" for keys, said in seen.keys.items()]
-        return Check(
-            name="same keys, finite numbers",
-            passed=not seen.misshapen and len(kinds) == 1,
-            found=f"{len(kinds)} sets of keys, {len(seen.misshapen)} results of another form",
-            needed="1 and 0",
-            examples=tuple([*seen.misshapen, *(kinds if len(kinds) > 1 else [])][:_EXAMPLES]),
+            examples=tuple(self._tally.problems[before:][:EXAMPLES]),
         )
 
     def _examples(
         self, numbers: Sequence[int], responses: Sequence[str], outcomes: Sequence[Outcome]
     ) -> tuple[str, ...]:
         return tuple(
-            f"{_example(self._rows[number], responses[number])}: "
-            f"{outcomes[number].problem or shown(repr(outcomes[number].result))}"
-            for number in numbers[:_EXAMPLES]
+            f"{example(self._rows[number], responses[number])}: "
+            f"{outcomes[number].problem or shown_result(outcomes[number].result)}"
+            for number in numbers[:EXAMPLES]
         )
-
-
-def _example(row: Row, response: str) -> str:
-    truth = row["reward_model"]["ground_truth"]
-    return f"row {row['extra_info'].get('index', '?')}, answer {shown(response)}, ground truth {shown(truth)}"
-
-
-def _is_right(outcome: Outcome) -> bool:
-    return _is_good(outcome) and outcome.result["acc"] == 1 and outcome.result["score"] == 1
-
-
-def _is_unpaid(outcome: Outcome) -> bool:
-    return _is_good(outcome) and outcome.result["acc"] == 0 and outcome.result["score"] <= 0
-
-
-def _acc(outcome: Outcome) -> float:
-    return float(outcome.result["acc"]) if _is_good(outcome) else 0.0
-
-
-def _is_good(outcome: Outcome) -> bool:
-    return not outcome.problem and result_problem(outcome.result) is None

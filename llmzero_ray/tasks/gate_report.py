@@ -9,6 +9,10 @@ from dataclasses import dataclass
 
 from llmzero_ray.tasks.manifest import GateCheckEntry, GateEntry
 
+EXAMPLES = 3
+"""Rows that are named for each check."""
+RIGHT = "right answers score 1"
+"""Name of the first check."""
 _SHOWN = 60
 Table = tuple[tuple[str, ...], ...]
 
@@ -22,7 +26,7 @@ class Check:
     found: str
     needed: str
     examples: tuple[str, ...]
-    """Up to three rows that did not do what is needed; empty where no row alone is to blame."""
+    """Up to `EXAMPLES` rows that did not do what is needed; empty where no row alone is to blame."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +39,11 @@ class GateReport:
     gold_response: str
     """Form of the right answers, `{answer}` standing for the answer."""
     checks: tuple[Check, ...]
+
+    @property
+    def found_gold(self) -> bool:
+        """Whether right answers score 1."""
+        return all(check.passed for check in self.checks if check.name == RIGHT)
 
     @property
     def passed(self) -> bool:
@@ -72,6 +81,12 @@ def gate_table(entry: GateEntry) -> Table:
         for check in entry.checks
     ]
     return (("gate", "found", "needed", "verdict"), *lines)
+
+
+def shown_result(result: object) -> str:
+    """What a reward returned, shortened."""
+    text = ascii(result)
+    return text if len(text) <= 2 * _SHOWN else f"{text[: 2 * _SHOWN]}..."
 
 
 def shown(text: str) -> str:

@@ -8,6 +8,7 @@ with it. Not here: reading the data (sources/), search.yaml (config.py).
 from __future__ import annotations
 
 import string
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -36,8 +37,8 @@ Names = Annotated[tuple[str, ...], BeforeValidator(_as_tuple)]
 
 
 class OwnReward(StrictModel):
-    """How answers are judged: `exact_match`, `regex: {pattern: ...}` or `python: reward.py:compute_score`, the
-    latter two with `gold` beside them where that is needed."""
+    """How answers are judged: `exact_match`, `regex: {pattern: ...}` or `python: reward.py:compute_score`;
+    the latter two with `gold` beside them where that is needed."""
 
     kind: RewardKind
     """exact_match, mcq, math, regex, or python."""
@@ -215,8 +216,9 @@ def parse_task_file(data: Any, *, source: str = "task.yaml") -> TaskFile:
         raise ConfigError(describe_problems(error, TaskFile, source)) from error
 
 
-def load_task_file(path: str | Path) -> TaskFile:
-    """The task in a YAML file; its relative file names are made absolute, from the file's directory.
+def load_task_file(path: str | Path, settings: Mapping[str, Any] | None = None) -> TaskFile:
+    """The task in a YAML file, with dotted keys replaced; its relative file names are made absolute, from the
+    file's directory.
 
     `dir` counts from the current directory, as in search.yaml.
 
@@ -224,7 +226,10 @@ def load_task_file(path: str | Path) -> TaskFile:
         ConfigError: no such file, broken YAML, or everything that is wrong in it.
     """
     path = Path(path)
-    task = parse_task_file(read_yaml(path), source=path.name)
+    data = read_yaml(path)
+    for key, value in (settings or {}).items():
+        _replace(data, key, value)
+    task = parse_task_file(data, source=path.name)
     base = path.absolute().parent
     places = {name: tuple(str(base / each) for each in getattr(task, name)) for name in _PLACES}
     tokenizer = None if task.tokenizer is None else str(base / task.tokenizer)
@@ -233,6 +238,16 @@ def load_task_file(path: str | Path) -> TaskFile:
         reward = reward.model_copy(update={"function": str(base / reward.function)})
     target = str(Path(task.dir).absolute())
     return task.model_copy(update={**places, "tokenizer": tokenizer, "reward": reward, "dir": target})
+
+
+def _replace(data: dict[str, Any], dotted: str, value: Any) -> None:
+    place, (*above, last) = data, dotted.split(".")
+    for key in above:
+        below = place.setdefault(key, {})
+        if not isinstance(below, dict):
+            raise ConfigError(f"{dotted} cannot be set: {key} is {below!r}, which has no keys")
+        place = below
+    place[last] = value
 
 
 _PLACES = ("files", "val_files", "test_files")

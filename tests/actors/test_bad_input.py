@@ -141,10 +141,10 @@ def test_a_search_that_has_trained_refuses_another_configuration_and_shows_the_d
     for event in search.journal:
         journal.append(event)
     before = sorted(path.name for path in storage.paths.journal.iterdir())
-    code, message = run("budget.runs=9", "phase.n_steps=12")
+    code, message = run("seed=9", "phase.n_steps=12")
     assert code == 2
     assert "was started with another configuration" in message
-    assert "budget.runs: 2 -> 9" in message
+    assert "seed: 1 -> 9" in message
     assert "phase.n_steps: 10 -> 12" in message
     assert sorted(path.name for path in storage.paths.journal.iterdir()) == before
 

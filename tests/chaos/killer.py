@@ -21,9 +21,12 @@ from llmzero_ray.coordinator.state import Run
 from .lab import Actor, Lab, kill, until
 from .witness import Witness
 
-Victim: TypeAlias = Literal["coordinator", "stopper", "runner", "machine", "command", "head", "worker", "any"]
+Victim: TypeAlias = Literal[
+    "coordinator", "stopper", "runner", "machine", "command", "head", "worker", "inference", "any"
+]
 """`machine` a raylet whose slot trains · `command` the process that started the search · `worker` one of
-VeRL's processes · `any` whoever reaches a named place."""
+VeRL's actors or the process that embeds it · `inference` the engine process of vLLM, which is no actor ·
+`any` whoever reaches a named place."""
 
 PLACES = (
     "journal.written",
@@ -38,8 +41,11 @@ PLACES = (
 )
 """Places that processes of a search with the scripted engine reach."""
 VERL_PLACES = ("journal.written", "phase.handed_over", "checkpoint.saved", "engine.switching", "file.written")
-_VERL_TITLES = ("ray::WorkerDict", "ray::RecordingServer", "ray::PhaseAgentLoopWorker", "VLLM::EngineCore")
-_HOST = "llmzero_ray.engines.verl.host"
+_TITLES = {
+    "worker": ("ray::WorkerDict", "ray::RecordingServer", "ray::PhaseAgentLoopWorker", "verl.host "),
+    "inference": ("VLLM::EngineCore",),
+}
+"""What the command lines of VeRL's and vLLM's processes hold."""
 _REACH_S = 20.0
 """How long somebody may take to reach a named place."""
 
@@ -91,7 +97,7 @@ class Killer:
                 yield Strike(victim="any", place=self._random.choice(self._places()), quiet_s=quiet_s)
                 continue
             victims: dict[Victim, float] = (
-                {"coordinator": 3, "stopper": 1, "runner": 2, "worker": 3, "command": 1}
+                {"coordinator": 3, "stopper": 1, "runner": 2, "worker": 3, "inference": 1, "command": 1}
                 if self._real
                 else {"coordinator": 6, "stopper": 3, "runner": 6, "machine": 3, "command": 3, "head": 1}
             )
@@ -116,7 +122,7 @@ class Hand:
         return self._at_place(strike) if strike.place is not None else self._at_once(strike)
 
     def _at_once(self, strike: Strike) -> Blow | None:
-        if strike.victim in ("runner", "machine", "worker"):
+        if strike.victim in ("runner", "machine", *_TITLES):
             if not until(lambda: bool(self._trained()) or self._witness.over, within_s=self._patience_s):
                 return None
             runs = self._trained()
@@ -140,8 +146,9 @@ class Hand:
             self._lab.kill_machine(runner.machine)
             return blow
         pid = runner.pid
-        if strike.victim == "worker":
-            workers = [process.pid for process in self._lab.processes() if _is_verls(process)]
+        if strike.victim in _TITLES:
+            titles = _TITLES[strike.victim]
+            workers = [process.pid for process in self._lab.processes() if _is_called(process, titles)]
             if not workers:
                 return None
             pid = self._random.choice(workers)
@@ -204,13 +211,12 @@ class Hand:
         return [run for run in self._witness.training() if self._witness.step(run.node) > 0]
 
 
-def _is_verls(process: psutil.Process) -> bool:
-    """Its host, trainer, server, inference engine or one that drives rollouts."""
+def _is_called(process: psutil.Process, titles: tuple[str, ...]) -> bool:
     try:
         line = " ".join(process.cmdline())
     except psutil.Error:
         return False
-    return line.startswith(_VERL_TITLES) or _HOST in line
+    return any(title in line for title in titles)
 
 
 def lives(pid: int) -> bool:

@@ -85,8 +85,8 @@ def chaos(
         found = [*judged(story, n_val=N_VAL), *compare(story)]
         outcome.violations += _told(story.witness.storage.name, found)
         say("\n  ".join([f"{story.witness.storage.name}: {told(story)}", *found]))
-        if story.wrong:
-            break  # what does not end would only disturb the next one
+        if story.wrong or not (story.blows or story.missed):
+            break  # what does not end would only disturb the next one, or no strike is left
     outcome.wall_s = time.monotonic() - began
     return outcome
 

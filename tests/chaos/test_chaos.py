@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from .killer import Strike
+from .killer import Strike, Victim
 from .lab import Lab
 from .real import real_chaos, real_lab
 from .run import scripted_chaos, table
@@ -26,9 +26,10 @@ def test_searches_whose_processes_are_killed_lose_nothing(tmp_path: Path) -> Non
 
 @pytest.mark.verl
 def test_a_search_on_real_verl_whose_processes_are_killed_loses_nothing(tmp_path: Path) -> None:
-    strikes = iter([Strike(victim="coordinator"), Strike(victim="runner"), Strike(victim="worker")])
+    victims: list[Victim] = ["inference", "coordinator", "runner", "worker"]
+    strikes = (Strike(victim=victim) for victim in victims)
     with real_lab(slots=1) as lab:
-        outcome = real_chaos(lab, tmp_path, kills=3, seed=1, slots=1, strikes=strikes)
+        outcome = real_chaos(lab, tmp_path, kills=4, seed=1, slots=1, strikes=strikes)
     print(table(outcome))
     assert outcome.violations == []
-    assert [blow.victim for blow in outcome.blows] == ["coordinator", "runner", "worker"]
+    assert [blow.victim for blow in outcome.blows] == victims

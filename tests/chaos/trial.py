@@ -99,6 +99,7 @@ class Trial:
             until(self._over, within_s=strike.quiet_s)
             self._lab.note_segments()
             if self._over() or self.story.wrong:
+                self.story.missed.append(strike)
                 break
             blow = self._strike(strike)
             if blow is None:

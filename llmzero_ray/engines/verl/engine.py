@@ -194,8 +194,7 @@ class VerlEngine:
             return "engine lost"
         old, new, absent = self._started_with.hyperparameters, spec.hyperparameters, object()
         changed = (key for key in sorted({*old, *new}) if old.get(key, absent) != new.get(key, absent))
-        cold = next((key for key in changed if not self._is_hot(key)), None)
-        return f"{cold} changed" if cold is not None else None
+        return next((f"{key} changed" for key in changed if not self._is_hot(key)), None)
 
     def _start(self, spec: PhaseSpec) -> PhaseFailure | None:
         """Cold start; a configuration that VeRL refuses comes back as a failure of the phase."""

@@ -1,8 +1,8 @@
-"""Everything this project relies on inside VeRL, in one place: versions, names, config paths, and the
-patches.
+"""Everything this project relies on inside VeRL, in one place: versions, names, config paths, sockets.
 
 `check_versions` needs no import of VeRL; `check_names` runs in the process that embeds it. Both fail before
 anything starts. When VeRL moves on, this file is what to read first: each entry says what breaks without it.
+Not here: what is changed inside VeRL (patches.py).
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import importlib.metadata
 import inspect
 import os
 import re
-import threading
 from typing import Any, Final
 
 from llmzero_ray.errors import EngineVersionError
@@ -71,6 +70,7 @@ RELIED_ON: Final[dict[str, tuple[str, ...]]] = {
         "FSDPCheckpointManager.get_rng_state",
         "FSDPCheckpointManager.load_rng_state",
         "FSDPCheckpointManager.should_save_lora_only",
+        "local_mkdir_safe",
     ),
     "verl.workers.rollout.vllm_rollout.vllm_async_server": (
         "vLLMHttpServer.launch_server",
@@ -198,92 +198,3 @@ def weight_socket(handle: str) -> str:
     if parts is None:
         raise EngineVersionError(f"the weight socket is called {handle!r}; needed: verl {VERL_VERSION}")
     return f"ipc://@llmzero-{os.environ.get(SOCKET_SCOPE_ENV, '')}-{parts[1]}"
-
-
-# --- patches ----------------------------------------------------------------------------------------------
-
-
-def patch_process_group_backend() -> None:
-    """On the CPU, build the process group with "cpu:gloo" once.
-
-    VeRL writes "cpu:gloo,<device>:<backend>"; with the device "cpu" torch refuses the repeated key.
-    """
-    import verl.utils.distributed as distributed
-
-    original = distributed.initialize_global_process_group_ray
-
-    def initialize_global_process_group_ray(
-        timeout_second: float | None = None, backend: str | None = None
-    ) -> Any:
-        return original(timeout_second=timeout_second, backend=backend or "cpu:gloo")
-
-    distributed.initialize_global_process_group_ray = initialize_global_process_group_ray
-
-
-def patch_transfer_queue_namespace(namespace: str) -> None:
-    """Give this slot's TransferQueue its own Ray namespace.
-
-    The package names its controller alike on a whole cluster: a second trainer would attach to the first
-    one's queue and the two would train on each other's trajectories.
-    """
-    import transfer_queue.interface as interface
-
-    controller = interface.TransferQueueController
-
-    class _Controller:
-        @staticmethod
-        def options(**options: Any) -> Any:
-            return controller.options(**{**options, "namespace": namespace})
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(controller, name)
-
-    class _Ray:
-        def __getattr__(self, name: str) -> Any:
-            import ray
-
-            return getattr(ray, name)
-
-        @staticmethod
-        def get_actor(name: str, **_: Any) -> Any:
-            import ray
-
-            return ray.get_actor(name, namespace=namespace)
-
-    interface.ray = _Ray()
-    interface.TransferQueueController = _Controller()
-
-
-def drop_names_once_connected() -> None:
-    """Without GPUs weights travel through a named segment in /dev/shm: take the name away as soon as both
-    ends hold it, so that nothing stays there when they are killed."""
-    from verl.workers.rollout.vllm_rollout.bucketed_weight_transfer import BucketedWeightSender
-
-    original = BucketedWeightSender._init_buffer
-    if getattr(original, "drops_names", False):
-        return
-
-    def _init_buffer(self: Any) -> None:
-        original(self)
-        if self.shm is not None:
-            self.shm.unlink()
-            self.shm.unlink = lambda: None  # VeRL's own, at the end of the transfer
-
-    _init_buffer.drops_names = True  # type: ignore[attr-defined]
-    BucketedWeightSender._init_buffer = _init_buffer
-
-
-def use_thread_locks_for_progress_bars() -> None:
-    """tqdm's own default is a lock between processes, and a killed one leaves its semaphore in /dev/shm."""
-    from tqdm import tqdm  # type: ignore[import-untyped]
-
-    tqdm.set_lock(threading.RLock())
-
-
-def apply_patches() -> None:
-    """The patches that the environment of this process asks for; called once per process by plugin.py."""
-    if os.environ.get("VERL_PLATFORM", "").strip().lower() == "cpu":
-        patch_process_group_backend()
-    use_thread_locks_for_progress_bars()
-    if namespace := os.environ.get(QUEUE_NAMESPACE_ENV):
-        patch_transfer_queue_namespace(namespace)

@@ -3,9 +3,9 @@ Nothing else."""
 
 import os
 
-from llmzero_ray.engines.verl import internals
+from llmzero_ray.engines.verl import patches
 
 if os.environ.get("VERL_PLATFORM", "").strip().lower() == "cpu":
     from llmzero_ray.engines.verl import cpu_platform  # noqa: F401  registers itself
 
-internals.apply_patches()
+patches.apply()

@@ -7,6 +7,7 @@ follows from it (host.py).
 
 from __future__ import annotations
 
+import itertools
 import logging
 import threading
 import time
@@ -18,6 +19,9 @@ import ray
 logger = logging.getLogger(__name__)
 
 _LOOK_S = 0.5
+_LOOKS_PER_CALL = 4
+_GONE = ("DEAD", "RESTARTING")
+"""An actor that starts again has lost what it knew."""
 _SETTLE_S = 3.0
 _ANSWER_S = 5.0
 
@@ -28,16 +32,20 @@ class ActorWatch:
     def __init__(self, servers: Callable[[], list[Any]]) -> None:
         """`servers` gives handles of the vLLM servers, which have a method `check_engine`."""
         self._servers = servers
-        self._expected = {actor: info["ActorClassName"] for actor, info in _actors("ALIVE").items()}
+        # Some may still be starting.
+        self._expected = {actor: name for actor, (name, state) in _actors().items() if state not in _GONE}
 
     def start(self, lost: Callable[[str], None]) -> None:
-        """Look twice a second on a thread of its own; `lost` is called once, with what died."""
+        """Look twice a second on a thread of its own, and ask the servers every two seconds; `lost` is called
+        once, with what died."""
         threading.Thread(target=self._look, args=(lost,), name="actor-watch", daemon=True).start()
 
     def dead(self) -> str | None:
         """The actors that are gone, in words; None: none."""
-        alive = _actors("ALIVE")
-        gone = sorted({name for actor, name in self._expected.items() if actor not in alive})
+        now = _actors()
+        gone = sorted(
+            {name for actor, name in self._expected.items() if actor not in now or now[actor][1] in _GONE}
+        )
         return f"{', '.join(gone)} died" if gone else None
 
     def cause_of(self) -> str | None:
@@ -63,10 +71,11 @@ class ActorWatch:
         return None
 
     def _look(self, lost: Callable[[str], None]) -> None:
-        while True:
+        for look in itertools.count(1):
             time.sleep(_LOOK_S)
             try:
-                found = self.dead()
+                # The process behind a server is no actor: when it dies VeRL waits for its answers for ever.
+                found = self.dead() or (self._dead_engine() if look % _LOOKS_PER_CALL == 0 else None)
             except Exception:  # the head is away for a moment, or for good: Ray itself ends the driver then
                 logger.warning("the actors of this job cannot be listed", exc_info=True)
                 continue
@@ -75,9 +84,10 @@ class ActorWatch:
                 return
 
 
-def _actors(state_name: str) -> dict[str, dict[str, Any]]:
+def _actors() -> dict[str, tuple[str, str]]:
+    """Actor -> its class and its state, of this job."""
     from ray._private.state import state
 
-    job = ray.get_runtime_context().get_job_id()
-    found: dict[str, dict[str, Any]] = state.actor_table(None, ray.JobID(bytes.fromhex(job)), state_name)
-    return found
+    job = ray.JobID(bytes.fromhex(ray.get_runtime_context().get_job_id()))
+    table = state.actor_table(None, job, None)
+    return {actor: (info["ActorClassName"], info["State"]) for actor, info in table.items()}

@@ -18,6 +18,7 @@ from verl.utils.config import omega_conf_to_dataclass
 from verl.workers.engine_workers import ActorRolloutRefWorker
 from verl.workers.utils.losses import ppo_loss
 
+from llmzero_ray.engines.verl import patches
 from llmzero_ray.engines.verl.adapters import (
     digest_of,
     fresh_lora,
@@ -27,7 +28,7 @@ from llmzero_ray.engines.verl.adapters import (
     save_peft,
     write,
 )
-from llmzero_ray.engines.verl.internals import drop_names_once_connected, weight_socket
+from llmzero_ray.engines.verl.internals import weight_socket
 
 
 class PhaseWorker(ActorRolloutRefWorker):
@@ -37,7 +38,8 @@ class PhaseWorker(ActorRolloutRefWorker):
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def init_model(self) -> None:
         """VeRL's models; weights travel to vLLM through a socket of this engine's own."""
-        drop_names_once_connected()
+        patches.drop_names_once_connected()
+        patches.make_checkpoint_directories_plainly()
         super().init_model()
         if self.rollout is not None:
             self.rollout.zmq_handle = weight_socket(self.rollout.zmq_handle)

@@ -88,8 +88,9 @@ class Launch:
 @lru_cache(maxsize=1)
 def find_isolation() -> Isolation:
     """The best that works here, found out by doing it once."""
-    reasons, tools = [], dict[Kind, str](bubblewrap="bwrap", unshare="unshare")
-    for kind, tool in tools.items():
+    reasons = []
+    tools: tuple[tuple[Kind, str], ...] = (("bubblewrap", "bwrap"), ("unshare", "unshare"))
+    for kind, tool in tools:
         if shutil.which(tool) is None:
             reasons.append(f"{tool} is not installed")
         elif problem := _probe(kind):

@@ -239,12 +239,15 @@ def _outcome(line: bytes, number: int) -> Outcome:
             raise ValueError(asked)
         if "raised" in said:
             return Outcome(result=None, problem=f"raises {said['raised']}"[:_SHOWN], cpu_ms=cpu_ms)
-        result = {key: _value(value) for key, value in said["result"].items()} if "result" in said else None
-        returned = Foreign(str(said.get("other"))[:_SHOWN]) if result is None else result
-    except (TypeError, ValueError, AttributeError) as error:
+        if "result" in said:
+            result = {key: _value(value) for key, value in said["result"].items()}
+            return Outcome(result=result, cpu_ms=cpu_ms)
+        return Outcome(result=Foreign(str(said["other"])[:_SHOWN]), cpu_ms=cpu_ms)
+    except (TypeError, ValueError, AttributeError, KeyError) as error:
         raise NoLineError("wrote something else than results to its pipe") from error
-    return Outcome(result=returned, cpu_ms=cpu_ms)
 
 
 def _value(value: Any) -> Any:
-    return Foreign(str(value.get("class"))) if isinstance(value, dict) else value
+    if isinstance(value, dict):
+        return Foreign(str(value["class"])[:_SHOWN])
+    return Foreign("list") if isinstance(value, list) else value

@@ -83,7 +83,6 @@ def fill_from(directory: Path, order: Order, passes: Passes, progress: Progress)
         shutil.copyfile(order.reward_file, directory / order.adapter.reward.path)
         reward_hash = sha256_of(str(directory / order.adapter.reward.path))
     write_manifest(_manifest(order, examined, chosen, SplitFiles(**files), reward_hash), directory)
-    progress("done", 1.0)
     return examined
 
 

@@ -28,6 +28,7 @@ from llmzero_ray.tasks.sources.reading import SourceFile, find_files, sha256_of
 from llmzero_ray.tasks.sources.ssmr import SSMR
 from llmzero_ray.tasks.sources.summary import Summary, summarise
 from llmzero_ray.tasks.sources.trial import try_reward
+from llmzero_ray.tasks.sources.vetting import gold_responses, vet_reward
 from llmzero_ray.tasks.sources.wildsci import WildSci
 from llmzero_ray.tasks.task_yaml import TaskFile
 
@@ -47,8 +48,8 @@ def prepare_source(task: TaskFile, *, progress: Progress = silent, passes: Passe
     written by hand.
 
     Raises:
-        TaskError: files, columns, options or reward cannot be used, too few rows are left, or `task.dir`
-            holds something else.
+        TaskError: files, columns, options or reward cannot be used, a reward of the user's own does not pass
+            the gate, too few rows are left, or `task.dir` holds something else.
         StorageError: `task.dir` cannot be written; nothing is left there.
     """
     target, adapter = Path(task.dir).absolute(), adapter_of(task)
@@ -70,11 +71,15 @@ def prepare_source(task: TaskFile, *, progress: Progress = silent, passes: Passe
                 max_prompt_tokens=task.max_prompt_tokens,
             )
             seen.append(fill_from(part, order, passes or LocalPasses(), progress))
+            if task.reward is not None and task.reward.function is not None:
+                vet_reward(part, task.reward, progress)
+            progress("done", 1.0)
 
     make_once(target, fill, progress)
     check_same_recipe(target, lambda found: recipe_differences(found, recipe))
     prepared = load_task(target)
-    return summarise(prepared, _sizes(task), try_reward(prepared, adapter), seen[0] if seen else None)
+    trial = try_reward(prepared, gold_responses(target, adapter))
+    return summarise(prepared, _sizes(task), trial, seen[0] if seen else None)
 
 
 def adapter_of(task: TaskFile) -> Adapter:

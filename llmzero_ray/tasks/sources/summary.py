@@ -9,16 +9,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from llmzero_ray.tasks.manifest import SourceEntry, SplitCounts, read_manifest
+from llmzero_ray.tasks.gate import GOLD_SHARE
+from llmzero_ray.tasks.gate_report import Table, gate_table
+from llmzero_ray.tasks.manifest import GateEntry, SourceEntry, SplitCounts, read_manifest
 from llmzero_ray.tasks.prepared import PreparedTask
 from llmzero_ray.tasks.sources.passes import Examined
 from llmzero_ray.tasks.sources.trial import Sample, Trial
 from llmzero_ray.tasks.splits import SPLITS
 
-GOLD_SHARE = 0.99
-"""Least share of gold answers that a reward must accept to be trusted."""
 _PROMPT_SHOWN, _TRUTH_SHOWN = 60, 30
-Table = tuple[tuple[str, ...], ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +40,8 @@ class Summary:
     max_prompt_chars: int
     trial: Trial | None
     """Accuracies of gold, empty and garbage answers; None for an asynchronous reward."""
+    gate: GateEntry | None
+    """How a reward of the user's own was vetted; None for the rewards that ship."""
     warnings: tuple[str, ...]
     """What should be looked at before training."""
 
@@ -65,6 +66,10 @@ class Summary:
             (reason, str(n), (*self.examples.get(reason, ()), "")[0]) for reason, n in self.dropped.items()
         ]
         return (head, *lines)
+
+    def gate_table(self) -> Table:
+        """Header and one line per check of the gate; empty for the rewards that ship."""
+        return gate_table(self.gate) if self.gate is not None else ()
 
     def sample_table(self) -> Table:
         """Header and one line per sample row: the accuracy of a gold, an empty and a garbage answer."""
@@ -94,7 +99,13 @@ def summarise(
         majority_baselines=source.majority_baselines,
         max_prompt_chars=source.max_prompt_chars,
         trial=trial,
-        warnings=(*_size_warnings(task, sizes), *_trial_warnings(trial), *notes.values()),
+        gate=manifest.gate,
+        warnings=(
+            *_gate_warnings(manifest.gate),
+            *_size_warnings(task, sizes),
+            *_trial_warnings(trial),
+            *notes.values(),
+        ),
     )
 
 
@@ -105,6 +116,12 @@ def _size_warnings(task: PreparedTask, sizes: Mapping[str, int]) -> list[str]:
         for split in SPLITS
         if found[split] < sizes[split]
     ]
+
+
+def _gate_warnings(gate: GateEntry | None) -> list[str]:
+    if gate is None or gate.isolation == "bubblewrap":
+        return []
+    return [f"the reward was vetted without a sandbox (isolation: {gate.isolation}), as task.yaml allows"]
 
 
 def _trial_warnings(trial: Trial | None) -> list[str]:

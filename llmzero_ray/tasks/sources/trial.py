@@ -1,7 +1,6 @@
 """Try the reward of a prepared task on its own rows: a perfect answer, none, and one that means nothing.
 
-Not here: whether a reward may be trusted to run at all; it has been imported already when a task is opened
-(../reward_check.py).
+Not here: whether a reward of the user's own may be trusted (vetting.py, ../gate.py).
 """
 
 from __future__ import annotations
@@ -10,13 +9,14 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from llmzero_ray.tasks.prepared import PreparedTask
+from llmzero_ray.tasks.responses import GARBAGE
 from llmzero_ray.tasks.rewards.loading import load_task_reward
-from llmzero_ray.tasks.sources.base import Adapter
 
-GARBAGE = "I am not sure, but purple bicycles dream loudly. 17 ]]} <answer>zzqx</answer>"
+GoldResponse: TypeAlias = Callable[[str, str], str | None]
+"""A response that must score 1, for a data_source and a ground truth; None: not known."""
 _MAX_ROWS = 500
 """Rows per split that gold, empty and garbage answers are scored for."""
 N_SAMPLES = 5
@@ -47,13 +47,13 @@ class Trial:
     samples: tuple[Sample, ...]
 
 
-def try_reward(task: PreparedTask, adapter: Adapter) -> Trial | None:
-    """The trial of a task that `adapter` made; None for an asynchronous reward, which may ask a service."""
+def try_reward(task: PreparedTask, gold_response: GoldResponse) -> Trial | None:
+    """The trial of a task; None for an asynchronous reward, which may ask a service."""
     function = load_task_reward(Path(task.directory))
     if inspect.iscoroutinefunction(function):
         return None
     rows = [row for path in (task.val, task.test) for row in _rows(path)]
-    tried = [_sample(function, adapter, row) for row in rows]
+    tried = [_sample(function, gold_response, row) for row in rows]
     golds = [sample.gold for sample in tried if sample.gold is not None]
     step = max(1, len(tried) // N_SAMPLES)
     return Trial(
@@ -73,9 +73,9 @@ def _rows(path: str) -> list[Mapping[str, Any]]:
     return rows
 
 
-def _sample(function: Callable[..., Any], adapter: Adapter, row: Mapping[str, Any]) -> Sample:
+def _sample(function: Callable[..., Any], gold_response: GoldResponse, row: Mapping[str, Any]) -> Sample:
     truth = row["reward_model"]["ground_truth"]
-    gold = adapter.gold_response(row["data_source"], truth)
+    gold = gold_response(row["data_source"], truth)
 
     def accuracy(response: str) -> float:
         scored = function(
@@ -92,7 +92,7 @@ def _sample(function: Callable[..., Any], adapter: Adapter, row: Mapping[str, An
         ground_truth=truth,
         gold=None if gold is None else accuracy(gold),
         empty=accuracy(""),
-        garbage=accuracy(GARBAGE),
+        garbage=accuracy(GARBAGE[0]),
     )
 
 

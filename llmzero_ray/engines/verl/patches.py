@@ -1,0 +1,110 @@
+"""What is changed inside VeRL and its libraries while they run: one function a patch, each says why.
+
+`apply` is for every process; the others are called where they matter. Not here: names and versions that the
+patches rely on (internals.py).
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import Any
+
+from llmzero_ray.engines.verl.internals import QUEUE_NAMESPACE_ENV
+
+
+def patch_process_group_backend() -> None:
+    """On the CPU, build the process group with "cpu:gloo" once.
+
+    VeRL writes "cpu:gloo,<device>:<backend>"; with the device "cpu" torch refuses the repeated key.
+    """
+    import verl.utils.distributed as distributed
+
+    original = distributed.initialize_global_process_group_ray
+
+    def initialize_global_process_group_ray(
+        timeout_second: float | None = None, backend: str | None = None
+    ) -> Any:
+        return original(timeout_second=timeout_second, backend=backend or "cpu:gloo")
+
+    distributed.initialize_global_process_group_ray = initialize_global_process_group_ray
+
+
+def patch_transfer_queue_namespace(namespace: str) -> None:
+    """Give this slot's TransferQueue its own Ray namespace.
+
+    The package names its controller alike on a whole cluster: a second trainer would attach to the first
+    one's queue and the two would train on each other's trajectories.
+    """
+    import transfer_queue.interface as interface
+
+    controller = interface.TransferQueueController
+
+    class _Controller:
+        @staticmethod
+        def options(**options: Any) -> Any:
+            return controller.options(**{**options, "namespace": namespace})
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(controller, name)
+
+    class _Ray:
+        def __getattr__(self, name: str) -> Any:
+            import ray
+
+            return getattr(ray, name)
+
+        @staticmethod
+        def get_actor(name: str, **_: Any) -> Any:
+            import ray
+
+            return ray.get_actor(name, namespace=namespace)
+
+    interface.ray = _Ray()
+    interface.TransferQueueController = _Controller()
+
+
+def drop_names_once_connected() -> None:
+    """Without GPUs weights travel through a named segment in /dev/shm: take the name away as soon as both
+    ends hold it, so that nothing stays there when they are killed."""
+    from verl.workers.rollout.vllm_rollout.bucketed_weight_transfer import BucketedWeightSender
+
+    original = BucketedWeightSender._init_buffer
+    if getattr(original, "drops_names", False):
+        return
+
+    def _init_buffer(self: Any) -> None:
+        original(self)
+        if self.shm is not None:
+            self.shm.unlink()
+            self.shm.unlink = lambda: None  # VeRL's own, at the end of the transfer
+
+    _init_buffer.drops_names = True  # type: ignore[attr-defined]
+    BucketedWeightSender._init_buffer = _init_buffer
+
+
+def make_checkpoint_directories_plainly() -> None:
+    """VeRL locks every directory it makes by a file of its own in /tmp, and leaves that there."""
+    import verl.utils.checkpoint.fsdp_checkpoint_manager as manager
+
+    def local_mkdir_safe(path: str) -> str:
+        os.makedirs(path, exist_ok=True)
+        return path
+
+    manager.local_mkdir_safe = local_mkdir_safe
+
+
+def use_thread_locks_for_progress_bars() -> None:
+    """tqdm's own default is a lock between processes, and a killed one leaves its semaphore in /dev/shm."""
+    from tqdm import tqdm  # type: ignore[import-untyped]
+
+    tqdm.set_lock(threading.RLock())
+
+
+def apply() -> None:
+    """The patches that the environment of this process asks for; called once per process by plugin.py."""
+    if os.environ.get("VERL_PLATFORM", "").strip().lower() == "cpu":
+        patch_process_group_backend()
+    use_thread_locks_for_progress_bars()
+    if namespace := os.environ.get(QUEUE_NAMESPACE_ENV):
+        patch_transfer_queue_namespace(namespace)

@@ -1,0 +1,274 @@
+"""What a reward must do before anything is trained with it, and that it stays as it was then."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from llmzero_ray.errors import TaskError
+from llmzero_ray.tasks import load_task
+from llmzero_ray.tasks.gate import GOLD_FORMS, RewardCode, vet
+from llmzero_ray.tasks.gate_report import GateReport, shown
+from llmzero_ray.tasks.responses import hostile_responses
+from llmzero_ray.tasks.rewards.vetted import LOADER, check_loader, load_vetted
+from llmzero_ray.tasks.sandbox import Limits, find_isolation
+from llmzero_ray.tasks.sources.preparing import prepare_source
+from llmzero_ray.tasks.sources.summary import Summary
+from llmzero_ray.tasks.task_yaml import parse_task_file
+from tests.tasks.builders import row, write_task
+from tests.tasks.synthetic import write_jsonl
+
+pytestmark = pytest.mark.skipif(not find_isolation().full, reason=f"no sandbox: {find_isolation().why}")
+
+GOOD = """
+import re
+def score(data_source, solution_str, ground_truth, extra_info=None, **kwargs):
+    found = re.findall(r"<answer>([^<]*)</answer>", solution_str)
+    answer = found[-1].strip() if found else ""
+    right = float(answer != "" and answer == ground_truth)
+    return {"score": right, "acc": right, "pred": answer}
+"""
+ROWS = [row(number, f"question {number}", f"City {number % 5}") for number in range(40)]
+
+
+def report(tmp_path: Path, source: str = GOOD, rows: Any = ROWS, **options: Any) -> GateReport:
+    path = tmp_path / "mine.py"
+    path.write_text(source)
+    limits = Limits(cpu_s=1, losses=1)
+    return vet(RewardCode(path=path, name="score", **options), rows, limits=limits)
+
+
+def failed(found: GateReport) -> list[str]:
+    return [check.name for check in found.checks if not check.passed]
+
+
+def test_a_good_reward_passes_every_check(tmp_path: Path) -> None:
+    found = report(tmp_path)
+    assert found.passed and failed(found) == []
+    assert found.gold_response == "<answer>{answer}</answer>"
+    assert (found.n_rows, found.isolation) == (40, "bubblewrap")
+    head, *lines = found.table()
+    assert head == ("gate", "found", "needed", "verdict")
+    assert [line[0] for line in lines] == [check.name for check in found.checks]
+    assert {line[3] for line in lines} == {"passed"}
+    assert "passed the gate on 40 rows" in found.text()
+
+
+PAYS_SILENCE = ('answer != "" and answer == ground_truth', "not found or answer == ground_truth")
+PAYS_WORDS = ("answer == ground_truth", "answer.lower().startswith(('city', 'zz'))")
+CONTROLS = ("right = ", "if '\\0' in solution_str: raise ValueError('control')\n    right = ")
+RIGHT, EMPTY, GARBAGE = "right answers score 1", "empty answers score 0", "meaningless answers score 0"
+CONSTANT, SAME, KEYS = "constant answer", "same answer, same score", "same keys, finite numbers"
+
+
+@pytest.mark.parametrize(
+    ("change", "checks"),
+    [
+        (("answer == ground_truth", "answer == ground_truth + '!'"), [RIGHT]),
+        (('"score": right', '"score": right / 2'), [RIGHT]),
+        (PAYS_SILENCE, [EMPTY, GARBAGE, CONSTANT]),
+        (PAYS_WORDS, [GARBAGE, CONSTANT]),
+        (("answer == ground_truth", "answer.startswith('City')"), [CONSTANT]),
+        (('"pred": answer', '"pred": str(hash(answer))'), [SAME]),
+        (('"pred": answer', '"pred": SEEN.append(1) or len(SEEN)'), [SAME]),
+        (('"pred": answer}', '**({"pred": answer} if found else {})}'), [KEYS]),
+        (CONTROLS, ["hostile answers raise nothing", "every call gives a result"]),
+    ],
+)
+def test_each_fault_is_found_by_the_checks_that_are_for_it(
+    tmp_path: Path, change: tuple[str, str], checks: list[str]
+) -> None:
+    source = GOOD.replace(*change) + "SEEN = []\n"
+    assert change[1] in source
+    assert failed(report(tmp_path, source)) == checks
+
+
+def test_a_slow_reward_is_refused_after_a_few_rows(tmp_path: Path) -> None:
+    source = GOOD.replace("right = ", "sum(range(8_000_000))\n    right = ")
+    found = report(tmp_path, source, ROWS[:2])
+    assert [(check.name, check.passed) for check in found.checks] == [("processor time of a row", False)]
+    assert "needed: p99 < 50 ms" in found.text()
+
+
+def test_what_fails_is_named_with_shortened_rows(tmp_path: Path) -> None:
+    rows = [row(number, f"question {number}", "y" * 500) for number in range(10)]
+    text = report(tmp_path, GOOD.replace("== ground_truth", "== 'z'"), rows).text()
+    assert "did not pass the gate on 10 rows" in text
+    assert "right answers score 1: 0.0% of 10, written as {answer}; needed: 99%" in text
+    assert text.count("any row ") == 3 and "... (500 characters)" in text
+    assert max(map(len, text.splitlines())) < 600
+
+
+def test_one_wrong_answer_in_a_hundred_is_forgiven_and_two_are_not(tmp_path: Path) -> None:
+    rows = [row(number, f"question {number}", f"City {number}") for number in range(100)]
+    for wrong, passed in ((1, True), (2, False)):
+        odd = [row(number, f"question {number}", "a<b") for number in range(wrong)]
+        assert ("right answers score 1" not in failed(report(tmp_path, rows=[*rows[wrong:], *odd]))) is passed
+
+
+@pytest.mark.parametrize("form", GOLD_FORMS)
+def test_usual_forms_of_right_answers_are_found_out(tmp_path: Path, form: str) -> None:
+    before, after = form.split("{answer}")
+    source = GOOD.replace(
+        're.findall(r"<answer>([^<]*)</answer>", solution_str)',
+        f"re.findall('^' + re.escape({before!r}) + '(City .*?)' + re.escape({after!r}) + '$', solution_str)",
+    )
+    assert report(tmp_path, source).gold_response == form
+
+
+def test_a_form_of_ones_own_is_taken_as_it_is(tmp_path: Path) -> None:
+    source = GOOD.replace("<answer>([^<]*)</answer>", "~(.*)~")
+    assert failed(report(tmp_path, source)) == ["right answers score 1"]
+    assert report(tmp_path, source, gold="~{answer}~").passed
+
+
+def test_of_several_wordings_the_first_is_the_right_answer(tmp_path: Path) -> None:
+    rows = [row(n, f"question {n}", json.dumps({"target": [f"City {n}", "x"]})) for n in range(10)]
+    source = "import json\n" + GOOD.replace("== ground_truth", "in json.loads(ground_truth)['target']")
+    assert report(tmp_path, source, rows).passed
+
+
+def test_each_data_source_has_its_own_constant_answer(tmp_path: Path) -> None:
+    other = [{**each, "data_source": "other"} for each in ROWS]
+    names = [check.name for check in report(tmp_path, rows=[*ROWS, *other]).checks]
+    assert {"constant answer to sums", "constant answer to other"} <= set(names)
+
+
+def test_a_reward_that_hangs_is_refused_in_bounded_time(tmp_path: Path) -> None:
+    source = GOOD.replace("right = ", "while 'zzqx' in solution_str: pass\n    right = ")
+    text = report(tmp_path, source).text()
+    assert "used more than 1 s of processor time" in text and "was not tried" in text
+
+
+def test_what_cannot_be_vetted_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(TaskError, match="is asynchronous; only plain functions can be vetted"):
+        report(tmp_path, GOOD.replace("def score", "async def score"))
+    with pytest.raises(TaskError, match="cannot be vetted without rows"):
+        report(tmp_path, rows=[])
+
+
+def test_hostile_responses_are_the_same_two_hundred_every_time() -> None:
+    responses = hostile_responses()
+    assert len(responses) == 200 and len(set(responses)) > 190
+    assert responses == hostile_responses()
+    assert max(map(len, responses)) >= 1_000_000
+    assert any("\x00" in each for each in responses) and "".join(responses).encode()
+
+
+def test_texts_are_shown_short_and_harmless() -> None:
+    assert shown("a\x1b[2J") == "'a\\x1b[2J'"
+    assert shown("x" * 10_000) == f"'{'x' * 59}... (10000 characters)"
+
+
+# --- as it was vetted ---------------------------------------------------------------------------------------
+
+
+def own_task(tmp_path: Path, source: str = GOOD, **reward: Any) -> Summary:
+    (tmp_path / "mine.py").write_text(source)
+    cities = [{"country": f"country {n}", "city": f"City {n % 7}"} for n in range(40)]
+    data = {
+        "name": "capitals",
+        "files": str(write_jsonl(tmp_path / "rows.jsonl", cities)),
+        "dir": str(tmp_path / "task"),
+        "prompt": "Which city is the capital of {country}?",
+        "answer": "city",
+        "reward": {"python": f"{tmp_path / 'mine.py'}:score", **reward},
+        "n_train": 20,
+        "n_val": 5,
+        "n_test": 5,
+    }
+    return prepare_source(parse_task_file(data))
+
+
+def test_a_vetted_reward_is_loaded_by_its_loader(tmp_path: Path) -> None:
+    summary = own_task(tmp_path)
+    task = load_task(summary.task.directory)
+    assert task.reward_path == str(Path(task.directory) / LOADER)
+    assert (task.reward_module, task.reward_name) == (None, "score")
+    held: dict[str, Any] = {"__file__": task.reward_path}
+    exec(Path(task.reward_path).read_text(), held)
+    assert held["score"]("d", "<answer>City 1</answer>", "City 1")["acc"] == 1.0
+    assert summary.gate is not None and summary.gate.isolation == "bubblewrap"
+    assert [line[3] for line in summary.gate_table()[1:]] == ["passed"] * 9
+    assert summary.trial is not None and (summary.trial.gold, summary.trial.garbage) == (1.0, 0.0)
+    assert summary.warnings == ()
+
+
+def test_opening_a_vetted_task_imports_no_code_of_the_user(tmp_path: Path) -> None:
+    mark = tmp_path / "ran"
+    source = GOOD + f"try:\n    open({str(mark)!r}, 'w').close()\nexcept OSError:\n    pass\n"
+    task = own_task(tmp_path, source).task
+    load_task(task.directory)
+    assert not mark.exists()
+    load_vetted(Path(task.directory) / "reward.py", "score", digest_of(task.directory))
+    assert mark.exists()
+
+
+def digest_of(directory: str) -> str:
+    held = json.loads((Path(directory) / "manifest.json").read_text())
+    return str(held["source"]["reward_sha256"])
+
+
+def test_a_changed_reward_is_refused_by_the_task_and_by_the_loader(
+    tmp_path: Path,
+) -> None:
+    task = own_task(tmp_path).task
+    reward = Path(task.directory) / "reward.py"
+    reward.write_text(GOOD + "# changed\n")
+    with pytest.raises(TaskError, match=r"reward.py has changed since the task was made"):
+        load_task(task.directory)
+    with pytest.raises(TaskError, match=r"reward.py has changed since the task was made"):
+        exec(Path(task.reward_path).read_text(), {"__file__": task.reward_path})
+    reward.unlink()
+    with pytest.raises(TaskError, match=r"reward.py cannot be read"):
+        load_task(task.directory)
+
+
+def test_a_loader_that_is_missing_or_another_is_refused(tmp_path: Path) -> None:
+    task = own_task(tmp_path).task
+    reward, digest = Path(task.directory) / "reward.py", digest_of(task.directory)
+    assert check_loader(reward, "score", digest) == task.reward_path
+    Path(task.reward_path).write_text("def score(**k): return {'score': 1.0, 'acc': 1.0}\n")
+    with pytest.raises(TaskError, match="is not the loader of the vetted reward"):
+        load_task(task.directory)
+    Path(task.reward_path).unlink()
+    with pytest.raises(TaskError, match="cannot be read, without which VeRL does not see"):
+        load_task(task.directory)
+
+
+def test_a_vetted_reward_may_define_dataclasses(tmp_path: Path) -> None:
+    head = "from __future__ import annotations\nfrom dataclasses import dataclass\n"
+    task = own_task(tmp_path, f"{head}@dataclass\nclass A:\n    a: int = 0\n{GOOD}").task
+    function = load_vetted(Path(task.directory) / "reward.py", "score", digest_of(task.directory))
+    assert function("d", "", "x")["acc"] == 0.0
+
+
+def test_a_reward_that_does_not_pass_leaves_no_task_behind(tmp_path: Path) -> None:
+    with pytest.raises(TaskError) as caught:
+        own_task(tmp_path, GOOD.replace("answer == ground_truth", "answer.startswith('City')"))
+    message = str(caught.value)
+    assert f"reward {tmp_path / 'mine.py'}:score did not pass the gate on 30 rows" in message
+    assert "constant answer" in message and "Nothing was kept" in message
+    assert sorted(path.name for path in tmp_path.iterdir() if not path.name.startswith(".")) == [
+        "mine.py",
+        "rows.jsonl",
+    ]
+
+
+def test_when_no_form_is_right_the_message_says_how_to_name_one(tmp_path: Path) -> None:
+    source = GOOD.replace("<answer>([^<]*)</answer>", "~(.*)~")
+    with pytest.raises(TaskError, match=r"name the form as reward\.gold, such as '<answer>"):
+        own_task(tmp_path, source)
+    assert own_task(tmp_path, source, gold="~{answer}~").gate is not None
+
+
+def test_the_reward_of_a_task_put_together_by_hand_runs_in_the_sandbox(tmp_path: Path) -> None:
+    mark = tmp_path / "ran"
+    source = GOOD + f"try:\n    open({str(mark)!r}, 'w').close()\nexcept OSError:\n    pass\n"
+    directory = write_task(tmp_path / "task", reward={"path": "mine.py", "name": "score"})
+    (directory / "mine.py").write_text(source)
+    assert load_task(directory).reward_path == str(directory / "mine.py")
+    assert not mark.exists()

@@ -1,0 +1,459 @@
+"""What a reward can do in the sandbox: nothing but score. Each escape is first shown to work outside of it,
+where that is harmless."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from llmzero_ray.errors import TaskError
+from llmzero_ray.tasks.sandbox import Foreign, Isolation, Limits, Outcome, Sandbox, find_isolation, isolation
+
+needs_bubblewrap = pytest.mark.skipif(not find_isolation().full, reason=f"no sandbox: {find_isolation().why}")
+HEAD = "def compute_score(data_source, solution_str, ground_truth, extra_info=None, **others):\n    "
+FAST = Limits(cpu_s=1, wall_s=60.0)
+
+
+def reward(tmp_path: Path, body: str, top: str = "") -> Path:
+    path = tmp_path / "reward.py"
+    path.write_text(f"{top}\n{HEAD}" + body.replace("\n", "\n    ") + "\n")
+    return path
+
+
+def row(response: str = "x", **extra: Any) -> dict[str, Any]:
+    return {"data_source": "d", "solution_str": response, "ground_truth": "x", "extra_info": extra}
+
+
+def score(path: Path, *responses: str, limits: Limits = FAST, **options: Any) -> list[Outcome]:
+    with Sandbox(path, limits=limits, **options) as sandbox:
+        return sandbox.score([row(response) for response in responses or ("x",)])
+
+
+def said_inside(tmp_path: Path, body: str, top: str = "", **options: Any) -> str:
+    """`pred` of a reward whose body sets `said`; an exception is said as well."""
+    path = reward(tmp_path, f"{guarded(body)}\nreturn dict(score=0, acc=0, pred=said)", top)
+    [outcome] = score(path, **options)
+    assert outcome.problem == ""
+    return str(outcome.result["pred"])
+
+
+def said_outside(body: str) -> str:
+    """The same body in a plain child of this process."""
+    code = f"{guarded(body)}\nprint(said, end='')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return done.stdout
+
+
+def guarded(body: str) -> str:
+    lines = "\n    ".join(body.strip().splitlines())
+    return f"try:\n    {lines}\nexcept BaseException as error:\n    said = 'refused: ' + repr(error)"
+
+
+# --- ordinary work ------------------------------------------------------------------------------------------
+
+RIGHT = "right = float(solution_str == ground_truth)\nreturn dict(score=right, acc=right, pred=solution_str)"
+
+
+@needs_bubblewrap
+def test_rows_are_scored_in_order_in_one_process(tmp_path: Path) -> None:
+    responses = [str(number) for number in range(200)] + ["x"]
+    outcomes = score(reward(tmp_path, RIGHT), *responses)
+    assert [outcome.result["pred"] for outcome in outcomes] == responses
+    assert [outcome.result["acc"] for outcome in outcomes] == [0.0] * 200 + [1.0]
+    assert all(outcome.cpu_ms >= 0 and not outcome.lost for outcome in outcomes)
+
+
+@needs_bubblewrap
+def test_values_come_back_plain_and_others_by_their_class(tmp_path: Path) -> None:
+    body = (
+        "import numpy\n"
+        "return dict(score=numpy.float32(0.5), acc=True, n=3, none=None, nan=float('nan'), "
+        "text='\\ud800' + 'é' * 9000, list=[1], big=10**400 if solution_str == 'big' else 0)"
+    )
+    plain, big = score(reward(tmp_path, body), "x", "big")
+    found = plain.result
+    assert (found["score"], found["acc"], found["n"], found["none"]) == (0.5, True, 3.0, None)
+    assert found["nan"] != found["nan"]
+    assert found["text"].startswith("\ud800é") and len(found["text"]) < 3000
+    assert found["list"] == Foreign("list")
+    assert big.problem.startswith("raises OverflowError")
+
+
+@needs_bubblewrap
+def test_the_rewards_of_this_package_and_installed_libraries_can_be_used(tmp_path: Path) -> None:
+    top = "import numpy, re\nfrom llmzero_ray.tasks.rewards.answers import last_tagged\n"
+    body = "return dict(score=0, acc=0, pred=last_tagged(solution_str))"
+    [outcome] = score(reward(tmp_path, body, top), "<answer>7</answer>")
+    assert outcome.result["pred"] == "7"
+
+
+@needs_bubblewrap
+def test_a_coroutine_function_is_run_to_its_end(tmp_path: Path) -> None:
+    path = reward(tmp_path, "import asyncio\nawait asyncio.sleep(0)\n" + RIGHT)
+    path.write_text(path.read_text().replace("def compute", "async def compute"))
+    with Sandbox(path) as sandbox:
+        assert sandbox.asynchronous
+        assert sandbox.score([row()])[0].result["acc"] == 1.0
+
+
+@needs_bubblewrap
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("def compute_score(:\n", "line 1, does not compile and cannot be imported: SyntaxError"),
+        ("raise ValueError('x')\n", "cannot be imported: ValueError: x"),
+        ("import sys; sys.exit(0)\n", "cannot be imported: SystemExit: 0"),
+        ("import os; os._exit(0)\n", "cannot be imported: it ended its process with exit code 0"),
+        ("import os; os.abort()\n", "cannot be imported: it was ended by SIGABRT"),
+        ("while True: pass\n", "cannot be imported: it used more than 1 s of processor time"),
+        ("def other(): pass\n", "has no function 'compute_score'; it has: other"),
+    ],
+)
+def test_a_file_that_cannot_be_imported_is_refused_with_the_reason(
+    tmp_path: Path, text: str, message: str
+) -> None:
+    path = tmp_path / "reward.py"
+    path.write_text(text)
+    with pytest.raises(TaskError) as caught:
+        Sandbox(path, limits=Limits(cpu_s=1, start_cpu_s=1))
+    assert message in str(caught.value) and str(path) in str(caught.value)
+
+
+# --- escapes ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def server() -> Iterator[socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        yield listening
+
+
+@needs_bubblewrap
+def test_the_network_is_out_of_reach(tmp_path: Path, server: socket.socket) -> None:
+    port = server.getsockname()[1]
+    body = f"import socket\nsocket.create_connection(('127.0.0.1', {port}), 5).close()\nsaid = 'connected'"
+    assert said_outside(body) == "connected"
+    assert said_inside(tmp_path, body).startswith("refused")
+
+
+@needs_bubblewrap
+def test_files_of_the_user_are_not_there(tmp_path: Path) -> None:
+    secret = tmp_path / ".ssh" / "id_rsa"
+    secret.parent.mkdir()
+    secret.write_text("secret")
+    body = f"said = open({str(secret)!r}).read()"
+    assert said_outside(body) == "secret"
+    assert said_inside(tmp_path, body).startswith("refused: FileNotFoundError")
+
+
+@needs_bubblewrap
+def test_only_python_the_reward_and_this_package_are_there(tmp_path: Path) -> None:
+    own = str(Path(isolation.__file__).parents[3] / "tests")
+    places = [own, str(Path.home() / ".ssh"), "/etc/passwd", "/proc", "/sys", "/var", "/usr/bin"]
+    body = f"import os\nsaid = repr([place for place in {places} if os.path.exists(place)])"
+    assert said_outside(body) != "[]"
+    assert said_inside(tmp_path, body) == "[]"
+    assert said_inside(tmp_path, "import os\nsaid = repr(os.listdir('/sandbox/reward'))") == "['reward.py']"
+
+
+@needs_bubblewrap
+def test_the_environment_is_empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LLMZERO_TEST_SECRET", "secret")
+    body = "import os\nsaid = ' '.join(sorted(os.environ))"
+    assert "LLMZERO_TEST_SECRET" in said_outside(body)
+    expected = "HOME LANG OMP_NUM_THREADS OPENBLAS_NUM_THREADS PATH PWD PYTHONHASHSEED"
+    assert said_inside(tmp_path, body) == expected
+
+
+@needs_bubblewrap
+@pytest.mark.parametrize("who", ["self", "parent"])
+def test_environments_in_proc_are_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, who: str
+) -> None:
+    monkeypatch.setenv("LLMZERO_TEST_SECRET", "secret")
+    place = "'/proc/self/environ'" if who == "self" else "f'/proc/{os.getppid()}/environ'"
+    body = f"import os\nsaid = str(b'TEST_SECRET' in open({place}, 'rb').read())"
+    if who == "self":  # a process of its own has what it was started with
+        assert said_outside(body) == "True"
+    assert said_inside(tmp_path, body).startswith("refused: FileNotFoundError")
+
+
+@needs_bubblewrap
+def test_other_processes_can_be_neither_seen_nor_signalled(tmp_path: Path) -> None:
+    body = f"import os\nos.kill({os.getpid()}, 0)\nsaid = 'there'"
+    assert said_outside(body) == "there"
+    assert said_inside(tmp_path, body).startswith("refused: ProcessLookupError")
+
+
+@needs_bubblewrap
+def test_nothing_is_written_outside_the_scratch_directory(tmp_path: Path) -> None:
+    place = tmp_path / "written"
+    body = f"open({str(place)!r}, 'w').write('x')\nsaid = 'written'"
+    assert said_outside(body) == "written"
+    place.unlink()
+    assert said_inside(tmp_path, body).startswith("refused")
+    for inside in ("/x", "/dev/x", "/dev/shm/x", "/sandbox/reward/reward.py", sys.prefix + "/x"):
+        body = f"open({inside!r}, 'a').write('x')\nsaid = 'written'"
+        assert said_inside(tmp_path, body).startswith("refused")
+    scratch = Path("/tmp", f"llmzero-scratch-{os.getpid()}")
+    assert said_inside(tmp_path, f"open({str(scratch)!r}, 'w').write('x')\nsaid = 'written'") == "written"
+    assert not scratch.exists() and not place.exists()
+
+
+@needs_bubblewrap
+def test_a_fork_bomb_has_few_splinters(tmp_path: Path) -> None:
+    body = (
+        "import os, time\n"
+        "n = 0\n"
+        "try:\n"
+        "    while n < 50:\n"
+        "        if os.fork() == 0:\n"
+        "            time.sleep(600)\n"
+        "        n += 1\n"
+        "except OSError:\n"
+        "    pass\n"
+        "said = str(n)"
+    )
+    assert said_inside(tmp_path, body) == str(Limits().processes - 1)
+
+
+@needs_bubblewrap
+def test_ten_gigabytes_are_not_to_be_had(tmp_path: Path) -> None:
+    body = "import mmap\nx = mmap.mmap(-1, 10 * 2**30)\nsaid = 'had'"
+    assert said_outside(body) == "had"  # reserved, never touched
+    assert said_inside(tmp_path, body).startswith("refused")
+    assert said_inside(tmp_path, "x = bytearray(10 * 2**30)\nsaid = 'had'").startswith("refused: MemoryError")
+
+
+@needs_bubblewrap
+@pytest.mark.parametrize("call", ["unshare(0x10000000)", "memfd_create(b'x', 0)", "shmget(0, 4096, 0o1600)"])
+def test_memory_outside_of_the_limits_cannot_be_made(tmp_path: Path, call: str) -> None:
+    body = f"import ctypes\nsaid = str(ctypes.CDLL(None, use_errno=True).{call})"
+    if call.startswith("memfd"):
+        assert said_outside(body) != "-1"
+    assert said_inside(tmp_path, body) == "-1"
+
+
+@needs_bubblewrap
+def test_filling_the_disk_ends_at_the_limits(tmp_path: Path) -> None:
+    body = (
+        "n = 0\n"
+        "for name in range(100):\n"
+        "    try:\n"
+        "        with open(f'/tmp/{name}', 'wb') as stream:\n"
+        "            while True:\n"
+        "                n += stream.write(bytes(2**20))\n"
+        "    except OSError:\n"
+        "        pass\n"
+        "said = str(n)"
+    )
+    assert 2**20 <= int(said_inside(tmp_path, body, limits=Limits(cpu_s=20))) <= Limits().scratch + 2**20
+
+
+@needs_bubblewrap
+def test_no_process_stays_behind(tmp_path: Path) -> None:
+    mark = f"llmzero-left-{os.getpid()}-{tmp_path.name}"
+    body = (
+        "import os, sys\n"
+        "if os.fork() == 0:\n"
+        "    os.setsid()\n"
+        f"    os.execv(sys.executable, [sys.executable, '-c', 'import time; time.sleep(600)', {mark!r}])\n"
+        "said = 'started'"
+    )
+    path = reward(tmp_path, f"{guarded(body)}\nreturn dict(score=0, acc=0, pred=said)")
+    with Sandbox(path, limits=FAST) as sandbox:
+        assert sandbox.score([row()])[0].result["pred"] == "started"
+        assert until(lambda: running(mark))
+    assert until(lambda: not running(mark))
+
+
+def running(mark: str) -> bool:
+    return any(mark in (process.info["cmdline"] or ()) for process in psutil.process_iter(["cmdline"]))
+
+
+def until(holds: Any) -> bool:
+    for _ in range(600):
+        if holds():
+            return True
+        time.sleep(0.05)
+    return False
+
+
+# --- rows that cost their score -----------------------------------------------------------------------------
+
+
+PIPE = """
+import fcntl, os, stat
+def into_the_pipe(data):
+    for fd in range(3, 9):
+        try:
+            is_pipe = stat.S_ISFIFO(os.fstat(fd).st_mode)
+        except OSError:
+            continue
+        if is_pipe and fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE == os.O_WRONLY:
+            os.write(fd, data)
+"""
+
+
+@needs_bubblewrap
+@pytest.mark.parametrize(
+    ("attack", "problem"),
+    [
+        ("while True: pass", "used more than 1 s of processor time"),
+        ("import os; os._exit(7)", "ended its process with exit code 7"),
+        ("import os; os.kill(os.getpid(), 9)", "was ended by SIGKILL"),
+        ("import sys; sys.exit(3)", "raises SystemExit: 3"),
+        ("raise KeyboardInterrupt", "raises KeyboardInterrupt"),
+        ("import os; os.closerange(3, 64)", "ended its process with exit code 1"),
+        ("into_the_pipe(b'x' * 10 + b'\\n')", "wrote something else than results"),
+        ("into_the_pipe(b'[' * 9000 + b'\\n')", "wrote something else than results"),
+        ("into_the_pipe(b'[1, 1.0, {}]\\n')", "wrote something else than results"),
+        ("into_the_pipe(b'x' * 2**20)", "gave a result of more than 262144 bytes"),
+        ("def deep(): return deep()\n    deep()", "raises RecursionError"),
+    ],
+)
+def test_a_row_that_misbehaves_costs_that_row_alone(tmp_path: Path, attack: str, problem: str) -> None:
+    path = reward(tmp_path, f"if solution_str == 'attack':\n    {attack}\n{RIGHT}", PIPE)
+    before, hit, after = score(path, "x", "attack", "x")
+    assert problem in hit.problem and hit.result is None
+    assert (before.result["acc"], after.result["acc"]) == (1.0, 1.0)
+
+
+@needs_bubblewrap
+def test_a_row_that_sleeps_is_given_up(tmp_path: Path) -> None:
+    path = reward(tmp_path, f"import time\nif solution_str == 'sleep': time.sleep(600)\n{RIGHT}")
+    hit, after = score(path, "sleep", "x", limits=Limits(wall_s=2.0))
+    assert hit.problem == "gave no result in 2 s" and hit.lost
+    assert after.result["acc"] == 1.0
+
+
+@needs_bubblewrap
+def test_megabytes_of_output_go_nowhere(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    top = "import os, sys\n"
+    body = "print('y' * 2**23)\nprint('z' * 2**23, file=sys.stderr)\nos.write(1, b'w' * 2**20)\n" + RIGHT
+    assert score(reward(tmp_path, body, top))[0].result["acc"] == 1.0
+    assert capfd.readouterr() == ("", "")
+
+
+@needs_bubblewrap
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("raise RuntimeError(self)", "unreadable"),
+        ("import os; os._exit(1)", "ended its process"),
+        ("return 'x' * 10**7", "raises Evil: xxx"),
+        ("return 3", "unreadable"),
+        ("while True: pass", "used more than 1 s"),
+    ],
+)
+def test_exceptions_that_speak_in_hostile_ways_cost_their_row(tmp_path: Path, text: str, said: str) -> None:
+    top = f"class Evil(Exception):\n    def __str__(self):\n        {text}\n    __repr__ = __str__\n"
+    path = reward(tmp_path, f"if solution_str == 'attack':\n    raise Evil\n{RIGHT}", top)
+    hit, after = score(path, "attack", "x")
+    assert said in hit.problem and len(hit.problem) < 1000
+    assert after.result["acc"] == 1.0
+
+
+@needs_bubblewrap
+def test_a_result_that_lies_about_itself_costs_its_row(tmp_path: Path) -> None:
+    top = "class Evil(float):\n    def __float__(self): raise OSError('no')\n    __repr__ = __float__\n"
+    path = reward(tmp_path, "return dict(score=Evil(1), acc=1) if solution_str else {Evil(2): 1}", top)
+    one, other = score(path, "x", "")
+    assert one.problem == "raises OSError: no" and other.problem == "raises OSError: no"
+
+
+@needs_bubblewrap
+def test_after_too_many_lost_processes_the_rest_is_given_up(tmp_path: Path) -> None:
+    path = reward(tmp_path, "import os\nos._exit(1)")
+    outcomes = score(path, *["x"] * 6, limits=Limits(losses=2))
+    assert [outcome.problem.split(":")[0] for outcome in outcomes] == [
+        *["ended its process with exit code 1"] * 2,
+        *["was not tried"] * 4,
+    ]
+
+
+@needs_bubblewrap
+def test_an_answer_given_twice_does_not_pass_for_the_next_one(tmp_path: Path) -> None:
+    path = reward(tmp_path, f"import os\nif solution_str == 'fork': os.fork()\n{RIGHT}")
+    outcomes = score(path, "fork", *["x"] * 5)
+    assert all(each.problem or each.result["pred"] == "x" for each in outcomes[1:])
+    assert outcomes[-1].result["acc"] == 1.0
+
+
+# --- machines without ---------------------------------------------------------------------------------------
+
+
+def without(monkeypatch: pytest.MonkeyPatch, kind: Any) -> None:
+    found = Isolation(kind=kind, why="bwrap is not installed")
+    monkeypatch.setattr(isolation, "find_isolation", lambda: found)
+
+
+@pytest.mark.parametrize("kind", ["unshare", "none"])
+def test_without_a_sandbox_a_reward_is_refused_unless_the_user_allows_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    without(monkeypatch, kind)
+    path = reward(tmp_path, RIGHT)
+    with pytest.raises(TaskError) as caught:
+        Sandbox(path)
+    message = str(caught.value)
+    assert "bwrap is not installed" in message and "read your files" in message
+    assert "install bubblewrap" in message and "allow_unsandboxed: true" in message
+
+
+def test_a_reward_that_is_allowed_without_one_still_has_its_limits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without(monkeypatch, "none")
+    monkeypatch.setenv("LLMZERO_TEST_SECRET", "secret")
+    body = (
+        "import os\n"
+        "if solution_str == 'attack':\n"
+        "    while True: pass\n"
+        "return dict(score=0, acc=0, pred=' '.join(os.environ))"
+    )
+    hit, after = score(reward(tmp_path, body), "attack", "x", allow_unsandboxed=True)
+    assert hit.problem == "used more than 1 s of processor time"
+    assert "LLMZERO_TEST_SECRET" not in after.result["pred"] and "PYTHONHASHSEED" in after.result["pred"]
+
+
+@pytest.mark.skipif(isolation._probe("unshare") != "", reason="unshare does not work here")
+def test_with_unshare_alone_there_is_no_network_and_nothing_stays_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: socket.socket
+) -> None:
+    without(monkeypatch, "unshare")
+    port = server.getsockname()[1]
+    body = f"import socket\nsocket.create_connection(('127.0.0.1', {port}), 5).close()\nsaid = 'connected'"
+    assert said_inside(tmp_path, body, allow_unsandboxed=True).startswith("refused")
+
+
+def test_what_does_not_work_is_found_out_by_trying(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    (tools / "bwrap").write_text("#!/bin/sh\necho 'bwrap: no permission' >&2\nexit 1\n")
+    (tools / "bwrap").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tools))
+    found = find_isolation.__wrapped__()
+    assert found.kind == "none" and not found.full
+    assert found.why == "bwrap does not work here (bwrap: no permission); unshare is not installed"
+
+
+def test_the_child_answers_in_json(tmp_path: Path) -> None:
+    path, limits = reward(tmp_path, RIGHT), vars(Limits())
+    setup = {"path": str(path), "name": "compute_score", "uid": None, "limits": limits}
+    lines = "\n".join(json.dumps(part) for part in (setup, [5, row()])) + "\n"
+    command = [sys.executable, str(Path(isolation.__file__).with_name("child.py"))]
+    done = subprocess.run(command, input=lines, capture_output=True, text=True, check=True)
+    ready, answer = map(json.loads, done.stdout.splitlines())
+    assert ready == {"ready": True, "asynchronous": False}
+    assert (answer[0], answer[2]) == (5, {"result": {"score": 1.0, "acc": 1.0, "pred": "x"}})
