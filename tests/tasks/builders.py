@@ -54,7 +54,7 @@ def write_reward(directory: Path, body: str) -> dict[str, str]:
     directory.mkdir(parents=True, exist_ok=True)
     head = "def compute_score(data_source, solution_str, ground_truth, extra_info=None, **kw):\n    "
     (directory / "my_reward.py").write_text(head + body.replace("\n", "\n    ") + "\n")
-    return {"path": "my_reward.py", "gold_response": "{answer}"}
+    return {"path": "my_reward.py", "gold_response": "{answer}", "allow_unsandboxed": True}
 
 
 def write_model(directory: Path, *without: str) -> Path:

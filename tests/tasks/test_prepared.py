@@ -35,7 +35,7 @@ def test_three_files_and_a_two_entry_manifest_make_a_task(tmp_path: Path) -> Non
 def test_files_reward_and_model_may_stand_elsewhere(tmp_path: Path) -> None:
     data, model = write_task(tmp_path / "data"), write_model(tmp_path / "model")
     splits = {split: {"file": str(data / f"{split}.parquet")} for split in ("train", "val", "test")}
-    reward = {"path": str(tmp_path / "reward" / "my_reward.py")}
+    reward = {"path": str(tmp_path / "reward" / "my_reward.py"), "allow_unsandboxed": True}
     write_reward(tmp_path / "reward", "return {'score': 0.0, 'acc': 0.0}")
     directory = write_task(tmp_path / "task", splits=splits, reward=reward, model={"path": "../model"})
     task = load_task(directory)
@@ -268,7 +268,10 @@ def test_data_sources_must_be_those_of_the_rows(tmp_path: Path) -> None:
     ("reward", "message"),
     [
         ({"module": "no_such_module"}, "reward no_such_module cannot be imported: ModuleNotFoundError"),
-        ({"path": "no_such_file.py"}, "no_such_file.py cannot be imported: FileNotFoundError: no such file"),
+        (
+            {"path": "no_such_file.py", "allow_unsandboxed": True},
+            "no_such_file.py cannot be imported: FileNotFoundError: no such file",
+        ),
         ({**REWARD, "name": "score"}, "has no function 'score'; it has: compute_score, marked_text, visible"),
         ({**REWARD, "gold_response": "{answer}"}, "gives acc 0.0 to the gold response '0'; it must give 1"),
         ({"module": "sys", "name": "exit"}, "reward sys is not a file that VeRL's workers could load"),
@@ -312,7 +315,7 @@ def test_a_reward_that_misbehaves_on_a_few_rows_is_refused(tmp_path: Path, body:
 
 def test_a_reward_file_with_an_error_in_it_is_refused_with_that_error(tmp_path: Path) -> None:
     (tmp_path / "my_reward.py").write_text("import no_such_library\n")
-    message = refusal(write_task(tmp_path, reward={"path": "my_reward.py"}))
+    message = refusal(write_task(tmp_path, reward={"path": "my_reward.py", "allow_unsandboxed": True}))
     assert (
         "my_reward.py cannot be imported: ModuleNotFoundError: No module named 'no_such_library'" in message
     )

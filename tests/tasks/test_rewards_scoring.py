@@ -118,7 +118,7 @@ def test_a_file_of_ones_own_may_print_and_raise(tmp_path: Path, capsys: pytest.C
     (tmp_path / "own.py").write_text(OWN)
     rows = [{**ROW, "solution_str": text} for text in ("a", "raise", "object")]
     name = write(tmp_path / "rows.jsonl", *rows)
-    assert main(["--jsonl", name, "--reward", f"{tmp_path / 'own.py'}:paid"]) == 2
+    assert main(["--jsonl", name, "--reward", f"{tmp_path / 'own.py'}:paid", "--allow-unsandboxed"]) == 2
     out, err = capsys.readouterr()
     assert results(out) == [{"score": 0.5, "acc": 1}]
     assert "line 2: the reward raises RuntimeError: no" in err
@@ -139,7 +139,7 @@ def test_a_file_that_is_no_reward_is_refused(
 ) -> None:
     (tmp_path / "bad.py").write_text(text)
     name = write(tmp_path / "rows.jsonl", ROW)
-    assert main(["--jsonl", name, "--reward", str(tmp_path / "bad.py")]) == 2
+    assert main(["--jsonl", name, "--reward", str(tmp_path / "bad.py"), "--allow-unsandboxed"]) == 2
     out, err = capsys.readouterr()
     assert out == "" and why in err and "bad.py" in err
 
@@ -155,7 +155,10 @@ def test_the_reward_of_a_task_is_taken_from_its_manifest(
     (tmp_path / "own.py").write_text(OWN)
     files = {split: {"file": f"{split}.parquet"} for split in ("train", "val", "test")}
     name = write(tmp_path / "rows.jsonl", ROW)
-    for reward in ({"path": "own.py", "name": "paid"}, {"module": "llmzero_ray.tasks.rewards.ssmr"}):
+    for reward in (
+        {"path": "own.py", "name": "paid", "allow_unsandboxed": True},
+        {"module": "llmzero_ray.tasks.rewards.ssmr"},
+    ):
         (tmp_path / "manifest.json").write_text(json.dumps({"splits": files, "reward": reward}))
         assert main(["--jsonl", name, "--task", str(tmp_path)]) == 0
     assert [row["score"] for row in results(capsys.readouterr().out)] == [0.5, 1.0]

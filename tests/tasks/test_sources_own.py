@@ -99,7 +99,7 @@ def test_own_rows_become_a_task(tmp_path: Path) -> None:
     assert row["prompt"][1]["content"].startswith("Which city is the capital of country ")
     assert summary.trial is not None
     assert (summary.trial.gold, summary.trial.empty, summary.trial.garbage) == (1.0, 0.0, 0.0)
-    assert summary.warnings == ()
+    assert all("sandbox" in warning for warning in summary.warnings)  # where there is none
 
 
 def test_a_second_call_finds_the_task_and_reads_nothing(tmp_path: Path) -> None:
@@ -196,11 +196,13 @@ def score(data_source, solution_str, ground_truth, extra_info=None, **kwargs):
 
 def test_a_reward_of_ones_own_is_copied_into_the_task_and_must_stay_as_it_was(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(REWARD)
-    summary = prepared(tmp_path, CITIES, reward={"python": f"{tmp_path / 'mine.py'}:score"})
+    summary = prepared(
+        tmp_path, CITIES, reward={"python": f"{tmp_path / 'mine.py'}:score", "allow_unsandboxed": True}
+    )
     copy = Path(summary.task.directory) / "reward.py"
-    assert summary.task.reward_path == str(copy)
-    assert summary.trial is not None and summary.trial.gold is None
-    assert "no gold answer is known" in summary.warnings[0]
+    assert summary.task.reward_path == str(copy.with_name("vetted_reward.py"))
+    assert summary.trial is not None and summary.trial.gold == 1.0
+    assert all("sandbox" in warning for warning in summary.warnings)  # where there is none
     copy.write_text(REWARD + "\n# changed\n")
     with pytest.raises(TaskError, match=r"reward.py has changed since the task was made"):
         load_task(summary.task.directory)
@@ -209,17 +211,23 @@ def test_a_reward_of_ones_own_is_copied_into_the_task_and_must_stay_as_it_was(tm
 def test_a_reward_file_that_does_not_compile_is_refused(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("def score(:\n")
     with pytest.raises(TaskError, match=r"cannot be imported: SyntaxError"):
-        prepared(tmp_path, CITIES, reward={"python": f"{tmp_path / 'mine.py'}:score"})
+        prepared(
+            tmp_path, CITIES, reward={"python": f"{tmp_path / 'mine.py'}:score", "allow_unsandboxed": True}
+        )
     with pytest.raises(TaskError, match=r"no.py does not exist; paths count from task.yaml"):
-        prepared(tmp_path, CITIES, reward={"python": f"{tmp_path / 'no.py'}:score"})
+        prepared(
+            tmp_path, CITIES, reward={"python": f"{tmp_path / 'no.py'}:score", "allow_unsandboxed": True}
+        )
 
 
-def test_a_reward_that_pays_for_garbage_is_pointed_out(tmp_path: Path) -> None:
+def test_a_reward_that_pays_for_garbage_is_refused(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(
         REWARD.replace("solution_str.strip() == ground_truth", "solution_str != ''")
     )
-    summary = prepared(tmp_path, CITIES, reward={"python": f"{tmp_path / 'mine.py'}:score"})
-    assert any("pays 100.0% of garbage answers" in warning for warning in summary.warnings)
+    with pytest.raises(TaskError, match="meaningless answers score 0: 30 of 30 do not"):
+        prepared(
+            tmp_path, CITIES, reward={"python": f"{tmp_path / 'mine.py'}:score", "allow_unsandboxed": True}
+        )
 
 
 # --- reasoning-gym ------------------------------------------------------------------------------------------
