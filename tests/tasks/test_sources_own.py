@@ -99,7 +99,7 @@ def test_own_rows_become_a_task(tmp_path: Path) -> None:
     assert row["prompt"][1]["content"].startswith("Which city is the capital of country ")
     assert summary.trial is not None
     assert (summary.trial.gold, summary.trial.empty, summary.trial.garbage) == (1.0, 0.0, 0.0)
-    assert all("sandbox" in warning for warning in summary.warnings)  # where there is none
+    assert summary.warnings == ()
 
 
 def test_a_second_call_finds_the_task_and_reads_nothing(tmp_path: Path) -> None:
