@@ -88,3 +88,12 @@ def test_an_unsaved_step_becomes_the_nearest_earlier_one_or_none() -> None:
     assert nearest_saved_step([10, 30, 20], 29) == 20
     assert nearest_saved_step([10, 30], 9) is None
     assert nearest_saved_step([], 9) is None
+
+
+def test_a_running_node_whose_checkpoint_is_gone_starts_from_the_base_model() -> None:
+    search = grow(("root", None, "ok", 0.3))
+    search.create("evolve", 0)
+    search.set_resume_from(1, 0, 5)
+    search.set_resume_from(1, None, None)
+    assert search.node(1).resume_from is None
+    assert search.resume_chain(1) == (1,)
