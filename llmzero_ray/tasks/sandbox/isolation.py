@@ -193,7 +193,8 @@ def _bubblewrap(limits: Limits, uid: int | None) -> tuple[str, ...]:
         *_folders((str(_INSIDE / "reward" / "file"),)),
         *_shown(str(_PACKAGE), str(_INSIDE / _PACKAGE.name)),
     )
-    return ("bwrap", "--die-with-parent", "--new-session", *names, *users, *_places(), *own, *scratch)
+    # The scratch directory first: Python itself may lie below /tmp and is shown on top of it.
+    return ("bwrap", "--die-with-parent", "--new-session", *names, *users, *scratch, *_places(), *own)
 
 
 def _filters() -> tuple[int, ...]:
