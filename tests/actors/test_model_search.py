@@ -25,7 +25,7 @@ from .conftest import Search, left_over
 MakeSearch = Callable[..., Search]
 
 
-def propose(request: Request) -> dict[str, Any]:
+def propose(request: Request, n_steps: int = 10) -> dict[str, Any]:
     """A proposal that fits any request of these searches: another rate, from the last checkpoint offered."""
     offered = request.text.partition("## Checkpoints offered")[2].partition("##")[0]
     nodes = re.findall(r"^- node (\d+): (.*)$", offered, re.MULTILINE)
@@ -42,7 +42,7 @@ def propose(request: Request) -> dict[str, Any]:
         },
         "changes": [{"name": "lr", "value": 0.002, "reason": "larger steps"}],
         "checkpoint": {"resume_from": start, "reason": "the newest"},
-        "length": {"n_steps": 10, "total_epochs": 1, "arithmetic": ""},
+        "length": {"n_steps": n_steps, "total_epochs": 1, "arithmetic": ""},
     }
 
 
@@ -124,7 +124,13 @@ def test_the_model_proposes_and_everything_it_was_asked_is_kept(
 def test_the_model_ends_a_phase_and_mends_a_failed_one(
     server: MessagesServer, model_search: MakeSearch
 ) -> None:
-    server.play(sensible)
+    def long_phases(request: Request) -> Reply:
+        """Long enough for a verdict on a slow machine; it ends them."""
+        if request.tool == "propose_phase":
+            return Answer(input=propose(request, n_steps=60), output_tokens=600)
+        return sensible(request)
+
+    server.play(long_phases)
     search = model_search(
         {"sink": [1], "fail": [2], "step_s": 0.5},
         budget={"runs": 4},

@@ -98,6 +98,33 @@ def test_the_rewards_of_this_package_and_installed_libraries_can_be_used(tmp_pat
 
 
 @needs_bubblewrap
+def test_folders_that_only_their_owner_may_enter_are_shown_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `mktemp -d` makes them, here for a library: root is another user inside."""
+    private = tmp_path / "private"
+    (private / "held").mkdir(parents=True)
+    (private / "held" / "file.txt").write_text("seen")
+    private.chmod(0o700)
+    monkeypatch.setattr(isolation.site, "getsitepackages", lambda: [str(private)])
+    assert isolation._probe("bubblewrap") == ""
+    assert said_inside(tmp_path, f"said = open({str(private / 'held' / 'file.txt')!r}).read()") == "seen"
+
+
+@needs_bubblewrap
+@pytest.mark.skipif(os.geteuid() != 0, reason="others keep their user inside")
+def test_libraries_that_cannot_be_read_inside_are_found_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library = tmp_path / "library"
+    (library / "held").mkdir(parents=True)
+    monkeypatch.setattr(isolation.site, "getsitepackages", lambda: [str(library), str(library / "held")])
+    assert isolation._probe("bubblewrap") == ""
+    (library / "held").chmod(0o700)
+    assert "Permission denied" in isolation._probe("bubblewrap")
+
+
+@needs_bubblewrap
 def test_a_coroutine_function_is_run_to_its_end(tmp_path: Path) -> None:
     path = reward(tmp_path, "import asyncio\nawait asyncio.sleep(0)\n" + RIGHT)
     path.write_text(path.read_text().replace("def compute", "async def compute"))

@@ -40,7 +40,8 @@ _PROBE = (
     "uid = int(sys.argv[1])\n"
     "uid and (os.setgroups([]), os.setresgid(uid, uid, uid), os.setresuid(uid, uid, uid))\n"
     "import json, asyncio, hashlib\n"
-    "open(sys.argv[2]).close()\n"
+    "for each in sys.argv[2:]:\n"
+    "    os.listdir(each)\n"
     "print('works')"
 )
 _INSTALL = "install bubblewrap (apt-get install bubblewrap) where user namespaces are allowed"
@@ -141,11 +142,14 @@ def launch(kind: Kind, reward: Path, limits: Limits, hash_seed: int) -> Launch:
 
 
 def _probe(kind: Kind) -> str:
-    """What is wrong; empty when a Python of this installation runs inside."""
+    """What is wrong; empty when a Python of this installation runs inside and finds its libraries there."""
     uid = _spare_uid() if kind == "bubblewrap" else None
     filters = _filters() if kind == "bubblewrap" else ()
     walls = (*_bubblewrap(Limits(), uid), *_shut({}, filters)) if kind == "bubblewrap" else _unshare()
-    command = [*walls, sys.executable, "-I", "-B", "-c", _PROBE, str(uid or 0), os.__file__]
+    read = [str(Path(os.__file__).parent), *(each for each in site.getsitepackages() if Path(each).is_dir())]
+    if kind == "bubblewrap":
+        read.append(str(_INSIDE / _PACKAGE.name))
+    command = [*walls, sys.executable, "-I", "-B", "-c", _PROBE, str(uid or 0), *read]
     try:
         done = subprocess.run(
             command,
@@ -232,7 +236,12 @@ def _places() -> tuple[str, ...]:
 
 
 def _shown(place: str, inside: str) -> tuple[str, ...]:
-    return ("--ro-bind", place, inside)
+    """A place, also where only its owner may enter its top folder (as `mktemp -d` makes them): root changes
+    to another user, so what lies in it is then shown one by one."""
+    if not Path(place).is_dir() or Path(place).stat().st_mode & 0o005 == 0o005:
+        return ("--ro-bind", place, inside)
+    each = (("--ro-bind", str(held), str(Path(inside) / held.name)) for held in sorted(Path(place).iterdir()))
+    return ("--perms", "0755", "--dir", inside, *(part for held in each for part in held))
 
 
 def _folders(places: Sequence[str]) -> tuple[str, ...]:
