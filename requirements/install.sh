@@ -42,7 +42,13 @@ scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 sed -n '/^setuptools==/,/[^\\]$/p' "$here/local.lock" >"$scratch/build.lock"
 run_pip install --no-deps --require-hashes -r "$scratch/build.lock"
-run_pip install --no-deps --require-hashes --no-build-isolation --use-pep517 -r "$here/local.lock"
+# DeepSpeed apart: beside torch 2.13 its set-up asks for compilers and fails; where torch cannot be seen it
+# installs as plain Python.
+sed '/^deepspeed==/,/[^\\]$/d' "$here/local.lock" >"$scratch/most.lock"
+sed -n '/^deepspeed==/,/[^\\]$/p' "$here/local.lock" >"$scratch/apart.lock"
+sed -n 's/^\(setuptools==[^ ]*\).*/\1/p' "$here/local.lock" >"$scratch/build.txt"
+run_pip install --no-deps --require-hashes --no-build-isolation --use-pep517 -r "$scratch/most.lock"
+PIP_CONSTRAINT="$scratch/build.txt" run_pip install --no-deps --require-hashes --use-pep517 -r "$scratch/apart.lock"
 cp -r "$here/vllm_shim" "$scratch"  # a build leaves its traces where it runs
 run_pip install --no-deps --no-build-isolation "$scratch/vllm_shim"
 
