@@ -10,7 +10,8 @@ import argparse
 
 from rich.console import Console
 
-from llmzero_ray.config import SearchConfig, load_config, read_settings, with_changes
+from llmzero_ray.config import SearchConfig, load_config
+from llmzero_ray.config_changes import read_settings, with_changes
 from llmzero_ray.coordinator import root_hyperparameters
 from llmzero_ray.errors import ConfigError
 from llmzero_ray.follow import Follower
@@ -65,9 +66,8 @@ def _known(arguments: argparse.Namespace) -> SearchConfig:
 
 
 def _search(config: SearchConfig) -> int:
-    console = Console()
     refuse_job_directory(config)
-    storage = SearchStorage(config.storage, config.name)
+    console, storage = Console(), SearchStorage(config.storage, config.name)
     storage.check()
     follower, root = Follower(storage), storage.paths.root
     follower.poll()

@@ -30,6 +30,7 @@ class Keeper:
 
     def __init__(self, coordinator: SearchCoordinator) -> None:
         self._it = coordinator
+        self._thinning = asyncio.Lock()
 
     async def is_sound(self, spec: PhaseSpec) -> bool:
         """Whether the adapter that a phase is to start from is what was saved; if not, the core is told."""
@@ -54,6 +55,10 @@ class Keeper:
         Raises:
             StorageError: what is still needed takes more than that; no further phase may begin.
         """
+        async with self._thinning:  # two slots at once would journal the same adapters twice
+            await self._make_room()
+
+    async def _make_room(self) -> None:
         core = self._it.core
         limit = core.config.checkpoints.max_gib
         if limit is None:

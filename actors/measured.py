@@ -12,7 +12,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from llmzero_ray import events as ev
-from llmzero_ray.config import SearchConfig, differing_keys, parse_config
+from llmzero_ray.config import SearchConfig, parse_config
+from llmzero_ray.config_changes import differing_keys
 from llmzero_ray.errors import ConfigError
 from llmzero_ray.estimate import Measured, Tokens
 from llmzero_ray.follow import Follower

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from llmzero_ray import events as ev
 from llmzero_ray.coordinator import CoordinatorCore, replay
 from llmzero_ray.records import Event, PhaseResult, Proposal
-from llmzero_ray.series import last_points, validations
+from llmzero_ray.series import last_points, load_points, validations
 
 if TYPE_CHECKING:
     from llmzero_ray.coordinator.state import Run
@@ -60,14 +60,16 @@ class Prefetch:
         return None
 
     async def _is_late(self, run: Run) -> bool:
-        storage, spec = self._it.storage, run.spec
-        point, best = await asyncio.to_thread(last_points, storage, run.node, run.attempt)
-        return (
-            point is not None
-            and best is not None
-            and spec is not None
-            and point.step >= _SHARE * spec.n_steps
-        )
+        """Whether most of the phase is done and it has a score."""
+        try:
+            health = await asyncio.wait_for(self._it.slots.health(run.slot), _LOOK_S)
+        except Exception:  # noqa: BLE001 - a lost runner is noticed where its phase is waited for
+            return False
+        known = health["current"] == (run.node, run.attempt) and health["step"] is not None
+        if run.spec is None or not known or health["step"] < _SHARE * run.spec.n_steps:
+            return False
+        _, best = await asyncio.to_thread(last_points, self._it.storage, run.node, run.attempt)
+        return best is not None
 
     async def _guess(self, run: Run) -> None:
         """Ask what would be asked if the phase ended now; nothing when the next run needs no proposer."""
@@ -84,15 +86,14 @@ class Prefetch:
 
     def _as_if_ended(self, run: Run) -> Event:
         storage = self._it.storage
-        point, _ = last_points(storage, run.node, run.attempt)
-        scores = validations(storage, run.node)
+        points = load_points(storage, run.node)
+        scores = validations(points)
         best = max(scores, key=lambda step: (scores[step], -step), default=None)
-        steps = 0 if point is None else point.step
         result = PhaseResult(
             node=run.node,
             status="completed",
             stop_reason="n_steps",
-            steps_done=steps,
+            steps_done=points[-1].step if points else 0,
             best_score=None if best is None else scores[best],
             best_step=best,
             start_score=None,

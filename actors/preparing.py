@@ -15,7 +15,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from llmzero_ray.config import SearchConfig, read_settings
+from llmzero_ray.config import SearchConfig
+from llmzero_ray.config_changes import read_settings
 from llmzero_ray.config_text import read_yaml
 from llmzero_ray.errors import CapacityError, ConfigError
 from llmzero_ray.tasks.task_yaml import TaskFile, load_task_file

@@ -13,7 +13,7 @@ from typing import Any
 from rich.console import Console
 
 from llmzero_ray.agents.backend import MODEL_BACKENDS
-from llmzero_ray.config import read_settings
+from llmzero_ray.config_changes import read_settings
 from llmzero_ray.errors import ConfigError
 from llmzero_ray.event_text import event_line
 from llmzero_ray.events import RequestRefused

@@ -312,7 +312,7 @@ class CloneAsked(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class SettingsChanged(Event):
-    """A person changed what may be changed while a search goes on (`config.CHANGEABLE`)."""
+    """A person changed what may be changed while a search goes on (`config_changes.CHANGEABLE`)."""
 
     changes: Mapping[str, Any]
     """Dotted key -> new value."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
@@ -22,6 +23,8 @@ from llmzero_ray.durable import storage_error
 from llmzero_ray.records import ItemOutcome, MetricPoint, PhaseFailure
 from llmzero_ray.storage import SearchStorage
 
+_SYNC_S = 0.5
+"""Points that follow each other faster share one sync."""
 _FIXED = ("attempt", "step", "global_step", "wall_s", "val_score")
 
 
@@ -35,6 +38,7 @@ class MetricWriter:
     def __init__(self, storage: SearchStorage, node: int, attempt: int) -> None:
         self._directory = storage.paths.node(node) / "parts"
         self._attempt = attempt
+        self._synced = 0.0
         try:
             self._directory.mkdir(parents=True, exist_ok=True)
             # A repeat of the same attempt (its runner was told twice) starts over.
@@ -63,13 +67,21 @@ class MetricWriter:
             self._points.write(
                 json.dumps({**body, "val_score": point.val_score, "metrics": dict(point.metrics)}) + "\n"
             )
-            for file in (self._items, self._points) if point.items else (self._points,):
-                file.flush()
-                if point.items:
-                    os.fsync(file.fileno())
+            self._keep(with_items=bool(point.items))
         except OSError as error:
             raise storage_error(self._directory, error) from error
         return MetricPoint(**{**vars(point), "items": ()})
+
+    def _keep(self, *, with_items: bool) -> None:
+        """Out of this process at once. Safe from a power cut too at validations and after slow steps, whose
+        full checkpoint may follow and must not outlive their point."""
+        synced = with_items or time.monotonic() - self._synced >= _SYNC_S
+        for file in (self._items, self._points) if with_items else (self._points,):
+            file.flush()
+            if synced:
+                os.fsync(file.fileno())
+        if synced:
+            self._synced = time.monotonic()
 
 
 def load_points(storage: SearchStorage, node: int) -> tuple[MetricPoint, ...]:
@@ -149,7 +161,7 @@ def salvage(storage: SearchStorage, node: int, reason: str, *, n_gpus: int, atte
     before = [point.wall_s for point in points if point.attempt < attempt]
     own = [point.wall_s for point in points if point.attempt == attempt]
     wall_s = own[-1] - (before[-1] if before else 0.0) if own else 0.0
-    scored = validations(storage, node)
+    scored = validations(points)
     best = max(scored, key=lambda step: (scored[step], -step), default=None)
     return PhaseFailure(
         node=node,
@@ -271,9 +283,8 @@ def mean_accuracy(items: Sequence[ItemOutcome]) -> tuple[float, float]:
     return mean, (variance / len(values)) ** 0.5
 
 
-def validations(storage: SearchStorage, node: int) -> dict[int, float]:
+def validations(points: Iterable[MetricPoint]) -> dict[int, float]:
     """Step -> validation score of a phase so far, the one at step 0 left out."""
-    points = load_points(storage, node)
     return {p.step: p.val_score for p in points if p.step > 0 and p.val_score is not None}
 
 

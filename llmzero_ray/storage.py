@@ -21,7 +21,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from llmzero_ray.config import CHANGEABLE, SearchConfig, differing_keys, is_changeable, parse_config
+from llmzero_ray import manifests
+from llmzero_ray.config import SearchConfig, parse_config
+from llmzero_ray.config_changes import CHANGEABLE, differing_keys, is_changeable
 from llmzero_ray.config_text import read_yaml
 from llmzero_ray.durable import replace_file, storage_error
 from llmzero_ray.errors import ConfigError, StorageError
@@ -267,7 +269,7 @@ class SearchStorage:
         found = []
         for directory in sorted(self.paths.checkpoints(node).glob("step_*")):
             step = directory.name.removeprefix("step_")
-            if step.isdigit() and (directory / "manifest.json").is_file():
+            if step.isdigit() and (directory / manifests.NAME).is_file():
                 score = (scores or {}).get(int(step))
                 found.append(Checkpoint(step=int(step), path=str(directory), val_score=score))
         return tuple(found)
@@ -298,7 +300,7 @@ class SearchStorage:
     def delete_adapter(self, node: int, step: int) -> None:
         """Delete an adapter, its manifest first: without one it is none; harmless when it is gone."""
         folder = self.paths.adapter(node, step)
-        (folder / "manifest.json").unlink(missing_ok=True)
+        (folder / manifests.NAME).unlink(missing_ok=True)
         shutil.rmtree(folder, ignore_errors=True)
 
     def sweep(self) -> None:

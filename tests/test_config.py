@@ -9,7 +9,8 @@ import pytest
 import yaml
 from pydantic import BaseModel
 
-from llmzero_ray.config import SearchConfig, differing_keys, load_config, parse_config
+from llmzero_ray.config import SearchConfig, load_config, parse_config
+from llmzero_ray.config_changes import differing_keys
 from llmzero_ray.config_text import read_yaml
 from llmzero_ray.errors import ConfigError
 

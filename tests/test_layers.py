@@ -26,7 +26,12 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("llmzero_ray.errors",),
     ("llmzero_ray.records", "llmzero_ray.events"),
     ("llmzero_ray.search.rules", "llmzero_ray.stopping.settings"),
-    ("llmzero_ray.config", "llmzero_ray.config_text", "llmzero_ray.hyperparameters"),
+    (
+        "llmzero_ray.config",
+        "llmzero_ray.config_changes",
+        "llmzero_ray.config_text",
+        "llmzero_ray.hyperparameters",
+    ),
     (
         "llmzero_ray",
         "llmzero_ray.adapter_size",

@@ -472,7 +472,7 @@ def test_nothing_that_is_pinned_is_ever_deleted(seed: int, limit: int) -> None:
 
 
 def test_unknown_settings_are_named() -> None:
-    from llmzero_ray.config import read_settings
+    from llmzero_ray.config_changes import read_settings
 
     assert read_settings(["budget.runs=9", "checkpoints.max_gib=null"]) == {
         "budget.runs": 9,

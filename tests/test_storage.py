@@ -15,7 +15,7 @@ import pytest
 
 from llmzero_ray.agents.base import Curves
 from llmzero_ray.capacity import Machine, asked_and_there, private_head_resources, shortfall, side_cpus
-from llmzero_ray.config import with_changes
+from llmzero_ray.config_changes import with_changes
 from llmzero_ray.durable import replace_file, storage_error
 from llmzero_ray.errors import ConfigError, StorageError
 from llmzero_ray.events import REFERENCE

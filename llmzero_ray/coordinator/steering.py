@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from llmzero_ray import events as ev
-from llmzero_ray.config import with_changes
+from llmzero_ray.config_changes import with_changes
 from llmzero_ray.coordinator.state import Run
 from llmzero_ray.errors import ConfigError, ProposalError
 from llmzero_ray.records import Change, Diagnosis, Event, Proposal, ResumeFrom

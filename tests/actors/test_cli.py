@@ -296,8 +296,11 @@ def test_a_second_ctrl_c_stops_the_search_on_a_shared_cluster(command: Command, 
     command.until_step(0, 6)  # past its first validation
     process.send_signal(signal.SIGINT)
     assert process.stdout is not None
-    while "detached" not in process.stdout.readline():
-        pass
+    before = ""
+    while "detached" not in before:
+        line = process.stdout.readline()
+        assert line, before  # it ended without saying so
+        before += line
     process.send_signal(signal.SIGINT)
     said, _ = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0, said

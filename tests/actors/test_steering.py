@@ -163,7 +163,7 @@ def test_slots_are_added_and_given_back_while_it_runs(make_search: MakeSearch) -
 def test_a_search_goes_on_with_other_limits_and_says_which_keys_are_fixed(
     finished_root: Search, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from llmzero_ray.config import with_changes
+    from llmzero_ray.config_changes import with_changes
 
     edited = with_changes(finished_root.config, {"budget.runs": 2, "slots.count": 2})
     path = tmp_path / "edited.yaml"

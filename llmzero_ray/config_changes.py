@@ -1,0 +1,93 @@
+"""What may be changed of a configuration while its search goes on, and how two configurations differ.
+
+Not here: the fields themselves (config.py), the events of a change (coordinator/steering.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from llmzero_ray.config import SearchConfig, parse_config
+from llmzero_ray.config_text import read_yaml
+from llmzero_ray.errors import ConfigError
+
+CHANGEABLE = (
+    "budget",
+    "slots.count",
+    "slots.timeout_s",
+    "slots.max_infra_retries",
+    "checkpoints",
+    "engine.stop_deadline_s",
+    "engine.start_timeout_s",
+    "engine.hang_min_s",
+    "engine.hang_factor",
+    "agents.deadline_s",
+    "agents.on_cap",
+)
+"""Keys (or whole blocks) that may be changed while a search goes on: limits and hardware, nothing that its
+results depend on."""
+
+
+def is_changeable(key: str) -> bool:
+    """Whether a search may go on with another value of this dotted key."""
+    block, dot, _ = key.partition(".")
+    return key in CHANGEABLE or (bool(dot) and block in CHANGEABLE)
+
+
+def with_changes(config: SearchConfig, changes: Mapping[str, Any]) -> SearchConfig:
+    """The configuration with dotted keys replaced, checked as a whole.
+
+    Raises:
+        ConfigError: a key is unknown or may not be changed while a search goes on, or a value is not allowed.
+    """
+    fixed = [key for key in changes if not is_changeable(key)]
+    if fixed:
+        raise ConfigError(
+            f"{', '.join(fixed)}: cannot be changed once a search has begun; what can: "
+            f"{', '.join(CHANGEABLE)}. Start a search of another `name` for the rest."
+        )
+    data = config.to_json()
+    for key, value in changes.items():
+        place = data
+        *above, last = key.split(".")
+        for part in above:
+            place = place[part] if isinstance(place.get(part), dict) else {}
+        place[last] = value
+    return parse_config(data, source="the changed configuration")
+
+
+def read_settings(settings: Iterable[str]) -> dict[str, Any]:
+    """`key=value` strings as dotted keys with YAML values, for `with_changes`.
+
+    Raises:
+        ConfigError: a string is not of that form, or names a whole block.
+    """
+    found: dict[str, Any] = {}
+    for setting in settings:
+        key, equals, text = setting.partition("=")
+        if not equals or not key.strip():
+            raise ConfigError(f"--set {setting!r} is not of the form key=value, such as budget.runs=24")
+        value = read_yaml(text, source=f"--set {key.strip()}")
+        if isinstance(value, Mapping):
+            raise ConfigError(f"--set {setting!r} replaces a whole block; set its keys one by one")
+        found[key.strip()] = value
+    return found
+
+
+def differing_keys(old: SearchConfig, new: SearchConfig) -> dict[str, tuple[Any, Any]]:
+    """Dotted key -> (old, new) of every field that differs; `storage` is left out, since a search may be
+    moved."""
+    before, after = _flatten(old.to_json()), _flatten(new.to_json())
+    keys = [key for key in (*before, *(k for k in after if k not in before)) if key != "storage"]
+    return {key: (before.get(key), after.get(key)) for key in keys if before.get(key) != after.get(key)}
+
+
+def _flatten(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in data.items():
+        if isinstance(value, Mapping):
+            flat.update(_flatten(value, f"{prefix}{key}."))
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat
