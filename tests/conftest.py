@@ -5,7 +5,10 @@ Not here: fixtures of engines and clusters (in the folders that use them).
 """
 
 import os
+import signal
 
+# A shell starts background jobs with Ctrl-C ignored, and all processes below inherit that; tests send it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ.update(
     {
         # Token mode would write ~/.ray/auth_token and refuse test clusters joined by address.
