@@ -31,7 +31,7 @@ demo: $(INSTALLED)
 	$(BIN)/python -m jobs.search $(CONFIG)
 
 test: $(INSTALLED)
-	$(BIN)/python -m pytest -m "not slow and not gpu"
+	$(BIN)/python -m pytest -m "not slow and not gpu" $(PARALLEL)
 
 test-all: $(INSTALLED)
 	$(BIN)/python -m pytest -m "not gpu"

@@ -30,7 +30,7 @@ def write_manifest(directory: Path, facts: Mapping[str, Any]) -> None:
         digests = {
             path.relative_to(directory).as_posix(): _flushed_digest(path)
             for path in sorted(directory.rglob("*"))
-            if path.is_file() and path != directory / NAME
+            if path.is_file() and path != directory / NAME and not _is_unfinished(path)
         }
     except OSError as error:
         raise storage_error(directory, error) from error
@@ -70,6 +70,11 @@ def problem_of(directory: Path) -> str | None:
         if found != digest:
             return f"{name} is not what was saved (its checksum differs from {NAME})"
     return None
+
+
+def _is_unfinished(path: Path) -> bool:
+    """Whether a process that died here left it in place of a manifest; it will be swept away."""
+    return path.name.startswith(f".{NAME}.")
 
 
 def _flushed_digest(path: Path) -> str:

@@ -34,6 +34,14 @@ def test_a_file_that_was_added_later_harms_nothing(checkpoint: Path) -> None:
     assert problem_of(checkpoint) is None
 
 
+def test_what_a_killed_process_left_of_a_manifest_is_no_part_of_the_next_one(checkpoint: Path) -> None:
+    left = checkpoint / ".manifest.json.0123abcd.tmp"
+    left.write_text("{")
+    write_manifest(checkpoint, {"node": 3, "step": 10})
+    left.unlink()  # swept away
+    assert problem_of(checkpoint) is None
+
+
 def flip_a_bit(directory: Path) -> None:
     path = directory / "worker" / "weights.bin"
     content = bytearray(path.read_bytes())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -149,6 +150,31 @@ def test_ray_without_a_cluster_is_refused(
     monkeypatch.setattr("actors.head.join_if_there", lambda: False)
     code, err = refusal(capsys, write(tmp_path), "--ray")
     assert code == 4 and "leave --ray out" in err
+
+
+@pytest.mark.slow
+def test_on_a_cluster_the_same_files_come_out(tmp_path: Path) -> None:
+    import ray
+
+    here, there = (write(tmp_path, dir=str(tmp_path / name)) for name in ("here", "there"))
+    assert main(["prepare", here, "--set", f"dir={tmp_path / 'here'}"]) == 0
+    head = ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "jobs.prepare", there, "--ray"],
+            cwd=ROOT,
+            env={**os.environ, "RAY_ADDRESS": head.address_info["gcs_address"]},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    finally:
+        ray.shutdown()
+    assert done.returncode == 0, done.stderr
+    assert "20 train, 5 val, 5 test" in done.stdout
+    for split in ("train", "val", "test"):
+        file = f"{split}.parquet"
+        assert (tmp_path / "here" / file).read_bytes() == (tmp_path / "there" / file).read_bytes()
 
 
 @needs_bubblewrap

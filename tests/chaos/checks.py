@@ -261,17 +261,22 @@ def _plain(value: Any) -> Any:
 
 
 def _seconds(witness: Witness) -> dict[int, tuple[float, float]]:
-    """Node -> seconds of training charged for it over all attempts, and seconds between starts and ends."""
+    """Node -> seconds of training charged for it over all attempts, and seconds in which they can have run.
+
+    A runner may train for a while before its coordinator, killed in between, comes to say so: the time counts
+    from the plan or from the loss before.
+    """
     charged, took, since = Counter[int](), Counter[int](), dict[int, float]()
     n_gpus = witness.core.config.slots.n_gpus
     for event in witness.follower.events:
-        if isinstance(event, ev.PhaseStarted):
+        if isinstance(event, ev.PhasePlanned):
             since[event.node] = event.time
         node, hours = _charge(event)
         if node is None:
             continue
         charged[node] += hours * 3600 / n_gpus
-        took[node] += event.time - since.pop(node, event.time)
+        took[node] += event.time - since.get(node, event.time)
+        since[node] = event.time
     return {node: (charged[node], took[node]) for node in charged}
 
 
