@@ -20,6 +20,7 @@ from llmzero_ray.storage import SearchStorage
 
 from .doctor_checks import Examination
 from .doctor_rows import exit_code, ordered, table_of
+from .gpu_memory import memory_table
 from .measured import DOCTOR_FILE, FORMAT, read_doctor
 
 _WIDTH = 120
@@ -41,6 +42,8 @@ def doctor(arguments: argparse.Namespace) -> int:
     finally:
         examination.scratch.remove()
     console.print(table_of(f"{config.name}: doctor", ordered(examination.rows)))
+    if examination.memory is not None:
+        console.print(memory_table(examination.memory))
     if not examination.failed("room"):
         _keep(config, examination)
     return exit_code(examination.rows)

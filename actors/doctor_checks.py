@@ -11,6 +11,7 @@ from collections.abc import Callable
 from rich.console import Console
 
 from llmzero_ray.config import SearchConfig
+from llmzero_ray.memory import Assessment
 from llmzero_ray.presence import owner
 from llmzero_ray.storage import SearchStorage
 from llmzero_ray.tasks import PreparedTask, load_task
@@ -25,9 +26,11 @@ from .doctor_files import (
     shared_storage_row,
     task_row,
 )
+from .doctor_memory import NAME, card_of, memory_row
 from .doctor_nodes import Node, nodes_up
 from .doctor_rows import Kind, Row, checked, skipped
 from .doctor_scratch import Scratch
+from .gpu_memory import is_for_gpus
 
 _CHECK_S = 180.0
 _FILES_S = 400.0
@@ -42,8 +45,8 @@ _ON_CLUSTER: tuple[tuple[str, Kind], ...] = (
     ("versions", "engine"),
     ("step", "engine"),
 )
-_HARMLESS = ("agents", "clocks", "/tmp and /dev/shm")
-"""Checks whose failure does not make a training step pointless."""
+_HARMLESS = ("agents", "clocks", "/tmp and /dev/shm", NAME)
+"""Checks whose failure does not make a training step pointless: an estimate is not a measurement."""
 
 
 class Examination:
@@ -54,10 +57,12 @@ class Examination:
     """Of each slot that trained: `slot`, `step_s`, `startup_s`, `validation_s`."""
     logs: dict[str, str]
     """By slot, of those whose steps failed."""
+    memory: Assessment | None
+    """What the root takes of a GPU."""
 
     def __init__(self, config: SearchConfig, console: Console, *, step: bool) -> None:
         self._config, self._console, self._step = config, console, step
-        self.rows, self.seconds, self.logs = [], [], {}
+        self.rows, self.seconds, self.logs, self.memory = [], [], {}, None
         self.scratch = Scratch(config)
         self._task: PreparedTask | None = None
 
@@ -104,6 +109,8 @@ class Examination:
         if path is not None and not self.failed("model"):
             self._check("model files", "storage", lambda: model_files_row(path, nodes), _FILES_S)
         self._check("resources", "capacity", lambda: slots_fit(config))
+        if is_for_gpus(config):
+            self._check(NAME, "capacity", lambda: self._estimate_memory(nodes))
         self.rows += cluster_rows(config, nodes, limit_s=_CHECK_S)
 
     def _train(self, private_head: bool) -> None:
@@ -121,6 +128,11 @@ class Examination:
         with self._console.status(f"training {STEPS} steps on {config.slots.count} slot(s)"):
             rows, self.seconds, self.logs = step_rows(config, self._task, private_head=private_head)
         self.rows += rows
+
+    def _estimate_memory(self, nodes: list[Node]) -> Row:
+        card = card_of(self._config, nodes, limit_s=_CHECK_S / 2)
+        row, self.memory = memory_row(self._config, self._task, card)
+        return row
 
     def _open_task(self) -> Row:
         self._task = task = load_task(self._config.task.dir)

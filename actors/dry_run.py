@@ -1,6 +1,7 @@
 """`search --dry-run`: what the search would take, as a table; nothing is started.
 
-Not here: the arithmetic (llmzero_ray.estimate), where measured seconds come from (measured.py).
+Not here: the arithmetic (llmzero_ray.estimate), where measured seconds come from (measured.py), GPU memory
+(gpu_memory.py).
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from llmzero_ray.estimate import Case, Measured, Sizes, agent_price, estimate, f
 from llmzero_ray.hyperparameters import canonical
 from llmzero_ray.tasks import PreparedTask, load_task
 
+from .gpu_memory import show_memory
 from .measured import measured
 
 GIB = 2**30
@@ -37,7 +39,12 @@ def dry_run(config: SearchConfig, *, seconds_per_step: float | None = None, like
         TaskError: there is no such task.
     """
     console = Console()
-    task = _task(config)
+    try:
+        task = _task(config)
+    except TaskError:
+        show_memory(console, config, None)  # that needs no data
+        raise
+    show_memory(console, config, task)
     seconds = measured(config, seconds_per_step=seconds_per_step, like=like)
     adapter = size_of_adapter(config, task)
     price = agent_price(config)

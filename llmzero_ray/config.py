@@ -257,6 +257,9 @@ class SlotsConfig(StrictModel):
     """GPUs that a slot takes on each of its machines (on the CPU: logical ones, one process each)."""
     cpus_per_gpu: int = _setting(3, "CPUs", ge=1)
     """CPUs reserved beside each GPU, for VeRL's worker processes on it."""
+    gpu_memory_gib: float | None = _setting(None, "GiB", gt=0)
+    """Memory of each GPU that processes can use, for the estimate of what fits (39.4 of an A100 of 40 GB);
+    null: `doctor` asks the machines."""
     timeout_s: float = _setting(600.0, "seconds", gt=0)
     """How long to wait for the cluster to give a slot before the search is refused."""
     max_infra_retries: int = _setting(3, "repeats", ge=0)

@@ -15,6 +15,7 @@ from llmzero_ray.errors import ConfigError
 CHANGEABLE = (
     "budget",
     "slots.count",
+    "slots.gpu_memory_gib",
     "slots.timeout_s",
     "slots.max_infra_retries",
     "checkpoints",

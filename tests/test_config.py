@@ -53,7 +53,10 @@ def test_a_value_out_of_bounds_is_named_with_unit_bound_and_meaning() -> None:
 def test_an_unknown_key_is_named_with_the_nearest_one_and_all_known_ones() -> None:
     said = refusal({"slots": {"gpu_per_node": 8}})
     assert "unknown key 'gpu_per_node' in slots; did you mean 'gpus_per_node'?" in said
-    assert "Known keys: count, nodes, gpus_per_node, cpus_per_gpu, timeout_s, max_infra_retries." in said
+    assert (
+        "Known keys: count, nodes, gpus_per_node, cpus_per_gpu, gpu_memory_gib, timeout_s, max_infra_retries."
+        in said
+    )
 
 
 def test_several_problems_are_listed_together_one_a_line_unknown_keys_first() -> None:

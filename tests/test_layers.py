@@ -63,6 +63,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "llmzero_ray.event_text",
         "llmzero_ray.explain",
         "llmzero_ray.follow",
+        "llmzero_ray.memory",
         "llmzero_ray.report",
         "llmzero_ray.tasks",
         "llmzero_ray.view",

@@ -1,0 +1,29 @@
+"""GPU memory that a phase will take, estimated from the model's shape and the configuration. Pure arithmetic.
+
+Not here: where a card's size comes from, and tables (actors/).
+"""
+
+from llmzero_ray.memory.moments import moments
+from llmzero_ray.memory.setup import VERL_DEFAULTS, Setup, setup_of
+from llmzero_ray.memory.shapes import KNOWN, ModelShape, model_shape, read_shape
+from llmzero_ray.memory.sizes import GIB, Item, Moment, Range
+from llmzero_ray.memory.verdict import Assessment, Remedy, Status, assess
+
+__all__ = [
+    "GIB",
+    "KNOWN",
+    "VERL_DEFAULTS",
+    "Assessment",
+    "Item",
+    "ModelShape",
+    "Moment",
+    "Range",
+    "Remedy",
+    "Setup",
+    "Status",
+    "assess",
+    "model_shape",
+    "moments",
+    "read_shape",
+    "setup_of",
+]

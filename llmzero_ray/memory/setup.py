@@ -1,0 +1,228 @@
+"""What of a search's configuration decides how much GPU memory a phase takes.
+
+`setup_of` reads VeRL's keys as the engine will: the engine's own choices, `engine.overrides`, then the
+hyper-parameters of the phase. Not here: bytes (moments.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+from llmzero_ray.config import SearchConfig
+from llmzero_ray.errors import ConfigError
+from llmzero_ray.hyperparameters import resolve
+from llmzero_ray.memory.sizes import GIB, Range
+from llmzero_ray.records import Hyperparameters
+
+_ACTOR = "actor_rollout_ref.actor."
+_FSDP = "actor_rollout_ref.actor.fsdp_config."
+_MODEL = "actor_rollout_ref.model."
+_ROLLOUT = "actor_rollout_ref.rollout."
+_CHUNKING = _ACTOR + "entropy_from_logits_with_chunking"
+_CHUNK_SIZE = _ACTOR + "entropy_from_logits_chunk_size"
+
+# Only for FSDP2 on GPUs; the tests compare them with VeRL's composed configuration.
+VERL_DEFAULTS: Mapping[str, Any] = MappingProxyType(
+    {
+        _ACTOR + "strategy": "fsdp2",
+        _FSDP + "model_dtype": "fp32",
+        _FSDP + "fsdp_size": -1,
+        _FSDP + "param_offload": False,
+        _FSDP + "optimizer_offload": False,
+        _FSDP + "offload_policy": False,
+        _FSDP + "use_torch_compile": True,
+        _FSDP + "ulysses_sequence_parallel_size": 1,
+        _FSDP + "use_no_sync_for_gradient_accumulation": False,
+        _CHUNKING: False,
+        _CHUNK_SIZE: 2048,
+        _MODEL + "enable_gradient_checkpointing": True,
+        _MODEL + "use_remove_padding": True,
+        _MODEL + "use_fused_kernels": False,
+        _ROLLOUT + "layered_summon": False,
+        _ROLLOUT + "enforce_eager": False,
+        _ROLLOUT + "free_cache_engine": True,
+        _ROLLOUT + "log_prob_max_token_len_per_gpu": None,
+        _ROLLOUT + "checkpoint_engine.update_weights_bucket_megabytes": 2048,
+    }
+)
+"""What holds for keys that neither the configuration nor the hyper-parameters name; None: as the actor's."""
+_DTYPES = {"fp32": 4, "float32": 4, "bf16": 2, "bfloat16": 2, "fp16": 2, "float16": 2}
+_SERVER_TOKENS = 8192
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setup:
+    """One phase on one slot, per GPU; names as in VeRL's configuration."""
+
+    gpu_bytes: float
+    """What one GPU has for processes."""
+    n_gpus: int
+    """Of the slot."""
+    strategy: str = "fsdp2"
+    layered_summon: bool = False
+    fsdp_size: int = -1
+    weight_bytes: int = 4
+    """Of one base or adapter parameter in its FSDP shard (`model_dtype`)."""
+    param_offload: bool = False
+    optimizer_offload: bool = False
+    offload_policy: bool = False
+    gradient_checkpointing: bool = True
+    remove_padding: bool = True
+    fused_kernels: bool = False
+    torch_compile: bool = True
+    no_sync: bool = False
+    """Whether gradients stay whole until the last micro batch."""
+    entropy_chunk: int | None = None
+    """Tokens of one chunk of the entropy; None: all at once."""
+    entropy_coeff: float = 0.0
+    temperature: float = 1.0
+    dynamic_bsz: bool = False
+    max_tokens: int = 16_384
+    """Of a packed micro batch on one GPU, update."""
+    log_prob_max_tokens: int = 16_384
+    micro_batch: int = 1
+    """Sequences of a micro batch, update."""
+    log_prob_micro_batch: int = 1
+    """Sequences of a micro batch, policy's or reference's log-probs, whichever is more."""
+    prompt: int = 1024
+    response: int = 1024
+    ulysses: int = 1
+    """GPUs that share one sequence."""
+    lora_rank: int = 16
+    target_modules: str = "all-linear"
+    tensor_parallel: int = 1
+    utilization: float = 0.5
+    """Share of the card that vLLM may take."""
+    max_model_len: int = 2048
+    max_num_seqs: int = 256
+    max_num_batched_tokens: int = _SERVER_TOKENS
+    enforce_eager: bool = False
+    sleeps: bool = True
+    """Whether vLLM gives its memory back while the policy is trained (`free_cache_engine`)."""
+    bucket_bytes: float = 2048 * 2.0**20
+    """Buffer through which weights travel to vLLM."""
+
+    @property
+    def shards(self) -> int:
+        """GPUs over which one copy of the parameters is spread."""
+        return self.n_gpus if self.fsdp_size < 1 else min(self.fsdp_size, self.n_gpus)
+
+    @property
+    def sequence(self) -> int:
+        """Longest prompt and response together, tokens."""
+        return self.prompt + self.response
+
+    def update_tokens(self) -> Range:
+        """Tokens of one micro batch on one GPU in the update."""
+        return self._tokens(self.micro_batch, self.max_tokens)
+
+    def log_prob_tokens(self) -> Range:
+        """The same where log-probs are taken."""
+        return self._tokens(self.log_prob_micro_batch, self.log_prob_max_tokens)
+
+    def _tokens(self, micro_batch: int, budget: int) -> Range:
+        """With a fixed micro batch every sequence may reach its cap, and over a phase some micro batch of
+        such sequences comes; low: half as long. With a budget `rearrange_micro_batches` balances attention
+        work, not tokens, so that a micro batch may exceed it."""
+        if self.dynamic_bsz:
+            return Range(0.8, 1.0, 1.1) * budget
+        return Range(0.5, 1.0, 1.0) * (micro_batch * self.sequence / self.ulysses)
+
+
+def setup_of(config: SearchConfig, hyperparameters: Hyperparameters, *, gpu_gib: float) -> Setup:
+    """The set-up of a phase with these complete hyper-parameters on GPUs of `gpu_gib` GiB each.
+
+    Raises:
+        ConfigError: a value of `engine.overrides` is not of its key's type.
+    """
+    engine, n_gpus = config.engine, config.slots.n_gpus
+    fixed = {key.lstrip("+"): value for key, value in engine.overrides.items()}
+    keys = _Keys({**VERL_DEFAULTS, **fixed, **resolve(hyperparameters, n_gpus=n_gpus)})
+    longest = max(engine.max_response_length, config.eval.max_response_length)
+    max_model_len = engine.max_prompt_length + longest
+    max_tokens = keys.whole(_ACTOR + "ppo_max_token_len_per_gpu")
+    log_prob_tokens = keys.get(_ROLLOUT + "log_prob_max_token_len_per_gpu")
+    # VeRL's configuration makes the inner keys follow the outer ones unless they are set.
+    chunking = keys.get(_FSDP + "entropy_from_logits_with_chunking", keys.get(_CHUNKING))
+    chunk = keys.get(_FSDP + "entropy_from_logits_chunk_size", keys.get(_CHUNK_SIZE))
+    return Setup(
+        gpu_bytes=gpu_gib * GIB,
+        n_gpus=n_gpus,
+        strategy=str(keys.get(_ACTOR + "strategy")),
+        layered_summon=keys.flag(_ROLLOUT + "layered_summon"),
+        fsdp_size=keys.whole(_FSDP + "fsdp_size"),
+        weight_bytes=_DTYPES.get(str(keys.get(_FSDP + "model_dtype")), 4),
+        param_offload=keys.flag(_FSDP + "param_offload"),
+        optimizer_offload=keys.flag(_FSDP + "optimizer_offload"),
+        offload_policy=keys.flag(_FSDP + "offload_policy"),
+        gradient_checkpointing=keys.flag(_MODEL + "enable_gradient_checkpointing"),
+        remove_padding=keys.flag(_MODEL + "use_remove_padding"),
+        fused_kernels=keys.flag(_MODEL + "use_fused_kernels"),
+        torch_compile=keys.flag(_FSDP + "use_torch_compile"),
+        no_sync=keys.flag(_FSDP + "use_no_sync_for_gradient_accumulation"),
+        entropy_chunk=int(chunk) if chunking else None,
+        entropy_coeff=keys.number(_ACTOR + "entropy_coeff"),
+        temperature=keys.number(_ROLLOUT + "temperature"),
+        dynamic_bsz=keys.flag(_ACTOR + "use_dynamic_bsz"),
+        max_tokens=max_tokens,
+        log_prob_max_tokens=max_tokens if log_prob_tokens is None else int(log_prob_tokens),
+        micro_batch=keys.whole(_ACTOR + "ppo_micro_batch_size_per_gpu"),
+        log_prob_micro_batch=max(
+            keys.whole(_ROLLOUT + "log_prob_micro_batch_size_per_gpu"),
+            keys.whole("actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu"),
+        ),
+        prompt=keys.whole("data.max_prompt_length"),
+        response=keys.whole("data.max_response_length"),
+        ulysses=keys.whole(_FSDP + "ulysses_sequence_parallel_size"),
+        lora_rank=keys.whole(_MODEL + "lora_rank"),
+        target_modules=str(keys.get(_MODEL + "target_modules")),
+        tensor_parallel=keys.whole(_ROLLOUT + "tensor_model_parallel_size"),
+        utilization=keys.number(_ROLLOUT + "gpu_memory_utilization"),
+        max_model_len=max_model_len,
+        max_num_seqs=keys.whole(_ROLLOUT + "max_num_seqs"),
+        max_num_batched_tokens=int(
+            keys.get(_ROLLOUT + "max_num_batched_tokens") or max(_SERVER_TOKENS, max_model_len)
+        ),
+        enforce_eager=keys.flag(_ROLLOUT + "enforce_eager"),
+        sleeps=keys.flag(_ROLLOUT + "free_cache_engine"),
+        bucket_bytes=keys.number(_ROLLOUT + "checkpoint_engine.update_weights_bucket_megabytes") * 2.0**20,
+    )
+
+
+class _Keys:
+    """VeRL's keys with their values, read by type."""
+
+    def __init__(self, keys: Mapping[str, Any]) -> None:
+        self._keys = keys
+
+    def get(self, key: str, default: Any = None) -> Any:
+        return self._keys.get(key, default)
+
+    def flag(self, key: str) -> bool:
+        value = self._keys[key]
+        if not isinstance(value, bool):
+            # The search space's null leaves the key to VeRL.
+            if value is None:
+                return bool(VERL_DEFAULTS[key])
+            raise self._wrong(key, "true or false")
+        return value
+
+    def whole(self, key: str) -> int:
+        value = self._keys[key]
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise self._wrong(key, "a whole number")
+        return value
+
+    def number(self, key: str) -> float:
+        value = self._keys[key]
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise self._wrong(key, "a number")
+        return float(value)
+
+    def _wrong(self, key: str, allowed: str) -> ConfigError:
+        return ConfigError(
+            f"no memory estimate: {key} is {self._keys[key]!r}; must be {allowed}. Change engine.overrides."
+        )

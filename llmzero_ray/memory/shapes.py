@@ -1,0 +1,186 @@
+"""The shape of a dense decoder from its `config.json`, and what follows from it: parameters, LoRA, KV cache.
+
+Nothing is loaded. Not here: what training does with it (activations.py, moments.py).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from llmzero_ray.adapter_size import adapter_size
+from llmzero_ray.errors import ConfigError
+
+_FAMILIES = {"qwen3": (True, False), "qwen2": (False, True), "llama": (False, False)}
+"""`model_type` -> whether queries and keys are normalised, and whether their projections have biases."""
+_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelShape:
+    """Sizes of a dense decoder with separate projections and a SwiGLU MLP."""
+
+    name: str
+    hidden: int
+    intermediate: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    vocab: int
+    tied: bool
+    """Whether the output layer is the embedding."""
+    qk_norm: bool = True
+    qkv_bias: bool = False
+
+    @property
+    def queries(self) -> int:
+        """Width of all query heads together."""
+        return self.heads * self.head_dim
+
+    @property
+    def keys(self) -> int:
+        """Width of all key heads together, and of all value heads."""
+        return self.kv_heads * self.head_dim
+
+    @property
+    def layer_parameters(self) -> int:
+        """Of one decoder layer."""
+        attention = self.hidden * (2 * self.queries + 2 * self.keys)
+        biases = (self.queries + 2 * self.keys) * self.qkv_bias
+        norms = 2 * self.hidden + 2 * self.head_dim * self.qk_norm
+        return attention + biases + 3 * self.hidden * self.intermediate + norms
+
+    @property
+    def embedding_parameters(self) -> int:
+        """Of the embedding, and of the output layer where that is another one."""
+        return self.vocab * self.hidden
+
+    @property
+    def parameters(self) -> int:
+        """Of the whole model."""
+        ends = self.embedding_parameters * (1 if self.tied else 2)
+        return ends + self.layers * self.layer_parameters + self.hidden
+
+    @property
+    def kv_bytes_per_token(self) -> int:
+        """Of vLLM's cache at 2 bytes a value, all layers, before tensor parallelism."""
+        return 2 * self.layers * self.keys * 2
+
+    def lora_parameters(self, rank: int, targets: str = "all-linear") -> int:
+        """Of an adapter on the projections that `targets` names: `all-linear`, or a pattern of PEFT's."""
+        config = {
+            "hidden_size": self.hidden,
+            "intermediate_size": self.intermediate,
+            "num_hidden_layers": self.layers,
+            "num_attention_heads": self.heads,
+            "num_key_value_heads": self.kv_heads,
+            "head_dim": self.head_dim,
+        }
+        return (adapter_size(config, rank=rank, targets=targets) or 0) // 4
+
+
+def model_shape(config: Mapping[str, Any], *, name: str) -> ModelShape:
+    """The shape that a `config.json` describes.
+
+    Raises:
+        ConfigError: an architecture for which there is no estimate, experts, or sizes that are missing.
+    """
+    family = config.get("model_type")
+    if family not in _FAMILIES or any(key in config for key in _EXPERTS):
+        what = "a mixture of experts" if any(key in config for key in _EXPERTS) else f"model_type {family!r}"
+        raise ConfigError(
+            f"no memory estimate for {name}: it is {what}; known are dense decoders of model_type "
+            f"{', '.join(_FAMILIES)}. Train a few steps with `llmzero doctor` and read "
+            "perf/max_memory_reserved_gb instead."
+        )
+    sizes = _sizes(config, name)
+    qk_norm, qkv_bias = _FAMILIES[family]
+    heads, hidden = sizes["num_attention_heads"], sizes["hidden_size"]
+    return ModelShape(
+        name=name,
+        hidden=hidden,
+        intermediate=sizes["intermediate_size"],
+        layers=sizes["num_hidden_layers"],
+        heads=heads,
+        kv_heads=sizes.get("num_key_value_heads", heads),
+        head_dim=sizes.get("head_dim", hidden // heads),
+        vocab=sizes["vocab_size"],
+        tied=bool(config.get("tie_word_embeddings", False)),
+        qk_norm=qk_norm,
+        qkv_bias=qkv_bias or bool(config.get("attention_bias")),
+    )
+
+
+_REQUIRED = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
+_OPTIONAL = ("num_key_value_heads", "head_dim")
+
+
+def _sizes(config: Mapping[str, Any], name: str) -> dict[str, int]:
+    found = {key: config[key] for key in (*_REQUIRED, *_OPTIONAL) if config.get(key) is not None}
+    wrong = [key for key in _REQUIRED if key not in found]
+    wrong += [k for k, v in found.items() if isinstance(v, bool) or not isinstance(v, int) or v < 1]
+    if wrong:
+        raise ConfigError(
+            f"no memory estimate for {name}: its config.json has no usable {', '.join(wrong)} (whole numbers "
+            ">= 1). Copy the model again."
+        )
+    return found
+
+
+def read_shape(path: str) -> ModelShape:
+    """The shape of the model at `path`; of one of `KNOWN` that is not here, by the last part of its name.
+
+    Raises:
+        ConfigError: there is no readable `config.json` and the name is not known, or as `model_shape`.
+    """
+    name, file = Path(path).name, Path(path) / "config.json"
+    try:
+        config = json.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        if name.lower() in KNOWN:
+            return KNOWN[name.lower()]
+        raise ConfigError(
+            f"no memory estimate: {file} cannot be read ({error.strerror}), and the name is none of "
+            f"{', '.join(shape.name for shape in KNOWN.values())}. Run this where model.path is mounted."
+        ) from error
+    except ValueError as error:
+        raise ConfigError(
+            f"no memory estimate: {file} is not JSON ({error}). Copy the model again."
+        ) from error
+    if not isinstance(config, Mapping):
+        raise ConfigError(f"no memory estimate: {file} holds no mapping of settings. Copy the model again.")
+    return model_shape(config, name=name)
+
+
+def _qwen3(name: str, hidden: int, intermediate: int, layers: int, heads: int, *, tied: bool) -> ModelShape:
+    return ModelShape(
+        name=name,
+        hidden=hidden,
+        intermediate=intermediate,
+        layers=layers,
+        heads=heads,
+        kv_heads=8,
+        head_dim=128,
+        vocab=151_936,
+        tied=tied,
+    )
+
+
+# The published sizes of these models; their parameter counts are checked against transformers' own modules.
+KNOWN: Mapping[str, ModelShape] = MappingProxyType(
+    {
+        shape.name.lower(): shape
+        for shape in (
+            _qwen3("Qwen3-0.6B", 1024, 3072, 28, 16, tied=True),
+            _qwen3("Qwen3-1.7B", 2048, 6144, 28, 16, tied=True),
+            _qwen3("Qwen3-4B", 2560, 9728, 36, 32, tied=True),
+            _qwen3("Qwen3-8B", 4096, 12_288, 36, 32, tied=False),
+        )
+    }
+)
+"""Lower-case name -> shape of models whose estimate needs no `config.json`."""
