@@ -16,6 +16,12 @@ import llmzero_ray
 from llmzero_ray.errors import LlmzeroError
 
 _INTERRUPTED = 130
+_OWN = {
+    "draft": (".drafting", "draft task.yaml and its reward from a folder and a sentence"),
+    "explain": ("llmzero_ray.explain", "say why: for a search directory or a history"),
+    "score": (".scoring", "score answers of a JSONL file with a reward"),
+}
+"""Commands that read their options themselves: name -> module, and what they do."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -23,14 +29,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     interrupted."""
     given = list(sys.argv[1:] if argv is None else argv)
     try:
-        if given[:1] == ["explain"]:
-            from llmzero_ray import explain
-
-            return explain.main(given[1:])
-        if given[:1] == ["score"]:
-            from .scoring import main as score
-
-            return score(given[1:])
+        if given and given[0] in _OWN:
+            return int(importlib.import_module(_OWN[given[0]][0], __package__).main(given[1:]))
         own = given[: given.index("--")] if "--" in given else given
         arguments = _parser().parse_args(own)
         arguments.passed_on = given[len(own) + 1 :]
@@ -60,12 +60,8 @@ def _parser() -> argparse.ArgumentParser:
     _starting(command)
     _looking(command)
     _steering(command)
-    commands.add_parser(
-        "explain", help="say why: for a search directory or a history (explain --help)", add_help=False
-    )
-    commands.add_parser(
-        "score", help="score answers of a JSONL file with a reward (score --help)", add_help=False
-    )
+    for name, (_, told) in _OWN.items():
+        commands.add_parser(name, help=f"{told} ({name} --help)", add_help=False)
     return parser
 
 

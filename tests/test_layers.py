@@ -55,6 +55,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("llmzero_ray.coordinator",),
     (
         "llmzero_ray.agents.backend",
+        "llmzero_ray.agents.drafting",
         "llmzero_ray.agents.llm",
         "llmzero_ray.engines.registry",
         "llmzero_ray.engines.simulator",

@@ -1,0 +1,169 @@
+"""How answers can be judged, by what they look like: one of the rewards that ship, or an open question.
+
+Not here: rewards that somebody must write (model.py), trying a reward (trial.py).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from llmzero_ray.agents.drafting.perceive import as_text
+from llmzero_ray.agents.drafting.values import Given, OpenQuestion, Reading, RewardPlan
+from llmzero_ray.errors import ConfigError
+from llmzero_ray.tasks.rewards.catalogue import KINDS
+
+_NUMBER = re.compile(r"[+-]?(?:\d+|\d{1,3}(?:,\d{3})+)(?:\.\d+|/[1-9]\d*)?")
+_LATEX = re.compile(r"\\(?:[dt]?frac|sqrt|pi|cdot|infty|text|left|begin)\b|[\^_]\{|\$.+\$")
+_MARKED = re.compile(r"####\s*\S+\s*$|\\boxed\{")
+_LABEL = re.compile(r"[\w][\w ./+-]{0,29}")
+_SHARE = 0.98
+_SHORT_CHARS, _SHORT_WORDS = 80, 8
+_MAX_LATEX = 300
+_MAX_LABELS = 10
+_MIN_SHAPE, _SHAPE_ROWS = 4, 20
+
+INSTRUCTIONS = {
+    "mcq": "Reason step by step, then put only the letter of the right option into \\boxed{}.",
+    "math": "Reason step by step, then put the final result into \\boxed{}.",
+    "exact_match": "Reason step by step, then give the answer alone between <answer> and </answer>.",
+}
+"""How to answer so that the reward of a kind finds the answer."""
+
+
+def judge_by_rules(reading: Reading, given: Given) -> RewardPlan:
+    """The reward that fits the answers of the sample.
+
+    Raises:
+        ConfigError: `given.reward` is no reward.
+    """
+    if given.reward is not None:
+        return _asked_for(given.reward, reading)
+    if reading.answer is None:
+        return RewardPlan(kind=None, open=(_which_reward("the answer column is open"),))
+    if reading.choices:
+        return _of_kind("mcq", "the rows have options")
+    values = [row.get(reading.answer) for row in reading.table.rows]
+    if values and all(isinstance(value, list) for value in values if value is not None):
+        return _of_kind("exact_match", f"{reading.answer} holds lists of wordings", ignore_case=True)
+    return _by_texts(
+        [text for text in map(as_text, (v for v in values if v is not None)) if text], reading.answer
+    )
+
+
+def _by_texts(texts: Sequence[str], column: str) -> RewardPlan:
+    def share(pattern: re.Pattern[str], *, whole: bool) -> float:
+        found = (pattern.fullmatch(text) if whole else pattern.search(text) for text in texts)
+        return sum(each is not None for each in found) / max(1, len(texts))
+
+    n, labels = len(texts), sorted(set(texts), key=str.casefold)
+    is_short = all(len(text) <= _SHORT_CHARS and len(text.split()) <= _SHORT_WORDS for text in texts)
+    few = len(labels) <= _MAX_LABELS and len(labels) * 4 <= n and all(map(_LABEL.fullmatch, labels))
+    if few and is_short:
+        listed = ", ".join(labels)
+        plan = _of_kind(
+            "exact_match", f"{n} answers are one of {len(labels)} words: {listed}", ignore_case=True
+        )
+        told = f"The answer is one of: {listed}. {plan.instruction}"
+        return RewardPlan(kind=plan.kind, options=plan.options, instruction=told, evidence=plan.evidence)
+    if share(_NUMBER, whole=True) >= _SHARE:
+        return _of_kind("math", f"{share(_NUMBER, whole=True):.0%} of {n} answers are numbers")
+    if share(_LATEX, whole=False) >= 0.2 and all(len(text) <= _MAX_LATEX for text in texts):
+        return _of_kind("math", f"{share(_LATEX, whole=False):.0%} of {n} answers hold LaTeX")
+    if (shape := _shape(texts)) is not None:
+        return _of_shape(shape, n)
+    if is_short:
+        return _of_kind("exact_match", f"all of {n} answers are short texts", ignore_case=True)
+    if share(_MARKED, whole=False) >= _SHARE:
+        return RewardPlan(
+            kind=None,
+            open=(
+                _which_reward(
+                    f"{column} holds whole solutions that end in a marked result (#### or \\boxed): write "
+                    "the result into a column of its own and name it with --answer-field, or give a function "
+                    "that finds it"
+                ),
+            ),
+        )
+    longest = max(map(len, texts), default=0)
+    return RewardPlan(
+        kind=None, open=(_which_reward(f"answers in {column} are up to {longest} characters long"),)
+    )
+
+
+def _of_kind(kind: str, evidence: str, **options: bool) -> RewardPlan:
+    return RewardPlan(
+        kind=kind,  # type: ignore[arg-type]
+        options=options,
+        instruction=INSTRUCTIONS[kind],
+        evidence=(f"reward {kind}: {evidence}",),
+    )
+
+
+def _shape(texts: Sequence[str]) -> str | None:
+    """The common form of all answers, as a pattern: `\\d{4}-\\d{2}-\\d{2}`; None: there is none."""
+    shapes = {_pattern(text) for text in texts}
+    if len(texts) < _SHAPE_ROWS or len(shapes) != 1 or len(texts[0]) < _MIN_SHAPE:
+        return None
+    [shape] = shapes
+    classes = sum(mark in shape for mark in ("[0-9]", "[A-Z]", "[a-z]"))
+    has_signs = re.search(r"[^A-Za-z0-9\s]", texts[0]) is not None
+    return shape if "[0-9]" in shape and (classes > 1 or has_signs) else None
+
+
+def _pattern(text: str) -> str:
+    runs = re.findall(r"[0-9]+|[A-Z]+|[a-z]+|.", text[:_SHORT_CHARS], re.DOTALL)
+    classes = {"0": "[0-9]", "A": "[A-Z]", "a": "[a-z]"}
+    return "".join(
+        f"{classes[key]}{{{len(run)}}}" if (key := _class(run)) else re.escape(run) for run in runs
+    )
+
+
+def _class(run: str) -> str:
+    if not run.isascii() or not run.isalnum():
+        return ""
+    return "0" if run.isdigit() else "A" if run.isupper() else "a"
+
+
+def _of_shape(shape: str, n: int) -> RewardPlan:
+    said = re.sub(r"\\(.)", r"\1", shape)
+    said = re.sub(r"\[(.)-.\]\{(\d+)\}", lambda found: found[1] * int(found[2]), said)
+    return RewardPlan(
+        kind="regex",
+        options={"pattern": f"(?<![0-9A-Za-z])({shape})(?![0-9A-Za-z])"},
+        gold="{answer}",
+        instruction=f"Reason step by step, then end with the answer in the form {said}.",
+        evidence=(f"reward regex: all of {n} answers have the form {said}",),
+    )
+
+
+def _which_reward(why: str) -> OpenQuestion:
+    return OpenQuestion(
+        field="reward",
+        asks=f"How are answers judged? Rules cannot tell: {why}.",
+        choices=("exact_match", "mcq", "math", "regex=PATTERN", "FILE.py:function"),
+        flag="--reward",
+    )
+
+
+def _asked_for(reward: str, reading: Reading) -> RewardPlan:
+    """The reward that the user has named."""
+    kind, _, pattern = reward.partition("=")
+    if kind == "regex" and pattern:
+        return RewardPlan(
+            kind="regex",
+            options={"pattern": pattern},
+            instruction="End with the answer.",
+            evidence=("reward: as asked",),
+        )
+    if re.fullmatch(r".+\.py:[A-Za-z_]\w*", reward):
+        told = "reward: as asked; the prompt does not say how the answer is to be written down"
+        return RewardPlan(kind="python", function=reward, evidence=(told,))
+    if reward not in KINDS or reward == "regex":
+        raise ConfigError(
+            f"--reward {reward}: must be one of exact_match, mcq, math, regex=PATTERN, or FILE.py:function"
+        )
+    if (reward == "mcq") != bool(reading.choices):
+        told = "needs the options: name them with --options-field" if reward == "mcq" else "takes no options"
+        raise ConfigError(f"--reward {reward} {told}")
+    return _of_kind(reward, "as asked")

@@ -1,0 +1,167 @@
+"""Look into a folder: tables with their columns, README and licence, what was left out and why.
+
+No model is asked and nothing outside the folder is touched. Not here: how it is told (rendering.py).
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from llmzero_ray.agents.drafting.listing import Listing, list_files
+from llmzero_ray.agents.drafting.sampling import SHORT, Sample, sample_rows, sample_text
+from llmzero_ray.agents.drafting.values import Column, Perception, Row, Table
+from llmzero_ray.errors import TaskError
+
+MAX_OPENED = 40
+"""Data files that are looked into."""
+GROUP_OPENED = 3
+"""Of like-named ones."""
+TABLE_ROWS = 800
+FEW = 20
+"""Different values that are listed."""
+
+
+def perceive(folder: Path) -> Perception:
+    """What is in a folder.
+
+    Raises:
+        TaskError: it is no directory, or holds no table that can be read.
+    """
+    listing = list_files(folder)
+    samples = dict(_samples(folder, listing))
+    tables = tuple(sorted(_tables(listing, samples), key=lambda table: (-table.n_rows, table.files)))
+    if not tables:
+        told = "; ".join(f"{name} {why}" for name, why in list(listing.skipped.items())[:5])
+        raise TaskError(
+            f"{folder} holds no rows that can be read ({told or 'no file at all'}); put JSON, JSON Lines, "
+            "CSV, TSV or Parquet files into it"
+        )
+    return Perception(
+        folder=folder,
+        tables=tables,
+        texts=_texts(folder, listing),
+        skipped=listing.skipped,
+        n_files=listing.n_files,
+        complete=listing.complete,
+    )
+
+
+def _samples(folder: Path, listing: Listing) -> Iterable[tuple[str, Sample]]:
+    n_opened = 0
+    for pattern, files in listing.groups.items():
+        for name in _spread(files):
+            if n_opened >= MAX_OPENED:
+                listing.skipped[pattern] = f"was not looked into: at most {MAX_OPENED} files are"
+                break
+            n_opened += 1
+            try:
+                yield name, sample_rows(folder / name)
+            except TaskError as error:
+                listing.skipped[name] = str(error)
+
+
+def _spread(files: Sequence[str]) -> list[str]:
+    """The first, a middle and the last."""
+    if len(files) <= GROUP_OPENED:
+        return list(files)
+    return [files[0], files[len(files) // 2], files[-1]]
+
+
+def _tables(listing: Listing, samples: dict[str, Sample]) -> Iterable[Table]:
+    by_columns: dict[tuple[str, ...], list[str]] = {}
+    for name, sample in samples.items():
+        by_columns.setdefault(tuple(sorted({key for row in sample.rows for key in row})), []).append(name)
+    for names in _merged(by_columns):
+        yield _table(listing, {name: samples[name] for name in names})
+
+
+def _merged(by_columns: dict[tuple[str, ...], list[str]]) -> Iterable[list[str]]:
+    """Files of one table: a file whose rows lack some columns belongs to the one that has them all."""
+    kept: list[tuple[set[str], list[str]]] = []
+    for columns, names in sorted(by_columns.items(), key=lambda item: -len(item[0])):
+        home = next((table for table in kept if len(columns) > 1 and set(columns) < table[0]), None)
+        if home is None:
+            kept.append((set(columns), list(names)))
+        else:
+            home[1].extend(names)
+    return [sorted(names) for _, names in kept]
+
+
+def _table(listing: Listing, samples: dict[str, Sample]) -> Table:
+    files = sorted({*samples, *_named_alike(listing, samples)} - set(listing.skipped))
+    mean = sum(sample.n_rows for sample in samples.values()) / len(samples)
+    share = max(1, TABLE_ROWS // len(samples))
+    rows = [row for sample in samples.values() for row in sample.rows[:share]]
+    names = dict.fromkeys(key for row in rows for key in row)
+    return Table(
+        files=tuple(files),
+        opened=tuple(samples),
+        n_rows=round(mean * len(files)),
+        exact=len(files) == len(samples) and all(sample.exact for sample in samples.values()),
+        columns=tuple(_column(name, rows) for name in names),
+        rows=tuple(rows),
+    )
+
+
+def _named_alike(listing: Listing, opened: Iterable[str]) -> Iterable[str]:
+    """Files of groups that were looked into at some places and have these columns at all of them."""
+    for files in listing.groups.values():
+        if len(files) > GROUP_OPENED and set(_spread(files)) - set(listing.skipped) <= set(opened):
+            yield from files
+
+
+def _column(name: str, rows: Sequence[Row]) -> Column:
+    values = [row[name] for row in rows if _is_filled(row.get(name))]
+    texts = [as_text(value) for value in values]
+    counts = Counter(texts) if all(len(text) <= SHORT for text in texts) else None
+    few = counts is not None and len(counts) <= FEW
+    return Column(
+        name=name,
+        kinds=tuple(kind for kind, _ in Counter(map(_kind, values)).most_common()),
+        filled=len(values),
+        distinct=None if counts is None else len(counts),
+        longest=max(map(len, texts), default=0),
+        common=tuple(text for text, _ in counts.most_common()) if counts is not None and few else (),
+    )
+
+
+def _is_filled(value: Any) -> bool:
+    return value is not None and value not in ("", [], {})
+
+
+def as_text(value: Any) -> str:
+    """A cell as text: texts trimmed, lists and objects as JSON."""
+    if isinstance(value, str):
+        return value.strip()
+    return (
+        json.dumps(value, ensure_ascii=False, default=str) if isinstance(value, list | dict) else str(value)
+    )
+
+
+def _kind(value: Any) -> str:
+    match value:
+        case bool():
+            return "truth value"
+        case int() | float():
+            return "number"
+        case str():
+            return "text"
+        case list():
+            return "list"
+        case dict():
+            return "object"
+    return "other"
+
+
+def _texts(folder: Path, listing: Listing) -> dict[str, str]:
+    found = {}
+    for name in listing.texts:
+        try:
+            found[name] = sample_text(folder / name)
+        except TaskError as error:
+            listing.skipped[name] = str(error)
+    return found

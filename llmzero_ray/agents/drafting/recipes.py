@@ -1,0 +1,113 @@
+"""The training recipes that can be suggested: prompts/recipes.yaml, and rules that rank them.
+
+A recipe is a set of hyper-parameters that VeRL's GRPO trainer takes and `root.overrides` accepts. Not here:
+what hyper-parameters mean (hyperparameters/).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+from pydantic import Field, ValidationError
+
+from llmzero_ray.agents.drafting.values import Ranking, TaskFacts
+from llmzero_ray.agents.knowledge import prompt_file
+from llmzero_ray.config import StrictModel
+from llmzero_ray.config_text import describe_problems, read_yaml
+from llmzero_ray.errors import ConfigError, HyperparameterError
+from llmzero_ray.hyperparameters import normalize
+from llmzero_ray.hyperparameters.access import owned
+from llmzero_ray.hyperparameters.table import BY_KEY
+
+RECIPES = "recipes.yaml"
+_FEW_ROWS, _LONG_TOKENS, _FEW_LABELS = 2_000, 1_024, 10
+_REASONED = ("math", "python", "mcq")
+CASES = {
+    "few_rows": f"fewer than {_FEW_ROWS} training rows, which are seen many times",
+    "many_rows": f"{_FEW_ROWS} training rows or more",
+    "reasoning": "an answer that needs a chain of thought",
+    "short_answers": "short answers without a long chain of thought",
+    "long_responses": f"responses of more than {_LONG_TOKENS} tokens",
+    "few_labels": f"at most {_FEW_LABELS} different answers, so that a policy can collapse onto one",
+}
+"""What a task may be like, in words."""
+
+
+class Recipe(StrictModel):
+    """One entry of the registry."""
+
+    title: str = Field(min_length=1)
+    fits: str = Field(min_length=1)
+    """When it is the right choice."""
+    overrides: dict[str, bool | int | float | str]
+    """For `root.overrides`."""
+    points: dict[str, int]
+    """Case -> how much it speaks for the recipe."""
+
+
+@cache
+def recipes() -> Mapping[str, Recipe]:
+    """Name -> recipe, the usual one first.
+
+    Raises:
+        ConfigError: the file is missing, or says what cannot be configured.
+    """
+    text = prompt_file(RECIPES).read_text(encoding="utf-8")
+    return parse_recipes(text)
+
+
+def parse_recipes(text: str) -> Mapping[str, Recipe]:
+    """The registry in the text of a recipes.yaml.
+
+    Raises:
+        ConfigError: broken YAML, an unknown case, or a key that a root may not set.
+    """
+    data = read_yaml(text, source=RECIPES)
+    if not isinstance(data, dict) or not data:
+        raise ConfigError(f"{RECIPES} must map names to recipes")
+    return {str(name): _recipe(str(name), held) for name, held in data.items()}
+
+
+def _recipe(name: str, held: Any) -> Recipe:
+    try:
+        found = Recipe.model_validate(held)
+        keys = normalize(found.overrides)
+    except ValidationError as error:
+        raise ConfigError(describe_problems(error, Recipe, f"{RECIPES}: {name}")) from error
+    except HyperparameterError as error:
+        raise ConfigError(f"{RECIPES}: {name}: {error}") from error
+    refused = [key for key in keys if key not in BY_KEY or owned(key) is not None]
+    unknown = [case for case in found.points if case not in CASES]
+    if refused or unknown:
+        raise ConfigError(
+            f"{RECIPES}: {name}: {', '.join(refused + unknown)} cannot be used; overrides are "
+            f"hyper-parameters that root.overrides takes, cases are {', '.join(CASES)}"
+        )
+    return found
+
+
+def cases_of(facts: TaskFacts, response_tokens: int) -> tuple[str, ...]:
+    """What holds for a task."""
+    reasoned = facts.kind in _REASONED
+    holds = {
+        "few_rows": facts.n_train < _FEW_ROWS,
+        "many_rows": facts.n_train >= _FEW_ROWS,
+        "reasoning": reasoned,
+        "short_answers": not reasoned,
+        "long_responses": response_tokens > _LONG_TOKENS,
+        "few_labels": facts.n_labels is not None and facts.n_labels <= _FEW_LABELS,
+    }
+    return tuple(case for case in CASES if holds[case])
+
+
+def rank_by_rules(facts: TaskFacts, response_tokens: int) -> Ranking:
+    """All recipes, the one with most points first; of equals the one that stands first in the registry."""
+    cases = cases_of(facts, response_tokens)
+    known = recipes()
+    points = {name: sum(recipe.points.get(case, 0) for case in cases) for name, recipe in known.items()}
+    names = tuple(sorted(known, key=lambda name: -points[name]))
+    told = "; ".join(CASES[case] for case in cases)
+    scores = ", ".join(f"{name} {points[name]:+d}" for name in names)
+    return Ranking(names=names, explanation=f"The task has {told}. Points: {scores}.")

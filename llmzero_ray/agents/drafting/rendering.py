@@ -1,0 +1,111 @@
+"""What was seen in a folder as text for an agent: bounded, and everything from the files marked as data.
+
+Names of files and columns are words of strangers too, and stand inside the marks. Not here: looking
+(perceive.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from llmzero_ray.agents.drafting.perceive import as_text
+from llmzero_ray.agents.drafting.values import Column, Perception, Row, Table
+from llmzero_ray.agents.llm.briefing_text import CUT, clean, one_line, quote
+
+ROWS_CHARS = 768
+"""Of the first rows of a table, together."""
+TABLE_CHARS, TEXT_CHARS = 5_000, 3_000
+"""Of one block."""
+MAX_TABLES = 8
+_MAX_COLUMNS = 60
+_MAX_NAMES = 8
+_CELL = 240
+_WIDE = 600
+_MAX_SKIPPED = 20
+
+
+def data_prompt(perception: Perception) -> str:
+    """The folder, table by table."""
+    more = "" if perception.complete else ", and more that were not listed"
+    files = "1 file" if perception.n_files == 1 else f"{perception.n_files} files"
+    parts = [f"The folder holds {files}{more}."]
+    for number, table in enumerate(perception.tables[:MAX_TABLES], start=1):
+        parts += [f"## Table {number}", _block(_table(table), f"table {number}", TABLE_CHARS)]
+    for name, text in perception.texts.items():
+        parts += [
+            "## A text beside the data",
+            _block([f"file: {name}", *text.splitlines()], "text", TEXT_CHARS),
+        ]
+    if perception.skipped:
+        told = [f"{one_line(name, 120)}: {why}" for name, why in list(perception.skipped.items())]
+        left = [f"and {len(told) - _MAX_SKIPPED} more"] if len(told) > _MAX_SKIPPED else []
+        parts += ["## Not read", _block([*told[:_MAX_SKIPPED], *left], "skipped", TABLE_CHARS)]
+    return "\n\n".join(parts)
+
+
+def _block(lines: Iterable[str], label: str, max_chars: int) -> str:
+    """Lines as data, from the first one on as many as there is room for."""
+    kept, room = list[str](), max_chars
+    for line in lines:
+        short = clean(line).rstrip()[:_WIDE]
+        room -= len(short) + 1
+        if room < 0:
+            kept.append("(and more)")
+            break
+        kept += [short] if short else []
+    return quote("\n".join(kept), label=label, max_lines=len(kept) + 1, max_chars=2 * max_chars, width=_WIDE)
+
+
+def _table(table: Table) -> Iterator[str]:
+    names = ", ".join(one_line(name, 80) for name in table.files[:_MAX_NAMES])
+    more = f", and {len(table.files) - _MAX_NAMES} named alike" if len(table.files) > _MAX_NAMES else ""
+    yield f"files: {names}{more}"
+    yield f"rows: {'' if table.exact else 'about '}{table.n_rows}; looked at: {len(table.rows)}"
+    yield "columns:"
+    for column in table.columns[:_MAX_COLUMNS]:
+        yield f"  {_told(column, len(table.rows))}"
+    if len(table.columns) > _MAX_COLUMNS:
+        yield f"  and {len(table.columns) - _MAX_COLUMNS} more"
+    yield "first rows, shortened:"
+    room = ROWS_CHARS
+    for row in table.rows[:3]:
+        for name, value in row.items():
+            line = f"  {one_line(name, 60)} = {shortened(as_text(value), min(_CELL, max(room, 24)))}"
+            room -= len(line)
+            if room < 0:
+                return
+            yield line
+        yield "  --"
+
+
+def _told(column: Column, n_rows: int) -> str:
+    kinds = " or ".join(column.kinds) or "empty"
+    parts = [kinds, f"filled in {column.filled} of {n_rows}", f"up to {column.longest} characters"]
+    if column.distinct is not None:
+        parts.append(f"{column.distinct} different values")
+    if column.common and column.longest <= 40:
+        parts.append("namely " + " | ".join(one_line(value, 40) for value in column.common[:10]))
+    return f"{one_line(column.name, 60)}: {', '.join(parts)}"
+
+
+def shortened(text: str, limit: int = _CELL) -> str:
+    """The beginning of a text on one line; `\\n` stands for a line break."""
+    return one_line(_in_one(text[: limit + 1]), limit)
+
+
+def _in_one(text: str) -> str:
+    return clean(text).strip().replace("\n", "\\n")
+
+
+def rows_for_reward(rows: tuple[Row, ...], columns: tuple[str, ...], n: int = 6) -> str:
+    """A few rows from the whole sample with the named columns alone, as a block of data."""
+    step = max(1, len(rows) // n)
+    lines = []
+    for row in rows[::step][:n]:
+        for name in columns:
+            text = as_text(row.get(name))
+            # The end of a long answer often holds what counts.
+            ends = f" {CUT} {one_line(_in_one(text[-_CELL:]), 2 * _CELL)}" if len(text) > 2 * _CELL else ""
+            lines.append(f"{one_line(name, 60)} = {shortened(text)}{ends}")
+        lines.append("--")
+    return _block(lines, "rows", 2 * TABLE_CHARS)

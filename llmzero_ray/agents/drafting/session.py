@@ -1,0 +1,122 @@
+"""Who answers in one drafting: rules, or a language model with a key, a price and a cap.
+
+Not here: what is asked (model.py, expert.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from llmzero_ray import __version__
+from llmzero_ray.agents.backend import llm_settings
+from llmzero_ray.agents.drafting.asking import Asker, prompts_digest
+from llmzero_ray.agents.drafting.expert import ExpertDrafters
+from llmzero_ray.agents.drafting.model import ModelDrafters
+from llmzero_ray.agents.drafting.values import Drafters
+from llmzero_ray.agents.llm.call import Usage
+from llmzero_ray.agents.llm.errors import scrubbed
+from llmzero_ray.agents.llm.key import read_key
+from llmzero_ray.agents.llm.ledger import Ledger
+from llmzero_ray.agents.llm.prices import Prices
+from llmzero_ray.config import AgentsConfig, parse_config
+from llmzero_ray.errors import ConfigError
+
+BACKENDS = ("expert", "claude")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Session:
+    """The agents of one drafting, and what they cost."""
+
+    drafters: Drafters
+    backend: str
+    model: str | None = None
+    ledger: Ledger | None = None
+    secret: str | None = field(default=None, repr=False)
+    """The API key, so that no file ever holds it."""
+    records: list[dict[str, Any]] = field(default_factory=list, repr=False)
+    """Calls, oldest first."""
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Where rules had to answer in place of the model."""
+        return tuple(scrubbed(note, self.secret) for note in getattr(self.drafters, "notes", ()))
+
+    def record(self, sentence: str) -> dict[str, Any]:
+        """Who was asked what and answered what, and the price: the beginning of draft.json."""
+        total = self.ledger.total() if self.ledger is not None else None
+        return {
+            "version": __version__,
+            "sentence": sentence,
+            "backend": self.backend,
+            "model": self.model,
+            "prompts": prompts_digest() if self.ledger is not None else None,
+            "dollars": 0.0 if total is None else round(total.dollars, 6),
+            "tokens": {"input": 0, "output": 0}
+            if total is None
+            else {"input": total.usage.all_input, "output": total.usage.output},
+            "notes": list(self.notes),
+            "calls": list(self.records),
+        }
+
+
+def agents_config(backend: str, model: str | None, settings: Mapping[str, Any]) -> AgentsConfig:
+    """The `agents` block of a search.yaml with these settings (dotted keys below `agents.`).
+
+    Raises:
+        ConfigError: the backend is none that drafts, or a setting is wrong.
+    """
+    if backend not in BACKENDS:
+        raise ConfigError(f"--backend {backend}: must be {' or '.join(BACKENDS)}")
+    others = [key for key in settings if not key.startswith("agents.") or key.count(".") > 1]
+    if others:
+        raise ConfigError(
+            f"--set {others[0]}: a draft takes settings of agents alone, such as agents.base_url=..."
+        )
+    block = {key.removeprefix("agents."): value for key, value in settings.items()} | {"backend": backend}
+    if model is not None:
+        block["model"] = model
+    return parse_config({"name": "draft", "agents": block}, source="draft").agents
+
+
+def open_session(agents: AgentsConfig, max_dollars: float) -> Session:
+    """The agents, once it is known that a model can be asked.
+
+    Raises:
+        ConfigError: no price is known, or a package is missing.
+        AgentError: no key, or the server refuses key or model, or cannot be reached.
+    """
+    if agents.backend == "expert":
+        return Session(drafters=ExpertDrafters(), backend="expert")
+    from llmzero_ray.agents.llm.client import MessagesClient
+
+    if not 0 < max_dollars < float("inf"):
+        raise ConfigError(f"--max-dollars is {max_dollars:g}; must be a number > 0")
+    settings = llm_settings(agents)
+    ledger = Ledger(Prices.load(agents.prompts).price_of(agents.model, agents.price), max_dollars)
+    client = MessagesClient(settings)
+    secret = read_key(settings)
+    spent = client.check()
+    if spent != Usage():
+        asked = ledger.reserve("check", 0, spent)
+        ledger.settle(asked, usage=spent, latency_s=0.0, outcome="ok")
+    records: list[dict[str, Any]] = []
+    asker = Asker(
+        client=client,
+        ledger=ledger,
+        model=agents.model,
+        deadline_s=agents.deadline_s,
+        strict=agents.strict_tools,
+        secret=secret,
+        records=records,
+    )
+    return Session(
+        drafters=ModelDrafters(asker),
+        backend="claude",
+        model=agents.model,
+        ledger=ledger,
+        secret=secret,
+        records=records,
+    )

@@ -1,0 +1,1 @@
+"""Text only: what the agents are told that draft a task from a folder."""

@@ -1,0 +1,227 @@
+"""What rules make of a folder: a task that `prepare` accepts, or questions that say how to answer them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from llmzero_ray.agents.drafting.draft import Draft, draft_task, write_draft
+from llmzero_ray.agents.drafting.expert import ExpertDrafters
+from llmzero_ray.agents.drafting.perceive import perceive
+from llmzero_ray.agents.drafting.values import Given
+from llmzero_ray.config import load_config
+from llmzero_ray.coordinator import root_hyperparameters
+from llmzero_ray.errors import ConfigError, StorageError
+from llmzero_ray.tasks.sources.preparing import prepare_source
+from llmzero_ray.tasks.task_yaml import load_task_file
+from tests.agents.drafting.folders import Rows, questions, write_rows
+
+SENTENCE = "Answer questions about numbers"
+LETTERS = "ABCD"
+
+
+def drafted(folder: Path, rows: Rows, *, name: str = "rows.jsonl", **given: Any) -> Draft:
+    write_rows(folder / name, rows)
+    return draft_task(perceive(folder), SENTENCE, Given(**given), ExpertDrafters())
+
+
+def mcq(options: Callable[[int], Any], answer: Callable[[int], Any]) -> Rows:
+    return questions(40, answer=answer, options=options)
+
+
+def texts(i: int) -> list[str]:
+    return [f"text {i} {letter}" for letter in LETTERS]
+
+
+KINDS: dict[str, tuple[Rows, str]] = {
+    "letters of a list": (mcq(texts, lambda i: LETTERS[i % 4]), "mcq"),
+    "options in an object": (
+        mcq(lambda i: dict(zip(LETTERS, texts(i), strict=True)), lambda i: LETTERS[i % 4]),
+        "mcq",
+    ),
+    "texts of options": (mcq(texts, lambda i: texts(i)[i % 4]), "mcq"),
+    "numbers of options": (mcq(texts, lambda i: i % 4), "mcq"),
+    "a column per option": (
+        [
+            {**row, **dict(zip(LETTERS, texts(i), strict=True))}
+            for i, row in enumerate(questions(40, lambda i: LETTERS[i % 4]))
+        ],
+        "mcq",
+    ),
+    "numbers": (questions(40, lambda i: i * 37 % 101), "math"),
+    "decimals with commas": (questions(40, lambda i: f"{i + 1},{i:03d}.5"), "math"),
+    "LaTeX": (questions(40, lambda i: f"\\frac{{{i + 1}}}{{{i + 2}}}"), "math"),
+    "labels": (questions(40, lambda i: ("yes", "no", "maybe")[i % 3]), "exact_match"),
+    "short texts": (questions(40, lambda i: f"City {i}"), "exact_match"),
+    "several wordings": (questions(40, lambda i: [f"City {i}", f"Town {i}"]), "exact_match"),
+    "dates": (questions(40, lambda i: f"20{i:02d}-0{i % 9 + 1}-11"), "regex"),
+    "codes": (questions(40, lambda i: f"AB-{i + 100}"), "regex"),
+}
+
+
+@pytest.mark.parametrize("what", KINDS)
+def test_the_draft_of_a_plain_folder_is_prepared_as_it_was_written(what: str, tmp_path: Path) -> None:
+    rows, kind = KINDS[what]
+    draft = drafted(tmp_path / "in", rows)
+    assert (draft.plan.kind, draft.open, draft.findings) == (kind, (), ())
+    write_draft(draft, tmp_path / "out", {})
+    task = load_task_file(tmp_path / "out" / "task.yaml", {"dir": str(tmp_path / "task")})
+    summary = prepare_source(task)
+    assert summary.warnings == () and (summary.task.n_train, summary.task.n_val) == (32, 4)
+    assert summary.trial is not None
+    assert (summary.trial.gold, summary.trial.empty, summary.trial.garbage) == (1.0, 0.0, 0.0)
+    search = load_config(tmp_path / "out" / "search.yaml")
+    root_hyperparameters(search, summary.task.n_train)
+    assert any(line.startswith(f"reward {kind}: ") for line in draft.plan.evidence)
+
+
+def test_the_prompt_shows_context_question_options_and_how_to_answer(tmp_path: Path) -> None:
+    rows = [{**row, "context": f"Context {{{i}}}"} for i, row in enumerate(KINDS["letters of a list"][0])]
+    template = drafted(tmp_path, rows).fields["prompt"]
+    assert template.startswith("{context}\n\n{question}\n{options}\n\nReason step by step")
+    assert template.endswith("\\boxed{{}}.")
+
+
+def test_labels_are_listed_in_the_prompt(tmp_path: Path) -> None:
+    assert "one of: maybe, no, yes." in drafted(tmp_path, KINDS["labels"][0]).fields["prompt"]
+
+
+def test_files_are_shared_out_by_their_names_and_the_licence_is_taken_over(tmp_path: Path) -> None:
+    for name in ("train-00.jsonl", "validation.jsonl", "test/data.jsonl"):
+        write_rows(tmp_path / name, questions(20))
+    (tmp_path / "README.md").write_text("---\nlicense: cc-by-4.0\n---\nSome questions.")
+    fields = draft_task(perceive(tmp_path), SENTENCE, Given(), ExpertDrafters()).fields
+    assert fields["files"] == [str(tmp_path / "train-00.jsonl")]
+    assert fields["val_files"] == [str(tmp_path / "validation.jsonl")]
+    assert fields["test_files"] == [str(tmp_path / "test/data.jsonl")]
+    assert fields["licence"] == "cc-by-4.0"
+
+
+def long_answer(i: int) -> str:
+    return f"Well, {i} is a number that " + "goes on and on " * 20
+
+
+def open_fields(draft: Draft) -> dict[str, str]:
+    return {question.field: question.flag for question in draft.open}
+
+
+@pytest.mark.parametrize(
+    ("rows", "asked"),
+    [
+        (questions(40, long_answer), {"reward": "--reward"}),
+        (questions(40, lambda i: f"{long_answer(i)}\n#### {i}"), {"reward": "--reward"}),
+        ([{"left": f"a {i}", "middle": f"b {i}", "right": f"c {i}"} for i in range(40)],
+         {"prompt": "--question-field", "answer": "--answer-field", "reward": "--reward"}),
+        (mcq(texts, lambda i: i % 4 + 1), {"answer_form": "--answer-form"}),
+        (mcq(lambda i: [str(j) for j in range(4)], lambda i: i % 4), {}),
+        (mcq(lambda i: {"label": list("abc"), "text": ["x", "y", "z"]}, lambda i: "ABC"[i % 3]),
+         {"choices": "--options-field"}),
+        (mcq(lambda i: "one or two", lambda i: "AB"[i % 2]), {"choices": "--options-field"}),
+        (mcq(lambda i: json.dumps(texts(i)), lambda i: LETTERS[i % 4]), {}),
+        (mcq(lambda i: ["3", "2", "1", "0"], lambda i: i % 4), {"answer_form": "--answer-form"}),
+    ],
+)  # fmt: skip
+def test_what_rules_cannot_tell_is_asked_with_the_flag_that_answers_it(
+    rows: Rows, asked: dict[str, str], tmp_path: Path
+) -> None:
+    draft = drafted(tmp_path, rows)
+    assert open_fields(draft) == asked and draft.works == (not asked)
+    assert draft.trial is None or not asked
+
+
+def test_answers_of_the_user_close_the_questions(tmp_path: Path) -> None:
+    rows = [{"left": f"a {i}", "middle": f"b {i}", "right": f"c {i}"} for i in range(40)]
+    draft = drafted(tmp_path, rows, question="left", answer="right", name="x.csv")
+    assert draft.works and (draft.plan.kind, draft.fields["answer"]) == ("exact_match", "right")
+    draft = drafted(tmp_path, rows, question="left", answer="right", reward="regex=(c .*)", name="x.csv")
+    assert draft.works and draft.plan.options == {"pattern": "(c .*)"}
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"question": "nowhere"}, "no column 'nowhere'"),
+        ({"answer": "nowhere"}, "no column 'nowhere'"),
+        ({"options": ("nowhere",)}, "no column 'nowhere'"),
+        ({"table": 4}, "--table 4"),
+        ({"reward": "magic"}, "--reward magic: must be one of"),
+        ({"reward": "mcq"}, "--reward mcq needs the options"),
+    ],
+)
+def test_a_user_who_names_what_is_not_there_is_told(given: dict[str, Any], told: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=told):
+        drafted(tmp_path, questions(), **given)
+
+
+def test_tables_of_similar_size_are_asked_for(tmp_path: Path) -> None:
+    write_rows(tmp_path / "a.jsonl", questions(20))
+    write_rows(tmp_path / "b.jsonl", [{"problem": f"p {i}", "solution": str(i)} for i in range(18)])
+    seen = perceive(tmp_path)
+    assert open_fields(draft_task(seen, SENTENCE, Given(), ExpertDrafters())) == {"files": "--table"}
+    second = draft_task(seen, SENTENCE, Given(table=2), ExpertDrafters())
+    assert second.works and second.fields["answer"] == "solution"
+
+
+def test_options_whose_right_one_is_always_first_are_not_used(tmp_path: Path) -> None:
+    rows = [
+        {"question": f"q {i}", "answer": f"right {i}", "choice_1": f"right {i}", "choice_2": f"wrong {i}"}
+        for i in range(40)
+    ]
+    draft = drafted(tmp_path, rows)
+    assert draft.works and draft.plan.kind == "exact_match" and draft.reading.choices == ()
+    assert "always stands at the same place" in draft.reading.doubts[0]
+
+
+def test_open_questions_stand_as_comments_where_their_fields_belong(tmp_path: Path) -> None:
+    rows = [{"left": f"a {i}", "mid\ndle: x": f"b {i}", "right": f"c {i}"} for i in range(40)]
+    write_draft(drafted(tmp_path / "in", rows), tmp_path / "out", {})
+    text = (tmp_path / "out" / "task.yaml").read_text()
+    marked = [line for line in text.splitlines() if line.startswith("# OPEN:")]
+    assert [line.split()[2] for line in marked] == ["prompt:", "answer:", "reward:"]
+    assert "(--answer-field)" in marked[1] and "mid dle: x" in marked[1]
+    with pytest.raises(ConfigError, match="exactly one of prompt, dataset and reasoning_gym"):
+        load_task_file(tmp_path / "out" / "task.yaml")
+
+
+def test_rows_that_cannot_be_used_are_a_finding(tmp_path: Path) -> None:
+    repeated = [
+        {"question": "the same", "answer": "City"} if i % 2 else row for i, row in enumerate(questions())
+    ]
+    draft = drafted(tmp_path, repeated)
+    assert draft.works  # repeated prompts are left out by prepare, which says so
+    draft = drafted(
+        tmp_path,
+        mcq(lambda i: ["x", "x"] if i % 3 == 0 else texts(i), lambda i: "AB"[i % 2]),
+        answer_form="letter",
+    )
+    assert "14 of 40 rows cannot be used: 14 duplicate options" in draft.findings[0]
+
+
+# --- files --------------------------------------------------------------------------------------------------
+
+
+def test_a_draft_is_written_again_but_never_over_somebodys_edits(tmp_path: Path) -> None:
+    draft, out = drafted(tmp_path / "in", questions()), tmp_path / "out"
+    assert set(write_draft(draft, out, {"n": 1})) == {
+        "task.yaml",
+        "search.yaml",
+        "description.md",
+        "draft.json",
+    }
+    assert write_draft(draft, out, {"n": 2}) == ["draft.json"]
+    (out / "task.yaml").write_text("mine")
+    (out / "search.yaml").unlink()
+    with pytest.raises(StorageError, match=r"holds other versions of task\.yaml"):
+        write_draft(draft, out, {"n": 2})
+    assert (out / "task.yaml").read_text() == "mine" and not (out / "search.yaml").exists()
+    assert set(write_draft(draft, out, {"n": 2}, force=True)) == {"task.yaml", "search.yaml"}
+    assert sorted(path.name for path in out.iterdir()) == [
+        "description.md",
+        "draft.json",
+        "search.yaml",
+        "task.yaml",
+    ]
