@@ -173,6 +173,7 @@ def _client(agents: AgentsConfig) -> Any:
     from llmzero_ray.agents.llm.client import MessagesClient
 
     client = MessagesClient(llm_settings(agents))
+    client.warm_up()
     return lambda _node, _name: client
 
 

@@ -132,7 +132,7 @@ def test_the_model_ends_a_phase_and_mends_a_failed_one(
 
     server.play(long_phases)
     search = model_search(
-        {"sink": [1], "fail": [2], "step_s": 0.5},
+        {"sink": [1], "fail": [2], "step_s": 1.0},
         budget={"runs": 4},
         phase={"n_steps": 10, "max_steps": 60, "test_freq": 2},
         stopper={"interval_steps": 2, "min_steps": 4},

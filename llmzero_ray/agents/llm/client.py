@@ -12,6 +12,7 @@ import asyncio
 import concurrent.futures
 import importlib.util
 import logging
+import threading
 import time
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
@@ -97,6 +98,10 @@ class MessagesClient:
     def worst_case(self, call: LlmCall) -> Usage:
         """Upper bound of what `call` can cost."""
         return worst_case(call, self.settings)
+
+    def warm_up(self) -> None:
+        """Load what calls need in the background: the first one comes when seconds count."""
+        threading.Thread(target=_sdk, name="anthropic-import", daemon=True).start()
 
     def close(self) -> None:
         """Give up the calls under way and end the thread; a later call starts it again."""
