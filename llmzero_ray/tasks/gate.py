@@ -118,7 +118,7 @@ class _Trial:
             self._unpaid("meaningless answers", meaningless, garbage),
         ]
         self._say("constant answers", 0.5)
-        found += self._constant()
+        found += self._constant(right)
         self._say("the same again", 0.7)
         found.append(self._same_again([*golds[:_REPEATED_ROWS], *garbage[:_REPEATED_ROWS]]))
         found.append(self.time())
@@ -176,13 +176,22 @@ class _Trial:
             examples=self._examples(paid, responses, outcomes),
         )
 
-    def _constant(self) -> Iterable[Check]:
-        """Per data_source, what its most frequent answer earns when it is given to every row."""
-        by_source: dict[str, list[Row]] = {}
-        for row in self._rows:
-            by_source.setdefault(row["data_source"], []).append(row)
-        for source, rows in sorted(by_source.items()):
-            [(truth, n)] = Counter(row["reward_model"]["ground_truth"] for row in rows).most_common(1)
+    def _constant(self, right: Sequence[Outcome]) -> Iterable[Check]:
+        """Per data_source, what its most frequent answer earns when it is given to every row.
+
+        Answers are the same when the reward reads the same `pred` out of them: worked solutions differ where
+        their results do not.
+        """
+        by_source: dict[str, list[tuple[Row, str]]] = {}
+        for row, outcome in zip(self._rows, right, strict=True):
+            truth = row["reward_model"]["ground_truth"]
+            read = outcome.result.get("pred") if is_right(outcome) else None
+            answer = read if isinstance(read, str) and read else truth
+            by_source.setdefault(row["data_source"], []).append((row, answer))
+        for source, answered in sorted(by_source.items()):
+            rows = [row for row, _ in answered]
+            [(most, n)] = Counter(answer for _, answer in answered).most_common(1)
+            truth = next(row["reward_model"]["ground_truth"] for row, answer in answered if answer == most)
             response = gold_response(self.form, truth)
             outcomes = self._ask(self._first, [response] * len(rows), rows)
             share, baseline = sum(accuracy(outcome) for outcome in outcomes) / len(rows), n / len(rows)

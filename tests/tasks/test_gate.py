@@ -131,6 +131,24 @@ def test_of_several_wordings_the_first_is_the_right_answer(tmp_path: Path) -> No
     assert report(tmp_path, source, rows).passed
 
 
+def test_worked_solutions_with_one_result_are_one_constant_answer(tmp_path: Path) -> None:
+    """As in GSM8K: every ground truth is a text of its own, results repeat."""
+    reads_last = """
+def score(data_source, solution_str, ground_truth, extra_info=None, **kwargs):
+    words, gold = solution_str.split(), ground_truth.split()[-1]
+    answer = words[-1] if words and words[-1].isdigit() else ""
+    right = float(answer == gold)
+    return {"score": right, "acc": right, "pred": answer}
+"""
+    rows = [row(number, f"question {number}", f"way {number}: {number % 4}") for number in range(40)]
+    found = report(tmp_path, reads_last, rows, gold="{answer}")
+    assert failed(found) == []
+    [constant] = [check for check in found.checks if check.name == CONSTANT]
+    assert constant.needed.startswith("<= 0.250")
+    generous = reads_last.replace("answer == gold", "answer in (gold, '0')")
+    assert failed(report(tmp_path, generous, rows, gold="{answer}")) == [CONSTANT]
+
+
 def test_each_data_source_has_its_own_constant_answer(tmp_path: Path) -> None:
     other = [{**each, "data_source": "other"} for each in ROWS]
     names = [check.name for check in report(tmp_path, rows=[*ROWS, *other]).checks]
