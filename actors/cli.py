@@ -84,7 +84,9 @@ def _starting(command: Command) -> None:
     resume = command("resume", "commands", "go on with a search from its directory")
     resume.add_argument("config", metavar="SEARCH", help="directory, name or configuration of a search")
     resume.add_argument("--storage", default="runs", help="where names are looked up (default: runs)")
-    for added in (prepare, search, resume, doctor):
+    warm_start = command("warm-start", "warming", "teach a base model a task's gold answers", "warm_start")
+    warm_start.add_argument("config", metavar="CONFIG", help="warm_start.yaml")
+    for added in (prepare, search, resume, doctor, warm_start):
         _settable(added, "set a field, such as budget.runs=8")
     serve = command("serve", "serving", "serve a model for the agents; after --: options of `vllm serve`")
     serve.add_argument("model", metavar="MODEL", help="directory or name of the model")

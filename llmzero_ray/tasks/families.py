@@ -1,6 +1,6 @@
 """What a task family is: problems, a worked answer for each, and how its tiny model is warm-started.
 
-Not here: cutting splits (splits.py), training (warm_start.py), or the families themselves (one file each).
+Not here: cutting splits (splits.py), training (warm_start/), or the families themselves (one file each).
 To add one: write its file, then name it in catalogue.py.
 """
 

@@ -37,6 +37,7 @@ from llmzero_ray.tasks.splits import (
     write_parquet,
 )
 from llmzero_ray.tasks.tiny_model import SHAPE
+from llmzero_ray.tasks.warm_start.training import VERSION as TRAINER
 
 Progress: TypeAlias = Callable[[str, float], None]
 """Hears what is being done, and the finished share of the whole in [0, 1]."""
@@ -80,6 +81,7 @@ class Recipe:
         if self.make_model:
             recipe |= {f"model.{key}": value for key, value in SHAPE.items()}
             recipe |= {f"warm_start.{key}": value for key, value in asdict(self.family.warm_start).items()}
+            recipe["warm_start.trainer"] = TRAINER
         return recipe
 
 
@@ -149,7 +151,7 @@ def _model_entry(made: MadeModel) -> ModelEntry:
 
 def _versions() -> dict[str, str]:
     found = {}
-    for package in ("pyarrow", "reasoning-gym", "torch", "transformers"):
+    for package in ("deepspeed", "pyarrow", "reasoning-gym", "torch", "transformers"):
         try:
             found[package] = version(package)
         except PackageNotFoundError:

@@ -5,7 +5,8 @@ another such program on the same two cores a warm start of 5 s then took 447 s. 
 gets the right environment at its birth, and the caller need not load torch. A request goes to its standard
 input, reports come back as JSON lines.
 
-Not here: how the model is taught (warm_start.py), what a task consists of (making.py).
+Not here: the training (warm_start/, the same as that of the job on Ray Train), what a task consists of
+(making.py).
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from typing import IO, Any
 
 from llmzero_ray.errors import TaskError
 from llmzero_ray.tasks.families import Problem, WarmStart
+from llmzero_ray.tasks.warm_start.plan import Plan
 
 _N_THREADS = "2"
 """Fixed, not the machine's number: torch's sums depend on how many threads share them."""
@@ -35,6 +37,8 @@ _ENVIRONMENT = {
     "TOKENIZERS_PARALLELISM": "false",
 }
 _STDERR_TAIL = 2000
+_MAX_MICRO_BATCH = 32
+"""Responses that pass the model together: a batch is cut by length, which saves half of the padding."""
 
 OnStep = Callable[[int, float], None]
 """Hears every training step, counted from 1, and its mean loss per response token."""
@@ -70,7 +74,7 @@ def make_model_in_process(request: ModelRequest, on_step: OnStep) -> MadeModel:
     """Make, teach, measure and save a tiny model.
 
     Raises:
-        TaskError: torch or transformers are missing, or the process died.
+        TaskError: torch, transformers or deepspeed are missing, or the process died.
         OSError: the model cannot be written.
     """
     package_root = str(Path(__file__).parents[2])
@@ -109,9 +113,9 @@ def _converse(
             raise OSError(report["errno"], report["unwritable"])
         elif "missing" in report:
             raise TaskError(
-                "making the tiny model needs torch and transformers, which cannot be imported here "
-                f"({report['missing']}); install them: pip install 'llmzero-ray[verl]', or give a model "
-                "directory of your own as model.path"
+                "making the tiny model needs torch, transformers and deepspeed, which cannot be imported "
+                f"here ({report['missing']}); install them: pip install 'llmzero-ray[train]', or give a "
+                "model directory of your own as model.path"
             )
     errors.seek(0)
     raise TaskError(
@@ -122,6 +126,9 @@ def _converse(
 
 def main() -> None:
     """Serve one request: standard input to standard output."""
+    # Libraries print when they like; from here on their lines go where the last words are looked for.
+    reports = os.fdopen(os.dup(sys.stdout.fileno()), "w")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     body = json.load(sys.stdin)
     request = ModelRequest(
         **{
@@ -131,38 +138,38 @@ def main() -> None:
         }
     )
     try:
-        made = _make(request)
+        made = _make(request, lambda step, loss: _report(reports, {"step": step, "loss": loss}))
     except ImportError as error:
-        _report({"missing": str(error)})
+        _report(reports, {"missing": str(error)})
     except OSError as error:
-        _report({"unwritable": error.strerror or str(error), "errno": error.errno})
+        _report(reports, {"unwritable": error.strerror or str(error), "errno": error.errno})
     else:
-        _report({"made": dataclasses.asdict(made)})
+        _report(reports, {"made": dataclasses.asdict(made)})
 
 
-def _report(report: Mapping[str, Any]) -> None:
+def _report(reports: IO[str], report: Mapping[str, Any]) -> None:
     # A caller that has gone away breaks this pipe, and so ends the training.
-    sys.stdout.write(json.dumps(report) + "\n")
-    sys.stdout.flush()
+    reports.write(json.dumps(report) + "\n")
+    reports.flush()
 
 
-def _make(request: ModelRequest) -> MadeModel:
+def _make(request: ModelRequest, on_step: OnStep) -> MadeModel:
     # First, because transformers without torch fails later and in stranger ways.
     import torch  # noqa: F401
 
-    from llmzero_ray.tasks import quality, tiny_model, warm_start
+    from llmzero_ray.tasks import quality, tiny_model
+    from llmzero_ray.tasks.warm_start.engine import alone, make_engine
+    from llmzero_ray.tasks.warm_start.examples import Examples, encode
+    from llmzero_ray.tasks.warm_start.training import train
 
     tokenizer = tiny_model.make_tokenizer()
     model = tiny_model.make_model(tokenizer, request.seed)
-    plan, seed = request.warm_start, request.seed
-    warm_start.teach(
-        model,
-        tokenizer,
-        request.demonstrations,
-        plan,
-        seed,
-        lambda step, loss: _report({"step": step, "loss": loss}),
-    )
+    chats = [([{"role": "user", "content": prompt}], answer) for prompt, answer in request.demonstrations]
+    examples, plan = Examples.of(encode(tokenizer, chats)), _plan(request)
+    with alone():
+        engine = make_engine(model, plan, zero_stage=0, dtype="float32", use_gpu=False)
+        train(engine, examples, plan, pad=tokenizer.pad_token_id, after_step=on_step)
+    model.eval()
     prompts = [tiny_model.chat_prompt(tokenizer, prompt) for prompt in request.prompts]
     longest = tiny_model.longest(
         tokenizer, [response + tiny_model.END for _, response in request.demonstrations]
@@ -174,6 +181,22 @@ def _make(request: ModelRequest) -> MadeModel:
         greedy_accuracy=accuracy,
         max_prompt_tokens=tiny_model.longest(tokenizer, prompts),
         max_answer_tokens=longest,
+    )
+
+
+def _plan(request: ModelRequest) -> Plan:
+    """The family's numbers; micro-batches as large as they may be and divide the batch."""
+    recipe = request.warm_start
+    sizes = [size for size in range(1, _MAX_MICRO_BATCH + 1) if recipe.batch_size % size == 0]
+    return Plan(
+        n_steps=recipe.n_steps,
+        batch_size=recipe.batch_size,
+        micro_batch_size=max(sizes),
+        lr=recipe.lr,
+        warmup_steps=recipe.warmup_steps,
+        final_lr_share=recipe.final_lr_share,
+        weight_decay=recipe.weight_decay,
+        seed=request.seed,
     )
 
 

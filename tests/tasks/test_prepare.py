@@ -257,7 +257,10 @@ def test_a_failed_warm_start_leaves_nothing_behind(tmp_path: Path, monkeypatch: 
     (broken / "__init__.py").write_text("raise ImportError('no torch on this machine')")
     monkeypatch.setenv("PYTHONPATH", str(broken.parent))
     message = refusal(dir=tmp_path / "task", **{**SMALL, "make_model": True})
-    assert "needs torch and transformers, which cannot be imported here (no torch on this machine)" in message
+    expected = (
+        "needs torch, transformers and deepspeed, which cannot be imported here (no torch on this machine)"
+    )
+    assert expected in message
     assert left_beside(tmp_path / "task") == ["path"]
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import resource
-from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +16,9 @@ from llmzero_ray.tasks.families import Problem, WarmStart
 from llmzero_ray.tasks.model_process import ModelRequest, make_model_in_process
 from llmzero_ray.tasks.quality import measure_task
 from llmzero_ray.tasks.tiny_model import chat_prompt, make_model, make_tokenizer
-from llmzero_ray.tasks.warm_start import learning_rate, teach
 from tests.tasks.builders import write_task
 
-PLAN = WarmStart(n_demonstrations=3, n_steps=3, batch_size=70, lr=0.5, warmup_steps=2, final_lr_share=0.1)
+PLAN = WarmStart(n_demonstrations=3, n_steps=1, batch_size=2, lr=0.5, warmup_steps=2)
 PAIRS = [("say 1", "#1"), ("say 23", "2,3#3"), ("say 4", "#4")]
 
 
@@ -93,53 +90,11 @@ def test_making_a_model_leaves_the_callers_random_numbers_alone() -> None:
     assert torch.rand(3).tolist() == expected
 
 
-def test_the_learning_rate_rises_then_falls_to_its_share() -> None:
-    # rise 1/2, 1, 1; fall 1 - 0.9 * step / 3
-    assert [learning_rate(PLAN, step) for step in (1, 2, 3)] == pytest.approx(
-        [0.5 * 0.5 * 0.7, 0.5 * 0.4, 0.5 * 0.1]
-    )
-
-
-def taught(
-    pairs: list[tuple[str, str]], plan: WarmStart, seed: int = 0
-) -> tuple[Mapping[str, Any], list[float]]:
-    tokenizer, losses = make_tokenizer(), []
-    model = make_model(tokenizer, seed)
-    teach(model, tokenizer, pairs, plan, seed, lambda step, loss: losses.append(loss))
-    return model.state_dict(), losses
-
-
-def test_the_same_warm_start_gives_the_same_weights() -> None:
-    plan = replace(PLAN, lr=1e-3)
-    (one, losses), (other, again) = taught(PAIRS, plan), taught(PAIRS, plan)
-    assert losses == again
-    assert all(torch.equal(one[name], other[name]) for name in one)
-    different, _ = taught(PAIRS, plan, seed=1)
-    assert not torch.equal(one["model.norm.weight"], different["model.norm.weight"])
-
-
-def test_the_loss_is_the_mean_over_response_tokens_however_a_batch_is_cut() -> None:
-    # Without a learning rate every step sees the same model; 70 pairs are cut into parts of different length.
-    still = replace(PLAN, lr=0.0, n_steps=1)
-    tokenizer = make_tokenizer()
-    model = make_model(tokenizer, 0)
-    losses: list[float] = []
-    teach(model, tokenizer, [PAIRS[1]], still, 0, lambda step, loss: losses.append(loss))
-    prompt = chat_prompt(tokenizer, PAIRS[1][0])
-    ids = tokenizer(prompt + PAIRS[1][1] + "<|im_end|>", add_special_tokens=False, return_tensors="pt")[
-        "input_ids"
-    ]
-    start = len(tokenizer(prompt, add_special_tokens=False)["input_ids"])
-    log_probabilities = torch.log_softmax(model(ids).logits[0, start - 1 : -1], dim=-1)
-    expected = -log_probabilities.gather(1, ids[0, start:, None]).mean().item()
-    assert losses == [pytest.approx(expected, rel=1e-5)]
-
-
 def request(directory: Path, **changes: Any) -> ModelRequest:
     body: dict[str, Any] = {
         "directory": str(directory),
         "seed": 0,
-        "warm_start": replace(PLAN, batch_size=2, n_steps=1),
+        "warm_start": PLAN,
         "demonstrations": tuple(PAIRS),
         "problems": (Problem(prompt="say 1", answer="1"),),
         "prompts": ("say 1", "say 23"),

@@ -1,0 +1,181 @@
+"""What a warm start is told: `warm_start.yaml`, every field declared once with default, bound, unit and
+meaning.
+
+Not here: reading the task (gold.py), whether the machines can do it (the command line).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field, ValidationError, model_validator
+
+from llmzero_ray.config import StrictModel
+from llmzero_ray.config_text import describe_problems, read_yaml
+from llmzero_ray.errors import ConfigError
+from llmzero_ray.tasks.task_yaml import Names
+from llmzero_ray.tasks.warm_start.plan import Plan
+
+CHANGEABLE = ("checkpoint_every", "checkpoints_kept", "max_failures", "start_timeout_s")
+"""Fields that an interrupted warm start may go on with other values of: none of them touches the weights."""
+_MAX_SEED = 2**31 - 1
+
+
+def _unit(default: Any, unit: str, **bounds: Any) -> Any:
+    """A field with the unit that error messages name."""
+    return Field(default, json_schema_extra={"unit": unit}, **bounds)
+
+
+class LoraSettings(StrictModel):
+    """The adapter that is trained instead of the weights."""
+
+    rank: int = _unit(16, "LoRA rank", ge=1, le=1024)
+    """Rank of the adapter."""
+    alpha: int = _unit(32, "LoRA alpha", ge=1, le=4096)
+    """Scale of the adapter, alpha / rank."""
+    targets: Names = ("all-linear",)
+    """Layers that get an adapter: names of modules, or all-linear."""
+    merge: bool = True
+    """Also write the base model with the adapter merged into its weights."""
+
+
+class WarmStartConfig(StrictModel):
+    """warm_start.yaml."""
+
+    task: str = Field(min_length=1)
+    """Directory of the prepared task; its training prompts and gold answers are learnt."""
+    model: str | None = None
+    """Directory of the base model; null: the tiny model that `prepare` made for the task."""
+    output: str = Field(min_length=1)
+    """Directory for checkpoints and result; every machine must see it under this name."""
+
+    gold_response: str | None = Field(None, pattern=r"\{answer\}")
+    """Form of the responses to learn, {answer} standing for the ground truth; null: the task's own form."""
+    rationale: str | None = Field(None, min_length=1)
+    """Column of the parquet files, or key of extra_info, whose text is put before the gold answer."""
+
+    lora: LoraSettings | None = None
+    """Train an adapter; null: train all weights."""
+    n_steps: int | None = _unit(None, "training steps", ge=1)
+    """Length of the training; null: n_epochs decides."""
+    n_epochs: int | None = _unit(None, "epochs", ge=1)
+    """Passes over the training items, the last batch filled up from the next pass; null: n_steps decides."""
+    batch_size: int = _unit(64, "items", ge=1)
+    """Items per training step, all workers together."""
+    micro_batch_size: int = _unit(8, "items", ge=1)
+    """Items that pass the model together on one worker; memory grows with it, results do not depend on it."""
+    lr: float = _unit(1e-5, "learning rate", gt=0, le=1)
+    """Peak learning rate of AdamW."""
+    warmup_steps: int = _unit(10, "training steps", ge=0)
+    """Steps until the peak."""
+    final_lr_share: float = Field(0.05, ge=0, le=1)
+    """Learning rate at the last step, as a share of the peak; it falls linearly."""
+    weight_decay: float = Field(0.01, ge=0, le=1)
+    """Of AdamW."""
+    max_grad_norm: float = Field(1.0, gt=0)
+    """Gradients are clipped to this norm."""
+    max_length: int = _unit(2048, "tokens", ge=2)
+    """Longest prompt and response together; longer items are left out and counted."""
+    n_val: int = _unit(512, "items", ge=1)
+    """Most validation items that the held-out loss is measured on, the first ones of the split."""
+    seed: int = Field(0, ge=0, le=_MAX_SEED)
+    """Of the order of the items, and of the adapter's initial weights."""
+
+    workers: int = _unit(1, "workers", ge=1)
+    """Training processes; each takes cpus_per_worker CPUs, and one GPU with use_gpu."""
+    use_gpu: bool = False
+    """Train on GPUs, with NCCL; false: on CPUs, with gloo."""
+    cpus_per_worker: int = _unit(1, "CPUs", ge=1)
+    """CPUs, and on CPUs also threads, of one worker."""
+    zero_stage: Literal[0, 1, 2, 3] = 2
+    """What DeepSpeed divides among the workers: 0 nothing, 1 optimizer states, 2 gradients, 3 weights, each
+    with what stands before it."""
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Type of the weights; auto: bfloat16 on GPUs, with float32 copies in the optimizer, and float32 on
+    CPUs."""
+    gradient_checkpointing: bool = False
+    """Compute activations twice instead of keeping them: less memory, about a third more time."""
+
+    checkpoint_every: int = _unit(100, "training steps", ge=1)
+    """Steps between two full checkpoints, from which an interrupted warm start goes on."""
+    checkpoints_kept: int = _unit(1, "checkpoints", ge=1)
+    """Newest checkpoints that stay; all are removed at the end."""
+    max_failures: int = _unit(3, "failures", ge=0)
+    """Lost workers after which the training goes on from its newest checkpoint by itself."""
+    start_timeout_s: float = _unit(120.0, "seconds", gt=0)
+    """How long to wait for the workers' CPUs and GPUs on a cluster that others use too."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> WarmStartConfig:
+        if (self.n_steps is None) == (self.n_epochs is None):
+            given = "neither" if self.n_steps is None else f"{self.n_steps} and {self.n_epochs}"
+            raise ValueError(f"n_steps and n_epochs: one of the two must be given; given: {given}.")
+        once = self.workers * self.micro_batch_size
+        if self.batch_size % once:
+            raise ValueError(
+                f"batch_size is {self.batch_size} (items); must be a multiple of workers x micro_batch_size, "
+                f"which is {self.workers} x {self.micro_batch_size} = {once}."
+            )
+        return self
+
+    @property
+    def torch_dtype(self) -> str:
+        """Name of the weights' type in torch."""
+        if self.dtype != "auto":
+            return self.dtype
+        return "bfloat16" if self.use_gpu else "float32"
+
+    def plan(self, n_train: int) -> Plan:
+        """The numbers of the training on `n_train` items."""
+        steps = self.n_steps or -(-(self.n_epochs or 1) * n_train // self.batch_size)
+        return Plan(
+            n_steps=steps,
+            batch_size=self.batch_size,
+            micro_batch_size=self.micro_batch_size,
+            lr=self.lr,
+            warmup_steps=self.warmup_steps,
+            final_lr_share=self.final_lr_share,
+            weight_decay=self.weight_decay,
+            max_grad_norm=self.max_grad_norm,
+            seed=self.seed,
+        )
+
+
+def load_warm_start(path: str | Path, settings: Mapping[str, Any] | None = None) -> WarmStartConfig:
+    """The warm start in a YAML file, with dotted keys replaced; relative paths count from the current
+    directory, as in search.yaml, and are made absolute.
+
+    Raises:
+        ConfigError: no such file, broken YAML, or everything that is wrong in it.
+    """
+    path = Path(path)
+    data = read_yaml(path)
+    for key, value in (settings or {}).items():
+        _replace(data, key, value)
+    config = parse_warm_start(data, source=path.name)
+    paths = {name: getattr(config, name) for name in ("task", "model", "output")}
+    absolute = {name: str(Path(given).expanduser().absolute()) for name, given in paths.items() if given}
+    return config.model_copy(update=absolute)
+
+
+def parse_warm_start(data: Mapping[str, Any], *, source: str = "warm_start.yaml") -> WarmStartConfig:
+    """The warm start in plain data, such as `model_dump` gives.
+
+    Raises:
+        ConfigError: everything that is wrong, one line each.
+    """
+    try:
+        return WarmStartConfig.model_validate(data)
+    except ValidationError as error:
+        raise ConfigError(describe_problems(error, WarmStartConfig, source)) from error
+
+
+def _replace(data: dict[str, Any], dotted: str, value: Any) -> None:
+    place, (*above, last) = data, dotted.split(".")
+    for key in above:
+        below = place.get(key)
+        place[key] = dict(below) if isinstance(below, Mapping) else {}
+        place = place[key]
+    place[last] = value

@@ -1,0 +1,110 @@
+"""The conversations that a prepared task teaches: each row's prompt with its gold response.
+
+Not here: tokens (examples.py), which rows a step takes (sampling.py).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from llmzero_ray.errors import TaskError
+from llmzero_ray.tasks.manifest import Manifest
+from llmzero_ray.tasks.rewards.catalogue import KINDS
+from llmzero_ray.tasks.rewards.targets import gold_response
+
+Message: TypeAlias = Mapping[str, str]
+"""A role and its content."""
+GoldResponse: TypeAlias = Callable[[str, str], str | None]
+"""A right answer to a data_source's ground truth; None where there is no single one."""
+
+NO_GOLD = "no gold answer"
+NO_RATIONALE = "no rationale"
+_FORMS = {
+    KINDS["exact_match"]: "<answer>{answer}</answer>",
+    KINDS["mcq"]: "\\boxed{{answer}}",
+    KINDS["math"]: "\\boxed{{answer}}",
+}
+"""What the rewards for data of one's own read, by module."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lesson:
+    """One conversation."""
+
+    messages: tuple[Message, ...]
+    """The prompt, as a chat."""
+    response: str
+    """What is to be learnt, without the tokenizer's end token."""
+
+
+def gold_responses(manifest: Manifest, form: str | None) -> GoldResponse:
+    """How right answers of a task are written: in `form`, or as the task says, or as its reward is known to
+    read them.
+
+    Raises:
+        TaskError: none of these is known.
+    """
+    template = form or (manifest.gate.gold_response if manifest.gate else None)
+    template = template or manifest.reward.gold_response or _FORMS.get(manifest.reward.module or "")
+    if template is not None:
+        return lambda _source, truth: gold_response(template, truth)
+    known = _of_data_sets().get(manifest.reward.module or "")
+    if known is None:
+        raise TaskError(
+            f"task {manifest.name or manifest.reward.path or manifest.reward.module}: it is not known how a "
+            "right response is written, so that there is nothing to learn. Name its form in the "
+            "configuration, such as gold_response: '<answer>{answer}</answer>', or as reward.gold_response "
+            "in the task's manifest.json."
+        )
+    return known
+
+
+def read_lessons(
+    path: str | Path, gold: GoldResponse, rationale: str | None
+) -> tuple[list[Lesson], Counter[str]]:
+    """The conversations of a split's parquet file in its order, and how many rows gave none, by reason.
+
+    Raises:
+        TaskError: there is no column or key of the rationale's name.
+    """
+    import pyarrow.parquet as pq
+
+    file = pq.ParquetFile(path)
+    extra = [rationale] if rationale in file.schema_arrow.names else []
+    columns = ["data_source", "prompt", "reward_model", "extra_info", *extra]
+    rows = file.read(columns=columns).to_pylist()
+    if rationale is not None and not extra and rationale not in rows[0]["extra_info"]:
+        raise TaskError(
+            f"{path} has no rationale {rationale!r}; its columns: {', '.join(file.schema_arrow.names)}; keys "
+            f"of extra_info: {', '.join(rows[0]['extra_info'])}. Correct rationale, or leave it out."
+        )
+    lessons, dropped = list[Lesson](), Counter[str]()
+    for row in rows:
+        answer = gold(row["data_source"], row["reward_model"]["ground_truth"])
+        reason = _text(row, rationale) if rationale is not None else ""
+        if answer is None or reason is None:
+            dropped[NO_GOLD if answer is None else NO_RATIONALE] += 1
+            continue
+        messages = tuple({"role": each["role"], "content": each["content"]} for each in row["prompt"])
+        lessons.append(Lesson(messages=messages, response=f"{reason}\n{answer}" if reason else answer))
+    return lessons, dropped
+
+
+def _text(row: Mapping[str, Any], rationale: str) -> str | None:
+    """The rationale of a row, trimmed; None when it is empty."""
+    found = row[rationale] if rationale in row else row["extra_info"].get(rationale)
+    return (str(found).strip() or None) if found is not None else None
+
+
+def _of_data_sets() -> dict[str, GoldResponse]:
+    """Right answers of the data sets whose form differs from row to row, by the module of their reward."""
+    from llmzero_ray.tasks.sources.chemcot import ChemCoT
+    from llmzero_ray.tasks.sources.gym import GymTask
+    from llmzero_ray.tasks.sources.papersearchqa import PaperSearchQA
+
+    adapters = (ChemCoT(), PaperSearchQA(), GymTask("any", {}, 0))
+    return {str(adapter.reward.module): adapter.gold_response for adapter in adapters}

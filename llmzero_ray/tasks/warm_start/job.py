@@ -1,0 +1,223 @@
+"""A warm start before it begins: task, base model and output directory checked, the examples written down.
+
+Runs where the command runs. Not here: the training itself (course.py), starting it on Ray (on_ray.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from hashlib import file_digest, sha256
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from llmzero_ray.durable import replace_file, storage_error
+from llmzero_ray.errors import ConfigError, StorageError, TaskError
+from llmzero_ray.tasks.manifest import MANIFEST, read_manifest
+from llmzero_ray.tasks.model_dir import check_model_dir
+from llmzero_ray.tasks.prepared import load_task
+from llmzero_ray.tasks.warm_start.config import CHANGEABLE, WarmStartConfig
+from llmzero_ray.tasks.warm_start.examples import Examples, encode
+from llmzero_ray.tasks.warm_start.gold import gold_responses, read_lessons
+from llmzero_ray.tasks.warm_start.models import load_tokenizer
+from llmzero_ray.tasks.warm_start.training import VERSION
+
+IDENTITY, RESULT = "identity.json", "warm_start.json"
+EXAMPLES = "examples"
+TOO_LONG = "too long"
+_FORMAT = 1
+_PLACES = ("task", "model", "output")
+"""Fields that may change with the place of things; what lies there is compared by its content."""
+
+Say: TypeAlias = Callable[[str], None]
+"""Hears what is being done."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """What is to be trained, with everything checked that can be checked without training."""
+
+    config: WarmStartConfig
+    model: str
+    """Directory of the base model."""
+    identity: Mapping[str, Any]
+    """Everything that decides the result, flat."""
+    n_train: int
+    n_val: int
+    dropped: Mapping[str, Mapping[str, int]]
+    """Rows that are not learnt, by split and reason."""
+    result: Mapping[str, Any] | None
+    """What RESULT says when the training is over already."""
+
+    @property
+    def output(self) -> Path:
+        """Directory of checkpoints and result."""
+        return Path(self.config.output)
+
+    def order(self) -> dict[str, Any]:
+        """The job in plain data, for the workers."""
+        return {
+            "config": self.config.model_dump(mode="json"),
+            "model": self.model,
+            "identity": dict(self.identity),
+            "n_train": self.n_train,
+            "n_val": self.n_val,
+            "dropped": {split: dict(reasons) for split, reasons in self.dropped.items()},
+        }
+
+
+def open_job(config: WarmStartConfig, say: Say) -> Job:
+    """The job of a configuration, its examples lying in the output directory.
+
+    Raises:
+        TaskError: the task or the model cannot be used, or nothing is left to learn.
+        ConfigError: the output directory holds something else.
+        StorageError: it cannot be written.
+    """
+    say("checking the task and the model")
+    task = load_task(config.task)
+    model = config.model or task.model_path
+    if model is None:
+        raise ConfigError(
+            f"model is null and the task in {task.directory} brings no model; set model to the directory "
+            "of a base model"
+        )
+    check_model_dir(model)
+    output, files = Path(config.output), {"train": task.train, "val": task.val}
+    identity = _identity(config, model, files)
+    _check_same(output, identity)
+    result = result_in(output)
+    if result is not None:
+        counts = result["n_train"], result["n_val"], result["dropped"]
+    else:
+        say("encoding prompts and gold responses")
+        counts = _write_examples(config, model, files, output)
+        replace_file(output / IDENTITY, json.dumps(identity, indent=1) + "\n")
+    return Job(
+        config=config,
+        model=model,
+        identity=identity,
+        n_train=counts[0],
+        n_val=counts[1],
+        dropped=counts[2],
+        result=result,
+    )
+
+
+@contextlib.contextmanager
+def only_one(output: Path) -> Iterator[None]:
+    """Keep other commands away from an output directory, which is made if need be; the lock ends with its
+    process. Where the file system has no locks there is none.
+
+    Raises:
+        StorageError: another command is at work there, or it cannot be written.
+    """
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+        stream = (output / ".lock").open("w")
+    except OSError as error:
+        raise storage_error(output, error) from error
+    with stream:
+        try:
+            fcntl.flock(stream.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise StorageError(
+                f"{output}: another warm start is at work there. Wait for it, or choose another output."
+            ) from None
+        except OSError:
+            pass
+        yield
+
+
+def _identity(config: WarmStartConfig, model: str, files: Mapping[str, str]) -> dict[str, Any]:
+    flat: dict[str, Any] = {"format": _FORMAT, "trainer": VERSION}
+    for key, value in config.model_dump(mode="json").items():
+        if key in CHANGEABLE or key in _PLACES:
+            continue
+        below = value if isinstance(value, Mapping) else None
+        flat |= {f"{key}.{name}": held for name, held in below.items()} if below is not None else {key: value}
+    read = {**files, "the manifest": str(Path(config.task) / MANIFEST)}
+    flat |= {f"sha256 of {what}": _digest([Path(path)]) for what, path in read.items()}
+    base = sorted(path for path in Path(model).iterdir() if path.is_file())
+    return flat | {"sha256 of the model": _digest(base)}
+
+
+def _digest(paths: list[Path]) -> str:
+    digest = sha256()
+    try:
+        for path in paths:
+            with path.open("rb") as stream:
+                digest.update(path.name.encode() + file_digest(stream, "sha256").digest())
+    except OSError as error:
+        raise TaskError(f"{path} cannot be read: {error.strerror or error}") from error
+    return digest.hexdigest()
+
+
+def _check_same(output: Path, identity: Mapping[str, Any]) -> None:
+    """Return quietly when the directory holds nothing, or this very warm start."""
+    try:
+        before = json.loads((output / IDENTITY).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        held = sorted(
+            path.name for path in output.iterdir() if not path.name.startswith(".") and path.name != EXAMPLES
+        )
+        if held:
+            raise ConfigError(
+                f"output {output} holds {', '.join(held[:8])}, and no warm start; choose another directory"
+            ) from None
+        return
+    except (OSError, ValueError) as error:
+        raise StorageError(f"{output / IDENTITY} cannot be read: {error}; choose another output") from error
+    keys = [*before, *(key for key in identity if key not in before)]
+    differences = [
+        f"{key} was {before.get(key)!r}, now {identity.get(key)!r}"
+        for key in keys
+        if before.get(key) != identity.get(key)
+    ]
+    if differences:
+        raise ConfigError(
+            f"output {output} holds a warm start with other settings: {'; '.join(differences)}. Choose "
+            "another output, or remove that directory to start again."
+        )
+
+
+def result_in(output: Path) -> dict[str, Any] | None:
+    """What a finished warm start wrote about itself; None: it is not finished.
+
+    Raises:
+        StorageError: it cannot be read.
+    """
+    try:
+        found = json.loads((output / RESULT).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise StorageError(f"{output / RESULT} cannot be read: {error}; remove it to go on") from error
+    return dict(found)
+
+
+def _write_examples(
+    config: WarmStartConfig, model: str, files: Mapping[str, str], output: Path
+) -> tuple[int, int, dict[str, dict[str, int]]]:
+    """Rows to learn, rows to measure on, and the dropped ones by split and reason."""
+    tokenizer = load_tokenizer(model)
+    gold = gold_responses(read_manifest(Path(config.task)), config.gold_response)
+    counts, dropped = dict[str, int](), dict[str, dict[str, int]]()
+    for split, path in files.items():
+        lessons, reasons = read_lessons(path, gold, config.rationale)
+        chosen = lessons[: config.n_val] if split == "val" else lessons
+        pairs = encode(tokenizer, [(lesson.messages, lesson.response) for lesson in chosen])
+        kept = [pair for pair in pairs if len(pair[0]) + len(pair[1]) <= config.max_length]
+        reasons[TOO_LONG] += len(pairs) - len(kept)
+        if not kept:
+            listed = ", ".join(f"{n} {reason}" for reason, n in (+reasons).items()) or "it is empty"
+            longest = max((len(prompt) + len(response) for prompt, response in pairs), default=0)
+            hint = f"; the longest has {longest} tokens, max_length is {config.max_length}" if longest else ""
+            raise TaskError(f"no row of {path} ({split}) can be learnt: {listed}{hint}")
+        Examples.of(kept).save(output / EXAMPLES / f"{split}.npz")
+        counts[split], dropped[split] = len(kept), dict(+Counter(reasons))
+    return counts["train"], counts["val"], dropped

@@ -1,0 +1,146 @@
+"""The model of a warm start: loaded, given an adapter, gathered from the workers, written.
+
+Directories appear whole or not at all. Needs torch, transformers and (for adapters) peft, imported when
+called. Not here: checkpoints of an unfinished training (checkpoints.py).
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from llmzero_ray.durable import storage_error
+from llmzero_ray.errors import TaskError
+from llmzero_ray.tasks.warm_start.config import LoraSettings
+
+MODEL, ADAPTER = "model", "adapter"
+"""Directories of the result: all weights, and the LoRA adapter in PEFT's form."""
+_TOKENIZER_FILES = (
+    "tokenizer*.*",
+    "vocab*.*",
+    "merges.txt",
+    "*.tiktoken",
+    "tekken.json",
+    "added_tokens.json",
+    "special_tokens_map.json",
+    "chat_template.jinja",
+    "chat_template.json",
+)
+
+
+def load_tokenizer(path: str) -> Any:
+    """The tokenizer of a model directory.
+
+    Raises:
+        TaskError: it cannot be loaded.
+    """
+    from transformers import AutoTokenizer
+
+    return _loaded(AutoTokenizer.from_pretrained, path)
+
+
+def load_model(path: str, dtype: str) -> Any:
+    """The causal language model of a directory, on the CPU.
+
+    Raises:
+        TaskError: it cannot be loaded.
+    """
+    from transformers import AutoModelForCausalLM
+
+    return _loaded(AutoModelForCausalLM.from_pretrained, path, dtype=dtype)
+
+
+def with_adapter(model: Any, settings: LoraSettings, seed: int) -> Any:
+    """The model with a fresh LoRA adapter, its own weights frozen; the same adapter for the same seed.
+
+    Raises:
+        TaskError: the targets are not modules of this model.
+    """
+    import torch
+    from peft import LoraConfig, get_peft_model
+
+    targets = settings.targets[0] if settings.targets == ("all-linear",) else list(settings.targets)
+    adapter = LoraConfig(
+        task_type="CAUSAL_LM", r=settings.rank, lora_alpha=settings.alpha, target_modules=targets
+    )
+    torch.manual_seed(seed)
+    try:
+        return get_peft_model(model, adapter)
+    except ValueError as error:
+        names = sorted({name.rpartition(".")[2] for name, _ in model.named_modules() if name})
+        raise TaskError(
+            f"lora.targets is {', '.join(settings.targets)}: {error}. Modules of this model: "
+            f"{', '.join(names)}; or write all-linear."
+        ) from error
+
+
+def checkpoint_activations(model: Any) -> None:
+    """Have activations computed again in the backward pass."""
+    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    if any(not weight.requires_grad for weight in model.parameters()):
+        model.enable_input_require_grads()
+
+
+def write_result(
+    module: Any, weights: dict[str, Any], output: Path, *, base: str, lora: LoraSettings | None
+) -> None:
+    """Write the result of a training: the model's directory, or the adapter's and, if wanted, the merged
+    model's; each with the base model's tokenizer.
+
+    Raises:
+        StorageError: it cannot be written.
+    """
+    if lora is None:
+        _write(output / MODEL, lambda place: _save(module, base, place, state_dict=weights))
+        return
+    _write(output / ADAPTER, lambda place: _save(module, base, place, state_dict=weights))
+    if lora.merge:
+        _write(output / MODEL, lambda place: _save(_merged(output / ADAPTER, base), base, place))
+
+
+def _merged(adapter: Path, base: str) -> Any:
+    from peft import PeftModel
+
+    return PeftModel.from_pretrained(load_model(base, "auto"), str(adapter)).merge_and_unload()
+
+
+def _save(model: Any, base: str, place: Path, **more: Any) -> None:
+    model.save_pretrained(place, **more)
+    # Copied, not saved again: a loaded tokenizer also writes down how it was loaded.
+    for pattern in _TOKENIZER_FILES:
+        for path in Path(base).glob(pattern):
+            shutil.copyfile(path, place / path.name)
+    mode = next(place.glob("*config.json")).stat().st_mode
+    for path in place.iterdir():
+        # safetensors writes for its user alone; the nodes of a cluster may read as another one.
+        path.chmod(mode)
+
+
+def _write(target: Path, fill: Callable[[Path], None]) -> None:
+    from safetensors import SafetensorError
+
+    part = target.with_name(f".{target.name}.part")
+    try:
+        for left in (part, target):
+            shutil.rmtree(left, ignore_errors=True)
+        part.mkdir(parents=True)
+        fill(part)
+        part.rename(target)
+    except OSError as error:
+        raise storage_error(target, error) from error
+    except SafetensorError as error:
+        raise storage_error(target, OSError(str(error))) from error
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+
+
+def _loaded(load: Callable[..., Any], path: str, **more: Any) -> Any:
+    try:
+        return load(path, local_files_only=True, **more)
+    except Exception as error:  # transformers raises errors of many kinds
+        raise TaskError(
+            f"model directory {path} cannot be loaded ({type(error).__name__}: {error}); name a directory "
+            "that transformers loads"
+        ) from error

@@ -1,0 +1,64 @@
+"""What a training tells while it goes on: one JSON line each in a file beside its checkpoints.
+
+Metrics have the names that VeRL's SFT trainer gives them. After an interruption steps may stand there twice;
+the later line counts. Not here: how they are shown (the command line).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from llmzero_ray.durable import storage_error
+
+FILE = "metrics.jsonl"
+LOSS, LR, GRAD_NORM, VAL_LOSS = "train/loss", "train/lr", "train/grad_norm", "val/loss"
+
+
+class Teller:
+    """The writing end, for one worker at a time.
+
+    Raises:
+        StorageError: the file cannot be written.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        try:
+            self._file = (directory / FILE).open("a", encoding="utf-8")
+            # A writer that was killed may have left half a line.
+            self._file.write("\n")
+        except OSError as error:
+            raise storage_error(directory / FILE, error) from error
+
+    def tell(self, line: Mapping[str, Any]) -> None:
+        """Append one line, for readers to see at once."""
+        self._file.write(json.dumps(line) + "\n")
+        self._file.flush()
+
+
+class Listener:
+    """The reading end: lines that were written after it was made."""
+
+    def __init__(self, directory: Path) -> None:
+        self._path, self._rest = directory / FILE, b""
+        self._place = self._path.stat().st_size if self._path.exists() else 0
+
+    def hear(self) -> Iterator[dict[str, Any]]:
+        """New lines, whole ones only."""
+        try:
+            with self._path.open("rb") as file:
+                file.seek(self._place)
+                new = file.read()
+        except OSError:
+            return
+        self._place += len(new)
+        *lines, self._rest = (self._rest + new).split(b"\n")
+        for line in lines:
+            try:
+                found = json.loads(line)
+            except ValueError:
+                continue
+            if isinstance(found, dict):
+                yield found

@@ -1,0 +1,359 @@
+"""Warm starts without any training: configuration, rows of a step, gold responses, tokens, refusals."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from llmzero_ray.errors import ConfigError, StorageError, TaskError
+from llmzero_ray.tasks import PreparedTask
+from llmzero_ray.tasks.manifest import Manifest, RewardEntry, SplitFile, SplitFiles
+from llmzero_ray.tasks.rewards.catalogue import KINDS
+from llmzero_ray.tasks.tiny_model import make_tokenizer
+from llmzero_ray.tasks.warm_start.config import WarmStartConfig, load_warm_start, parse_warm_start
+from llmzero_ray.tasks.warm_start.examples import IGNORED, Examples, encode
+from llmzero_ray.tasks.warm_start.gold import NO_GOLD, NO_RATIONALE, gold_responses, read_lessons
+from llmzero_ray.tasks.warm_start.job import IDENTITY, Job, only_one, open_job
+from llmzero_ray.tasks.warm_start.on_ray import asked_and_there, n_fitting
+from llmzero_ray.tasks.warm_start.progress import Listener, Teller
+from llmzero_ray.tasks.warm_start.sampling import even_shares, shares, step_rows
+from tests.tasks.builders import REWARD, row, write_rows, write_task
+
+ROOT = Path(__file__).parent.parent.parent
+SHIPPED = sorted((ROOT / "jobs/configs/warm_start").glob("*.yaml"))
+
+
+def config(**changes: Any) -> WarmStartConfig:
+    base: dict[str, Any] = {
+        "task": "task",
+        "output": "out",
+        "n_steps": 4,
+        "batch_size": 8,
+        "micro_batch_size": 2,
+    }
+    return parse_warm_start({**base, **changes})
+
+
+def refusal(**changes: Any) -> str:
+    with pytest.raises(ConfigError) as refused:
+        config(**changes)
+    return str(refused.value)
+
+
+# --- configuration
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.name)
+def test_shipped_configurations_are_accepted(path: Path) -> None:
+    assert load_warm_start(path).plan(1000).n_steps >= 1
+
+
+def test_a_machine_with_gpus_and_one_without_ship() -> None:
+    assert {load_warm_start(path).use_gpu for path in SHIPPED} == {True, False}
+
+
+def test_unknown_keys_are_refused_with_a_near_one() -> None:
+    assert "unknown key 'learning_rates'" in refusal(learning_rates=1)
+    assert "did you mean 'zero_stage'" in refusal(zero_stages=1)
+    assert "unknown key 'rang' in lora" in refusal(lora={"rang": 8})
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"batch_size": 9}, "must be a multiple of workers x micro_batch_size, which is 1 x 2 = 2"),
+        ({"workers": 8}, "which is 8 x 2 = 16"),
+        ({"n_epochs": 1}, "given: 4 and 1"),
+        ({"n_steps": None}, "given: neither"),
+        ({"zero_stage": 4}, "zero_stage is 4; must be one of 0, 1, 2, 3"),
+        ({"lr": 0}, "lr is 0 (learning rate)"),
+        ({"gold_response": "answer"}, "gold_response"),
+        ({"dtype": "float16"}, "dtype is 'float16'; must be one of auto, float32, bfloat16"),
+    ],
+)
+def test_values_that_cannot_be_are_refused_with_what_can(changes: dict[str, Any], said: str) -> None:
+    assert said in refusal(**changes)
+
+
+def test_settings_replace_dotted_keys_and_paths_become_absolute(tmp_path: Path) -> None:
+    path = tmp_path / "w.yaml"
+    path.write_text("{task: t, output: o, n_steps: 1, lora: {rank: 4}}")
+    loaded = load_warm_start(path, {"lora.alpha": 9, "lora.targets": ["q_proj"], "model": "m"})
+    assert loaded.lora is not None
+    assert (loaded.lora.rank, loaded.lora.alpha, loaded.lora.targets) == (4, 9, ("q_proj",))
+    assert [loaded.task, loaded.model, loaded.output] == [str(Path(name).absolute()) for name in "tmo"]
+
+
+def test_epochs_become_steps_the_last_batch_filled_up() -> None:
+    assert config(n_steps=None, n_epochs=3).plan(n_train=10).n_steps == 4  # 30 items in batches of 8
+
+
+def test_weights_are_bfloat16_on_gpus_and_float32_on_cpus_unless_told() -> None:
+    assert (config().torch_dtype, config(use_gpu=True).torch_dtype) == ("float32", "bfloat16")
+    assert config(use_gpu=True, dtype="float32").torch_dtype == "float32"
+
+
+def test_the_learning_rate_rises_then_falls_to_its_share() -> None:
+    plan = config(n_steps=4, lr=0.1, warmup_steps=2, final_lr_share=0.2).plan(8)
+    # rise 1/2, 1, 1, 1; fall 1 - 0.8 * step / 4
+    assert [plan.learning_rate(step) for step in (1, 2, 3, 4)] == pytest.approx([0.04, 0.06, 0.04, 0.02])
+
+
+# --- rows of a step
+
+
+def test_an_epoch_draws_every_row_once_across_the_borders_of_batches() -> None:
+    drawn = [row for step in range(1, 8) for row in step_rows(21, 6, seed=3, step=step)]
+    assert sorted(drawn[:21]) == sorted(drawn[21:42]) == list(range(21))
+    assert drawn[:21] != drawn[21:42]
+
+
+def test_the_rows_of_a_step_depend_on_seed_and_step_alone() -> None:
+    assert step_rows(50, 8, seed=1, step=5) == step_rows(50, 8, seed=1, step=5)
+    assert step_rows(50, 8, seed=1, step=5) != step_rows(50, 8, seed=2, step=5)
+
+
+def test_a_batch_larger_than_the_data_repeats_rows() -> None:
+    assert Counter(step_rows(3, 9, seed=0, step=1)) == {0: 3, 1: 3, 2: 3}
+
+
+@pytest.mark.parametrize("n_workers", [1, 2, 4])
+def test_any_number_of_workers_sees_the_same_rows_and_micro_batches(n_workers: int) -> None:
+    rows, lengths = step_rows(100, 16, seed=0, step=1), list(range(100, 0, -1))
+    divided = shares(rows, lengths, n_workers, micro_batch_size=2)
+    assert [len(worker) for worker in divided] == [8 // n_workers] * n_workers
+    alone = shares(rows, lengths, 1, micro_batch_size=2)[0]
+    assert sorted(map(tuple, alone)) == sorted(tuple(micro) for worker in divided for micro in worker)
+    assert sorted(row for micro in alone for row in micro) == sorted(rows)
+
+
+def test_rows_of_like_length_pass_together() -> None:
+    assert shares([0, 1, 2, 3], [9, 2, 8, 1], 2, micro_batch_size=2) == [[[3, 1]], [[2, 0]]]
+
+
+def test_every_worker_measures_equally_often_and_all_rows_are_measured_once() -> None:
+    divided = even_shares(7, n_workers=3, micro_batch_size=2)
+    assert [len(worker) for worker in divided] == [2, 2, 2]
+    assert sorted(row for worker in divided for micro in worker for row in micro) == list(range(7))
+
+
+# --- gold responses
+
+
+def manifest(**reward: Any) -> Manifest:
+    splits = SplitFiles(**{split: SplitFile(file="x") for split in ("train", "val", "test")})
+    return Manifest(name="mine", splits=splits, reward=RewardEntry(**reward))
+
+
+@pytest.mark.parametrize(
+    ("reward", "form", "expected"),
+    [
+        ({"module": "m", "gold_response": "#{answer}"}, None, "#7"),
+        ({"module": "m", "gold_response": "#{answer}"}, "so {answer}.", "so 7."),
+        ({"module": KINDS["math"]}, None, "\\boxed{7}"),
+        ({"module": KINDS["exact_match"]}, None, "<answer>7</answer>"),
+    ],
+)
+def test_right_answers_are_written_as_told_or_as_the_task_or_its_reward_says(
+    reward: dict[str, Any], form: str | None, expected: str
+) -> None:
+    assert gold_responses(manifest(**reward), form)("any", "7") == expected
+
+
+def test_the_forms_that_rewards_read_are_those_of_own_data() -> None:
+    from llmzero_ray.tasks.sources import own
+    from llmzero_ray.tasks.warm_start import gold
+
+    assert {KINDS[kind]: form for kind, form in own._GOLD.items()} == gold._FORMS
+
+
+def test_data_sets_write_their_own_answers() -> None:
+    search = gold_responses(manifest(module="llmzero_ray.tasks.rewards.papersearchqa"), None)
+    assert search("papersearchqa", '{"target": ["IL-6", "interleukin 6"]}') == "<answer>IL-6</answer>"
+
+
+def test_a_task_without_a_known_form_is_refused_with_what_to_write() -> None:
+    with pytest.raises(TaskError, match=r"mine: .*gold_response: '<answer>\{answer\}</answer>'"):
+        gold_responses(manifest(path="own.py"), None)
+
+
+def test_a_rationale_stands_before_the_answer_and_rows_without_one_are_left_out(tmp_path: Path) -> None:
+    rows = [row(0, "a", "1", why="first"), row(1, "b", "2", why=" "), row(2, "c", "3", why="last")]
+    write_rows(tmp_path / "x.parquet", rows)
+    lessons, dropped = read_lessons(
+        tmp_path / "x.parquet", lambda _, truth: None if truth == "3" else f"#{truth}", "why"
+    )
+    assert [(lesson.messages[0]["content"], lesson.response) for lesson in lessons] == [("a", "first\n#1")]
+    assert dropped == {NO_RATIONALE: 1, NO_GOLD: 1}
+
+
+def test_a_rationale_may_be_a_key_of_extra_info_and_an_unknown_one_is_refused(tmp_path: Path) -> None:
+    write_rows(tmp_path / "x.parquet", [row(0, "a", "1", extra_info={"index": 0, "how": "so"})])
+    lessons, _ = read_lessons(tmp_path / "x.parquet", lambda _, truth: truth, "how")
+    assert lessons[0].response == "so\n1"
+    with pytest.raises(
+        TaskError, match=r"no rationale 'hwo'; its columns: .*; keys of extra_info: index, how"
+    ):
+        read_lessons(tmp_path / "x.parquet", lambda _, truth: truth, "hwo")
+
+
+# --- tokens
+
+
+def test_a_response_begins_where_the_template_ends_and_closes_with_the_end_token() -> None:
+    tokenizer = make_tokenizer()
+    chat = ([{"role": "system", "content": "S"}, {"role": "user", "content": "q"}], "#4")
+    [(prompt, response)] = encode(tokenizer, [chat])
+    assert tokenizer.decode(prompt) == "<|im_start|>s:S<|im_end|><|im_start|>u:q<|im_end|><|im_start|>a:"
+    assert tokenizer.decode(response) == "#4<|im_end|>"
+
+
+@pytest.mark.parametrize(
+    ("lacking", "word"), [("chat_template", "chat template"), ("eos_token", "end token")]
+)
+def test_a_tokenizer_without_template_or_end_token_is_refused(lacking: str, word: str) -> None:
+    tokenizer = make_tokenizer()
+    setattr(tokenizer, lacking, None)
+    with pytest.raises(TaskError, match=f"has no {word}"):
+        encode(tokenizer, [([{"role": "user", "content": "q"}], "#4")])
+
+
+def test_padding_stands_right_and_only_responses_are_labelled(tmp_path: Path) -> None:
+    examples = Examples.of([([1, 2], [3]), ([4], [5, 6, 7])])
+    examples.save(tmp_path / "e.npz")
+    again = Examples.load(tmp_path / "e.npz")
+    inputs, labels = again.padded([1, 0], pad=0)
+    assert inputs.tolist() == [[4, 5, 6, 7], [1, 2, 3, 0]]
+    assert labels.tolist() == [[IGNORED, 5, 6, 7], [IGNORED, IGNORED, 3, IGNORED]]
+    assert (len(again), again.lengths.tolist()) == (2, [3, 4])
+    assert (again.n_scored([0]), again.n_scored(range(2)), again.n_scored([1, 1])) == (1, 4, 6)
+    assert again.tokens.dtype == np.int32
+
+
+# --- progress
+
+
+def test_a_listener_hears_whole_lines_that_were_told_after_it_came(tmp_path: Path) -> None:
+    Teller(tmp_path).tell({"step": 1})
+    listener = Listener(tmp_path)
+    with (tmp_path / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 2}\n{"step"')
+    assert list(listener.hear()) == [{"step": 2}]
+    Teller(tmp_path).tell({"step": 3})  # another process, after the first was killed inside a line
+    assert list(listener.hear()) == [{"step": 3}]
+
+
+# --- jobs
+
+
+def job_config(task: PreparedTask, output: Path, **changes: Any) -> WarmStartConfig:
+    return config(task=task.directory, output=str(output), **changes)
+
+
+def opened(task: PreparedTask, output: Path, **changes: Any) -> Job:
+    return _open(job_config(task, output, **changes))
+
+
+def _open(settings: WarmStartConfig) -> Job:
+    with only_one(Path(settings.output)):
+        return open_job(settings, lambda doing: None)
+
+
+def test_long_items_are_left_out_and_counted(echo_task: PreparedTask, tmp_path: Path) -> None:
+    train = [row(0, "short"), row(1, "as short"), row(2, "as long as the limit forbids")]
+    task = write_task(tmp_path / "task", reward={**REWARD, "gold_response": "#{answer}"}, train=train)
+    places = {"task": str(task), "model": echo_task.model_path, "output": str(tmp_path / "out")}
+    # Beside its text a prompt has two letters for who speaks, their colons and three marks; the response has
+    # two tokens and its mark: ten in all.
+    job = _open(config(**places, max_length=len("question 0 of val") + 10))
+    assert (job.n_train, job.n_val) == (2, 3)
+    assert {split: dict(reasons) for split, reasons in job.dropped.items()} == {
+        "train": {"too long": 1},
+        "val": {},
+    }
+
+
+def test_a_limit_below_every_item_is_refused(echo_task: PreparedTask, tmp_path: Path) -> None:
+    with pytest.raises(
+        TaskError, match=r"\(train\) can be learnt: 64 too long; the longest has \d+ tokens, max"
+    ):
+        opened(echo_task, tmp_path, max_length=2)
+
+
+def test_no_more_than_n_val_items_are_measured(echo_task: PreparedTask, tmp_path: Path) -> None:
+    assert opened(echo_task, tmp_path, n_val=5).n_val == 5
+
+
+def test_an_output_goes_on_with_the_same_settings_and_with_other_cadence(
+    echo_task: PreparedTask, tmp_path: Path
+) -> None:
+    opened(echo_task, tmp_path)
+    assert opened(echo_task, tmp_path, checkpoint_every=7, max_failures=0).result is None
+
+
+def test_an_output_of_other_settings_is_refused_with_both_values(
+    echo_task: PreparedTask, tmp_path: Path
+) -> None:
+    opened(echo_task, tmp_path)
+    with pytest.raises(ConfigError, match=r"lr was 1e-05, now 0\.1\. Choose"):
+        opened(echo_task, tmp_path, lr=0.1)
+    with pytest.raises(ConfigError, match=r"lora\.rank was None, now 4"):
+        opened(echo_task, tmp_path, lora={"rank": 4})
+
+
+def test_another_model_under_the_same_path_is_noticed(echo_task: PreparedTask, tmp_path: Path) -> None:
+    opened(echo_task, tmp_path)
+    found = json.loads((tmp_path / IDENTITY).read_text())
+    (tmp_path / IDENTITY).write_text(json.dumps({**found, "sha256 of the model": "0"}))
+    with pytest.raises(ConfigError, match="sha256 of the model was '0'"):
+        opened(echo_task, tmp_path)
+
+
+def test_a_directory_with_something_else_is_refused(echo_task: PreparedTask, tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("")
+    with pytest.raises(ConfigError, match=r"holds thesis\.tex, and no warm start"):
+        opened(echo_task, tmp_path)
+
+
+def test_two_commands_do_not_share_an_output(tmp_path: Path) -> None:
+    with (
+        only_one(tmp_path),
+        pytest.raises(StorageError, match="another warm start is at work"),
+        only_one(tmp_path),
+    ):
+        pass
+
+
+def test_an_output_that_cannot_be_made_is_a_storage_problem(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StorageError, match="cannot be written"), only_one(tmp_path / "file" / "out"):
+        pass
+
+
+def test_a_task_that_brings_no_model_needs_one_named(tmp_path: Path) -> None:
+    task = write_task(tmp_path / "task", reward={**REWARD, "gold_response": "#{answer}"})
+    with pytest.raises(ConfigError, match=r"model is null and the task in .* brings no model"):
+        _open(config(task=str(task), output=str(tmp_path / "out")))
+    with pytest.raises(TaskError, match=r"model directory .*nowhere does not exist"):
+        _open(config(task=str(task), model=str(tmp_path / "nowhere"), output=str(tmp_path / "out")))
+
+
+# --- hardware
+
+
+def test_workers_are_counted_by_machine() -> None:
+    machines = [{"CPU": 5.0, "GPU": 1.0}, {"CPU": 2.0, "GPU": 8.0}, {"CPU": 8.0}]
+    assert n_fitting(config(cpus_per_worker=2), machines) == 2 + 1 + 4
+    assert n_fitting(config(cpus_per_worker=2, use_gpu=True), machines) == 1 + 1
+
+
+def test_a_cluster_that_is_too_small_is_told_from_one_that_is_busy() -> None:
+    two = config(workers=2)
+    small = asked_and_there(two, [{"CPU": 1.0}], 5)
+    assert "2 worker(s) with 1 CPU each, which is more than there is. Machines: 1 CPU, 0 GPU" in small
+    assert "not free together within 5 s" in asked_and_there(two, [{"CPU": 2.0}], 5)
