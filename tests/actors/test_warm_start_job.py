@@ -90,9 +90,14 @@ class Command:
     def until_all_gone(self) -> None:
         """Until nothing is left that it started, but for what nobody has buried yet."""
         deadline = time.monotonic() + PATIENCE_S
-        while left := [title(each) for each in self.below() if is_alive(each)]:
+        while left := [title(each) for each in self.below() if is_alive(each) and not is_agent(each)]:
             assert time.monotonic() < deadline, left
             time.sleep(0.1)
+
+
+def is_agent(process: psutil.Process) -> bool:
+    """Whether it is one of Ray's agents, which take a minute to notice that their head was killed."""
+    return title(process).startswith(("ray::DashboardAgent", "ray::RuntimeEnvAgent"))
 
 
 def is_alive(process: psutil.Process) -> bool:
