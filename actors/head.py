@@ -36,7 +36,7 @@ def connect(config: SearchConfig) -> bool:
 
     if join_if_there():
         return False
-    _prepare_private_head()
+    prepare_private_head()
     has_gpus = resolve_platform(config.engine.platform) == "gpu"
     resources = private_head_resources(config, has_gpus=has_gpus)
     ray.init(address="local", include_dashboard=False, **resources, **_QUIET)
@@ -68,7 +68,7 @@ def disconnecting() -> Iterator[None]:
         ray.shutdown()
 
 
-def _prepare_private_head() -> None:
+def prepare_private_head() -> None:
     """Environment that the head and all its workers inherit."""
     # Ray turns authentication on for a head of its own and says so to its children. Given a token it does not
     # write one

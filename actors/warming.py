@@ -65,12 +65,12 @@ def _connect(config: WarmStartConfig, console: Console) -> None:
 
     from llmzero_ray.tasks.warm_start.on_ray import asked_and_there, n_fitting
 
-    from .head import _prepare_private_head, join_if_there
+    from .head import prepare_private_head, join_if_there
 
     if join_if_there():
         _say(console, f"joined the Ray cluster; waiting for {config.workers} worker(s)")
         return
-    _prepare_private_head()
+    prepare_private_head()
     ray.init(address="local", include_dashboard=False, log_to_driver=False, logging_level="ERROR")
     machine = ray.cluster_resources()
     if n_fitting(config, [machine]) < config.workers:

@@ -147,8 +147,10 @@ def _depth(model: type[BaseModel], path: list[str]) -> int:
 
 
 def _submodel(field: FieldInfo | None) -> type[BaseModel] | None:
-    annotation = field.annotation if field else None
-    return annotation if isinstance(annotation, type) and issubclass(annotation, BaseModel) else None
+    """The block that a field holds, where it may hold null too; None: a plain value."""
+    members = _members(field.annotation) if field else ()
+    blocks = [each for each in members if isinstance(each, type) and issubclass(each, BaseModel)]
+    return blocks[0] if len(blocks) == 1 else None
 
 
 _KINDS: dict[Any, str] = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
