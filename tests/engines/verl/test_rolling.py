@@ -158,7 +158,7 @@ def test_a_part_that_was_not_put_back_is_named_and_nothing_is_trained(
         ("optimizer", "actor/grad_norm"),
         ("schedule", "actor/lr"),
         ("random", "actor/grad_norm"),
-        ("data", "critic/score/mean"),
+        ("data", "actor/entropy"),
     ],
 )
 def test_the_comparison_of_curves_sees_a_part_that_was_left_out(
