@@ -65,7 +65,7 @@ def _connect(config: WarmStartConfig, console: Console) -> None:
 
     from llmzero_ray.tasks.warm_start.on_ray import asked_and_there, n_fitting
 
-    from .head import prepare_private_head, join_if_there
+    from .head import join_if_there, prepare_private_head
 
     if join_if_there():
         _say(console, f"joined the Ray cluster; waiting for {config.workers} worker(s)")
