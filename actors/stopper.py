@@ -14,6 +14,7 @@ from llmzero_ray import events as ev
 from llmzero_ray.agents.base import NodeView, StopRequest, TaskView
 from llmzero_ray.config import SearchConfig, parse_config
 from llmzero_ray.coordinator import overlay_record
+from llmzero_ray.errors import StorageError
 from llmzero_ray.failpoints import reach
 from llmzero_ray.logs import log_to
 from llmzero_ray.records import StopDecision
@@ -113,10 +114,8 @@ class StopperActor:
         return decision.stop
 
     async def _conclude(self, runner: Any, attempt: int, running: NodeView, decision: StopDecision) -> None:
-        """Keep a judgement and deliver it as a verdict."""
+        """Deliver a judgement as a verdict, and keep it; a disk that is full delays no verdict."""
         node, step = running.node, running.curves.steps[-1]
-        record = overlay_record(running, decision, self._incumbent, self._path)
-        await asyncio.to_thread(self._storage.write_agent_record, node, f"early_stopper-{step:06d}", record)
         verdict = ev.VerdictPosted(
             node=node,
             phase_attempt=attempt,
@@ -128,7 +127,15 @@ class StopperActor:
             sequence=step,
         )
         reach("stopper.judged")
+        record = overlay_record(running, decision, self._incumbent, self._path)
+        keeping = asyncio.get_running_loop().run_in_executor(
+            None, self._storage.write_agent_record, node, f"early_stopper-{step:06d}", record
+        )
         await self._verdicts.deliver(runner, verdict)
+        try:
+            await keeping
+        except StorageError as error:
+            logger.warning("node=%d step=%d the judgement could not be kept: %s", node, step, error)
 
 
 def start_stopper(config: SearchConfig, storage: str, n_val: int, facts: dict[str, Any]) -> Any:

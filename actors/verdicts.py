@@ -22,6 +22,7 @@ class Verdicts:
 
     def __init__(self, search: str) -> None:
         self._search = search
+        self._coordinator: Any = None
 
     async def deliver(self, runner: Any, verdict: VerdictPosted) -> None:
         """Post until the coordinator has it; after a while a hard STOP goes to the runner all the same."""
@@ -41,12 +42,16 @@ class Verdicts:
         import ray
 
         while True:
+            known = self._coordinator is not None
             try:
-                coordinator = await asyncio.to_thread(find, coordinator_name(self._search))
-                await coordinator.post.remote(verdict)
+                if not known:
+                    self._coordinator = await asyncio.to_thread(find, coordinator_name(self._search))
+                await self._coordinator.post.remote(verdict)
                 return
             except (ValueError, ray.exceptions.RayError):
-                await asyncio.sleep(_AGAIN_S)
+                self._coordinator = None
+                if not known:  # else another one may have its name by now
+                    await asyncio.sleep(_AGAIN_S)
 
 
 def find(name: str) -> Any:

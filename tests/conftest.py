@@ -16,6 +16,9 @@ os.environ.update(
         # Token mode would write ~/.ray/auth_token and refuse test clusters joined by address.
         "RAY_AUTH_MODE": "disabled",
         "RAY_USAGE_STATS_ENABLED": "0",
+        # Ray's metrics reader outlives ray.shutdown in a process that calls ray.init more than once, and may
+        # crash it some time later. Only the head of test_gauges has one.
+        "RAY_enable_open_telemetry": "0",
         # Every line of a worker's log must reach the test that reads it.
         "RAY_DEDUP_LOGS": "0",
         "VLLM_NO_USAGE_STATS": "1",

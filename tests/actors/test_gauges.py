@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import ray
+from ray.cluster_utils import Cluster
 
 from actors.gauges import ACTIONS, STATUSES, Gauges
 from actors.options import NAMESPACE, actor_options, stopper_name
@@ -31,19 +32,24 @@ Series = dict[tuple[str, ...], float]
 
 @pytest.fixture(scope="module")
 def head() -> Iterator[str]:
-    """A private head that exports often; the address of its state API."""
-    context = ray.init(
-        address="local",
-        num_cpus=4,
-        include_dashboard=True,
-        dashboard_port=0,
-        namespace=NAMESPACE,
-        log_to_driver=False,
-        logging_level="ERROR",
-        _system_config={"metrics_report_interval_ms": 300},
-    )
-    yield f"http://{context.dashboard_url}"
-    ray.shutdown()
+    """A private head that exports often; the address of its state API. This process exports nothing."""
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("RAY_enable_open_telemetry", "1")
+        cluster = Cluster(
+            initialize_head=True,
+            head_node_args={
+                "num_cpus": 4,
+                "include_dashboard": True,
+                "dashboard_port": 0,
+                "_system_config": {"metrics_report_interval_ms": 300},
+            },
+        )
+    try:
+        ray.init(address=cluster.address, namespace=NAMESPACE, log_to_driver=False, logging_level="ERROR")
+        yield f"http://{cluster.head_node.webui_url}"
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
 
 
 class Exporter:
