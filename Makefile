@@ -31,7 +31,7 @@ demo: $(INSTALLED)
 	$(BIN)/python -m jobs.search $(CONFIG)
 
 test: $(INSTALLED)
-	$(BIN)/python -m pytest -m "not slow and not gpu" $(PARALLEL)
+	$(BIN)/python -m pytest -m "not slow and not gpu"
 
 test-all: $(INSTALLED)
 	$(BIN)/python -m pytest -m "not gpu"

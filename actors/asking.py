@@ -12,6 +12,7 @@ import logging
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from llmzero_ray import commands as cmd
 from llmzero_ray import events as ev
 from llmzero_ray.agents.base import Curves, ErrorRequest, ProposalRequest
 from llmzero_ray.coordinator import build_request, incumbent_path, node_view, request_record, task_view
@@ -38,10 +39,10 @@ class Asking:
         self._told: set[int] = set()
         self.prefetch = Prefetch(coordinator, self)
 
-    async def ask(self, command: ev.Propose | ev.Analyze) -> None:
+    async def ask(self, command: cmd.Propose | cmd.Analyze) -> None:
         """Ask the proposer or the error analyzer, and post what it says."""
         source = f"agent:{command.node}"
-        early = await self.prefetch.answer(command) if isinstance(command, ev.Propose) else None
+        early = await self.prefetch.answer(command) if isinstance(command, cmd.Propose) else None
         try:
             proposal = early or await self._asked(self._it.core, command)
         except CapReachedError:
@@ -56,7 +57,7 @@ class Asking:
         )
         return await self._it.post(dataclasses.replace(proposed, source=source, sequence=command.tries))
 
-    async def propose(self, core: CoordinatorCore, command: ev.Propose) -> Proposal | None:
+    async def propose(self, core: CoordinatorCore, command: cmd.Propose) -> Proposal | None:
         """Ask about a state that may never be; None when there is no answer."""
         try:
             return await self._asked(core, command)
@@ -64,7 +65,7 @@ class Asking:
             logger.info("node=%d could not be proposed early: %s", command.node, error)
             return None
 
-    async def _asked(self, core: CoordinatorCore, command: ev.Propose | ev.Analyze) -> Proposal:
+    async def _asked(self, core: CoordinatorCore, command: cmd.Propose | cmd.Analyze) -> Proposal:
         curves, needed = dict[int, Curves](), list[int]()
 
         def look_up(node: int) -> Curves:
@@ -82,7 +83,7 @@ class Asking:
         return proposal
 
     def _keep(
-        self, command: ev.Propose | ev.Analyze, request: ProposalRequest | ErrorRequest, proposal: Proposal
+        self, command: cmd.Propose | cmd.Analyze, request: ProposalRequest | ErrorRequest, proposal: Proposal
     ) -> None:
         """Question and answer beside the node; large ones take a while to become text."""
         agent = "error_analyzer" if isinstance(request, ErrorRequest) else "proposer"
@@ -96,7 +97,7 @@ class Asking:
             kind="dollars", used=core.dollars, limit=limit, source=f"ledger:dollars:{limit:g}"
         )
 
-    async def push_incumbent(self, command: ev.PushIncumbent) -> None:
+    async def push_incumbent(self, command: cmd.PushIncumbent) -> None:
         """Give the stopper the best node with its path curve, and the phases that have ended since."""
         core = self._it.core
         done = [n for n, run in core.runs.items() if n >= 0 and run.outcome is not None]

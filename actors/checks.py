@@ -1,6 +1,6 @@
 """What can be seen to be wrong with a configuration before anything is started.
 
-Not here: the search's directory (llmzero_ray.storage), the cluster (doctor.py).
+Not here: the search's directory (llmzero_ray.storage), the cluster (doctor/).
 """
 
 from __future__ import annotations

@@ -78,7 +78,8 @@ def _starting(command: Command) -> None:
     search.add_argument("--dry-run", action="store_true", help="estimate hours, dollars, disk; start nothing")
     search.add_argument("--seconds-per-step", type=float, metavar="S", help="--dry-run: measured elsewhere")
     search.add_argument("--like", metavar="SEARCH", help="--dry-run: take the seconds of another search")
-    doctor = command("doctor", "doctor", "check the cluster against a configuration before anything is spent")
+    checked = "check the cluster against a configuration before anything is spent"
+    doctor = command("doctor", "doctor.command", checked)
     doctor.add_argument("config", metavar="CONFIG", help="search.yaml")
     doctor.add_argument("--no-step", action="store_true", help="leave out the training steps")
     resume = command("resume", "commands", "go on with a search from its directory")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import socket
 
+from llmzero_ray import commands as cmd
 from llmzero_ray import events as ev
 from llmzero_ray.coordinator import replay
 from llmzero_ray.coordinator.state import Run
@@ -40,14 +41,14 @@ def conclude(storage: SearchStorage, reason: str) -> None:
             while pending:
                 written = journal.append(pending.pop(0))
                 fresh = core.handle(written) if written is not None else []
-                pending += [command.event for command in fresh if isinstance(command, ev.Record)]
+                pending += [command.event for command in fresh if isinstance(command, cmd.Record)]
 
         here, pid = socket.gethostname(), os.getpid()
         post(ev.CoordinatorStarted(epoch=journal.epoch, host=here, pid=pid, previous_alive=before))
         post(ev.UserStop(reason=reason))
         for run in [run for run in core.runs.values() if run.active and run.started]:
             post(_end_of(storage, run, core.config.slots.n_gpus))
-        if any(isinstance(command, ev.WriteOutcome) for command in core.outstanding()):
+        if any(isinstance(command, cmd.WriteOutcome) for command in core.outstanding()):
             post(ev.OutcomeWritten(problem=_write(storage)))
         tidy(storage, core)
     finally:

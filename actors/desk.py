@@ -10,12 +10,14 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
+from llmzero_ray import commands as cmd
 from llmzero_ray import events as ev
+from llmzero_ray.commands import Command
 from llmzero_ray.coordinator import replay
 from llmzero_ray.errors import LlmzeroError
 from llmzero_ray.failpoints import reach
 from llmzero_ray.journal import Journal
-from llmzero_ray.records import Command, Event
+from llmzero_ray.records import Event
 from llmzero_ray.storage import SearchStorage
 
 logger = logging.getLogger("llmzero_ray.actors.desk")
@@ -62,7 +64,7 @@ class Desk:
                 commands = await self._take(event)
             except LlmzeroError as error:  # nothing may go on that could not be written down
                 self.failure = error
-                commands = [ev.End(id="end-failure", reason=str(error), exit_code=error.exit_code)]
+                commands = [cmd.End(id="end-failure", reason=str(error), exit_code=error.exit_code)]
         if self._carry is not None:
             for command in commands:
                 self.spawn(self._do(command))
@@ -88,12 +90,12 @@ class Desk:
             reach("journal.written")
             self.events += (written,)
             fresh = self.core.handle(written)
-            pending = [command.event for command in fresh if isinstance(command, ev.Record)] + pending
-            given += [command for command in fresh if not isinstance(command, ev.Record)]
+            pending = [command.event for command in fresh if isinstance(command, cmd.Record)] + pending
+            given += [command for command in fresh if not isinstance(command, cmd.Record)]
         return given
 
     async def _do(self, command: Command) -> None:
-        if isinstance(command, ev.Record):
+        if isinstance(command, cmd.Record):
             return await self.post(command.event)
         assert self._carry is not None
         try:

@@ -9,6 +9,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
+from llmzero_ray import commands as cmd
 from llmzero_ray import events as ev
 from llmzero_ray.errors import EngineError, EngineLostError
 from llmzero_ray.series import mean_accuracy, write_items
@@ -25,7 +26,7 @@ class Finals:
     def __init__(self, coordinator: SearchCoordinator) -> None:
         self._it = coordinator
 
-    async def score(self, command: ev.Evaluate) -> None:
+    async def score(self, command: cmd.Evaluate) -> None:
         """Score a policy on the test split."""
         import ray
 
@@ -54,7 +55,7 @@ class Finals:
         )
         return await self._it.post(scored)
 
-    async def write_outcome(self, _: ev.WriteOutcome) -> None:
+    async def write_outcome(self, _: cmd.WriteOutcome) -> None:
         """strategy.yaml, best/ and the report."""
         from llmzero_ray.report import write_outcome
 

@@ -1,6 +1,6 @@
 """The estimate of GPU memory for people: a table of a step's moments, the verdict, what would help.
 
-Not here: the estimate (llmzero_ray.memory), a doctor's row (doctor_memory.py).
+Not here: the estimate (llmzero_ray.memory), a doctor's row (doctor/memory.py).
 """
 
 from __future__ import annotations

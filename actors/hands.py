@@ -14,10 +14,11 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
+from llmzero_ray import commands as cmd
 from llmzero_ray import events as ev
+from llmzero_ray.commands import Command
 from llmzero_ray.errors import LlmzeroError
 from llmzero_ray.failpoints import reach
-from llmzero_ray.records import Command
 
 from .asking import Asking
 from .finals import Finals
@@ -40,25 +41,25 @@ class Hands:
         finals = Finals(coordinator)
         self.watch, self.prefetch = self._asking.watch, self._asking.prefetch.watch
         self._how: dict[type[Command], Callable[[Any], Awaitable[None]]] = {
-            ev.Propose: self._asking.ask,
-            ev.Analyze: self._asking.ask,
-            ev.PushIncumbent: self._asking.push_incumbent,
-            ev.RunPhase: self._run,
-            ev.StopPhase: self._stop,
-            ev.KillRunner: self._kill,
-            ev.FitSlots: coordinator.losses.fit,
-            ev.CloseSlot: coordinator.losses.close,
-            ev.DeleteCheckpoints: self._keeper.delete,
-            ev.Evaluate: finals.score,
-            ev.WriteOutcome: finals.write_outcome,
-            ev.End: self._end,
+            cmd.Propose: self._asking.ask,
+            cmd.Analyze: self._asking.ask,
+            cmd.PushIncumbent: self._asking.push_incumbent,
+            cmd.RunPhase: self._run,
+            cmd.StopPhase: self._stop,
+            cmd.KillRunner: self._kill,
+            cmd.FitSlots: coordinator.losses.fit,
+            cmd.CloseSlot: coordinator.losses.close,
+            cmd.DeleteCheckpoints: self._keeper.delete,
+            cmd.Evaluate: finals.score,
+            cmd.WriteOutcome: finals.write_outcome,
+            cmd.End: self._end,
         }
 
     async def rewatch(self) -> None:
         """Tell a stopper that lost its memory what runs and whom it has to beat."""
         self._asking.forget()
         for command in self._it.core.outstanding():
-            if isinstance(command, ev.PushIncumbent):
+            if isinstance(command, cmd.PushIncumbent):
                 await self.do(command)
         for run in self._it.core.runs.values():
             if run.active and run.started:
@@ -68,14 +69,14 @@ class Hands:
         """Carry out one command."""
         await self._how[type(command)](command)
 
-    async def _end(self, command: ev.End) -> None:
+    async def _end(self, command: cmd.End) -> None:
         await self._it.end(at_once=command.exit_code != 0 or self._it.core.interrupted is not None)
 
-    async def _kill(self, command: ev.KillRunner) -> None:
+    async def _kill(self, command: cmd.KillRunner) -> None:
         place = (command.slot, command.node, command.phase_attempt)
         self._it.losses.kill(*place, command.reason, "resource")
 
-    async def _run(self, command: ev.RunPhase) -> None:
+    async def _run(self, command: cmd.RunPhase) -> None:
         import ray
 
         spec, slot = command.spec, command.slot
@@ -104,7 +105,7 @@ class Hands:
         await self._it.post(ev.phase_ended(spec.node, spec.attempt, outcome))
         return await self._keeper.make_room()
 
-    async def _stop(self, command: ev.StopPhase) -> None:
+    async def _stop(self, command: cmd.StopPhase) -> None:
         """Ask the runner; a phase that does not end at all is killed with its runner."""
         import ray
 

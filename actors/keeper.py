@@ -10,6 +10,7 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from llmzero_ray import commands as cmd
 from llmzero_ray import events as ev
 from llmzero_ray.coordinator import CoordinatorCore, lineage
 from llmzero_ray.errors import StorageError
@@ -81,7 +82,7 @@ class Keeper:
                 "(--set checkpoints.max_gib=...) goes on where it was."
             )
 
-    async def delete(self, command: ev.DeleteCheckpoints) -> None:
+    async def delete(self, command: cmd.DeleteCheckpoints) -> None:
         """Delete what the journal says is deleted."""
         for item in command.items:
             reach("checkpoints.deleting")

@@ -10,6 +10,7 @@ import dataclasses
 import logging
 from typing import TYPE_CHECKING, Any
 
+from llmzero_ray import commands as cmd
 from llmzero_ray import events as ev
 from llmzero_ray.errors import CapacityError, EngineError, EngineLostError, EngineVersionError, LlmzeroError
 from llmzero_ray.records import FailureClass
@@ -97,12 +98,12 @@ class Losses:
             await self._it.post(ev.SlotReady(slot=slot))
             return
 
-    async def fit(self, command: ev.FitSlots) -> None:
+    async def fit(self, command: cmd.FitSlots) -> None:
         """See that each of the first slots has a runner: more of them may be wanted than before."""
         missing = [slot for slot in range(command.count) if not self._it.core.slots[slot].ready]
         await asyncio.gather(*(self.replace(slot) for slot in missing if not self._it.slots.has(slot)))
 
-    async def close(self, command: ev.CloseSlot) -> None:
+    async def close(self, command: cmd.CloseSlot) -> None:
         """Give an idle slot back."""
         await self._it.slots.close(command.slot)
         await self._it.post(ev.SlotClosed(slot=command.slot))

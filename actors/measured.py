@@ -1,6 +1,6 @@
 """Measured seconds for an estimate: given by hand, from another search, or from this search's doctor.
 
-Not here: measuring (doctor_step.py), the arithmetic (llmzero_ray.estimate).
+Not here: measuring (doctor/step.py), the arithmetic (llmzero_ray.estimate).
 """
 
 from __future__ import annotations

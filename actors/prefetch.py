@@ -13,6 +13,7 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from llmzero_ray import commands as cmd
 from llmzero_ray import events as ev
 from llmzero_ray.coordinator import CoordinatorCore, replay
 from llmzero_ray.records import Event, PhaseResult, Proposal
@@ -36,7 +37,7 @@ class Prefetch:
 
     def __init__(self, coordinator: SearchCoordinator, asking: Asking) -> None:
         self._it, self._asking = coordinator, asking
-        self._guesses: dict[tuple[int, int], tuple[ev.Propose, asyncio.Task[Proposal | None]]] = {}
+        self._guesses: dict[tuple[int, int], tuple[cmd.Propose, asyncio.Task[Proposal | None]]] = {}
         self._tried: set[tuple[int, int]] = set()
 
     async def watch(self) -> None:
@@ -48,7 +49,7 @@ class Prefetch:
                     self._tried.add((run.node, run.attempt))
                     await self._guess(run)
 
-    async def answer(self, command: ev.Propose) -> Proposal | None:
+    async def answer(self, command: cmd.Propose) -> Proposal | None:
         """The answer to a question that was guessed, waited for if it is on its way; None: ask now."""
         for key, (guess, task) in tuple(self._guesses.items()):
             if guess == command:
@@ -107,7 +108,7 @@ class Prefetch:
         return ev.PhaseFinished(node=run.node, phase_attempt=run.attempt, result=result)
 
 
-def _ahead(events: tuple[Event, ...], ended: Event, root: Path) -> tuple[CoordinatorCore, ev.Propose] | None:
+def _ahead(events: tuple[Event, ...], ended: Event, root: Path) -> tuple[CoordinatorCore, cmd.Propose] | None:
     """The search as it would be, and the question it would ask; None: none to the proposer."""
     core = replay(events, root)
     pending = [ended]
@@ -116,8 +117,8 @@ def _ahead(events: tuple[Event, ...], ended: Event, root: Path) -> tuple[Coordin
         core.apply(pending.pop(0))
         fresh = [command for command in core.outstanding() if command.id not in known]
         known |= {command.id for command in fresh}
-        pending += [command.event for command in fresh if isinstance(command, ev.Record)]
-        asked = [command for command in fresh if isinstance(command, ev.Propose)]
+        pending += [command.event for command in fresh if isinstance(command, cmd.Record)]
+        asked = [command for command in fresh if isinstance(command, cmd.Propose)]
         if asked:
             return core, asked[0]
     return None

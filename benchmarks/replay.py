@@ -21,6 +21,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from llmzero_ray import commands as cmd
 from llmzero_ray import events as ev
 from llmzero_ray.config import SearchConfig
 from llmzero_ray.coordinator import CoordinatorCore, check_decisions, replay, root_hyperparameters
@@ -54,7 +55,7 @@ class ScriptedSearch:
         self.core = CoordinatorCore(SearchPaths(root=ROOT))
         self.append_s: list[float] = []
         self._journal, self._rng = journal, random.Random(1)
-        self._waiting: list[ev.Propose | ev.Analyze | ev.RunPhase] = []
+        self._waiting: list[cmd.Propose | cmd.Analyze | cmd.RunPhase] = []
         root = root_hyperparameters(config, 8192)
         task = {**TASK, "n_train": 8192}
         self.post(ev.SearchStarted(config=config.to_json(), task=task, root=root, versions={"verl": "0.9.1"}))
@@ -70,14 +71,14 @@ class ScriptedSearch:
             written = self._journal.append(pending.pop(0))
             self.append_s.append(time.perf_counter() - begin)
             fresh = [] if written is None else self.core.handle(written)
-            pending = [c.event for c in fresh if isinstance(c, ev.Record)] + pending
-            self._waiting += [c for c in fresh if isinstance(c, ev.Propose | ev.Analyze | ev.RunPhase)]
+            pending = [c.event for c in fresh if isinstance(c, cmd.Record)] + pending
+            self._waiting += [c for c in fresh if isinstance(c, cmd.Propose | cmd.Analyze | cmd.RunPhase)]
 
     def run(self) -> None:
         """Answer commands in any order until the search ends."""
         while self._waiting and self.core.end_reason is None:
             command = self._waiting.pop(self._rng.randrange(len(self._waiting)))
-            if isinstance(command, ev.RunPhase):
+            if isinstance(command, cmd.RunPhase):
                 self._train(command.slot, command.spec)
             else:
                 self._propose(command.node, command.tries)

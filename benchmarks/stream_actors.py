@@ -62,7 +62,7 @@ class Outcome:
 
     published: int
     ingested: int
-    """Points that the stopper says it has: the cursors it came back with."""
+    """Points that the stopper has: the cursors it came back with, and all it was handed before a stop."""
     n_polls: int
     stop_s: tuple[float, ...]
     """From the publication of a point with a NaN loss to the call of `stop`."""
@@ -78,6 +78,7 @@ class StreamingRunner:
         self._heard_at = 0.0
         self._phase = 0
         self._taken: Counter[Key] = Counter()
+        self._handed: Counter[Key] = Counter()
         self._since, self._until = math.inf, math.inf
         self._published = self._ingested = self._polls = 0
 
@@ -85,17 +86,24 @@ class StreamingRunner:
         self, node: int, attempt: int, cursor: int, wait_s: float = 10.0, gather_s: float = 0.0
     ) -> tuple[int, PointBatch, bool]:
         """As `PhaseRunner.poll`, and a note of what the stopper has by now."""
-        if self._counts():
-            self._ingested += cursor - self._taken[node, attempt]
-            self._polls += 1
-        self._taken[node, attempt] = cursor
-        return self._feed.poll((node, attempt), cursor, wait_s, gather_s)
+        key = node, attempt
+        self._polls += self._counts()
+        self._has_taken(key, cursor)
+        answer = self._feed.poll(key, cursor, wait_s, gather_s)
+        self._handed[key] = answer[0]
+        return answer
 
     def stop(self, node: int, attempt: int, reason: str) -> None:  # noqa: ARG002 - as the stopper calls it
-        """Note when the first one came."""
+        """Note when the first one came; its last batch made the stopper say so."""
         if (node, attempt) == self._feed.current and not self._heard.is_set():
             self._heard_at = time.perf_counter()
+            self._has_taken((node, attempt), self._handed[node, attempt])
             self._heard.set()
+
+    def _has_taken(self, key: Key, cursor: int) -> None:
+        if self._counts():
+            self._ingested += cursor - self._taken[key]
+        self._taken[key] = cursor
 
     def health(self) -> dict[str, Any]:
         """Answers once the actor is up."""
@@ -127,7 +135,7 @@ class StreamingRunner:
         self._phase += 1
         key = (self._slot.index * NODES_PER_SLOT + self._phase, 0)
         self._heard.clear()
-        self._taken = Counter()
+        self._taken, self._handed = Counter(), Counter()
         self._feed.begin(key)
         view = NodeView(
             node=key[0],

@@ -14,10 +14,10 @@ import json
 import os
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
+from benchmarks.slot import local_slots, small_phase
 from llmzero_ray.config import parse_config
 from llmzero_ray.engines.base import Slot
 from llmzero_ray.engines.registry import make_engine
@@ -25,8 +25,6 @@ from llmzero_ray.engines.verl.factory import idle_spec
 from llmzero_ray.records import MetricPoint, PhaseFailure, PhaseResult, PhaseSpec
 from llmzero_ray.tasks import PreparedTask, load_task
 from llmzero_ray.tasks.prepare import prepare
-
-CPUS = 3
 
 
 class SlotRunner:
@@ -50,40 +48,6 @@ class SlotRunner:
     def close(self) -> None:
         """End the engine's processes."""
         self._engine.close()
-
-
-@contextmanager
-def two_slots(name: str) -> Iterator[tuple[Slot, Slot]]:
-    """Two slots of one logical GPU each on a private Ray that ends with the block."""
-    os.environ.setdefault("RAY_AUTH_MODE", "disabled")
-    import ray
-
-    ray.init(
-        address="local",
-        num_cpus=40,
-        num_gpus=2,
-        include_dashboard=False,
-        object_store_memory=300_000_000,
-        log_to_driver=False,
-    )
-    try:
-        groups = [
-            ray.util.placement_group([{"GPU": 1, "CPU": CPUS}], strategy="STRICT_PACK") for _ in range(2)
-        ]
-        ray.get([group.ready() for group in groups], timeout=60)
-        first, second = (
-            Slot(
-                search=name,
-                index=index,
-                placement_groups=(group.id.hex(),),
-                gpus_per_node=1,
-                cpus_per_gpu=CPUS,
-            )
-            for index, group in enumerate(groups)
-        )
-        yield first, second
-    finally:
-        ray.shutdown()
 
 
 def start_runner(config: dict[str, Any], task: PreparedTask, slot: Slot, root: str) -> Any:
@@ -120,16 +84,6 @@ def span(points: Sequence[tuple[float, MetricPoint]]) -> tuple[float, float]:
     return times[0], times[-2]
 
 
-def config_of(name: str) -> dict[str, Any]:
-    """A small phase on the CPU."""
-    return {
-        "name": name,
-        "engine": {"max_prompt_length": 32, "max_response_length": 16, "platform": "cpu"},
-        "eval": {"max_response_length": 8},
-        "root": {"overrides": {"batch": 8, "n": 8, "resp": 8, "lr": 1e-3}},
-    }
-
-
 def main() -> None:
     """Measure and print."""
     import ray
@@ -137,9 +91,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--steps", type=int, default=20, help="training steps of each phase")
     n_steps = parser.parse_args().steps
-    with tempfile.TemporaryDirectory() as root, two_slots("two-slots") as slots:
+    with tempfile.TemporaryDirectory() as root, local_slots("two-slots", 2) as slots:
         task = prepare(dir=f"{root}/task", family="echo", n_train=256, n_val=64, n_test=64, seed=1)
-        config = config_of("two-slots")
+        config = small_phase("two-slots")
         runners = [start_runner(config, task, slot, root) for slot in slots]
         specs = [make_spec(config, task, root, node, n_steps) for node in range(2)]
         alone = []

@@ -15,7 +15,7 @@ import statistics
 import tempfile
 from pathlib import Path
 
-from benchmarks.slot import local_slot
+from benchmarks.slot import local_slot, small_phase
 from llmzero_ray.config import parse_config
 from llmzero_ray.engines.registry import make_engine
 from llmzero_ray.engines.verl.factory import idle_spec
@@ -30,14 +30,7 @@ def main() -> None:
     n_warm = parser.parse_args().phases
     with tempfile.TemporaryDirectory() as root, local_slot("warm-start") as slot:
         task = prepare(dir=f"{root}/task", family="echo", n_train=256, n_val=64, n_test=64, seed=1)
-        config = parse_config(
-            {
-                "name": "warm-start",
-                "engine": {"max_prompt_length": 32, "max_response_length": 16, "platform": "cpu"},
-                "eval": {"max_response_length": 8},
-                "root": {"overrides": {"batch": 8, "n": 8, "resp": 8, "lr": 1e-3}},
-            }
-        )
+        config = parse_config(small_phase("warm-start"))
         engine = make_engine(config, task, slot, root)
         base = dataclasses.replace(
             idle_spec(config, task.n_train, root),

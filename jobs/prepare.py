@@ -1,4 +1,4 @@
-"""Make the task of a configuration: python -m jobs.prepare CONFIG [--set KEY=VALUE ...]"""
+"""Make the task of a task.yaml or search.yaml: python -m jobs.prepare CONFIG [--set KEY=VALUE ...] [--ray]"""
 
 import sys
 

@@ -20,12 +20,11 @@ from pydantic import (
     ConfigDict,
     Field,
     PlainSerializer,
-    ValidationError,
     field_validator,
     model_validator,
 )
 
-from llmzero_ray.config_text import describe_problems, read_yaml, to_yaml
+from llmzero_ray.config_text import read_yaml, replace_key, to_yaml, validated
 from llmzero_ray.errors import ConfigError
 from llmzero_ray.search.rules import SearchRules
 from llmzero_ray.stopping.settings import StopperSettings
@@ -408,10 +407,7 @@ def parse_config(data: Mapping[str, Any], *, source: str = "search.yaml") -> Sea
     Raises:
         ConfigError: everything that is wrong, one line each.
     """
-    try:
-        return SearchConfig.model_validate(data)
-    except ValidationError as error:
-        raise ConfigError(describe_problems(error, SearchConfig, source)) from error
+    return validated(SearchConfig, data, source)
 
 
 def _apply_override(data: dict[str, Any], override: str) -> None:
@@ -420,17 +416,13 @@ def _apply_override(data: dict[str, Any], override: str) -> None:
         raise ConfigError(
             f"--set {override!r} is not of the form key=value; write for example --set budget.runs=8"
         )
-    parts, place = key.strip().split("."), data
+    parts = key.strip().split(".")
     # VeRL keys contain dots themselves: below an `overrides` block the rest of the path is one key.
     for i, part in enumerate(parts[:-1]):
         if part == "overrides":
             parts = [*parts[: i + 1], ".".join(parts[i + 1 :])]
             break
-    for part in parts[:-1]:
-        below = place.get(part)
-        place[part] = dict(below) if isinstance(below, Mapping) else {}
-        place = place[part]
-    place[parts[-1]] = read_yaml(text, source=f"--set {key.strip()}")
+    replace_key(data, parts, read_yaml(text, source=f"--set {key.strip()}"))
 
 
 def _absolute(path: str) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from llmzero_ray.config import SearchConfig, parse_config
-from llmzero_ray.config_text import read_yaml
+from llmzero_ray.config_text import read_yaml, replace_key
 from llmzero_ray.errors import ConfigError
 
 CHANGEABLE = (
@@ -50,11 +50,7 @@ def with_changes(config: SearchConfig, changes: Mapping[str, Any]) -> SearchConf
         )
     data = config.to_json()
     for key, value in changes.items():
-        place = data
-        *above, last = key.split(".")
-        for part in above:
-            place = place[part] if isinstance(place.get(part), dict) else {}
-        place[last] = value
+        replace_key(data, key.split("."), value)
     return parse_config(data, source="the changed configuration")
 
 

@@ -7,17 +7,19 @@ from __future__ import annotations
 
 import re
 import types
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
-from pydantic_core import ErrorDetails, PydanticUndefined
+from pydantic_core import ErrorDetails
 
 from llmzero_ray.errors import ConfigError
+
+Model = TypeVar("Model", bound=BaseModel)
 
 
 class _Loader(yaml.SafeLoader):
@@ -67,12 +69,52 @@ def read_yaml(source_or_text: Path | str, *, source: str | None = None) -> Any:
     return data
 
 
+def replace_key(data: dict[str, Any], keys: Sequence[str], value: Any) -> None:
+    """Put `value` at a path of keys into `data`; blocks on the way that are missing or null are made.
+
+    Raises:
+        ConfigError: a key on the way holds a value that has no keys.
+    """
+    place, (*above, last) = data, keys
+    for key in above:
+        below = place.get(key)
+        if below is not None and not isinstance(below, dict):
+            raise ConfigError(f"{'.'.join(keys)} cannot be set: {key} is {below!r}, which has no keys")
+        place[key] = dict(below or {})
+        place = place[key]
+    place[last] = value
+
+
+def validated(model: type[Model], data: Any, source: str) -> Model:
+    """`data` as a `model`; `source` opens the messages.
+
+    Raises:
+        ConfigError: everything that is wrong, one line each.
+    """
+    try:
+        return model.model_validate(data)
+    except ValidationError as error:
+        raise ConfigError(_problems(error, model, source)) from error
+
+
+def load_file(model: type[Model], path: Path, settings: Mapping[str, Any] | None = None) -> Model:
+    """A YAML file as a `model`, dotted keys replaced by `settings`.
+
+    Raises:
+        ConfigError: no such file, broken YAML, or everything that is wrong in it.
+    """
+    data = read_yaml(path)
+    for key, value in (settings or {}).items():
+        replace_key(data, key.split("."), value)
+    return validated(model, data, path.name)
+
+
 def to_yaml(data: Mapping[str, Any]) -> str:
     """Plain data as YAML, in the order given."""
     return str(yaml.safe_dump(dict(data), sort_keys=False, allow_unicode=True, width=100))
 
 
-def describe_problems(error: ValidationError, model: type[BaseModel], source: str) -> str:
+def _problems(error: ValidationError, model: type[BaseModel], source: str) -> str:
     """Every finding of one validation, one line each, unknown keys first (they often explain the rest)."""
     findings = sorted(error.errors(), key=lambda e: e["type"] != "extra_forbidden")
     lines = [f"{source}: {_describe(finding, model)}" for finding in findings]
@@ -201,6 +243,3 @@ def _bounds(field: FieldInfo) -> str:
     if any(getattr(item, "min_length", None) for item in field.metadata):
         found.append("that is not empty")
     return " and ".join(found)
-
-
-__all__ = ["PydanticUndefined", "allowed_values", "describe_problems", "read_yaml", "to_yaml"]

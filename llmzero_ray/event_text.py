@@ -16,6 +16,7 @@ from llmzero_ray.records import Event, PhaseSpec
 
 POLICY_NAMES = {"base": "base model", "best": "best strategy", "reference": "default recipe"}
 _MAX_CHANGES = 5
+_MAX_TEXT = 120
 
 
 def event_line(core: CoordinatorCore, event: Event) -> str | None:
@@ -124,9 +125,9 @@ def _tell_settings(_: CoordinatorCore, event: ev.SettingsChanged) -> str:
     return f"settings changed: {', '.join(changed)}"
 
 
-def _shortened(text: str, limit: int = 120) -> str:
+def _shortened(text: str) -> str:
     line = " ".join(text.split())
-    return line if len(line) <= limit else f"{line[: limit - 1]}…"
+    return line if len(line) <= _MAX_TEXT else f"{line[: _MAX_TEXT - 1]}…"
 
 
 def _name(node: int) -> str:

@@ -1,11 +1,11 @@
-"""What happens in a search (events) and what is to be done about it (commands).
+"""What happens in a search.
 
 An event is durable in the journal before anything acts on it; the journal of a search is the list of its
-events, and feeding them to a fresh core gives the same search. A command is not stored: the core can always
-say which ones are outstanding, and each carries an `id`, so that doing it again after a restart is harmless.
+events, and feeding them to a fresh core gives the same search.
 
 To add an event: subclass `Event` here, handle it in coordinator/core.py, and raise `journal.FORMAT` when an
-older version could misread the result. Not here: deciding (coordinator/), carrying out (actors/).
+older version could misread the result. Not here: what is to be done about it (commands.py), deciding
+(coordinator/).
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 from llmzero_ray.records import (
-    Command,
     Event,
     PhaseFailure,
     PhaseResult,
@@ -34,9 +33,6 @@ BudgetKind: TypeAlias = Literal["gpu_hours", "wall_clock", "dollars"]
 FinalWhat: TypeAlias = Literal["base", "best", "reference"]
 """Who is scored on the test split: the base model, the best strategy's adapter, the default recipe's best
 adapter."""
-
-
-# --- events -------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -389,120 +385,3 @@ def phase_ended(node: int, attempt: int, outcome: PhaseResult | PhaseFailure) ->
     else:
         event = PhaseFinished(node=node, phase_attempt=attempt, result=outcome)
     return dataclasses.replace(event, source=f"phase:{node}", attempt=attempt, sequence=2)
-
-
-# --- commands -----------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, kw_only=True)
-class Record(Command):
-    """Make an event durable that the core itself concluded, then handle it."""
-
-    event: Event
-
-
-@dataclass(frozen=True, kw_only=True)
-class Propose(Command):
-    """Ask the proposer for a phase of `node`, created from `on`."""
-
-    node: int
-    on: int
-    from_scratch: bool
-    rejected: str | None = None
-    tries: int = 0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Analyze(Command):
-    """Ask the error analyzer for a fixed phase of `node`, created from the failed node `on`."""
-
-    node: int
-    on: int
-    rejected: str | None = None
-    tries: int = 0
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunPhase(Command):
-    """Train `spec` in `slot`; harmless when that runner knows the phase already."""
-
-    slot: int
-    spec: PhaseSpec
-
-
-@dataclass(frozen=True, kw_only=True)
-class StopPhase(Command):
-    """End the phase of `node` in `slot` at its next step boundary; `reason` becomes its stop reason."""
-
-    node: int
-    slot: int
-    phase_attempt: int
-    reason: str
-    deadline_s: float | None = None
-    """Kill it after that many seconds; None: as the engine's own deadline says."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class KillRunner(Command):
-    """End a slot's runner by force: what it does is not going to end."""
-
-    slot: int
-    node: int
-    phase_attempt: int
-    reason: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class FitSlots(Command):
-    """See that slots 0..count-1 have hardware and runners."""
-
-    count: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class CloseSlot(Command):
-    """Give an idle slot back that is one too many."""
-
-    slot: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class DeleteCheckpoints(Command):
-    """Delete adapters; harmless when they are gone."""
-
-    items: tuple[ResumeFrom, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class PushIncumbent(Command):
-    """Tell the stopper whom running phases have to beat: `node`'s path curve."""
-
-    node: int
-    path: tuple[tuple[int, int | None, int], ...]
-    """(node, last step of it that counts, its base step) along the resume chain, the first phase first."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Evaluate(Command):
-    """Score a policy on a split, once."""
-
-    slot: int
-    what: FinalWhat
-    adapter: str | None
-    split: str
-    node: int | None
-    step: int | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class WriteOutcome(Command):
-    """Write strategy.yaml, best/ and the report from the journal."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class End(Command):
-    """Close runners, give hardware back and leave; `exit_code` is for the command line."""
-
-    reason: str
-    exit_code: int = 0
-    data: Mapping[str, Any] = field(default_factory=dict)

@@ -44,7 +44,7 @@ def explain_history(data: object, rules: SearchRules, budget: int | None = None)
         "s_min": decision.seen.s_min,
         "s_max": decision.seen.s_max,
         "best": _best_id(search),
-        "nodes": {str(node.id): _node_facts(node) for node in search.nodes.values()},
+        "nodes": {str(node.id): node_facts(node) for node in search.nodes.values()},
         "descent": [level.to_dict() for level in decision.seen.descent],
         **_next(decision),
     }
@@ -74,7 +74,8 @@ def _best_id(search: TreeSearch) -> int | None:
     return None if search.best is None else search.best.id
 
 
-def _node_facts(node: Node) -> dict[str, Any]:
+def node_facts(node: Node) -> dict[str, Any]:
+    """Everything that the rules have counted at a node."""
     return {
         "parent": node.parent,
         "N": node.visits,

@@ -317,10 +317,3 @@ def from_json(data: Any) -> Any:
 
 
 _SCALARS = frozenset({str, int, float, bool, type(None)})
-
-
-@dataclass(frozen=True, kw_only=True)
-class Command:
-    """Base of all commands: what the core wants done. `id` makes a repeat after a replay harmless."""
-
-    id: str

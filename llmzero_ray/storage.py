@@ -31,6 +31,8 @@ from llmzero_ray.events import REFERENCE
 from llmzero_ray.journals import open_store
 from llmzero_ray.records import Checkpoint, PhaseFailure, PhaseResult, PhaseSpec, from_json, to_json
 
+_LOG_TAIL = 4000
+"""Bytes of a log that go with a failure."""
 MIN_FREE_BYTES = 50 * 2**20
 """Less than this free at the start of a search is refused: a few phases of metrics and adapters would not
 fit."""
@@ -315,11 +317,11 @@ class SearchStorage:
                 else:
                     path.unlink(missing_ok=True)
 
-    def log_tail(self, node: int, *, max_chars: int = 4000) -> str:
+    def log_tail(self, node: int) -> str:
         """The end of a node's log; empty when there is none."""
         try:
             with open(self.paths.log(node), "rb") as file:
-                file.seek(max(0, file.seek(0, os.SEEK_END) - max_chars))
+                file.seek(max(0, file.seek(0, os.SEEK_END) - _LOG_TAIL))
                 return file.read().decode("utf-8", errors="replace")
         except OSError:
             return ""

@@ -5,17 +5,18 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from llmzero_ray import commands as cmd
 from llmzero_ray import events as ev
+from llmzero_ray.commands import Command
 from llmzero_ray.config import SearchConfig, parse_config
 from llmzero_ray.coordinator import CoordinatorCore, root_hyperparameters
 from llmzero_ray.records import (
     Change,
     Checkpoint,
-    Command,
     Diagnosis,
     Event,
     FailureClass,
@@ -35,7 +36,7 @@ TASK = {"name": "toy", "n_train": 512, "data_sources": ["toy"]}
 
 def make_config(**blocks: Any) -> SearchConfig:
     """A small search: 4 runs of 20 steps, validated every 10."""
-    base: dict[str, Any] = {
+    base = {
         "name": "demo",
         "budget": {"runs": 4},
         "phase": {"n_steps": 20, "max_steps": 60, "test_freq": 10, "save_freq": 10},
@@ -43,10 +44,16 @@ def make_config(**blocks: Any) -> SearchConfig:
         "engine": {"max_prompt_length": 512, "max_response_length": 1024},
         "eval": {"max_response_length": 1024},
     }
+    return parse_config(with_blocks(base, blocks))
+
+
+def with_blocks(base: Mapping[str, Any], blocks: Mapping[str, Any]) -> dict[str, Any]:
+    """Plain data of a configuration: the keys of `blocks` beside those that its blocks in `base` have."""
+    found = dict(base)
     for key, value in blocks.items():
-        merged = isinstance(value, dict) and isinstance(base.get(key), dict)
-        base[key] = {**base[key], **value} if merged else value
-    return parse_config(base)
+        merged = isinstance(value, dict) and isinstance(found.get(key), dict)
+        found[key] = {**found[key], **value} if merged else value
+    return found
 
 
 def make_proposal(
@@ -87,6 +94,12 @@ def make_result(
         train_wall_s=50.0,
         gpu_hours=gpu_hours,
         warm=True,
+    )
+
+
+def make_scored(what: ev.FinalWhat, mean: float = 0.5) -> ev.FinalScored:
+    return ev.FinalScored(
+        what=what, split="test", n=512, mean=mean, standard_error=0.02, adapter=None, node=None, step=None
     )
 
 
@@ -135,8 +148,8 @@ class Driver:
             if event is None:
                 continue
             fresh = self.core.handle(event)
-            pending = [c.event for c in fresh if isinstance(c, ev.Record)] + pending
-            given += [c for c in fresh if not isinstance(c, ev.Record)]
+            pending = [c.event for c in fresh if isinstance(c, cmd.Record)] + pending
+            given += [c for c in fresh if not isinstance(c, cmd.Record)]
         self.commands += given
         return given
 

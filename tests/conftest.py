@@ -7,8 +7,6 @@ Not here: fixtures of engines and clusters (in the folders that use them).
 import os
 import signal
 
-import pytest
-
 # A shell starts background jobs with Ctrl-C ignored, and all processes below inherit that; tests send it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ.update(
@@ -31,11 +29,3 @@ os.environ.update(
         "MPLBACKEND": "Agg",
     }
 )
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """With several workers a file stays in one piece, and so do all that share the one warm VeRL."""
-    for item in items:
-        folder, name = item.path.parent, item.path.name
-        shared = folder.name == "verl"
-        item.add_marker(pytest.mark.xdist_group("verl" if shared else f"{folder.name}/{name}"))

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from llmzero_ray.config import SearchConfig, load_config, parse_config
 from llmzero_ray.config_changes import differing_keys
-from llmzero_ray.config_text import read_yaml
+from llmzero_ray.config_text import read_yaml, replace_key
 from llmzero_ray.errors import ConfigError
 
 
@@ -209,6 +209,17 @@ def test_a_setting_of_an_unknown_block_is_refused(tmp_path: Path) -> None:
 
 def test_one_value_may_be_read_without_a_file() -> None:
     assert read_yaml("3e-4", source="x") == 3e-4
+
+
+def test_a_block_that_is_null_is_made_for_the_keys_below_it() -> None:
+    data = {"lora": None, "other": 1}
+    replace_key(data, ["lora", "rank"], 4)
+    assert data == {"lora": {"rank": 4}, "other": 1}
+
+
+def test_a_value_that_is_no_block_is_not_replaced_by_one(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"name\.x cannot be set: name is 'demo', which has no keys"):
+        load_config(written(tmp_path, "name: demo\n"), ["name.x=1"])
 
 
 # --- comparing ----------------------------------------------------------------------------------------------

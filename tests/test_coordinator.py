@@ -11,8 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from llmzero_ray import commands as cmd
 from llmzero_ray import events as ev
 from llmzero_ray.agents.base import Curves, ErrorRequest, ProposalRequest
+from llmzero_ray.commands import Command
 from llmzero_ray.coordinator import (
     CoordinatorCore,
     build_request,
@@ -28,9 +30,9 @@ from llmzero_ray.coordinator import (
 )
 from llmzero_ray.errors import ConfigError, JournalError
 from llmzero_ray.events import REFERENCE
-from llmzero_ray.records import Command, Event, PhaseFailure, PhaseResult, ResumeFrom, StopDecision
+from llmzero_ray.records import Event, PhaseFailure, PhaseResult, ResumeFrom, StopDecision
 from llmzero_ray.storage import SearchPaths
-from tests.builders import LR, ROOT, Driver, make_config, make_failure, make_proposal
+from tests.builders import LR, ROOT, Driver, make_config, make_failure, make_proposal, make_scored
 
 SCALE = "actor_rollout_ref.model.lora_rank"
 
@@ -60,10 +62,10 @@ def test_nothing_is_decided_before_a_slot_is_ready() -> None:
 
 def test_the_root_is_run_1_of_the_budget_and_trains_the_root_overrides_without_a_proposer() -> None:
     search = Driver()
-    run = search.only(ev.RunPhase, search.ready())
+    run = search.only(cmd.RunPhase, search.ready())
     assert (run.spec.node, run.spec.kind, run.spec.resume_from, run.spec.base_step) == (0, "root", None, 0)
     assert run.spec.hyperparameters[LR] == 1e-3
-    assert search.none(ev.Propose)
+    assert search.none(cmd.Propose)
     assert search.core.tree.ask().seen.created == 1
 
 
@@ -103,13 +105,13 @@ def after_root(**config: object) -> Driver:
 
 
 def test_after_the_root_the_proposer_is_asked_on_it() -> None:
-    propose = after_root().only(ev.Propose)
+    propose = after_root().only(cmd.Propose)
     assert (propose.node, propose.on, propose.from_scratch, propose.rejected) == (1, 0, False, None)
 
 
 def test_a_proposal_becomes_a_phase_with_its_changes_on_the_parents_configuration() -> None:
     search = after_root()
-    run = search.only(ev.RunPhase, search.propose(1, make_proposal(resume=(0, 20), n_steps=30, lr=5e-4)))
+    run = search.only(cmd.RunPhase, search.propose(1, make_proposal(resume=(0, 20), n_steps=30, lr=5e-4)))
     assert run.spec.hyperparameters[LR] == 5e-4
     assert run.spec.hyperparameters["actor_rollout_ref.rollout.n"] == 4
     assert (run.spec.resume_from, run.spec.base_step, run.spec.n_steps) == (
@@ -124,7 +126,7 @@ def test_global_steps_add_up_along_the_resume_chain() -> None:
     search = after_root()
     search.propose(1, make_proposal(resume=(0, 10)))
     search.train(1, score=0.6)
-    assert search.only(ev.Propose).on == 1
+    assert search.only(cmd.Propose).on == 1
     search.propose(2, make_proposal(resume=(1, 20)))
     assert search.core.runs[2].base_step == 30
 
@@ -164,7 +166,7 @@ def test_without_any_saved_step_before_it_the_phase_starts_from_the_base_model()
 )
 def test_a_proposal_that_breaks_a_rule_goes_back_with_the_message(proposal: ev.Proposal, said: str) -> None:
     search = after_root()
-    again = search.only(ev.Propose, search.propose(1, proposal))
+    again = search.only(cmd.Propose, search.propose(1, proposal))
     assert said in (again.rejected or "")
     assert (again.node, again.tries) == (1, 1)
 
@@ -172,13 +174,13 @@ def test_a_proposal_that_breaks_a_rule_goes_back_with_the_message(proposal: ev.P
 def test_one_hyper_parameter_named_twice_goes_back() -> None:
     search = after_root()
     twice = dataclasses.replace(make_proposal(), changes=make_proposal().changes * 2)
-    assert "twice" in (search.only(ev.Propose, search.propose(1, twice)).rejected or "")
+    assert "twice" in (search.only(cmd.Propose, search.propose(1, twice)).rejected or "")
 
 
 def test_a_corrected_proposal_is_taken() -> None:
     search = after_root()
     search.propose(1, make_proposal(lr=7.0))
-    run = search.only(ev.RunPhase, search.propose(1, make_proposal(lr=2e-3), tries=1))
+    run = search.only(cmd.RunPhase, search.propose(1, make_proposal(lr=2e-3), tries=1))
     assert run.spec.hyperparameters[LR] == 2e-3
     assert search.core.runs[1].note == ""
 
@@ -186,8 +188,8 @@ def test_a_corrected_proposal_is_taken() -> None:
 def test_after_two_corrections_the_parents_own_configuration_is_continued_and_the_journal_says_so() -> None:
     search = after_root()
     for tries in range(2):
-        assert search.only(ev.Propose, search.propose(1, make_proposal(lr=7.0), tries=tries))
-    run = search.only(ev.RunPhase, search.propose(1, make_proposal(lr=7.0), tries=2))
+        assert search.only(cmd.Propose, search.propose(1, make_proposal(lr=7.0), tries=tries))
+    run = search.only(cmd.RunPhase, search.propose(1, make_proposal(lr=7.0), tries=2))
     assert run.spec.hyperparameters == search.core.runs[0].spec.hyperparameters  # type: ignore[union-attr]
     assert run.spec.resume_from == ResumeFrom(node=0, step=20)
     planned = next(e for e in search.journal if isinstance(e, ev.PhasePlanned) and e.node == 1)
@@ -198,7 +200,7 @@ def test_after_two_corrections_the_parents_own_configuration_is_continued_and_th
 
 def test_an_agent_without_an_answer_is_replaced_by_continuing_the_parent() -> None:
     search = after_root()
-    run = search.only(ev.RunPhase, search.post(ev.ProposalFailed(node=1, reason="timeout")))
+    run = search.only(cmd.RunPhase, search.post(ev.ProposalFailed(node=1, reason="timeout")))
     assert run.spec.resume_from == ResumeFrom(node=0, step=20)
     assert "timeout" in search.core.runs[1].note
 
@@ -207,7 +209,7 @@ def test_a_continued_parent_goes_on_from_its_best_step_not_from_its_last() -> No
     search = Driver()
     search.ready()
     search.train(0, score=0.5, best_step=10)
-    run = search.only(ev.RunPhase, search.post(ev.ProposalFailed(node=1, reason="timeout")))
+    run = search.only(cmd.RunPhase, search.post(ev.ProposalFailed(node=1, reason="timeout")))
     assert run.spec.resume_from == ResumeFrom(node=0, step=10)
 
 
@@ -225,21 +227,21 @@ def test_a_forced_scratch_run_is_offered_no_checkpoint_and_must_not_resume() -> 
     for node in range(1, 6):
         search.propose(node, make_proposal(resume=None, lr=1e-3 + node * 1e-5))
         search.train(node, score=0.5 - node * 0.01)
-    propose = search.only(ev.Propose)
+    propose = search.only(cmd.Propose)
     assert propose.from_scratch
     request = build_request(search.core, propose, no_curves)
     assert isinstance(request, ProposalRequest)
     assert (request.from_scratch, request.checkpoints, request.n_scratch) == (True, (), 1)
-    refused = search.only(ev.Propose, search.propose(propose.node, make_proposal(resume=(0, 10))))
+    refused = search.only(cmd.Propose, search.propose(propose.node, make_proposal(resume=(0, 10))))
     assert "resume_from must be null" in (refused.rejected or "")
-    run = search.only(ev.RunPhase, search.propose(propose.node, make_proposal(lora_rank=8), tries=1))
+    run = search.only(cmd.RunPhase, search.propose(propose.node, make_proposal(lora_rank=8), tries=1))
     assert (run.spec.resume_from, run.spec.kind) == (None, "scratch")
     assert run.spec.hyperparameters[SCALE] == 8
 
 
 def test_without_multi_stage_no_checkpoint_is_offered() -> None:
     search = after_root(search={"multi_stage": False})
-    refused = search.only(ev.Propose, search.propose(1, make_proposal(resume=(0, 10))))
+    refused = search.only(cmd.Propose, search.propose(1, make_proposal(resume=(0, 10))))
     assert "resume_from must be null" in (refused.rejected or "")
 
 
@@ -263,7 +265,7 @@ def test_the_proposer_sees_the_path_the_siblings_the_best_and_the_saved_checkpoi
     search.train(0, score=0.5)
     search.propose(1, make_proposal(resume=(0, 10)))
     search.train(1, score=0.2)
-    propose = search.only(ev.Propose)
+    propose = search.only(cmd.Propose)
     assert propose.on == 0
     request = build_request(search.core, propose, no_curves)
     assert isinstance(request, ProposalRequest)
@@ -281,7 +283,7 @@ def test_a_failed_phase_is_shown_to_the_error_analyzer_with_its_chain_of_failure
     search.fail(0, saved=(10,))
     search.propose(1)
     search.fail(1)
-    analyze = search.only(ev.Analyze)
+    analyze = search.only(cmd.Analyze)
     request = build_request(search.core, analyze, no_curves)
     assert isinstance(request, ErrorRequest)
     chain = [view.node for view in request.chain]
@@ -307,14 +309,14 @@ def test_the_incumbents_path_is_cut_where_the_next_phase_resumed_and_counts_glob
         0: Curves(steps=(5, 10, 15), val_steps=(5, 10, 15), val_scores=(0.1, 0.2, 0.9)),
         1: Curves(steps=(5, 10), val_steps=(5, 10), val_scores=(0.3, 0.4)),
     }
-    push = ev.PushIncumbent(id="i", node=1, path=((0, 10, 0), (1, None, 10)))
+    push = cmd.PushIncumbent(id="i", node=1, path=((0, 10, 0), (1, None, 10)))
     assert incumbent_path(push, curves.__getitem__) == ((5, 0.1), (10, 0.2), (15, 0.3), (20, 0.4))
 
 
 def test_what_an_agent_was_asked_is_kept_without_the_series() -> None:
     search = after_root()
     curves = Curves(steps=(1, 2), metrics={"loss": (1.0, 0.5)}, val_steps=(2,), val_scores=(0.4,))
-    request = build_request(search.core, search.only(ev.Propose), lambda _: curves)
+    request = build_request(search.core, search.only(cmd.Propose), lambda _: curves)
     kept = request_record(request)["on"]["curves"]
     assert (kept["steps"], kept["metrics"], kept["val_scores"]) == (2, ["loss"], [0.4])
     assert json.loads(json.dumps(request_record(request)))["from_scratch"] is False
@@ -348,7 +350,7 @@ def test_the_stage_of_a_search_is_one_word() -> None:
     assert search.core.stage == "measuring"
     search.train(REFERENCE)
     for _ in range(3):
-        search.post(scored(search.only(ev.Evaluate).what))
+        search.post(make_scored(search.only(cmd.Evaluate).what))
     assert search.core.stage == "writing"
     search.post(ev.OutcomeWritten())
     assert search.core.stage == "finished"
@@ -360,9 +362,9 @@ def test_the_stage_of_a_search_is_one_word() -> None:
 def test_a_failed_phase_is_data_and_gets_a_debug_child() -> None:
     search = Driver()
     search.ready()
-    analyze = search.only(ev.Analyze, search.fail(0))
+    analyze = search.only(cmd.Analyze, search.fail(0))
     assert (analyze.node, analyze.on) == (1, 0)
-    assert search.only(ev.RunPhase, search.propose(1)).spec.kind == "debug"
+    assert search.only(cmd.RunPhase, search.propose(1)).spec.kind == "debug"
 
 
 def test_a_lost_runner_is_not_a_failed_node_and_its_phase_is_repeated_on_the_next_one() -> None:
@@ -371,8 +373,8 @@ def test_a_lost_runner_is_not_a_failed_node_and_its_phase_is_repeated_on_the_nex
     search.start(0)
     search.lose()
     assert search.core.tree.node(0).status == "running"
-    assert search.none(ev.RunPhase)
-    again = search.only(ev.RunPhase, search.ready())
+    assert search.none(cmd.RunPhase)
+    again = search.only(cmd.RunPhase, search.ready())
     assert (again.spec.node, again.spec.attempt) == (0, 1)
 
 
@@ -388,7 +390,7 @@ def test_the_same_loss_twice_makes_a_failed_node_of_class_resource() -> None:
     assert outcome.failure_class == "resource"
     assert [saved.step for saved in outcome.checkpoints] == [10]
     assert search.core.tree.node(0).status == "failed"
-    assert search.only(ev.Analyze).on == 0
+    assert search.only(cmd.Analyze).on == 0
 
 
 def test_a_runner_lost_before_it_was_handed_the_phase_costs_the_phase_nothing() -> None:
@@ -396,7 +398,7 @@ def test_a_runner_lost_before_it_was_handed_the_phase_costs_the_phase_nothing() 
     search.ready()
     for _ in range(3):
         search.lose()
-        assert search.only(ev.RunPhase, search.ready()).spec.attempt == 0
+        assert search.only(cmd.RunPhase, search.ready()).spec.attempt == 0
     assert search.core.runs[0].losses == 0
 
 
@@ -422,10 +424,10 @@ def finished() -> PhaseResult:
 def test_a_slot_lost_while_its_next_phase_is_proposed_gets_the_phase_when_it_is_back() -> None:
     search = after_root()
     search.lose()
-    assert search.none(ev.RunPhase)
+    assert search.none(cmd.RunPhase)
     search.propose(1)
-    assert search.none(ev.RunPhase)
-    assert search.only(ev.RunPhase, search.ready()).spec.node == 1
+    assert search.none(cmd.RunPhase)
+    assert search.only(cmd.RunPhase, search.ready()).spec.node == 1
 
 
 def test_a_score_that_is_no_number_counts_as_none() -> None:
@@ -443,7 +445,7 @@ def test_a_verdict_stops_the_phase_and_only_a_verdict_makes_it_early_stopped() -
     search = Driver()
     search.ready()
     search.start(0)
-    stop = search.only(ev.StopPhase, search.post(verdict(0)))
+    stop = search.only(cmd.StopPhase, search.post(verdict(0)))
     assert stop.reason == "verdict: early_stopper: cannot win"
     search.finish(0, status="early_stopped", stop_reason=stop.reason)
     assert search.core.tree.node(0).status == "early_stopped"
@@ -465,7 +467,7 @@ def test_a_verdict_on_an_earlier_attempt_is_ignored() -> None:
     search.ready()
     search.start(0)
     search.post(verdict(0, attempt=0))
-    assert search.none(ev.StopPhase)
+    assert search.none(cmd.StopPhase)
 
 
 def test_a_second_verdict_changes_nothing() -> None:
@@ -500,14 +502,14 @@ def test_a_phase_that_had_to_be_killed_because_it_did_not_stop_has_failed() -> N
 def test_the_incumbent_is_pushed_after_every_finish_with_its_path_cut_where_it_was_resumed() -> None:
     search = Driver()
     search.ready()
-    assert search.none(ev.PushIncumbent)
-    push = search.only(ev.PushIncumbent, search.train(0, score=0.5))
+    assert search.none(cmd.PushIncumbent)
+    push = search.only(cmd.PushIncumbent, search.train(0, score=0.5))
     assert (push.node, push.path) == (0, ((0, 20, 0),))
     search.propose(1, make_proposal(resume=(0, 10)))
-    push = search.only(ev.PushIncumbent, search.train(1, score=0.7, best_step=20))
+    push = search.only(cmd.PushIncumbent, search.train(1, score=0.7, best_step=20))
     assert (push.node, push.path) == (1, ((0, 10, 0), (1, 20, 10)))
     search.propose(2)
-    push = search.only(ev.PushIncumbent, search.train(2, score=0.1))
+    push = search.only(cmd.PushIncumbent, search.train(2, score=0.1))
     assert push.node == 1
 
 
@@ -518,7 +520,7 @@ def test_the_search_ends_when_the_budget_is_spent() -> None:
     search = Driver()
     search.search_to_end([0.5, 0.6, 0.4, 0.3])
     assert (search.core.stage, search.core.end_reason) == ("measuring", "budget")
-    assert search.none(ev.Propose)
+    assert search.none(cmd.Propose)
 
 
 def test_the_target_ends_the_search() -> None:
@@ -590,7 +592,7 @@ def test_a_cap_stops_the_running_phase_as_completed_and_begins_no_other() -> Non
     search = Driver()
     search.ready()
     search.start(0)
-    stop = search.only(ev.StopPhase, search.post(ev.BudgetReached(kind="wall_clock", used=2.0, limit=2.0)))
+    stop = search.only(cmd.StopPhase, search.post(ev.BudgetReached(kind="wall_clock", used=2.0, limit=2.0)))
     assert stop.reason == "budget: wall_clock"
     search.finish(0, stop_reason=stop.reason)
     assert search.core.tree.node(0).status == "completed"
@@ -603,7 +605,7 @@ def test_a_cap_does_not_turn_a_phase_with_a_verdict_into_a_completed_one() -> No
     search.start(0)
     search.post(verdict(0))
     assert search.post(ev.BudgetReached(kind="wall_clock", used=2.0, limit=2.0)) == []
-    assert search.only(ev.StopPhase).reason.startswith("verdict")
+    assert search.only(cmd.StopPhase).reason.startswith("verdict")
 
 
 def test_a_cap_drops_a_phase_that_is_still_being_proposed() -> None:
@@ -630,10 +632,10 @@ def test_a_person_ends_the_search_without_final_measurements_but_with_its_outcom
     search = Driver()
     search.ready()
     search.start(0)
-    stop = search.only(ev.StopPhase, search.post(ev.UserStop(reason="Ctrl-C")))
+    stop = search.only(cmd.StopPhase, search.post(ev.UserStop(reason="Ctrl-C")))
     assert stop.reason == "user"
-    assert search.only(ev.WriteOutcome, search.finish(0, stop_reason="user"))
-    end = search.only(ev.End, search.post(ev.OutcomeWritten()))
+    assert search.only(cmd.WriteOutcome, search.finish(0, stop_reason="user"))
+    end = search.only(cmd.End, search.post(ev.OutcomeWritten()))
     assert (end.reason, end.exit_code) == ("user", 0)
     assert search.core.finished is not None
     assert search.core.finished.best == 0
@@ -666,7 +668,7 @@ def test_a_second_slot_waits_while_only_the_root_trains() -> None:
 def test_both_slots_get_work_once_the_root_has_finished() -> None:
     search = two_slots()
     given = search.train(0, score=0.5)
-    asked = [(c.node, c.on) for c in given if isinstance(c, ev.Propose)]
+    asked = [(c.node, c.on) for c in given if isinstance(c, cmd.Propose)]
     assert asked == [(1, 0), (2, 0)]
     assert [search.core.runs[node].slot for node in (1, 2)] == [0, 1]
 
@@ -686,8 +688,8 @@ def test_a_slot_that_is_lost_does_not_disturb_the_other_one() -> None:
     search.start(1)
     search.start(2)
     search.lose(1)
-    assert search.only(ev.RunPhase).spec.node == 1
-    assert search.only(ev.RunPhase, search.ready(1)).spec.attempt == 1
+    assert search.only(cmd.RunPhase).spec.node == 1
+    assert search.only(cmd.RunPhase, search.ready(1)).spec.attempt == 1
 
 
 def test_the_search_ends_when_the_last_of_several_running_phases_has() -> None:
@@ -708,7 +710,7 @@ def test_the_target_reached_in_one_slot_stops_the_other() -> None:
     search.propose(1)
     search.propose(2)
     search.start(2)
-    stop = search.only(ev.StopPhase, search.train(1, score=0.7))
+    stop = search.only(cmd.StopPhase, search.train(1, score=0.7))
     assert (stop.node, stop.slot, stop.reason) == (2, 1, "budget: target")
 
 
@@ -729,15 +731,9 @@ def ended(**config: object) -> Driver:
     return search
 
 
-def scored(what: ev.FinalWhat, mean: float = 0.5) -> ev.FinalScored:
-    return ev.FinalScored(
-        what=what, split="test", n=512, mean=mean, standard_error=0.02, adapter=None, node=None, step=None
-    )
-
-
 def test_the_default_recipe_is_trained_in_one_phase_for_the_strategys_total_steps() -> None:
     search = ended()
-    spec = search.only(ev.RunPhase).spec
+    spec = search.only(cmd.RunPhase).spec
     assert (spec.node, spec.n_steps, spec.resume_from) == (REFERENCE, 30, None)
     root = search.core.runs[0].spec
     assert root is not None
@@ -750,16 +746,16 @@ def test_base_best_and_default_recipe_are_scored_on_the_test_split_once_each() -
     search.train(REFERENCE, score=0.6, best_step=10)
     order = []
     for _ in range(3):
-        evaluate = search.only(ev.Evaluate)
+        evaluate = search.only(cmd.Evaluate)
         assert evaluate.split == "test"
         order.append((evaluate.what, evaluate.adapter))
-        search.post(scored(evaluate.what))
+        search.post(make_scored(evaluate.what))
     assert order == [
         ("base", None),
         ("best", "/storage/demo/checkpoints/0001/step_000020"),
         ("reference", "/storage/demo/reference/checkpoints/step_000010"),
     ]
-    assert search.only(ev.WriteOutcome)
+    assert search.only(cmd.WriteOutcome)
     search.post(ev.OutcomeWritten())
     assert search.core.finished is not None
     assert (search.core.finished.reason, search.core.finished.best) == ("budget", 1)
@@ -776,7 +772,7 @@ def test_the_reference_is_no_node_of_the_tree_and_costs_no_gpu_hours_of_the_sear
 def test_test_scores_do_not_reach_the_agents_views() -> None:
     search = ended()
     search.train(REFERENCE, score=0.6)
-    search.post(scored("base", mean=0.123456))
+    search.post(make_scored("base", mean=0.123456))
     views = [node_view(search.core, node, no_curves) for node in search.core.tree.nodes]
     assert "0.123456" not in repr(views)
 
@@ -786,19 +782,19 @@ def test_with_two_slots_training_and_scoring_go_side_by_side() -> None:
     search.train(0, score=0.5)
     search.propose(1)
     search.train(1, score=0.6)
-    assert search.only(ev.RunPhase).slot == 0
-    assert search.only(ev.Evaluate).slot == 1
+    assert search.only(cmd.RunPhase).slot == 0
+    assert search.only(cmd.Evaluate).slot == 1
 
 
 def test_scoring_is_repeated_once_when_its_runner_is_lost_and_then_left_out() -> None:
     search = ended(final={"default_recipe": False})
-    assert search.only(ev.Evaluate).what == "base"
+    assert search.only(cmd.Evaluate).what == "base"
     search.lose()
-    assert search.only(ev.Evaluate, search.ready()).id == "evaluate-base-1"
+    assert search.only(cmd.Evaluate, search.ready()).id == "evaluate-base-1"
     search.lose()
     failed = [e for e in search.journal if isinstance(e, ev.FinalFailed)]
     assert [e.what for e in failed] == ["base"]
-    assert search.only(ev.Evaluate, search.ready()).what == "best"
+    assert search.only(cmd.Evaluate, search.ready()).what == "best"
 
 
 def test_a_default_recipe_that_fails_leaves_its_score_out_and_nothing_else() -> None:
@@ -806,8 +802,8 @@ def test_a_default_recipe_that_fails_leaves_its_score_out_and_nothing_else() -> 
     search.start(REFERENCE)
     search.fail(REFERENCE)
     for _ in range(2):
-        search.post(scored(search.only(ev.Evaluate).what))
-    assert search.only(ev.WriteOutcome)
+        search.post(make_scored(search.only(cmd.Evaluate).what))
+    assert search.only(cmd.WriteOutcome)
     failed = next(e for e in search.journal if isinstance(e, ev.FinalFailed))
     assert (failed.what, failed.reason) == ("reference", "the default recipe failed: something broke")
 
@@ -818,7 +814,7 @@ def test_a_default_recipe_lost_twice_is_left_out() -> None:
         search.start(REFERENCE)
         search.lose()
         search.ready()
-    assert search.only(ev.WriteOutcome)
+    assert search.only(cmd.WriteOutcome)
 
 
 def test_a_search_without_any_score_measures_the_base_model_only() -> None:
@@ -827,20 +823,20 @@ def test_a_search_without_any_score_measures_the_base_model_only() -> None:
     search.fail(0)
     search.propose(1)
     search.fail(1)
-    assert search.only(ev.Evaluate).what == "base"
-    search.post(scored("base"))
-    assert search.only(ev.WriteOutcome)
+    assert search.only(cmd.Evaluate).what == "base"
+    search.post(make_scored("base"))
+    assert search.only(cmd.WriteOutcome)
 
 
 def test_without_a_final_block_nothing_is_measured() -> None:
     search = ended(final={"test": False, "default_recipe": False})
-    assert search.only(ev.WriteOutcome)
+    assert search.only(cmd.WriteOutcome)
 
 
 def test_a_person_may_end_the_final_measurements_too() -> None:
     search = ended()
     search.start(REFERENCE)
-    assert search.only(ev.WriteOutcome, search.post(ev.UserStop(reason="enough")))
+    assert search.only(cmd.WriteOutcome, search.post(ev.UserStop(reason="enough")))
 
 
 def test_what_could_not_be_written_is_remembered() -> None:
@@ -862,19 +858,19 @@ def test_a_pause_ends_the_work_and_its_phase_begins_again_at_no_charge() -> None
     search.ready()
     for _ in range(3):
         search.start(0)
-        assert search.only(ev.End, search.post(ev.SearchPaused(reason="Ctrl-C"))).exit_code == 0
+        assert search.only(cmd.End, search.post(ev.SearchPaused(reason="Ctrl-C"))).exit_code == 0
         assert search.core.stage == "interrupted"
         next_coordinator(search)
-        assert search.only(ev.RunPhase, search.ready())
+        assert search.only(cmd.RunPhase, search.ready())
     assert (search.core.runs[0].losses, search.core.runs[0].attempt) == (0, 3)
 
 
 def test_an_abort_carries_its_exit_code_and_can_be_resumed() -> None:
     search = after_root()
-    end = search.only(ev.End, search.post(ev.SearchAborted(reason="wrong VeRL", exit_code=5)))
+    end = search.only(cmd.End, search.post(ev.SearchAborted(reason="wrong VeRL", exit_code=5)))
     assert (end.reason, end.exit_code) == ("wrong VeRL", 5)
     next_coordinator(search)
-    assert search.only(ev.Propose).node == 1
+    assert search.only(cmd.Propose).node == 1
 
 
 def test_a_pause_during_scoring_repeats_it_at_no_charge() -> None:
@@ -882,7 +878,7 @@ def test_a_pause_during_scoring_repeats_it_at_no_charge() -> None:
     for _ in range(3):
         search.post(ev.SearchPaused(reason="Ctrl-C"))
         next_coordinator(search)
-        assert search.only(ev.Evaluate, [*search.ready(), *search.core.resume()][-1:]).what == "base"
+        assert search.only(cmd.Evaluate, [*search.ready(), *search.core.resume()][-1:]).what == "base"
 
 
 # --- replay -------------------------------------------------------------------------------------------------
@@ -904,7 +900,7 @@ def play(seed: int, n_slots: int, n_events: int) -> Driver:
 
 def answers(search: Driver, command: Command, dice: random.Random) -> list[Event]:
     """What may happen in reply to a command."""
-    if isinstance(command, ev.Propose | ev.Analyze):
+    if isinstance(command, cmd.Propose | cmd.Analyze):
         resume = dice.choice([None, (command.on, dice.choice([5, 10, 17])), (99, 1)])
         proposal = make_proposal(resume=resume, lr=dice.choice([1e-3, 5e-4, 9.0]))
         return [
@@ -912,22 +908,22 @@ def answers(search: Driver, command: Command, dice: random.Random) -> list[Event
             ev.Proposed(node=command.node, proposal=make_proposal(), tries=command.tries),
             ev.ProposalFailed(node=command.node, reason="away", tries=command.tries),
         ]
-    if isinstance(command, ev.RunPhase):
+    if isinstance(command, cmd.RunPhase):
         return run_answers(search, command, dice)
-    if isinstance(command, ev.Evaluate):
+    if isinstance(command, cmd.Evaluate):
         return [
-            scored(command.what),
+            make_scored(command.what),
             ev.FinalFailed(what=command.what, reason="no"),
             ev.RunnerLost(slot=command.slot, node=None, phase_attempt=0, reason="dead"),
         ]
-    if isinstance(command, ev.WriteOutcome):
+    if isinstance(command, cmd.WriteOutcome):
         return [ev.OutcomeWritten()]
-    if isinstance(command, ev.End):
+    if isinstance(command, cmd.End):
         return [ev.CoordinatorStarted(epoch=len(search.journal), host="h", pid=1)]
     return []
 
 
-def run_answers(search: Driver, command: ev.RunPhase, dice: random.Random) -> list[Event]:
+def run_answers(search: Driver, command: cmd.RunPhase, dice: random.Random) -> list[Event]:
     node, attempt = command.spec.node, command.spec.attempt
     if not search.core.runs[node].started:
         return [ev.PhaseStarted(node=node, slot=command.slot, phase_attempt=attempt)] * 3
@@ -983,16 +979,16 @@ def test_a_crash_between_a_finish_and_its_decision_loses_neither() -> None:
     search.train(0, score=0.5)
     cut = next(i for i, e in enumerate(search.journal) if isinstance(e, ev.PhaseFinished)) + 1
     core = replay(search.journal[:cut], ROOT)
-    record = next(command for command in core.resume() if isinstance(command, ev.Record))
+    record = next(command for command in core.resume() if isinstance(command, cmd.Record))
     assert isinstance(record.event, ev.Decided)
     assert (record.event.action, record.event.on) == ("evolve", 0)
 
 
 def test_a_restarted_coordinator_is_given_running_phases_again_by_the_same_name() -> None:
     search = Driver()
-    before = search.only(ev.RunPhase, search.ready())
+    before = search.only(cmd.RunPhase, search.ready())
     search.start(0)
-    assert search.only(ev.RunPhase, replay(search.journal, ROOT).resume()) == before
+    assert search.only(cmd.RunPhase, replay(search.journal, ROOT).resume()) == before
 
 
 def test_what_was_decided_is_what_the_journal_says_even_where_the_rules_would_decide_otherwise() -> None:
@@ -1015,7 +1011,7 @@ def test_a_moved_search_trains_in_its_new_place() -> None:
     search = after_root()
     search.propose(1, make_proposal(resume=(0, 20)))
     moved = replay(search.journal, Path("/new/demo"))
-    spec = search.only(ev.RunPhase, moved.outstanding()).spec
+    spec = search.only(cmd.RunPhase, moved.outstanding()).spec
     assert spec.adapter == "/new/demo/checkpoints/0000/step_000020"
     assert spec.node_dir == "/new/demo/nodes/0001"
 

@@ -24,6 +24,7 @@ from llmzero_ray.estimate import (
     first_limit,
     validations,
 )
+from llmzero_ray.tasks.tiny_model import SHAPE
 
 ROOT = Path(__file__).parent.parent
 SIZES = Sizes(n_val=100, n_test=200, rollouts=64)
@@ -212,15 +213,7 @@ def test_an_adapter_of_rank_64_on_qwen3_4b_has_132_million_parameters() -> None:
 
 
 def test_an_adapter_on_the_tiny_model_has_the_size_it_has_on_the_disk() -> None:
-    tiny = {
-        "hidden_size": 128,
-        "intermediate_size": 384,
-        "num_hidden_layers": 3,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "head_dim": 32,
-    }
-    found = adapter_size(tiny, rank=8, targets="all-linear")
+    found = adapter_size(SHAPE, rank=8, targets="all-linear")
     assert found == 233472  # 238,784 bytes as safetensors, names of the tensors included
 
 

@@ -24,7 +24,7 @@ ROOT = Path(__file__).parent.parent
 # config.py reads from YAML, so that no field is declared twice: they lie below it.
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("llmzero_ray.errors",),
-    ("llmzero_ray.records", "llmzero_ray.events"),
+    ("llmzero_ray.records", "llmzero_ray.events", "llmzero_ray.commands"),
     ("llmzero_ray.search.rules", "llmzero_ray.stopping.settings"),
     (
         "llmzero_ray.config",

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from llmzero_ray import commands as cmd
 from llmzero_ray import events as ev
 from llmzero_ray.agents.base import Curves, ProposalRequest
 from llmzero_ray.coordinator import build_request, check_decisions, lineage, over_budget, refusal, replay
@@ -41,7 +42,7 @@ def ask(search: Driver, event: Event, asked_id: str = "1") -> Any:
 def test_a_hint_is_part_of_every_later_question_to_the_proposer() -> None:
     search = after()
     ask(search, ev.HintGiven(text="entropy collapses above lr 1e-3"))
-    request = build_request(search.core, search.only(ev.Propose), lambda _: Curves())
+    request = build_request(search.core, search.only(cmd.Propose), lambda _: Curves())
     assert isinstance(request, ProposalRequest)
     assert request.hints == ("entropy collapses above lr 1e-3",)
 
@@ -80,7 +81,7 @@ def test_a_veto_stops_the_running_phase_charges_no_failure_and_closes_the_subtre
     search.propose(1)
     search.start(1)
     ask(search, ev.NodeVetoed(node=1, reason="I know this recipe"))
-    stop = search.only(ev.StopPhase)
+    stop = search.only(cmd.StopPhase)
     assert (stop.node, stop.reason) == (1, "veto: I know this recipe")
     search.finish(1, score=0.9, stop_reason=stop.reason)
     node = search.core.tree.node(1)
@@ -264,7 +265,7 @@ def test_fewer_runs_than_have_begun_are_refused() -> None:
 def test_a_slot_that_is_added_is_reserved_and_used() -> None:
     search = after()
     ask(search, change(slots__count=2))
-    assert search.only(ev.FitSlots).count == 2
+    assert search.only(cmd.FitSlots).count == 2
     search.propose(1)
     search.start(1)
     search.ready(1)
@@ -279,13 +280,13 @@ def test_a_slot_that_is_removed_ends_its_phase_first_and_is_given_back() -> None
         search.propose(node)
         search.start(node)
     ask(search, change(slots__count=1))
-    assert search.none(ev.CloseSlot)
+    assert search.none(cmd.CloseSlot)
     late = next(run.node for run in search.core.runs.values() if run.slot == 1)
     search.finish(late)
-    assert search.only(ev.CloseSlot).slot == 1
+    assert search.only(cmd.CloseSlot).slot == 1
     search.post(ev.SlotClosed(slot=1))
-    assert search.none(ev.CloseSlot)
-    assert search.none(ev.Propose)
+    assert search.none(cmd.CloseSlot)
+    assert search.none(cmd.Propose)
     ask(search, change(slots__count=2), "2")
     search.ready(1)
     assert any(run.slot == 1 and run.active for run in search.core.runs.values())
@@ -308,7 +309,7 @@ def test_a_phase_is_repeated_from_its_full_checkpoint_as_often_as_it_gets_furthe
     for attempt, step in enumerate((5, 10, 15)):
         search.start(0)
         search.lose(restart_step=step)
-        spec = search.only(ev.RunPhase, search.ready()).spec
+        spec = search.only(cmd.RunPhase, search.ready()).spec
         assert (spec.attempt, spec.restore, spec.rolling_dir) == (
             attempt + 1,
             True,
@@ -334,10 +335,10 @@ def test_a_phase_lost_twice_from_the_same_point_has_failed() -> None:
 
 def test_a_first_attempt_begins_at_its_start_and_keeps_full_checkpoints_as_configured() -> None:
     spec = Driver(make_config(checkpoints={"rolling_freq": 3}))
-    run = spec.only(ev.RunPhase, spec.ready())
+    run = spec.only(cmd.RunPhase, spec.ready())
     assert (run.spec.restore, run.spec.rolling_freq) == (False, 3)
     default = Driver()
-    assert default.only(ev.RunPhase, default.ready()).spec.rolling_freq == 10
+    assert default.only(cmd.RunPhase, default.ready()).spec.rolling_freq == 10
 
 
 def test_a_phase_that_hangs_has_its_runner_killed_once_and_is_repeated() -> None:
@@ -345,23 +346,23 @@ def test_a_phase_that_hangs_has_its_runner_killed_once_and_is_repeated() -> None
     search.ready()
     search.start(0)
     silent = ev.RunnerSilent(slot=0, node=0, phase_attempt=0, stage="rollout", since_s=700.0, limit_s=600.0)
-    kill = search.only(ev.KillRunner, search.post(dataclasses.replace(silent, source="watchdog:0")))
+    kill = search.only(cmd.KillRunner, search.post(dataclasses.replace(silent, source="watchdog:0")))
     assert (kill.slot, kill.node) == (0, 0)
     assert kill.reason == "no sign of life in stage rollout for 700 s (limit 600 s)"
     assert search.post(dataclasses.replace(silent, source="watchdog:0")) == []
     search.lose(restart_step=5)
     search.ready()
-    assert search.none(ev.KillRunner)
-    assert search.only(ev.RunPhase).spec.attempt == 1
+    assert search.none(cmd.KillRunner)
+    assert search.only(cmd.RunPhase).spec.attempt == 1
 
 
 def test_a_stop_with_a_deadline_tells_the_runner_and_a_second_one_shortens_it() -> None:
     search = Driver()
     search.ready()
     search.start(0)
-    first = search.only(ev.StopPhase, search.post(ev.UserStop(reason="enough")))
+    first = search.only(cmd.StopPhase, search.post(ev.UserStop(reason="enough")))
     assert first.deadline_s is None
-    now = search.only(ev.StopPhase, search.post(ev.UserStop(reason="enough", deadline_s=0.0)))
+    now = search.only(cmd.StopPhase, search.post(ev.UserStop(reason="enough", deadline_s=0.0)))
     assert (now.deadline_s, now.id != first.id) == (0.0, True)
 
 
@@ -381,10 +382,10 @@ def test_a_corrupt_adapter_is_replaced_by_the_nearest_good_one_before_it() -> No
     search = after()
     search.propose(1, make_proposal(resume=(0, 20)))
     corrupt = ev.CheckpointCorrupt(node=0, step=20, problem="adapter_model.safetensors fails its checksum")
-    again = search.only(ev.RunPhase, search.post(corrupt))
+    again = search.only(cmd.RunPhase, search.post(corrupt))
     assert again.spec.resume_from == ResumeFrom(node=0, step=10)
     assert (again.spec.base_step, again.spec.adapter) == (10, f"{ROOT}/checkpoints/0000/step_000010")
-    last = search.only(ev.RunPhase, search.post(ev.CheckpointCorrupt(node=0, step=10, problem="gone")))
+    last = search.only(cmd.RunPhase, search.post(ev.CheckpointCorrupt(node=0, step=10, problem="gone")))
     assert (last.spec.resume_from, last.spec.adapter, last.spec.base_step) == (None, None, 0)
 
 
@@ -394,9 +395,9 @@ def test_deleted_adapters_are_offered_to_nobody_and_deleted_after_they_are_journ
     assert [(item.node, item.step) for item in found.items] == [(0, 10), (1, 10)]
     assert (found.used_bytes, found.freed_bytes, found.fits) == (600, 200, True)
     event = ev.CheckpointsDeleted(items=found.items, freed_bytes=200, used_bytes=600, limit_bytes=450)
-    delete = search.only(ev.DeleteCheckpoints, search.post(event))
+    delete = search.only(cmd.DeleteCheckpoints, search.post(event))
     assert delete.items == found.items
-    request = build_request(search.core, search.only(ev.Propose), lambda _: Curves())
+    request = build_request(search.core, search.only(cmd.Propose), lambda _: Curves())
     assert {(c.node, c.step) for c in request.checkpoints} & {(0, 10), (1, 10)} == set()
 
 
@@ -405,7 +406,7 @@ def test_what_was_planned_since_the_list_was_made_is_kept() -> None:
     items = (ResumeFrom(node=0, step=10),)
     search.propose(1, make_proposal(resume=(0, 10)))
     deleted = ev.CheckpointsDeleted(items=items, freed_bytes=100, used_bytes=200, limit_bytes=100)
-    assert search.only(ev.DeleteCheckpoints, search.post(deleted)).items == ()
+    assert search.only(cmd.DeleteCheckpoints, search.post(deleted)).items == ()
 
 
 def test_what_is_pinned_does_not_fit() -> None:

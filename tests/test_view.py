@@ -18,7 +18,7 @@ from llmzero_ray.records import Event, MetricPoint, StopDecision
 from llmzero_ray.series import MetricWriter
 from llmzero_ray.storage import SearchStorage
 from llmzero_ray.view import live_view, outcome_lines
-from tests.builders import Driver, make_config, make_proposal
+from tests.builders import Driver, make_config, make_proposal, make_scored
 
 
 def written(storage: SearchStorage, search: Driver) -> Follower:
@@ -103,25 +103,14 @@ def test_the_outcome_names_the_recipe_the_test_scores_and_the_files(storage: Sea
     search = Driver()
     search.search_to_end([0.5, 0.6, 0.4, 0.3])
     search.train(-1, score=0.6)
-    for what, mean in (("base", 0.25), ("best", 0.75)):
-        scored = ev.FinalScored(
-            what=what,
-            split="test",
-            n=64,
-            mean=mean,
-            standard_error=0.05,
-            adapter=None,
-            node=None,
-            step=None,  # type: ignore[arg-type]
-        )
-        search.post(scored)
+    search.post(make_scored("base", 0.25), make_scored("best", 0.75))
     search.post(ev.FinalFailed(what="reference", reason="lost twice"), ev.OutcomeWritten(problem="no plots"))
     follower = written(storage, search)
     storage.paths.report.write_text("")
     text = "\n".join(outcome_lines(follower))
     assert "search demo has ended (budget) after 4 runs" in text
     assert "best: node 1, validation 0.6000; recipe: node 1 to step 20" in text
-    assert "test  best strategy   0.7500 ± 0.0500  (64 items)" in text
+    assert "test  best strategy   0.7500 ± 0.0200  (512 items)" in text
     assert "test  default recipe  not measured: lost twice" in text
     assert "could not be written in full: no plots" in text
     assert f"report.md:      {storage.paths.report}" in text

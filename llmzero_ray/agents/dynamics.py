@@ -30,6 +30,10 @@ ADVANTAGE_MAX = "critic/advantages/max"
 ADVANTAGE_MIN = "critic/advantages/min"
 LEARNING_RATE = "actor/lr"
 
+SPIKE = 5.0
+"""How many times its settled level a series jumps to in a spike."""
+_SETTLING = 5
+
 
 def significance(n: int) -> float:
     """|slope| / its standard error from which a trend of n points is believed: about 1 chance in 50.
@@ -151,17 +155,17 @@ class Spike:
     """peak / before."""
 
 
-def find_spike(series: Series, *, floor: float, factor: float = 5.0, past: int = 5) -> Spike | None:
-    """The first jump to `factor` times a settled level that lasts two points or more, or None.
+def find_spike(series: Series, *, floor: float) -> Spike | None:
+    """The first jump to `SPIKE` times a settled level that lasts two points or more, or None.
 
-    The level is the median of `past` points, the latest point before the jump left out (it may belong to it),
+    The level is the median of five points, the latest point before the jump left out (it may belong to it),
     at least `floor`. Where the past itself multiplies, nothing has settled yet: a policy that leaves its
     reference starts from a KL of almost 0, which is how training begins.
     """
-    for i in range(past + 1, len(series) - 1):
-        window = series.values[i - 1 - past : i - 1]
+    for i in range(_SETTLING + 1, len(series) - 1):
+        window = series.values[i - 1 - _SETTLING : i - 1]
         before = max(median(window), floor)
-        bound = factor * before
+        bound = SPIKE * before
         settled = max(window) <= 2.5 * before
         if settled and series.values[i] >= bound and series.values[i + 1] >= bound:
             peak = max(series.values[i:])

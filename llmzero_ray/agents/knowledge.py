@@ -65,23 +65,13 @@ class Knowledge:
 
 
 @cache
-def metric_notes(directory: str | None = None) -> Mapping[str, MetricNote]:
-    """VeRL's metric name -> note; of `directory` where it holds metrics.yaml.
+def metric_notes() -> Mapping[str, MetricNote]:
+    """VeRL's metric name -> packaged note.
 
     Raises:
         ConfigError: metrics.yaml is missing or malformed.
     """
-    return parse_metrics(prompt_file(METRICS, directory).read_text(encoding="utf-8"))
-
-
-@cache
-def hyperparameter_notes(directory: str | None = None) -> Mapping[str, str]:
-    """VeRL's key -> what it does to training; of `directory` where it holds hyperparameters.yaml.
-
-    Raises:
-        ConfigError: hyperparameters.yaml is missing or malformed.
-    """
-    return parse_hyperparameters(prompt_file(HYPERPARAMETERS, directory).read_text(encoding="utf-8"))
+    return parse_metrics(prompt_file(METRICS).read_text(encoding="utf-8"))
 
 
 def parse_metrics(text: str, source: str = f"prompts/{METRICS}") -> Mapping[str, MetricNote]:

@@ -10,12 +10,14 @@ import dataclasses
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from llmzero_ray import commands as cmd
 from llmzero_ray import events as ev
+from llmzero_ray.commands import Command
 from llmzero_ray.coordinator.plan import MAX_REFUSALS
 from llmzero_ray.coordinator.state import Run
 from llmzero_ray.coordinator.steering import clone_problem
 from llmzero_ray.errors import ProposalError
-from llmzero_ray.records import Command, Event, PhaseSpec, Proposal
+from llmzero_ray.records import Event, PhaseSpec, Proposal
 
 if TYPE_CHECKING:
     from llmzero_ray.coordinator.core import CoordinatorCore
@@ -27,30 +29,30 @@ def agenda(core: CoordinatorCore) -> list[Command]:
         return []
     if core.interrupted is not None:
         reason, exit_code = core.interrupted
-        return [ev.End(id=f"end-{core.n_interruptions}", reason=reason, exit_code=exit_code)]
+        return [cmd.End(id=f"end-{core.n_interruptions}", reason=reason, exit_code=exit_code)]
     if core.finished is not None:
-        return [ev.End(id="end", reason=core.finished.reason)]
+        return [cmd.End(id="end", reason=core.finished.reason)]
     if core.end_reason is None:
         return [*_upkeep(core), *_while_searching(core)]
     if not core.final.done:
         return [*_upkeep(core), *core.final.commands(core.slots, lambda run: run_phase(core, run))]
     if not core.written:
-        return [ev.WriteOutcome(id="write-outcome")]
+        return [cmd.WriteOutcome(id="write-outcome")]
     return [record("finished", _conclusion(core, core.end_reason))]
 
 
 def _upkeep(core: CoordinatorCore) -> Iterator[Command]:
     """Slots as many as there are to be, no adapter that was thinned out, no run that hangs."""
     for number, deletion in enumerate(core.deletions):
-        yield ev.DeleteCheckpoints(id=f"delete-{number}", items=deletion.items)
+        yield cmd.DeleteCheckpoints(id=f"delete-{number}", items=deletion.items)
     if core.n_settings:
-        yield ev.FitSlots(id=f"slots-{core.n_settings}", count=core.config.slots.count)
+        yield cmd.FitSlots(id=f"slots-{core.n_settings}", count=core.config.slots.count)
     for slot in core.slots[core.config.slots.count :]:
         if slot.ready and slot.idle:
-            yield ev.CloseSlot(id=f"close-{slot.index}-{slot.generation}", slot=slot.index)
+            yield cmd.CloseSlot(id=f"close-{slot.index}-{slot.generation}", slot=slot.index)
     for run in core.runs.values():
         if run.active and run.silent is not None:
-            yield ev.KillRunner(
+            yield cmd.KillRunner(
                 id=f"kill-{run.node}-{run.attempt}",
                 node=run.node,
                 slot=run.slot,
@@ -68,7 +70,7 @@ def _while_searching(core: CoordinatorCore) -> Iterator[Command]:
     if best is not None:
         cuts = core.tree.recipe(best.id)
         path = tuple((cut.node, cut.step, core.runs[cut.node].base_step) for cut in cuts)
-        yield ev.PushIncumbent(id=f"incumbent-{core.n_ended}", node=best.id, path=path)
+        yield cmd.PushIncumbent(id=f"incumbent-{core.n_ended}", node=best.id, path=path)
     decided = _next_decision(core)
     if decided is not None:
         yield decided
@@ -84,7 +86,7 @@ def _for_run(core: CoordinatorCore, run: Run) -> Iterator[Command]:
         yield run_phase(core, run)
         if run.stop_reason is not None:
             wait_s = core.stop_deadline_s
-            yield ev.StopPhase(
+            yield cmd.StopPhase(
                 id=f"stop-{run.node}-{run.attempt}" + ("" if wait_s is None else f"-{wait_s:g}"),
                 node=run.node,
                 slot=run.slot,
@@ -107,9 +109,9 @@ def _towards_plan(core: CoordinatorCore, run: Run) -> Command:
     assert run.on is not None
     ask_id, rejected = f"propose-{run.node}-{run.tries}", run.rejected
     if run.kind == "debug":
-        return ev.Analyze(id=ask_id, node=run.node, on=run.on, rejected=rejected, tries=run.tries)
+        return cmd.Analyze(id=ask_id, node=run.node, on=run.on, rejected=rejected, tries=run.tries)
     scratch = run.kind == "scratch"
-    return ev.Propose(
+    return cmd.Propose(
         id=ask_id, node=run.node, on=run.on, from_scratch=scratch, rejected=rejected, tries=run.tries
     )
 
@@ -199,7 +201,7 @@ def run_phase(core: CoordinatorCore, run: Run) -> Command:
     )
     generation = core.slots[run.slot].generation
     run_id = f"run-{run.node}-{run.attempt}-{generation}-{run.replanned}"
-    return ev.RunPhase(id=run_id, slot=run.slot, spec=spec)
+    return cmd.RunPhase(id=run_id, slot=run.slot, spec=spec)
 
 
 def _give_up(run: Run) -> Event:
@@ -224,6 +226,6 @@ def _record_plan(run: Run, spec: PhaseSpec, proposal: Proposal | None, note: str
     return record(f"plan-{run.node}", planned)
 
 
-def record(key: str, event: Event) -> ev.Record:
+def record(key: str, event: Event) -> cmd.Record:
     """A conclusion; its key makes a second delivery of it known as one."""
-    return ev.Record(id=f"record-{key}", event=dataclasses.replace(event, source=f"core:{key}"))
+    return cmd.Record(id=f"record-{key}", event=dataclasses.replace(event, source=f"core:{key}"))

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 from llmzero_ray import events as ev
+from llmzero_ray.commands import Command
 from llmzero_ray.config import SearchConfig, parse_config
 from llmzero_ray.coordinator import lineage, steering
 from llmzero_ray.coordinator.agenda import agenda, record
@@ -25,7 +26,7 @@ from llmzero_ray.coordinator.plan import Planner
 from llmzero_ray.coordinator.state import Run, SlotState, finite
 from llmzero_ray.errors import JournalError
 from llmzero_ray.events import REFERENCE
-from llmzero_ray.records import Command, Event, NodeKind, PhaseFailure, PhaseResult, ResumeFrom
+from llmzero_ray.records import Event, NodeKind, PhaseFailure, PhaseResult, ResumeFrom
 from llmzero_ray.search import TreeSearch
 from llmzero_ray.storage import SearchPaths
 

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from llmzero_ray import commands as cmd
 from llmzero_ray import events as ev
+from llmzero_ray.commands import Command
 from llmzero_ray.config import SearchConfig
 from llmzero_ray.coordinator.plan import Planner
 from llmzero_ray.coordinator.state import FinalJob, Run, SlotState
 from llmzero_ray.events import REFERENCE
-from llmzero_ray.records import Command, Event, PhaseFailure
+from llmzero_ray.records import Event, PhaseFailure
 from llmzero_ray.search import TreeSearch
 
 SPLIT = "test"
-RecordEvent = Callable[[str, Event], ev.Record]
+RecordEvent = Callable[[str, Event], cmd.Record]
 
 
 class FinalStage:
@@ -142,8 +144,8 @@ class FinalStage:
     def _add(self, job: FinalJob) -> None:
         self.jobs[job.what] = job
 
-    def _evaluate(self, job: FinalJob, slot: int) -> ev.Evaluate:
-        return ev.Evaluate(
+    def _evaluate(self, job: FinalJob, slot: int) -> cmd.Evaluate:
+        return cmd.Evaluate(
             id=f"evaluate-{job.what}-{job.losses}",
             slot=slot,
             what=job.what,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-from llmzero_ray import events as ev
+from llmzero_ray import commands as cmd
 from llmzero_ray.agents.base import (
     Budget,
     Curves,
@@ -26,11 +26,11 @@ LoadCurves: TypeAlias = Callable[[int], Curves]
 
 
 def build_request(
-    core: CoordinatorCore, command: ev.Propose | ev.Analyze, curves: LoadCurves
+    core: CoordinatorCore, command: cmd.Propose | cmd.Analyze, curves: LoadCurves
 ) -> ProposalRequest | ErrorRequest:
     """The question to the proposer or to the error analyzer."""
     on = node_view(core, command.on, curves)
-    if isinstance(command, ev.Analyze):
+    if isinstance(command, cmd.Analyze):
         return ErrorRequest(
             task=task_view(core),
             failed=on,
@@ -133,7 +133,7 @@ def _debug_chain(core: CoordinatorCore, failed: int) -> list[int]:
     return chain
 
 
-def incumbent_path(command: ev.PushIncumbent, curves: LoadCurves) -> tuple[tuple[int, float], ...]:
+def incumbent_path(command: cmd.PushIncumbent, curves: LoadCurves) -> tuple[tuple[int, float], ...]:
     """(global step, validation score) along the incumbent's path, each phase cut where the next one
     resumed."""
     return tuple(

@@ -234,7 +234,6 @@ BY_KEY: Mapping[str, Parameter] = {row.key: row for row in SPACE}
 
 LR = "actor_rollout_ref.actor.optim.lr"
 WEIGHT_DECAY = "actor_rollout_ref.actor.optim.weight_decay"
-BETAS = "actor_rollout_ref.actor.optim.betas"
 GRAD_CLIP = "actor_rollout_ref.actor.optim.clip_grad"
 ADV_NORM = "algorithm.norm_adv_by_std_in_grpo"
 PPO_EPOCHS = "actor_rollout_ref.actor.ppo_epochs"

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, ValidationError, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from llmzero_ray.config import StrictModel
-from llmzero_ray.config_text import describe_problems, read_yaml, to_yaml
+from llmzero_ray.config_text import read_yaml, to_yaml, validated
 from llmzero_ray.errors import ConfigError, HyperparameterError
 from llmzero_ray.hyperparameters import check_transition, normalize
 from llmzero_ray.records import Hyperparameters, NodeKind, PhaseSpec, ResumeFrom
@@ -23,7 +23,6 @@ from llmzero_ray.storage import SearchPaths
 FORMAT: Literal[1] = 1
 """Raised when an older version could misread what a newer one writes."""
 
-Model = TypeVar("Model", bound=StrictModel)
 _Tuple = BeforeValidator(lambda value: tuple(value) if isinstance(value, list) else value)
 
 
@@ -200,17 +199,10 @@ def load_strategy(path: str | Path) -> Strategy:
         )
     phases = data.get("phases")
     for number, phase in enumerate(phases if isinstance(phases, list) else (), start=1):
-        _validated(StrategyPhase, phase, f"{source}: phase {number}")  # first, as its messages are nearer
-    strategy = _validated(Strategy, data, source)
+        validated(StrategyPhase, phase, f"{source}: phase {number}")  # first, as its messages are nearer
+    strategy = validated(Strategy, data, source)
     _check_hyperparameters(strategy, source)
     return strategy
-
-
-def _validated(model: type[Model], data: Any, source: str) -> Model:
-    try:
-        return model.model_validate(data)
-    except ValidationError as error:
-        raise ConfigError(describe_problems(error, model, source)) from error
 
 
 def _check_hyperparameters(strategy: Strategy, source: str) -> None:

@@ -88,9 +88,9 @@ def change(changed: Changed) -> str:
     return f"{short(changed.key)} {value(changed.key, changed.old)} → {value(changed.key, changed.new)}"
 
 
-def plural(n: int, singular: str, several: str | None = None) -> str:
+def plural(n: int, singular: str) -> str:
     """`1 run`, `2 runs`."""
-    return f"{n} {singular if n == 1 else several or singular + 's'}"
+    return f"{n} {singular if n == 1 else singular + 's'}"
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]], *, right: Iterable[int] = ()) -> str:

@@ -76,11 +76,6 @@ class Node:
         return self.status == "running"
 
     @property
-    def visits_effective(self) -> int:
-        """Finished and running runs in this subtree."""
-        return self.visits + self.in_flight
-
-    @property
     def is_validated(self) -> bool:
         """Whether its score enters means: a success with a score."""
         return self.score is not None and self.status in ("completed", "early_stopped")

@@ -18,11 +18,11 @@ Scale: TypeAlias = tuple[float, float]
 class Values:
     """Values of one tree's nodes; told of every finished run."""
 
-    def __init__(self, tree: Tree, shaped_scale: Scale | None = None) -> None:
+    def __init__(self, tree: Tree) -> None:
         self._tree = tree
         self._temperature = tree.rules.T
         self._of_mean = tree.rules.q_aggregate == "f_of_mean"
-        self.shaped_scale = shaped_scale
+        self.shaped_scale: Scale | None = None
         """(s_min, s_max) for which the nodes' `shaped_sum` holds."""
 
     def own(self, node: Node) -> float:

@@ -56,13 +56,13 @@ _WIDE = (
 )  # fmt: skip
 
 
-def hostile_responses(n: int = N_HOSTILE) -> list[str]:
-    """`n` responses, the fixed ones first."""
+def hostile_responses() -> list[str]:
+    """`N_HOSTILE` responses, the fixed ones first."""
     made = [*_HALF_DONE, *_ORDERS, *_WIDE, *_large()]
     rng = random.Random(_SEED)
-    while len(made) < n:
+    while len(made) < N_HOSTILE:
         made.append(_mixed(rng))
-    return made[:n]
+    return made[:N_HOSTILE]
 
 
 def _large() -> list[str]:

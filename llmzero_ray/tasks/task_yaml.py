@@ -12,11 +12,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, ValidationError, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from llmzero_ray.config import StrictModel
-from llmzero_ray.config_text import describe_problems, read_yaml
-from llmzero_ray.errors import ConfigError
+from llmzero_ray.config_text import load_file, validated
 
 DATASETS = ("chemcot", "papersearchqa", "ssmr", "wildsci")
 OPTIONS_FIELD = "options"
@@ -204,16 +203,13 @@ def fill_template(template: str, values: dict[str, str]) -> str:
     )
 
 
-def parse_task_file(data: Any, *, source: str = "task.yaml") -> TaskFile:
+def parse_task_file(data: Any) -> TaskFile:
     """The task in plain data.
 
     Raises:
         ConfigError: everything that is wrong, one line each.
     """
-    try:
-        return TaskFile.model_validate(data)
-    except ValidationError as error:
-        raise ConfigError(describe_problems(error, TaskFile, source)) from error
+    return validated(TaskFile, data, "task.yaml")
 
 
 def load_task_file(path: str | Path, settings: Mapping[str, Any] | None = None) -> TaskFile:
@@ -225,12 +221,8 @@ def load_task_file(path: str | Path, settings: Mapping[str, Any] | None = None) 
     Raises:
         ConfigError: no such file, broken YAML, or everything that is wrong in it.
     """
-    path = Path(path)
-    data = read_yaml(path)
-    for key, value in (settings or {}).items():
-        _replace(data, key, value)
-    task = parse_task_file(data, source=path.name)
-    base = path.absolute().parent
+    task = load_file(TaskFile, Path(path), settings)
+    base = Path(path).absolute().parent
     places = {name: tuple(str(base / each) for each in getattr(task, name)) for name in _PLACES}
     tokenizer = None if task.tokenizer is None else str(base / task.tokenizer)
     reward = task.reward
@@ -238,16 +230,6 @@ def load_task_file(path: str | Path, settings: Mapping[str, Any] | None = None) 
         reward = reward.model_copy(update={"function": str(base / reward.function)})
     target = str(Path(task.dir).absolute())
     return task.model_copy(update={**places, "tokenizer": tokenizer, "reward": reward, "dir": target})
-
-
-def _replace(data: dict[str, Any], dotted: str, value: Any) -> None:
-    place, (*above, last) = data, dotted.split(".")
-    for key in above:
-        below = place.setdefault(key, {})
-        if not isinstance(below, dict):
-            raise ConfigError(f"{dotted} cannot be set: {key} is {below!r}, which has no keys")
-        place = below
-    place[last] = value
 
 
 _PLACES = ("files", "val_files", "test_files")

@@ -18,6 +18,8 @@ from llmzero_ray.follow import Follower
 from llmzero_ray.storage import SearchStorage
 from llmzero_ray.tasks import PreparedTask, load_task
 from llmzero_ray.tasks.prepare import prepare
+from tests.builders import with_blocks
+from tests.searches import scripted_search
 
 PATIENCE_S = 90.0
 
@@ -109,28 +111,14 @@ def make_search(head: None, task_dir: Path, tmp_path: Path) -> Iterator[Callable
     made: list[Search] = []
 
     def make(script: dict[str, Any] | None = None, **blocks: Any) -> Search:
-        base: dict[str, Any] = {
-            "name": f"s{len(made)}-{tmp_path.name[-12:].lower().strip('_-')}",
-            "storage": str(tmp_path / "runs"),
-            "task": {"dir": str(task_dir)},
-            "model": {"path": str(tmp_path)},
+        name = f"s{len(made)}-{tmp_path.name[-12:].lower().strip('_-')}"
+        ours = {
+            "name": name,
             "budget": {"runs": 3},
-            "phase": {"n_steps": 10, "max_steps": 40, "test_freq": 5, "save_freq": 5},
-            "root": {"overrides": {"lr": 1e-3, "train_batch_size": 16, "n": 4}},
-            "engine": {
-                "backend": "tests.fakes:make_engine",
-                "platform": "cpu",
-                "max_prompt_length": 64,
-                "max_response_length": 32,
-                "overrides": {f"script.{key}": value for key, value in (script or {}).items()},
-            },
-            "eval": {"max_response_length": 32},
             "final": {"test": False, "default_recipe": False},
         }
-        for key, value in blocks.items():
-            merged = isinstance(value, dict) and isinstance(base.get(key), dict)
-            base[key] = {**base[key], **value} if merged else value
-        search = Search(parse_config(base), load_task(task_dir))
+        content = scripted_search(tmp_path, task_dir, script, **with_blocks(ours, blocks))
+        search = Search(parse_config(content), load_task(task_dir))
         made.append(search)
         return search
 

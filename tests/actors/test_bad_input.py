@@ -20,6 +20,7 @@ from llmzero_ray.journal import Journal
 from llmzero_ray.storage import SearchStorage
 from llmzero_ray.tasks import load_task
 from tests.builders import Driver
+from tests.searches import scripted_search
 
 Run = Callable[..., tuple[int, str]]
 
@@ -28,18 +29,7 @@ Run = Callable[..., tuple[int, str]]
 def config(tmp_path: Path, task_dir: Path) -> Path:
     """A configuration that could be searched, with every path in the test's own directory."""
     path = tmp_path / "search.yaml"
-    content = {
-        "name": "demo",
-        "storage": str(tmp_path / "runs"),
-        "task": {"dir": str(task_dir)},
-        "model": {"path": str(tmp_path)},
-        "budget": {"runs": 2},
-        "phase": {"n_steps": 10, "test_freq": 5, "save_freq": 5},
-        "root": {"overrides": {"lr": 1e-3, "train_batch_size": 16, "n": 4}},
-        "engine": {"backend": "tests.fakes:make_engine", "max_prompt_length": 64, "max_response_length": 32},
-        "eval": {"max_response_length": 32},
-    }
-    path.write_text(yaml.safe_dump(content))
+    path.write_text(yaml.safe_dump(scripted_search(tmp_path, task_dir)))
     return path
 
 

@@ -19,10 +19,9 @@ import yaml
 from llmzero_ray.follow import Follower
 from llmzero_ray.presence import owner
 from llmzero_ray.storage import SearchStorage
+from tests.searches import CHECKOUT, scripted_search
 
 from .conftest import PATIENCE_S
-
-ROOT = Path(__file__).parents[2]
 
 
 class Command:
@@ -38,31 +37,20 @@ class Command:
         self.write(task_dir)
 
     def write(self, task_dir: Path, script: dict[str, Any] | None = None, **blocks: Any) -> None:
-        content: dict[str, Any] = {
-            "name": "demo",
-            "storage": str(self.tmp_path / "runs"),
-            "task": {"dir": str(task_dir)},
-            "model": {"path": str(self.tmp_path)},
-            "budget": {"runs": 2},
-            "phase": {"n_steps": 20, "max_steps": 20, "test_freq": 5, "save_freq": 5},
-            "root": {"overrides": {"lr": 1e-3, "train_batch_size": 16, "n": 4}},
-            "engine": {
-                "backend": "tests.fakes:make_engine",
-                "platform": "cpu",
-                "max_prompt_length": 64,
-                "max_response_length": 32,
-                "overrides": {"script.step_s": 0.1, **{f"script.{k}": v for k, v in (script or {}).items()}},
-            },
-            "eval": {"max_response_length": 32},
-            "final": {"default_recipe": False},
+        content = scripted_search(
+            self.tmp_path,
+            task_dir,
+            {"step_s": 0.1, **(script or {})},
+            phase={"n_steps": 20, "max_steps": 20},
+            final={"default_recipe": False},
             **blocks,
-        }
+        )
         self.config.write_text(yaml.safe_dump(content))
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         process = subprocess.Popen(
             [sys.executable, "-m", *(arguments or ("jobs.search", str(self.config)))],
-            cwd=ROOT,
+            cwd=CHECKOUT,
             env=self.env,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

@@ -20,11 +20,11 @@ import ray
 import yaml
 from ray.cluster_utils import Cluster
 
-from actors.doctor import doctor
+from actors.doctor.command import doctor
 from llmzero_ray.storage import SearchStorage
+from tests.builders import with_blocks
 from tests.doctor_engine import STARTUP_S, STEP_S, VALIDATION_S
-
-CHECKOUT = Path(__file__).resolve().parents[2]
+from tests.searches import CHECKOUT, scripted_search
 
 
 @pytest.fixture(scope="module")
@@ -61,31 +61,17 @@ class Doctor:
 
     def __init__(self, task_dir: Path, root: Path) -> None:
         self.root, self.path = root, root / "search.yaml"
-        self.base: dict[str, Any] = {
-            "name": "doc",
-            "storage": str(root / "runs"),
-            "task": {"dir": str(task_dir)},
-            "model": {"path": str(root)},
-            "phase": {"n_steps": 10, "max_steps": 40, "test_freq": 5, "save_freq": 5},
-            "root": {"overrides": {"lr": 1e-3, "train_batch_size": 16, "n": 4}},
-            "engine": {
-                "backend": "tests.doctor_engine:make_engine",
-                "platform": "cpu",
-                "max_prompt_length": 64,
-                "max_response_length": 32,
-            },
-            "eval": {"max_response_length": 32},
-            "slots": {"count": 2, "timeout_s": 30.0},
-        }
+        self.task_dir = task_dir
         (root / "runs").mkdir()
 
     def write(self, script: dict[str, Any] | None = None, **blocks: Any) -> Path:
-        body = dict(self.base)
-        for key, value in blocks.items():
-            body[key] = {**body.get(key, {}), **value} if isinstance(value, dict) else value
-        overrides = {f"script.{key}": value for key, value in (script or {}).items()}
-        body["engine"] = {**body["engine"], "overrides": overrides}
-        self.path.write_text(yaml.safe_dump(body))
+        ours = {
+            "name": "doc",
+            "engine": {"backend": "tests.doctor_engine:make_engine"},
+            "slots": {"count": 2, "timeout_s": 30.0},
+        }
+        content = scripted_search(self.root, self.task_dir, script, **with_blocks(ours, blocks))
+        self.path.write_text(yaml.safe_dump(content))
         return self.path
 
     def __call__(self, script: dict[str, Any] | None = None, *, step: bool = True, **blocks: Any) -> int:
@@ -200,7 +186,7 @@ def test_a_storage_where_every_machine_sees_only_its_own_files_fails(
     cluster: Any, examine: Doctor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("actors.doctor_files._PATIENCE_S", 0.2)
+    monkeypatch.setattr("actors.doctor.files._PATIENCE_S", 0.2)
     for place in cluster.places:
         (place / "runs" / ".doctor-doc").mkdir(parents=True)
     try:
@@ -267,7 +253,7 @@ def test_an_interrupt_leaves_nothing_behind(
     path = examine.write({"hold_s": 600})
     code = (
         "import argparse, sys\n"
-        "from actors.doctor import doctor\n"
+        "from actors.doctor.command import doctor\n"
         "try:\n"
         "    doctor(argparse.Namespace(config=sys.argv[1], set=[], no_step=False))\n"
         "except KeyboardInterrupt:\n"
@@ -299,11 +285,10 @@ def test_real_training_steps_on_one_slot(tmp_path: Path) -> None:
 
     prepare(dir=tmp_path / "task", family="echo", n_train=256, n_val=64, n_test=64, seed=1)
     examine = Doctor(tmp_path / "task", tmp_path)
-    examine.base["engine"]["backend"] = "verl"
-    examine.base["engine"]["max_prompt_length"] = 32
     code = examine(
         model={"path": None, "lora_rank": 8, "lora_alpha": 16},
         root={"overrides": {"lr": 2e-3, "batch": 8, "n": 4, "resp": 8}},
+        engine={"backend": "verl", "max_prompt_length": 32},
         eval={"max_response_length": 8},
         slots={"count": 1, "timeout_s": 60.0},
     )

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from actors.doctor_agents import agents_found
-from actors.doctor_nodes import HERE, Node, Silent
-from actors.doctor_rows import EXIT_CODES, Row, checked, exit_code, ordered, table_of
-from actors.doctor_scratch import Scratch
-from actors.doctor_verdicts import clock_row, room_row, same_files_row, storage_row, versions_row
+from actors.doctor.agents import agents_found
+from actors.doctor.nodes import HERE, Node, Silent
+from actors.doctor.rows import EXIT_CODES, Row, checked, exit_code, ordered, table_of
+from actors.doctor.scratch import Scratch
+from actors.doctor.verdicts import clock_row, room_row, same_files_row, storage_row, versions_row
 from llmzero_ray.config import parse_config
 from llmzero_ray.errors import ConfigError, StorageError
 

@@ -16,18 +16,12 @@ from llmzero_ray.config import SearchConfig, parse_config
 from llmzero_ray.errors import ConfigError, TaskError
 from llmzero_ray.records import MetricPoint, PhaseResult
 from llmzero_ray.series import load_points
+from llmzero_ray.tasks.tiny_model import SHAPE
+from tests.builders import with_blocks
 
 from .conftest import Search
 
 MakeSearch = Callable[..., Search]
-TINY = {
-    "hidden_size": 128,
-    "intermediate_size": 384,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 32,
-}
 SLOTS = [
     {"slot": 0, "step_s": 3.0, "startup_s": 60.0, "validation_s": 4.0},
     {"slot": 1, "step_s": 5.0, "startup_s": 50.0, "validation_s": 2.0},
@@ -37,7 +31,7 @@ SLOTS = [
 @pytest.fixture
 def make(task_dir: Path, tmp_path: Path) -> Callable[..., SearchConfig]:
     def make_config(**blocks: Any) -> SearchConfig:
-        base: dict[str, Any] = {
+        base = {
             "name": "dry",
             "storage": str(tmp_path / "runs"),
             "task": {"dir": str(task_dir)},
@@ -46,9 +40,7 @@ def make(task_dir: Path, tmp_path: Path) -> Callable[..., SearchConfig]:
             "phase": {"n_steps": 40, "max_steps": 100, "test_freq": 10, "save_freq": 10},
             "root": {"overrides": {"lr": 1e-3, "train_batch_size": 16, "n": 4}},
         }
-        for key, value in blocks.items():
-            base[key] = {**base[key], **value} if isinstance(base.get(key), dict) else value
-        return parse_config(base)
+        return parse_config(with_blocks(base, blocks))
 
     return make_config
 
@@ -112,7 +104,7 @@ def test_steps_hours_and_disk_are_shown_for_three_cases(
     make: Callable[..., SearchConfig], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "model").mkdir()
-    (tmp_path / "model" / "config.json").write_text(json.dumps(TINY))
+    (tmp_path / "model" / "config.json").write_text(json.dumps(SHAPE))
     config = make(budget={"runs": 5, "wall_clock_hours": 0.1}, checkpoints={"max_gib": 0.001})
     assert dry_run(config, seconds_per_step=10.0) == 0
     lines = capsys.readouterr().out.splitlines()

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from actors.doctor_memory import card_of, memory_row
-from actors.doctor_nodes import nodes_up
+from actors.doctor.memory import card_of, memory_row
+from actors.doctor.nodes import nodes_up
 from actors.dry_run import dry_run
 from actors.gpu_memory import assessed, card_gib, is_for_gpus, memory_lines, show_memory
 from llmzero_ray.config import SearchConfig, load_config, parse_config

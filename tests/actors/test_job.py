@@ -19,8 +19,8 @@ import yaml
 
 from llmzero_ray.follow import Follower
 from llmzero_ray.storage import SearchStorage
+from tests.searches import CHECKOUT, scripted_search
 
-ROOT = Path(__file__).parents[2]
 RAY = Path(sys.executable).with_name("ray")
 
 
@@ -53,26 +53,18 @@ def submit(dashboard: str, plugins: Path, *entry: str) -> subprocess.CompletedPr
     env = {**os.environ, "RAY_ADDRESS": "", "PYTHONPATH": ""}
     environment = json.dumps({"env_vars": {"PYTHONPATH": str(plugins)}})
     command = [str(RAY), "job", "submit", "--address", dashboard, "--runtime-env-json", environment]
-    command += ["--working-dir", str(ROOT), "--", *entry]
+    command += ["--working-dir", str(CHECKOUT), "--", *entry]
     return subprocess.run(command, env=env, capture_output=True, text=True, timeout=300, check=False)
 
 
 @pytest.mark.slow
 def test_a_search_can_be_submitted_as_a_job(dashboard: str, task_dir: Path, tmp_path: Path) -> None:
-    content = {
-        "name": "job",
-        "storage": str(tmp_path / "runs"),
-        "task": {"dir": str(task_dir)},
-        "model": {"path": str(tmp_path)},
-        "budget": {"runs": 2},
-        "phase": {"n_steps": 10, "test_freq": 5, "save_freq": 5},
-        "root": {"overrides": {"lr": 1e-3, "train_batch_size": 16, "n": 4}},
-        "engine": {"backend": "scripted:make_engine", "max_prompt_length": 64, "max_response_length": 32},
-        "eval": {"max_response_length": 32},
-    }
+    content = scripted_search(
+        tmp_path, task_dir, name="job", engine={"backend": "scripted:make_engine", "platform": "auto"}
+    )
     plugins = tmp_path / "plugins"
     plugins.mkdir()
-    shutil.copy(ROOT / "tests" / "fakes.py", plugins / "scripted.py")
+    shutil.copy(CHECKOUT / "tests" / "fakes.py", plugins / "scripted.py")
     config = tmp_path / "search.yaml"
     config.write_text(yaml.safe_dump(content))
     began = time.monotonic()

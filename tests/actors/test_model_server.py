@@ -14,15 +14,14 @@ from pathlib import Path
 
 import psutil
 import pytest
-import yaml
 
 from llmzero_ray import events as ev
 from llmzero_ray.follow import Follower
 from llmzero_ray.storage import SearchStorage
 from llmzero_ray.tasks import tiny_model
+from tests.searches import CHECKOUT, run_search, scripted_search
 
 pytestmark = [pytest.mark.slow, pytest.mark.verl]
-CHECKOUT = Path(__file__).resolve().parents[2]
 ENV = {k: v for k, v in os.environ.items() if not k.startswith(("RAY_", "ANTHROPIC_"))}
 START_S = 300.0
 
@@ -76,15 +75,14 @@ def test_nonsense_of_a_served_model_is_repaired_or_replaced_and_the_journal_says
     served: tuple[str, subprocess.Popen[str]], task_dir: Path, tmp_path: Path
 ) -> None:
     address, command = served
-    config = {
-        "name": "own",
-        "storage": str(tmp_path / "runs"),
-        "task": {"dir": str(task_dir)},
-        "model": {"path": str(tmp_path / "tiny")},
-        "budget": {"runs": 4},
-        "phase": {"n_steps": 10, "max_steps": 20, "test_freq": 5, "save_freq": 5},
-        "root": {"overrides": {"lr": 1e-3, "train_batch_size": 16, "n": 4}},
-        "agents": {
+    config = scripted_search(
+        tmp_path,
+        task_dir,
+        name="own",
+        model={"path": str(tmp_path / "tiny")},
+        budget={"runs": 4},
+        phase={"max_steps": 20},
+        agents={
             "backend": "claude",
             "base_url": address,
             "model": "tiny",
@@ -92,26 +90,9 @@ def test_nonsense_of_a_served_model_is_repaired_or_replaced_and_the_journal_says
             "visual": False,
             "deadline_s": 60.0,
         },
-        "engine": {
-            "backend": "tests.fakes:make_engine",
-            "platform": "cpu",
-            "max_prompt_length": 64,
-            "max_response_length": 32,
-        },
-        "eval": {"max_response_length": 32},
-        "final": {"test": False, "default_recipe": False},
-    }
-    path = tmp_path / "search.yaml"
-    path.write_text(yaml.safe_dump(config))
-    done = subprocess.run(
-        [sys.executable, "-m", "jobs.search", str(path)],
-        cwd=CHECKOUT,
-        env=ENV,
-        capture_output=True,
-        text=True,
-        timeout=560,
+        final={"test": False, "default_recipe": False},
     )
-    assert done.returncode == 0, done.stdout + done.stderr
+    run_search(config, tmp_path, env=ENV, timeout_s=560)
     follower = Follower(SearchStorage(str(tmp_path / "runs"), "own"))
     follower.poll()
     core = follower.core

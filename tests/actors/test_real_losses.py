@@ -16,7 +16,8 @@ from typing import Any
 import psutil
 import pytest
 
-from benchmarks.two_slots import config_of, make_spec, start_runner, two_slots
+from benchmarks.slot import local_slots, small_phase
+from benchmarks.two_slots import make_spec, start_runner
 from llmzero_ray.engines.base import Slot
 from llmzero_ray.records import MetricPoint, PhaseResult, PhaseSpec
 from llmzero_ray.tasks import PreparedTask
@@ -56,13 +57,13 @@ def lanes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Lane, Lane
     import ray
 
     made = []
-    with two_slots("lanes") as slots:
+    with local_slots("lanes", 2) as slots:
         for index, slot in enumerate(slots):
             root = tmp_path_factory.mktemp(f"slot{index}")
             task = prepare(
                 dir=str(root / "task"), family="echo", n_train=256, n_val=64, n_test=64, seed=1 + index
             )
-            config = config_of("lanes")
+            config = small_phase("lanes")
             spec = make_spec(config, task, str(root), index, N_STEPS)
             lr = {LR: (1e-3, 4e-3)[index]}
             spec = dataclasses.replace(spec, hyperparameters={**spec.hyperparameters, **lr}, test_freq=4)

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-import yaml
 
 from llmzero_ray import events as ev
 from llmzero_ray.follow import Follower
 from llmzero_ray.storage import SearchStorage
 from llmzero_ray.tasks.prepare import prepare
 from tests.agents.llm.messages_server import KEY, Answer, MessagesServer, Reply, Request
+from tests.searches import run_search, verl_search
 
 from .test_model_search import propose
 
 pytestmark = [pytest.mark.verl, pytest.mark.slow]
-CHECKOUT = Path(__file__).resolve().parents[2]
 RATES = (2e-3, 0.0, 4e-3)
 """What is proposed, one after the other; nothing is learnt at the second."""
 BETAS = "actor_rollout_ref.actor.optim.betas"
@@ -49,32 +46,11 @@ def test_a_language_model_drives_four_phases_on_real_verl(tmp_path: Path) -> Non
     prepare(dir=tmp_path / "task", family="echo", n_train=256, n_val=64, n_test=64, seed=1)
     script = Script()
     with MessagesServer(script) as server:
-        config = {
-            "name": "model",
-            "storage": str(tmp_path / "runs"),
-            "task": {"dir": str(tmp_path / "task")},
-            "model": {"lora_rank": 8, "lora_alpha": 16},
-            "budget": {"runs": 4, "dollars": 3.0},
-            "search": {"max_evolve_children": 1},
-            "phase": {"n_steps": 8, "max_steps": 40, "test_freq": 2, "save_freq": 4},
-            "root": {"overrides": {"lr": 1e-3, "batch": 8, "n": 4, "resp": 8}},
-            "eval": {"max_response_length": 8},
-            "stopper": {"interval_steps": 1, "min_steps": 3},
-            "agents": {"backend": "claude", "base_url": server.base_url, "deadline_s": 60.0},
-            "engine": {"platform": "cpu", "max_prompt_length": 32, "max_response_length": 16},
-            "final": {"test": True, "default_recipe": False},
-        }
-        path = tmp_path / "search.yaml"
-        path.write_text(yaml.safe_dump(config))
-        done = subprocess.run(
-            [sys.executable, "-m", "jobs.search", str(path)],
-            cwd=CHECKOUT,
-            env={**os.environ, "ANTHROPIC_API_KEY": KEY},
-            capture_output=True,
-            text=True,
-            timeout=900,
+        agents = {"backend": "claude", "base_url": server.base_url, "deadline_s": 60.0}
+        config = verl_search(
+            tmp_path, lr=1e-3, name="model", budget={"runs": 4, "dollars": 3.0}, agents=agents
         )
-    assert done.returncode == 0, done.stdout + done.stderr
+        done = run_search(config, tmp_path, env={**os.environ, "ANTHROPIC_API_KEY": KEY})
     follower = Follower(SearchStorage(str(tmp_path / "runs"), "model"))
     follower.poll()
     core = follower.core

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import psutil
 import pytest
-import yaml
 
 from llmzero_ray import events as ev
 from llmzero_ray.agents.knowledge import expected_metrics, metric_notes, note_of
@@ -20,10 +19,9 @@ from llmzero_ray.report.strategy import load_strategy
 from llmzero_ray.series import load_curves, load_items
 from llmzero_ray.storage import SearchStorage
 from llmzero_ray.tasks.prepare import prepare
+from tests.searches import CHECKOUT, run_search, verl_search
 
 pytestmark = pytest.mark.verl
-
-CHECKOUT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -31,35 +29,8 @@ def searched(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """(directory, output) of one search: root, an evolve run that diverges, its debug run, one at rate 0."""
     root = tmp_path_factory.mktemp("search")
     prepare(dir=root / "task", family="echo", n_train=256, n_val=64, n_test=64, seed=1)
-    config = {
-        "name": "real",
-        "storage": str(root / "runs"),
-        "task": {"dir": str(root / "task")},
-        "model": {"lora_rank": 8, "lora_alpha": 16},
-        "budget": {"runs": 4},
-        "search": {"max_evolve_children": 1},
-        "phase": {"n_steps": 8, "max_steps": 40, "test_freq": 2, "save_freq": 4},
-        "root": {"overrides": {"lr": 2e-3, "batch": 8, "n": 4, "resp": 8}},
-        "eval": {"max_response_length": 8},
-        "stopper": {"interval_steps": 1, "min_steps": 3},
-        "engine": {
-            "backend": "tests.faulty_engine:make_engine",
-            "platform": "cpu",
-            "max_prompt_length": 32,
-            "max_response_length": 16,
-        },
-        "final": {"test": True, "default_recipe": False},
-    }
-    path = root / "search.yaml"
-    path.write_text(yaml.safe_dump(config))
-    done = subprocess.run(
-        [sys.executable, "-m", "jobs.search", str(path)],
-        cwd=CHECKOUT,
-        capture_output=True,
-        text=True,
-        timeout=900,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    config = verl_search(root, lr=2e-3, engine={"backend": "tests.faulty_engine:make_engine"})
+    done = run_search(config, root)
     return root / "runs" / "real", done.stdout
 
 

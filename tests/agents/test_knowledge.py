@@ -11,18 +11,25 @@ import pytest
 from llmzero_ray import hyperparameters as hp
 from llmzero_ray.agents import dynamics
 from llmzero_ray.agents.knowledge import (
+    Knowledge,
     MetricNote,
     expected_metrics,
-    hyperparameter_notes,
     metric_label,
     metric_notes,
     note_of,
     parse_hyperparameters,
     parse_metrics,
+    prompt_file,
 )
+from llmzero_ray.agents.llm.prompting import Prompts
 from llmzero_ray.errors import ConfigError
 from llmzero_ray.hyperparameters.verl_keys import is_verl_key
 from llmzero_ray.stopping import rules
+
+
+@pytest.fixture(scope="module")
+def packaged() -> Knowledge:
+    return Prompts.load().knowledge
 
 
 def test_every_metric_that_a_rule_reads_is_explained() -> None:
@@ -37,9 +44,9 @@ def test_every_note_says_what_how_it_looks_and_what_it_is_mistaken_for(note: Met
     assert "\n" not in note.description + note.healthy + note.confusion
 
 
-def test_every_hyperparameter_of_the_table_is_explained_and_no_other() -> None:
-    assert set(hyperparameter_notes()) == set(hp.BY_KEY)
-    assert all(text.strip() for text in hyperparameter_notes().values())
+def test_every_hyperparameter_of_the_table_is_explained_and_no_other(packaged: Knowledge) -> None:
+    assert set(packaged.hyperparameters) == set(hp.BY_KEY)
+    assert all(text.strip() for text in packaged.hyperparameters.values())
 
 
 def test_labels_are_short_and_unknown_metrics_keep_their_name() -> None:
@@ -61,8 +68,8 @@ def test_nothing_is_read_before_it_is_asked_for() -> None:
     assert done.stdout.strip() == "False"
 
 
-def test_every_noted_hyperparameter_is_a_key_of_verl() -> None:
-    assert [key for key in hyperparameter_notes() if key not in hp.BY_KEY and not is_verl_key(key)] == []
+def test_every_noted_hyperparameter_is_a_key_of_verl(packaged: Knowledge) -> None:
+    assert [key for key in packaged.hyperparameters if key not in hp.BY_KEY and not is_verl_key(key)] == []
 
 
 def test_what_is_logged_follows_the_switches_of_the_phase() -> None:
@@ -121,7 +128,7 @@ def test_notes_of_hyperparameters_may_use_short_names_and_any_key_of_verl_but_no
 
 def test_a_directory_replaces_the_files_it_has(tmp_path: Path) -> None:
     (tmp_path / "metrics.yaml").write_text(f"own/metric: {NOTE}")
-    assert list(metric_notes(str(tmp_path))) == ["own/metric"]
-    assert hyperparameter_notes(str(tmp_path)) == hyperparameter_notes()
+    assert prompt_file("metrics.yaml", str(tmp_path)) == tmp_path / "metrics.yaml"
+    assert prompt_file("hyperparameters.yaml", str(tmp_path)) == prompt_file("hyperparameters.yaml")
     with pytest.raises(ConfigError, match="nowhere does not exist; name a directory"):
-        metric_notes(str(tmp_path / "nowhere"))
+        prompt_file("metrics.yaml", str(tmp_path / "nowhere"))

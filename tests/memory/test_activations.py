@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import weakref
 from collections.abc import Iterator
 from typing import Any
@@ -27,28 +28,21 @@ from .builders import setup
 
 TOKENS = 384
 RANK = 8
+_WIDE_MLP = ModelShape(
+    name="wide MLP",
+    hidden=192,
+    intermediate=576,
+    layers=3,
+    heads=4,
+    kv_heads=2,
+    head_dim=48,
+    vocab=128,
+    tied=True,
+)
 SHAPES = (
-    ModelShape(
-        name="wide MLP",
-        hidden=192,
-        intermediate=576,
-        layers=3,
-        heads=4,
-        kv_heads=2,
-        head_dim=48,
-        vocab=128,
-        tied=True,
-    ),
-    ModelShape(
-        name="wide attention",
-        hidden=128,
-        intermediate=384,
-        layers=4,
-        heads=4,
-        kv_heads=2,
-        head_dim=64,
-        vocab=128,
-        tied=True,
+    _WIDE_MLP,
+    dataclasses.replace(
+        _WIDE_MLP, name="wide attention", hidden=128, intermediate=384, layers=4, head_dim=64
     ),
 )
 

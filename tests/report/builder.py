@@ -13,13 +13,14 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, Literal
 
+from llmzero_ray import commands as cmd
 from llmzero_ray import events as ev
+from llmzero_ray.commands import Command
 from llmzero_ray.config import SearchConfig
 from llmzero_ray.coordinator import CoordinatorCore, build_request, root_hyperparameters
 from llmzero_ray.journal import Journal
 from llmzero_ray.records import (
     Checkpoint,
-    Command,
     Event,
     FailureClass,
     ItemOutcome,
@@ -121,9 +122,9 @@ class SearchBuilder:
             if written is None:
                 continue
             commands = self.core.handle(written)
-            pending += [command.event for command in commands if isinstance(command, ev.Record)]
+            pending += [command.event for command in commands if isinstance(command, cmd.Record)]
             self.waiting |= {
-                command.id: command for command in commands if not isinstance(command, ev.Record)
+                command.id: command for command in commands if not isinstance(command, cmd.Record)
             }
 
     def ready(self, *, after_s: float = 30.0) -> SearchBuilder:
@@ -137,17 +138,17 @@ class SearchBuilder:
         left = phases
         while self.waiting:
             command = self.waiting.pop(next(iter(self.waiting)))
-            if isinstance(command, ev.Propose | ev.Analyze):
+            if isinstance(command, cmd.Propose | cmd.Analyze):
                 self._propose(command)
-            elif isinstance(command, ev.RunPhase):
+            elif isinstance(command, cmd.RunPhase):
                 if left == 0:
                     self.waiting[command.id] = command
                     break
                 self._train(command)
                 left = None if left is None else left - 1
-            elif isinstance(command, ev.Evaluate):
+            elif isinstance(command, cmd.Evaluate):
                 self._evaluate(command)
-            elif isinstance(command, ev.WriteOutcome):
+            elif isinstance(command, cmd.WriteOutcome):
                 break
         return self
 
@@ -157,7 +158,7 @@ class SearchBuilder:
 
     # --- carrying out ---------------------------------------------------------------------------------------
 
-    def _propose(self, command: ev.Propose | ev.Analyze) -> None:
+    def _propose(self, command: cmd.Propose | cmd.Analyze) -> None:
         self.now += 1.0
         answer = self.answers.get(command.node)
         if answer is None:
@@ -169,13 +170,13 @@ class SearchBuilder:
         proposal = answer if isinstance(answer, Proposal) else answer(request)
         self.post(ev.Proposed(node=command.node, proposal=proposal, tries=command.tries))
 
-    def start(self, command: ev.RunPhase) -> None:
+    def start(self, command: cmd.RunPhase) -> None:
         """The runner is handed the phase."""
         spec = command.spec
         self.storage.write_spec(spec)
         self.post(ev.PhaseStarted(node=spec.node, slot=command.slot, phase_attempt=spec.attempt))
 
-    def _train(self, command: ev.RunPhase) -> None:
+    def _train(self, command: cmd.RunPhase) -> None:
         spec, phase = command.spec, self.phases.get(command.spec.node, Phase(val={10: 50, 20: 50}))
         self.start(command)
         self.write_points(spec, phase)
@@ -253,7 +254,7 @@ class SearchBuilder:
             **common,
         )
 
-    def _evaluate(self, command: ev.Evaluate) -> None:
+    def _evaluate(self, command: cmd.Evaluate) -> None:
         self.now += 5.0
         found = self.finals.get(command.what)
         if found is None:

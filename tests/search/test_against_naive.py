@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from llmzero_ray.explain import node_facts
 from llmzero_ray.search import Decision, SearchRules, TreeSearch
 from tests.search.naive import NaiveSearch
 
@@ -90,22 +91,9 @@ class Pair:
         assert (None if best is None else best.id) == self.naive.best(state)
         for node_id, row in table.items():
             node = self.fast.node(node_id)
-            mine = {
-                "parent": node.parent,
-                "N": node.visits,
-                "v_val": node.v_val,
-                "v_fail": node.v_fail,
-                "v_early": node.v_early,
-                "v_unval": node.v_unval,
-                "debug_depth": node.debug_depth,
-                "pruned": node.pruned,
-                "terminal": node.terminal,
-                "in_flight": node.in_flight,
-            }
-            assert mine == row
+            assert node_facts(node) == row
             assert node.blocked == self.naive.blocked(state, node_id)
             assert node.visits == node.v_val + node.v_fail + node.v_unval
-            assert node.visits_effective == node.visits + node.in_flight
             assert node.score == state.score[node_id]
             finished = [n for n in state.subtree(node_id) if state.status[n] != "running"]
             assert node.visits == len(finished)

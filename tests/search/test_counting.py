@@ -27,11 +27,7 @@ def test_each_result_has_its_class_and_an_early_stop_counts_beside_it() -> None:
 
 def test_a_running_run_is_in_flight_and_no_visit_yet() -> None:
     search = grow(("root", None, "ok", 0.1), ("evolve", 0, "ok", 0.2), ("evolve", 1, "running", None))
-    assert [(n.visits, n.in_flight, n.visits_effective) for n in search.nodes.values()] == [
-        (2, 1, 3),
-        (1, 1, 2),
-        (0, 1, 1),
-    ]
+    assert [(n.visits, n.in_flight) for n in search.nodes.values()] == [(2, 1), (1, 1), (0, 1)]
 
 
 def test_a_failed_runs_score_enters_the_range_and_can_be_best_but_is_in_no_mean() -> None:

@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import math
 import threading
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +16,7 @@ import pytest
 from actors import stopper
 from actors.stopper import StopperActor
 from llmzero_ray.agents.base import Curves, StopRequest
+from llmzero_ray.errors import StorageError
 from llmzero_ray.events import VerdictPosted
 from llmzero_ray.records import MetricPoint, StopDecision
 from llmzero_ray.stopping.policy import StoppingPolicy
@@ -66,9 +68,11 @@ class Thinker:
 class Posts:
     def __init__(self) -> None:
         self.verdicts: list[VerdictPosted] = []
+        self.came = asyncio.Event()
 
     async def deliver(self, runner: Any, verdict: VerdictPosted) -> None:
         self.verdicts.append(verdict)
+        self.came.set()
 
 
 class Watching:
@@ -77,7 +81,7 @@ class Watching:
     def __init__(self, agent: Thinker, monkeypatch: pytest.MonkeyPatch, path: Path) -> None:
         context = SimpleNamespace(was_current_actor_reconstructed=False)
         monkeypatch.setattr("ray.get_runtime_context", lambda: context)
-        self.runner, self.posts = Runner(), Posts()
+        self.agent, self.runner, self.posts = agent, Runner(), Posts()
         monkeypatch.setattr(stopper, "find", lambda _: self.runner)
         config = make_config(storage=str(path))
         (path / config.name / "logs").mkdir(parents=True)
@@ -85,10 +89,20 @@ class Watching:
         self.actor._policy = StoppingPolicy(StopperSettings(interval_steps=5, min_steps=10), agent)
         self.actor._verdicts = self.posts  # type: ignore[assignment]
 
-    async def begin(self) -> asyncio.Task[None]:
-        await self.actor.set_incumbent(INCUMBENT, ((10, 0.9),), ())
-        await self.actor.watch(0, 2, VIEW, c.TASK)
-        return self.actor._watches[0]
+    def train(self, rest: Callable[[], Awaitable[None]]) -> None:
+        """Twelve steps, at the last of which the agent is asked; then `rest`, until the watch has ended."""
+
+        async def scene() -> None:
+            await self.actor.set_incumbent(INCUMBENT, ((10, 0.9),), ())
+            await self.actor.watch(0, 2, VIEW, c.TASK)
+            watch = self.actor._watches[0]
+            self.runner.publish(*sound(12))
+            await asyncio.to_thread(self.agent.asked.wait, 30)
+            await rest()
+            await watch
+            self.agent.may_answer.set()
+
+        asyncio.run(asyncio.wait_for(scene(), 60))
 
     async def until_read(self, n: int) -> None:
         self.runner.wanted = n
@@ -102,18 +116,12 @@ def broken(step: int) -> MetricPoint:
 def test_a_rule_ends_a_phase_while_the_agent_still_thinks(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    agent = Thinker(stop=False)
-    watching = Watching(agent, monkeypatch, tmp_path)
+    watching = Watching(Thinker(stop=False), monkeypatch, tmp_path)
 
-    async def scene() -> None:
-        watch = await watching.begin()
-        watching.runner.publish(*sound(12))
-        await asyncio.to_thread(agent.asked.wait, 30)
+    async def rest() -> None:
         watching.runner.publish(broken(13))
-        await watch
-        agent.may_answer.set()
 
-    asyncio.run(asyncio.wait_for(scene(), 60))
+    watching.train(rest)
     (verdict,) = watching.posts.verdicts
     assert (verdict.decision.rule, verdict.step, verdict.phase_attempt) == ("non_finite", 13, 2)
     assert (verdict.source, verdict.sequence) == ("stopper:1", 13)
@@ -125,16 +133,12 @@ def test_the_agents_verdict_is_of_the_step_it_saw_and_ends_the_watch(
     agent = Thinker(stop=True)
     watching = Watching(agent, monkeypatch, tmp_path)
 
-    async def scene() -> None:
-        watch = await watching.begin()
-        watching.runner.publish(*sound(12))
-        await asyncio.to_thread(agent.asked.wait, 30)
+    async def rest() -> None:
         watching.runner.publish(*sound(30)[13:])
         await watching.until_read(31)
         agent.may_answer.set()
-        await watch
 
-    asyncio.run(asyncio.wait_for(scene(), 60))
+    watching.train(rest)
     (verdict,) = watching.posts.verdicts
     assert (verdict.decision.reason, verdict.step) == ("thought", 12)
     assert list((tmp_path / "demo" / "nodes" / "0001" / "agents").glob("early_stopper-000012.json"))
@@ -146,13 +150,32 @@ def test_a_phase_that_ends_by_itself_is_watched_to_its_last_judgement(
     agent = Thinker(stop=False)
     watching = Watching(agent, monkeypatch, tmp_path)
 
-    async def scene() -> None:
-        watch = await watching.begin()
-        watching.runner.publish(*sound(12))
-        await asyncio.to_thread(agent.asked.wait, 30)
+    async def rest() -> None:
         watching.runner.over = True
         agent.may_answer.set()
-        await watch
 
-    asyncio.run(asyncio.wait_for(scene(), 60))
+    watching.train(rest)
     assert [verdict.decision.stop for verdict in watching.posts.verdicts] == [False]
+
+
+def test_a_full_disk_keeps_no_verdict_back_and_ends_no_watch(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    agent = Thinker(stop=False)
+    watching = Watching(agent, monkeypatch, tmp_path)
+
+    def full(*_: object) -> None:
+        raise StorageError("no space left on device")
+
+    monkeypatch.setattr(watching.actor._storage, "write_agent_record", full)
+
+    async def rest() -> None:
+        agent.may_answer.set()
+        await watching.posts.came.wait()
+        watching.runner.publish(broken(13))
+
+    watching.train(rest)
+    assert [verdict.decision.stop for verdict in watching.posts.verdicts] == [False, True]
+    assert "step=13 the judgement could not be kept: no space left" in (
+        tmp_path / "demo" / "logs" / "stopper.log"
+    ).read_text(encoding="utf-8")

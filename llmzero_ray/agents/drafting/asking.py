@@ -14,21 +14,20 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
-from llmzero_ray.agents.drafting.forms import DraftingAgent, Form, read, tool
+from llmzero_ray.agents.drafting.forms import DraftingAgent, read, tool
 from llmzero_ray.agents.knowledge import prompt_file
 from llmzero_ray.agents.llm.briefing_text import quote
 from llmzero_ray.agents.llm.call import LlmCall, SystemBlock, TextBlock
 from llmzero_ray.agents.llm.calling import prompt_hash
-from llmzero_ray.agents.llm.errors import LlmCallError, scrubbed
+from llmzero_ray.agents.llm.errors import ASK_AGAIN, LlmCallError, scrubbed
 from llmzero_ray.agents.llm.ledger import Ledger, LedgerEntry
 from llmzero_ray.agents.llm.metered import LlmClient, metered_call
+from llmzero_ray.agents.llm.templates import template_environment
 from llmzero_ray.errors import AgentError, CapReachedError, ProposalError
 
 logger = logging.getLogger(__name__)
 
 _ROUNDS = 2
-ASK_AGAIN = ("malformed", "no_tool_call", "empty", "max_tokens")
-"""Kinds of errors after which the same question may get an answer."""
 _MAX_TOKENS: Mapping[DraftingAgent, int] = {
     "task_descriptor": 2_500,
     "tool_selector": 1_000,
@@ -113,7 +112,7 @@ class Asker:
         try:
             answer = metered_call(self.client, self.ledger, call)
             record["answer"] = dict(answer.input)
-            form: Form = read(agent, answer.input)
+            form = read(agent, answer.input)
             found = problems(form)
             if found:
                 record |= {"outcome": "refused", "problem": "; ".join(found)}
@@ -176,13 +175,4 @@ def _text(name: str) -> str:
 
 @cache
 def _environment() -> Any:
-    import jinja2
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
-
-    return ImmutableSandboxedEnvironment(
-        loader=jinja2.FunctionLoader(_text),
-        undefined=jinja2.StrictUndefined,
-        autoescape=False,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    return template_environment(_text)

@@ -1,27 +1,17 @@
 """The forms in which a language model answers the drafting agents' questions: one tool each.
 
-Flat on purpose: the schema is what pydantic makes, without titles and bounds. What a schema cannot say is
-checked afterwards (checking.py). Not here: the questions (prompts/drafting/).
+Flat on purpose. What a schema cannot say is checked afterwards (checking.py). Not here: how a form becomes a
+schema and is filled in (llm/form.py), the questions (prompts/drafting/).
 """
 
 from __future__ import annotations
 
 from typing import Any, Literal, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, ValidationError
-
-from llmzero_ray.agents.llm.answers import Text, Texts
 from llmzero_ray.agents.llm.call import Tool
-from llmzero_ray.errors import ProposalError
+from llmzero_ray.agents.llm.form import Form, Text, Texts, filled, schema_of
 
 DraftingAgent: TypeAlias = Literal["task_descriptor", "tool_selector", "reward_writer"]
-_MAX_FAULTS = 6
-
-
-class Form(BaseModel):
-    """An answer."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
 
 class DescriptorForm(Form):
@@ -87,14 +77,12 @@ _TOOLS: dict[DraftingAgent, tuple[str, str]] = {
     "tool_selector": ("rank_recipes", "Hand in the training recipes in the order of their fitness."),
     "reward_writer": ("write_reward", "Hand in how responses are judged."),
 }
-_KEPT = ("type", "required", "additionalProperties", "enum", "description")
 
 
 def tool(agent: DraftingAgent, *, strict: bool) -> Tool:
     """The tool through which an agent answers."""
     name, description = _TOOLS[agent]
-    schema = _plain(FORMS[agent].model_json_schema())
-    return Tool(name=name, description=description, schema=schema, strict=strict)
+    return Tool(name=name, description=description, schema=schema_of(FORMS[agent]), strict=strict)
 
 
 def read(agent: DraftingAgent, answer: Any) -> Form:
@@ -103,28 +91,4 @@ def read(agent: DraftingAgent, answer: Any) -> Form:
     Raises:
         ProposalError: it does not fit; says where, in words for the model.
     """
-    try:
-        return FORMS[agent].model_validate(answer)
-    except ValidationError as error:
-        faults = [
-            f"{'.'.join(map(str, fault['loc'])) or 'the answer'}: {fault['msg'].lower()}"
-            for fault in error.errors(include_url=False, include_input=False)
-        ]
-        more = f"; and {len(faults) - _MAX_FAULTS} more" if len(faults) > _MAX_FAULTS else ""
-        told = "; ".join(faults[:_MAX_FAULTS])
-        raise ProposalError(f"the answer does not fit the tool's schema: {told}{more}.") from error
-
-
-def _plain(schema: dict[str, Any]) -> dict[str, Any]:
-    """The schema without what the API does not know."""
-    plain: dict[str, Any] = {}
-    for key, value in schema.items():
-        if key == "properties":
-            plain[key] = {name: _plain(part) for name, part in value.items()}
-        elif key == "items":
-            plain[key] = _plain(value)
-        elif key == "anyOf":
-            plain[key] = [_plain(part) for part in value]
-        elif key in _KEPT:
-            plain[key] = value
-    return plain
+    return filled(FORMS[agent], answer)

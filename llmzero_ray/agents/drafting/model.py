@@ -11,7 +11,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from llmzero_ray.agents.drafting.asking import ASK_AGAIN, Answered, Asker, Problems
+from llmzero_ray.agents.drafting.asking import Answered, Asker, Problems
 from llmzero_ray.agents.drafting.assembling import response_tokens
 from llmzero_ray.agents.drafting.checking import (
     descriptor_faults,
@@ -34,7 +34,7 @@ from llmzero_ray.agents.drafting.values import (
     TaskFacts,
 )
 from llmzero_ray.agents.llm.briefing_text import clean, one_line, quote
-from llmzero_ray.agents.llm.errors import LlmCallError
+from llmzero_ray.agents.llm.errors import ASK_AGAIN, LlmCallError
 from llmzero_ray.errors import AgentError, CapReachedError
 
 _FINDINGS_CHARS, _CODE_CHARS = 6_000, 24_000

@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from llmzero_ray.agents.drafting.values import Ranking, TaskFacts
 from llmzero_ray.agents.knowledge import prompt_file
 from llmzero_ray.config import StrictModel
-from llmzero_ray.config_text import describe_problems, read_yaml
+from llmzero_ray.config_text import read_yaml, validated
 from llmzero_ray.errors import ConfigError, HyperparameterError
 from llmzero_ray.hyperparameters import normalize
 from llmzero_ray.hyperparameters.access import owned
@@ -71,11 +71,9 @@ def parse_recipes(text: str) -> Mapping[str, Recipe]:
 
 
 def _recipe(name: str, held: Any) -> Recipe:
+    found = validated(Recipe, held, f"{RECIPES}: {name}")
     try:
-        found = Recipe.model_validate(held)
         keys = normalize(found.overrides)
-    except ValidationError as error:
-        raise ConfigError(describe_problems(error, Recipe, f"{RECIPES}: {name}")) from error
     except HyperparameterError as error:
         raise ConfigError(f"{RECIPES}: {name}: {error}") from error
     refused = [key for key in keys if key not in BY_KEY or owned(key) is not None]

@@ -22,6 +22,7 @@ _MAX_NAMES = 8
 _CELL = 240
 _WIDE = 600
 _MAX_SKIPPED = 20
+_REWARD_ROWS = 6
 
 
 def data_prompt(perception: Perception) -> str:
@@ -97,11 +98,11 @@ def _in_one(text: str) -> str:
     return clean(text).strip().replace("\n", "\\n")
 
 
-def rows_for_reward(rows: tuple[Row, ...], columns: tuple[str, ...], n: int = 6) -> str:
+def rows_for_reward(rows: tuple[Row, ...], columns: tuple[str, ...]) -> str:
     """A few rows from the whole sample with the named columns alone, as a block of data."""
-    step = max(1, len(rows) // n)
+    step = max(1, len(rows) // _REWARD_ROWS)
     lines = []
-    for row in rows[::step][:n]:
+    for row in rows[::step][:_REWARD_ROWS]:
         for name in columns:
             text = as_text(row.get(name))
             # The end of a long answer often holds what counts.

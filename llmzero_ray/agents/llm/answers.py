@@ -1,46 +1,25 @@
 """The forms in which a language model answers: one tool per agent, and its reading into records.
 
-The schemas keep to what the API can enforce while it generates: closed objects, enumerations, no numeric
-bounds. What they cannot say (bounds, couplings, sums) is checked afterwards (repair.py). Not here: the words
-that explain the fields (prompts/).
+What a schema cannot say (bounds, couplings, sums) is checked afterwards (repair.py). Not here: how a form
+becomes a schema and is filled in (form.py), the words that explain the fields (prompts/).
 """
 
 from __future__ import annotations
 
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, ValidationError
+from pydantic import Field
 
 from llmzero_ray.agents.base import AgentName
-from llmzero_ray.agents.llm.briefing_text import clean
 from llmzero_ray.agents.llm.call import Tool
-from llmzero_ray.errors import ProposalError
+from llmzero_ray.agents.llm.form import FEW, Form, Text, Texts, filled, schema_of
 
 State: TypeAlias = Literal[
     "healthy", "slow", "plateau", "collapsing", "truncated", "inactive", "failed", "unknown"
 ]
-_MAX_TEXT = 2000
-_MAX_ENTRIES = 12
-"""Longer answers are cut, not refused: nothing is lost that a reader would miss."""
 
 
-def _cut(value: Any) -> Any:
-    return clean(value[:_MAX_TEXT]) if isinstance(value, str) else value
-
-
-def _few(value: Any) -> Any:
-    return value[:_MAX_ENTRIES] if isinstance(value, list) else value
-
-
-Text = Annotated[str, BeforeValidator(_cut), StringConstraints(strip_whitespace=True)]
-Texts = Annotated[list[Text], BeforeValidator(_few)]
-
-
-class _Form(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)
-
-
-class InflectionPoint(_Form):
+class InflectionPoint(Form):
     """Where the run changed its course."""
 
     step: int
@@ -49,7 +28,7 @@ class InflectionPoint(_Form):
     """What turned there."""
 
 
-class DiagnosisForm(_Form):
+class DiagnosisForm(Form):
     """Stage 1: what the curves say."""
 
     state: State
@@ -58,13 +37,13 @@ class DiagnosisForm(_Form):
     """Two or three sentences: the state, since when, and its likely cause."""
     evidence: Texts
     """One fact each, with metric name, numbers and steps; primary metrics first."""
-    inflection_points: Annotated[list[InflectionPoint], BeforeValidator(_few)]
+    inflection_points: Annotated[list[InflectionPoint], FEW]
     """Turns of the curves; empty where there are none."""
     anomalies: Texts
     """What does not fit the picture; empty where there is nothing."""
 
 
-class ChangeForm(_Form):
+class ChangeForm(Form):
     """One hyper-parameter with a new value."""
 
     name: Annotated[Text, Field(min_length=1)]
@@ -75,7 +54,7 @@ class ChangeForm(_Form):
     """Which observed cause it acts on, and what should be seen if it works."""
 
 
-class SavedStep(_Form):
+class SavedStep(Form):
     """A checkpoint that is offered."""
 
     node: int
@@ -83,7 +62,7 @@ class SavedStep(_Form):
     """Counted inside that node's phase."""
 
 
-class CheckpointForm(_Form):
+class CheckpointForm(Form):
     """Stage 3: where the phase starts."""
 
     resume_from: SavedStep | None
@@ -92,7 +71,7 @@ class CheckpointForm(_Form):
     """Why there."""
 
 
-class LengthForm(_Form):
+class LengthForm(Form):
     """Stage 4: how long it trains."""
 
     n_steps: int
@@ -103,17 +82,17 @@ class LengthForm(_Form):
     """The sum written out."""
 
 
-class ProposalForm(_Form):
+class ProposalForm(Form):
     """The proposer's answer, in the order in which it is thought out."""
 
     diagnosis: DiagnosisForm
-    changes: Annotated[list[ChangeForm], BeforeValidator(_few)]
+    changes: Annotated[list[ChangeForm], FEW]
     """Stage 2: changes that act together; empty to go on as before."""
     checkpoint: CheckpointForm
     length: LengthForm
 
 
-class ErrorForm(_Form):
+class ErrorForm(Form):
     """The error analyzer's answer."""
 
     failure_class: Literal[
@@ -124,13 +103,13 @@ class ErrorForm(_Form):
     """The root cause in a sentence or two."""
     evidence: Texts
     """Lines or numbers that show it."""
-    changes: Annotated[list[ChangeForm], BeforeValidator(_few)]
+    changes: Annotated[list[ChangeForm], FEW]
     """The smallest change that lets the phase train; empty to try the same again."""
     checkpoint: CheckpointForm
     length: LengthForm
 
 
-class VerdictForm(_Form):
+class VerdictForm(Form):
     """The early stopper's answer."""
 
     decision: Literal["CONTINUE", "STOP"]
@@ -139,7 +118,7 @@ class VerdictForm(_Form):
     """One sentence with the numbers that decide."""
 
 
-FORMS: dict[AgentName, type[_Form]] = {
+FORMS: dict[AgentName, type[Form]] = {
     "proposer": ProposalForm,
     "error_analyzer": ErrorForm,
     "early_stopper": VerdictForm,
@@ -154,7 +133,7 @@ _TOOLS: dict[AgentName, tuple[str, str]] = {
 def tool(agent: AgentName, *, strict: bool) -> Tool:
     """The tool through which an agent answers; `strict`: the server is to enforce its schema."""
     name, description = _TOOLS[agent]
-    return Tool(name=name, description=description, schema=_schema(FORMS[agent]), strict=strict)
+    return Tool(name=name, description=description, schema=schema_of(FORMS[agent]), strict=strict)
 
 
 def read(agent: AgentName, answer: Any) -> Any:
@@ -163,51 +142,4 @@ def read(agent: AgentName, answer: Any) -> Any:
     Raises:
         ProposalError: it does not fit; says where and what is allowed, in words for the model.
     """
-    try:
-        return FORMS[agent].model_validate(answer)
-    except ValidationError as error:
-        raise ProposalError(_told(error)) from error
-
-
-_UNION = {"bool", "int", "float", "str", "list[float]"}
-"""Where pydantic names the member of a union that it tried; a model knows fields only."""
-
-
-def _told(error: ValidationError) -> str:
-    faults: dict[str, str] = {}
-    for fault in error.errors(include_url=False, include_input=False):
-        place = ".".join(str(part) for part in fault["loc"] if part not in _UNION) or "the answer"
-        what = "must be an object" if fault["type"] == "model_type" else fault["msg"].lower()
-        faults.setdefault(place, what)
-    told = [f"{place}: {what}" for place, what in faults.items()]
-    more = f"; and {len(told) - 6} more" if len(told) > 6 else ""
-    return f"the answer does not fit the tool's schema: {'; '.join(told[:6])}{more}."
-
-
-def _schema(form: type[BaseModel]) -> dict[str, Any]:
-    """JSON Schema without references, titles and bounds."""
-    schema = form.model_json_schema()
-    found = _inlined(schema, schema.get("$defs", {}))
-    assert isinstance(found, dict)
-    return found
-
-
-_DROPPED = {"$defs", "title", "default", "minLength", "maxLength", "minimum", "maximum", "pattern"}
-
-
-def _inlined(part: Any, definitions: dict[str, Any]) -> Any:
-    if isinstance(part, list):
-        return [_inlined(entry, definitions) for entry in part]
-    if not isinstance(part, dict):
-        return part
-    if "$ref" in part:
-        target = definitions[part["$ref"].rpartition("/")[2]]
-        own = {key: value for key, value in part.items() if key != "$ref"}
-        return _inlined({**target, **own}, definitions)
-    kept = {}
-    for key, value in part.items():
-        if key == "properties":
-            kept[key] = {name: _inlined(entry, definitions) for name, entry in value.items()}
-        elif key not in _DROPPED:
-            kept[key] = _inlined(value, definitions)
-    return kept
+    return filled(FORMS[agent], answer)

@@ -215,9 +215,7 @@ def _epochs(task: TaskView, full: Hyperparameters) -> Context:
 # --- the error analyzer -------------------------------------------------------------------------------------
 
 
-def error_context(
-    request: ErrorRequest, *, n_val: int = 500, n_gpus: int = 1, max_log_chars: int = 5000
-) -> Context:
+def error_context(request: ErrorRequest, *, n_val: int = 500, n_gpus: int = 1) -> Context:
     """What the error analyzer is asked about: the failure, its log as quoted data, the configuration, memory,
     and what was tried against this failure before."""
     failed, failure = request.failed, request.failed.failure
@@ -233,7 +231,7 @@ def error_context(
         },
         "failure_class": "unknown" if failure is None else failure.failure_class,
         "cause": quote("" if failure is None else failure.cause, label="cause", max_lines=5, max_chars=600),
-        "log": quote(log, label="log", max_lines=50, max_chars=max_log_chars, width=240),
+        "log": quote(log, label="log", max_lines=50, max_chars=5000, width=240),
         "memory": [
             _peak(failed.curves, name) for name in (*MEMORY_METRICS, MEMORY_HOST) if _has(failed, name)
         ],

@@ -28,21 +28,18 @@ HIDDEN = ("training/epoch", "training/global_step")
 """VeRL's own counters, which contradict the steps of the search."""
 
 
-def summarise(
-    curves: Curves, notes: Mapping[str, MetricNote], *, until: int | None = None
-) -> dict[str, object]:
+def summarise(curves: Curves, notes: Mapping[str, MetricNote]) -> dict[str, object]:
     """Every metric of a phase in words, JSON-able.
 
     `lines`: one per metric that decides or explains. `background`: the other known ones, shorter. `steady`:
     those that never change or equal another one. `unknown`: what nothing is noted of, at most UNKNOWN_SHOWN.
-    `courses`: few points each. `until` leaves out steps after it.
+    `courses`: few points each.
     """
     found: dict[str, list[str]] = {"lines": [], "background": [], "steady": [], "unknown": [], "courses": []}
     background: list[Series] = []
     seen: dict[tuple[float, ...], str] = {}
     for name in _ordered(curves.metrics, notes):
-        whole = series(curves, name)
-        one = whole if until is None else whole.until(until)
+        one = series(curves, name)
         note = note_of(name, notes)
         if not len(one):
             if _never_finite(curves, name):

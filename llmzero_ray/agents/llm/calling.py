@@ -20,7 +20,7 @@ from llmzero_ray import events as ev
 from llmzero_ray.agents.base import AgentName
 from llmzero_ray.agents.llm.answers import read, tool
 from llmzero_ray.agents.llm.call import ImageBlock, LlmAnswer, LlmCall, SystemBlock, TextBlock, Usage
-from llmzero_ray.agents.llm.errors import LlmCallError
+from llmzero_ray.agents.llm.errors import ASK_AGAIN, LlmCallError
 from llmzero_ray.agents.llm.ledger import LedgerEntry, Reservation
 from llmzero_ray.agents.llm.metered import LlmClient, Purse, metered_call
 from llmzero_ray.agents.llm.prompting import Prompts
@@ -29,8 +29,6 @@ from llmzero_ray.records import Event
 
 logger = logging.getLogger(__name__)
 
-_ASK_AGAIN = {"malformed", "no_tool_call", "empty", "max_tokens"}
-"""Kinds of errors after which the same question with a remark may get an answer."""
 _ROOM_TO_THINK = 4000
 """Tokens added to every answer's limit once one was cut off: some models think first, asked or not."""
 _LEAST_S = 1.0
@@ -98,7 +96,7 @@ class Caller:
             except ProposalError as error:
                 problem = AgentError(str(error))
             except LlmCallError as error:
-                if error.kind not in _ASK_AGAIN:
+                if error.kind not in ASK_AGAIN:
                     raise
                 problem = error
                 if error.kind == "max_tokens":

@@ -34,7 +34,8 @@ instead of the tool · `malformed` not the Messages API's JSON, or the tool's in
 `rate_limited` 429 · `overloaded` 529 or 503 · `server` 408, 409, other 5xx · `connection` no or broken
 connection · `deadline` time was up."""
 
-FINAL: frozenset[ErrorKind] = frozenset({"no_key", "auth", "not_found", "bad_request", "refusal"})
+ASK_AGAIN: frozenset[ErrorKind] = frozenset({"malformed", "no_tool_call", "empty", "max_tokens"})
+"""After these the same question, with a remark, may get an answer."""
 _SHOWN = 300
 
 
@@ -52,11 +53,6 @@ class LlmCallError(AgentError):
         self.n_attempts = 0
         """HTTP requests sent."""
         self.request_id: str | None = None
-
-    @property
-    def is_final(self) -> bool:
-        """Asking the same again cannot help."""
-        return self.kind in FINAL
 
 
 def shown(text: object, secret: str | None = None) -> str:

@@ -157,26 +157,6 @@ class Ledger:
         """Sum of all entries."""
         return _sum(self.entries)
 
-    def by_agent(self) -> dict[str, Total]:
-        """Agent -> sum, in the order of their first calls."""
-        entries = self.entries
-        names = dict.fromkeys(entry.agent for entry in entries)
-        return {name: _sum(entry for entry in entries if entry.agent == name) for name in names}
-
-    def by_node(self) -> dict[int, Total]:
-        """Node -> sum, ascending."""
-        entries = self.entries
-        nodes = sorted({entry.node for entry in entries})
-        return {node: _sum(entry for entry in entries if entry.node == node) for node in nodes}
-
-    def by_kind(self) -> dict[str, float]:
-        """Kind of token -> dollars: input, output, cache_read, cache_creation."""
-        usage = self.total().usage
-        return {
-            kind: cost(Usage(**{kind: count}), self.price)
-            for kind, count in dataclasses.asdict(usage).items()
-        }
-
     def to_json(self) -> dict[str, Any]:
         """Price, cap and entries as plain JSON data. Open reservations are left out."""
         return {

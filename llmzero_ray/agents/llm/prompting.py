@@ -26,6 +26,7 @@ from llmzero_ray.agents.knowledge import (
     prompt_file,
 )
 from llmzero_ray.agents.llm.briefing_text import quote
+from llmzero_ray.agents.llm.templates import template_environment
 from llmzero_ray.errors import ConfigError
 
 AGENTS: tuple[AgentName, ...] = get_args(AgentName)
@@ -182,21 +183,12 @@ class Prompts:
 
 @lru_cache(maxsize=8)
 def _environment(texts: tuple[tuple[str, str], ...], origins: tuple[tuple[str, str], ...]) -> Any:
-    import jinja2
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
-
     sources, files = dict(texts), dict(origins)
 
     def load(name: str) -> tuple[str, str, None] | None:
         return (sources[name], files[name], None) if name in TEMPLATES else None
 
-    environment = ImmutableSandboxedEnvironment(
-        loader=jinja2.FunctionLoader(load),
-        undefined=jinja2.StrictUndefined,
-        autoescape=False,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    environment = template_environment(load)
     environment.filters["quoted"] = _quoted
     return environment
 

@@ -17,6 +17,7 @@ _LOST = re.compile(
 )
 _NOISE = re.compile(r"^(ray::|\s|File |Traceback|During handling|The above exception|full_key)")
 _LIMIT = 600
+_TAIL_BYTES = 20_000
 
 
 def failure_class(error: BaseException) -> FailureClass:
@@ -51,12 +52,12 @@ def one_line(error: BaseException) -> str:
     return line if len(line) <= _LIMIT else line[: _LIMIT - 1] + "…"
 
 
-def tail(path: str, n_lines: int = 60, n_bytes: int = 20_000) -> str:
+def tail(path: str, n_lines: int = 60) -> str:
     """Last lines of a log file; empty when there is none."""
     try:
         with open(path, "rb") as log:
             log.seek(0, 2)
-            log.seek(max(0, log.tell() - n_bytes))
+            log.seek(max(0, log.tell() - _TAIL_BYTES))
             text = log.read().decode("utf-8", "replace")
     except OSError:
         return ""

@@ -123,13 +123,10 @@ class Host:
             self._watch.start(self._die)
         except Exception as error:
             logger.exception("cold start failed")
-            return Ready(
-                failure=_failure(Progress(), request.spec, error),
-                lost=failures.is_lost_process(error),
-                job_id=_job_id(),
-            )
+            failure = _failure(Progress(), request.spec, error)
+            return Ready(failure=failure, lost=failures.is_lost_process(error))
         servers = tuple(self._trainer.llm_server_manager.get_addresses())
-        return Ready(failure=None, lost=False, job_id=_job_id(), servers=servers)
+        return Ready(failure=None, lost=False, servers=servers)
 
     def _compose(self, spec: PhaseSpec, settings: Any) -> Any:
         """VeRL's configuration of a phase, passed by VeRL's own validation.
@@ -235,12 +232,6 @@ def _connect(request: Start) -> list[Any]:
     for group in groups:
         ray.get(group.ready())
     return groups
-
-
-def _job_id() -> str:
-    import ray
-
-    return str(ray.get_runtime_context().get_job_id()) if ray.is_initialized() else ""
 
 
 def main() -> None:

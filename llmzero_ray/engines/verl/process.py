@@ -141,17 +141,19 @@ def _expected(message: Any, kind: type[A]) -> A:
     return message
 
 
-def wait_until_slot_is_free(slot_namespace: str, timeout_s: float = _GONE_TIMEOUT_S) -> None:
-    """Until no earlier Ray job of this slot has a living actor, whoever started it; a warning after
-    `timeout_s`."""
+def wait_until_slot_is_free(slot_namespace: str) -> None:
+    """Until no earlier Ray job of this slot has a living actor, whoever started it; warns where that takes
+    long."""
     import ray
 
     if not ray.is_initialized():
         return
-    deadline = time.monotonic() + timeout_s
+    deadline = time.monotonic() + _GONE_TIMEOUT_S
     while left := _living_actors(slot_namespace):
         if time.monotonic() > deadline:
-            logger.warning("after %.0f s these actors of %s are left: %s", timeout_s, slot_namespace, left)
+            logger.warning(
+                "after %.0f s these actors of %s are left: %s", _GONE_TIMEOUT_S, slot_namespace, left
+            )
             return
         time.sleep(0.1)
 

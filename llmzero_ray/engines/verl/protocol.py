@@ -26,8 +26,6 @@ class Ready:
 
     failure: PhaseFailure | None
     lost: bool
-    job_id: str
-    """Ray job of the host; empty when it never connected."""
     servers: tuple[str, ...] = ()
     """host:port of each vLLM server (OpenAI and Anthropic endpoints)."""
 

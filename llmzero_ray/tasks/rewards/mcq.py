@@ -16,7 +16,7 @@ DEFAULT_LETTERS = "ABCD"
 
 
 def compute_score(
-    data_source: Any,  # noqa: ARG001  VeRL passes every argument by its name
+    data_source: Any,
     solution_str: Any,
     ground_truth: Any,
     extra_info: Any = None,
@@ -26,11 +26,22 @@ def compute_score(
     options = options_of(extra_info, others)
     letters = options.get("letters")
     offered = letters.upper() if isinstance(letters, str) and letters else DEFAULT_LETTERS
-    return score_letter(solution_str, ground_truth, offered, options.get("format_bonus"))
+    return score_offered(
+        offered, data_source, solution_str, ground_truth, format_bonus=options.get("format_bonus")
+    )
 
 
-def score_letter(solution_str: Any, ground_truth: Any, letters: str, format_bonus: Any = 0.0) -> Result:
-    """Score one response to a question that offers `letters`."""
+def score_offered(
+    letters: str,
+    /,
+    data_source: Any,  # noqa: ARG001  VeRL passes every argument by its name
+    solution_str: Any,
+    ground_truth: Any,
+    extra_info: Any = None,  # noqa: ARG001
+    format_bonus: Any = 0.0,
+    **_others: Any,
+) -> Result:
+    """Score one response to a question that offers `letters`, for tasks that offer all rows the same ones."""
     letter = chosen_letter(visible(solution_str), letters)
     gold = ground_truth.strip().upper() if isinstance(ground_truth, str) else None
     return result(

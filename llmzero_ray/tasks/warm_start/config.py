@@ -10,11 +10,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, model_validator
 
 from llmzero_ray.config import StrictModel
-from llmzero_ray.config_text import describe_problems, read_yaml
-from llmzero_ray.errors import ConfigError
+from llmzero_ray.config_text import load_file, validated
 from llmzero_ray.tasks.task_yaml import Names
 from llmzero_ray.tasks.warm_start.plan import Plan
 
@@ -150,32 +149,16 @@ def load_warm_start(path: str | Path, settings: Mapping[str, Any] | None = None)
     Raises:
         ConfigError: no such file, broken YAML, or everything that is wrong in it.
     """
-    path = Path(path)
-    data = read_yaml(path)
-    for key, value in (settings or {}).items():
-        _replace(data, key, value)
-    config = parse_warm_start(data, source=path.name)
+    config = load_file(WarmStartConfig, Path(path), settings)
     paths = {name: getattr(config, name) for name in ("task", "model", "output")}
     absolute = {name: str(Path(given).expanduser().absolute()) for name, given in paths.items() if given}
     return config.model_copy(update=absolute)
 
 
-def parse_warm_start(data: Mapping[str, Any], *, source: str = "warm_start.yaml") -> WarmStartConfig:
+def parse_warm_start(data: Mapping[str, Any]) -> WarmStartConfig:
     """The warm start in plain data, such as `model_dump` gives.
 
     Raises:
         ConfigError: everything that is wrong, one line each.
     """
-    try:
-        return WarmStartConfig.model_validate(data)
-    except ValidationError as error:
-        raise ConfigError(describe_problems(error, WarmStartConfig, source)) from error
-
-
-def _replace(data: dict[str, Any], dotted: str, value: Any) -> None:
-    place, (*above, last) = data, dotted.split(".")
-    for key in above:
-        below = place.get(key)
-        place[key] = dict(below) if isinstance(below, Mapping) else {}
-        place = place[key]
-    place[last] = value
+    return validated(WarmStartConfig, data, "warm_start.yaml")

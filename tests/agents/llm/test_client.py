@@ -256,31 +256,30 @@ TEXT = [{"type": "text", "text": "I would rather talk."}]
 
 
 @pytest.mark.parametrize(
-    ("reply", "kind", "final", "said"),
+    ("reply", "kind", "said"),
     [
-        (Answer(stop_reason="refusal", content=[]), "refusal", True, "category: not given"),
+        (Answer(stop_reason="refusal", content=[]), "refusal", "category: not given"),
         (
             Answer(stop_reason="refusal", stop_details={"type": "refusal", "category": "frontier_llm"}),
             "refusal",
-            True,
             "frontier_llm",
         ),
-        (Answer(stop_reason="max_tokens", input={"lr": 1}), "max_tokens", False, "max_tokens 500"),
-        (Answer(stop_reason="model_context_window_exceeded"), "max_tokens", False, "context_window"),
-        (Answer(stop_reason="end_turn", content=[]), "empty", False, "without any content"),
-        (Answer(stop_reason="end_turn", content=TEXT), "no_tool_call", False, "called no tool"),
-        (Answer(tool="run_shell"), "no_tool_call", False, "'run_shell'"),
-        (Answer(input=[1, 2]), "malformed", False, "is list"),
-        (Answer(input="lr = 1"), "malformed", False, "is str"),
-        (Answer(input=None), "malformed", False, "is NoneType"),
+        (Answer(stop_reason="max_tokens", input={"lr": 1}), "max_tokens", "max_tokens 500"),
+        (Answer(stop_reason="model_context_window_exceeded"), "max_tokens", "context_window"),
+        (Answer(stop_reason="end_turn", content=[]), "empty", "without any content"),
+        (Answer(stop_reason="end_turn", content=TEXT), "no_tool_call", "called no tool"),
+        (Answer(tool="run_shell"), "no_tool_call", "'run_shell'"),
+        (Answer(input=[1, 2]), "malformed", "is list"),
+        (Answer(input="lr = 1"), "malformed", "is str"),
+        (Answer(input=None), "malformed", "is NoneType"),
     ],
 )
 def test_an_unusable_answer_names_its_kind_and_what_it_cost(
-    messages_server: MessagesServer, client_of: ClientOf, reply: Reply, kind: str, final: bool, said: str
+    messages_server: MessagesServer, client_of: ClientOf, reply: Reply, kind: str, said: str
 ) -> None:
     messages_server.play([reply])
     error = failure(client_of())
-    assert (error.kind, error.is_final) == (kind, final)
+    assert error.kind == kind
     assert said in str(error)
     assert error.usage is not None and error.usage.output == 40
     assert (error.n_attempts, len(messages_server.messages), error.maybe_billed) == (1, 1, False)
@@ -316,7 +315,7 @@ def test_a_body_that_is_no_message_is_malformed_and_may_have_been_billed(
 ) -> None:
     messages_server.play([Answer(body=body)])
     error = failure(client_of())
-    assert (error.kind, error.is_final, error.n_attempts) == ("malformed", False, 1)
+    assert (error.kind, error.n_attempts) == ("malformed", 1)
     assert "not a message of the Messages API" in str(error) and "base_url" in str(error)
     assert error.usage is None and error.maybe_billed
 
@@ -346,7 +345,7 @@ def test_what_asking_again_cannot_mend_is_asked_once(
 ) -> None:
     messages_server.play([reply])
     error = failure(client_of())
-    assert (error.kind, error.is_final) == (kind, True)
+    assert error.kind == kind
     assert said in str(error)
     assert len(messages_server.messages) == 1 and error.request_id == "req_test"
     assert not error.maybe_billed
@@ -384,7 +383,7 @@ def test_what_passes_by_itself_is_asked_again_until_it_has(
 
     messages_server.play([reply])
     error = failure(client_of(backoff_s=30.0), a_call(deadline_s=5.0))
-    assert (error.kind, error.is_final, error.n_attempts) == (kind, False, 1)
+    assert (error.kind, error.n_attempts) == (kind, 1)
     assert "Gave up after 1 attempts" in str(error)
 
 
@@ -473,7 +472,7 @@ def test_the_deadline_holds_against_a_server_that_stalls(
     started = time.monotonic()
     error = failure(client_of(deadline_s=1.5))
     assert 1.4 < time.monotonic() - started < 1.5 + LATE_S
-    assert (error.kind, error.is_final) == ("deadline", False)
+    assert error.kind == "deadline"
     assert "within 1.5 s" in str(error)
     assert error.maybe_billed
 
@@ -668,7 +667,7 @@ def test_anthropics_own_server_needs_a_key(monkeypatch: pytest.MonkeyPatch) -> N
     client = MessagesClient(LlmSettings(model=MODEL, deadline_s=10.0))
     error = failure(client)
     client.close()
-    assert (error.kind, error.is_final, error.n_attempts) == ("no_key", True, 0)
+    assert (error.kind, error.n_attempts) == ("no_key", 0)
     assert "ANTHROPIC_API_KEY_FILE" in str(error) and "agents.base_url" in str(error)
 
 

@@ -15,6 +15,7 @@ import pytest
 
 from llmzero_ray.engines.verl.settings import VerlSettings
 from llmzero_ray.records import MetricPoint, PhaseSpec
+from llmzero_ray.tasks import PreparedTask
 from llmzero_ray.tasks.prepare import prepare
 
 ACTOR = "actor_rollout_ref.actor"
@@ -88,6 +89,28 @@ class Lab:
         return self.engine.run(spec, on_metric, **kwargs), points
 
 
+def tiny_settings(task: PreparedTask, model: Path, group: Any, root: Path, **changes: Any) -> VerlSettings:
+    """Of an engine that trains a tiny model on the CPU, in one bundle."""
+    given: dict[str, Any] = {
+        "platform": "cpu",
+        "model_path": str(model),
+        "lora_rank": 8,
+        "lora_alpha": 16,
+        "train_parquet": task.train,
+        "val_parquet": task.val,
+        "reward_source": f"pkg://{task.reward_module}" if task.reward_module else task.reward_path,
+        "reward_name": task.reward_name,
+        "max_prompt_length": 32,
+        "max_response_length": 16,
+        "eval_max_response_length": 4,
+        "search": "lab",
+        "slot": 0,
+        "placement_groups": (group.id.hex(),),
+        "log_path": str(root / "engine.log"),
+    }
+    return VerlSettings(**(given | changes))
+
+
 @pytest.fixture(scope="session")
 def ray_group() -> Iterator[Any]:
     """A private local Ray with one reserved bundle, and room for two more."""
@@ -116,25 +139,8 @@ def lab(ray_group: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[La
     task = prepare(dir=str(root / "task"), family="echo", n_train=256, n_val=64, n_test=64, seed=1)
     model = root / "model"
     shutil.copytree(str(task.model_path), model)
-    settings = VerlSettings(
-        platform="cpu",
-        model_path=str(model),
-        lora_rank=8,
-        lora_alpha=16,
-        train_parquet=task.train,
-        val_parquet=task.val,
-        reward_source=f"pkg://{task.reward_module}",
-        reward_name=task.reward_name,
-        max_prompt_length=32,
-        max_response_length=16,
-        eval_max_response_length=4,
-        search="lab",
-        slot=0,
-        placement_groups=(ray_group.id.hex(),),
-        log_path=str(root / "engine.log"),
-        stop_deadline_s=60.0,
-        overrides={DROPOUT: 0.1},  # random states matter
-    )
+    changes = {"stop_deadline_s": 60.0, "overrides": {DROPOUT: 0.1}}  # random states matter
+    settings = tiny_settings(task, model, ray_group, root, **changes)
     found = Lab(engine=None, settings=settings, task=task, root=root)
     found.engine = VerlEngine(settings, task.n_train, found.spec(), lambda key: key not in COLD_KEYS)
     yield found

@@ -9,13 +9,12 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from llmzero_ray.engines.verl.settings import VerlSettings
 from llmzero_ray.records import PhaseResult
 from llmzero_ray.tasks import PreparedTask
 from llmzero_ray.tasks.sources.preparing import prepare_source
 from llmzero_ray.tasks.task_yaml import parse_task_file
 from llmzero_ray.tasks.tiny_model import SHAPE, make_model, make_tokenizer, save
-from tests.engines.verl.conftest import Lab
+from tests.engines.verl.conftest import Lab, tiny_settings
 from tests.tasks import synthetic
 
 pytestmark = [pytest.mark.verl, pytest.mark.slow]
@@ -70,22 +69,14 @@ def engine(ray_group: Any, tmp_path: Path, model: Path) -> Iterator[Callable[[Pr
 
     def make(task: PreparedTask) -> Any:
         assert task.max_prompt_tokens is not None
-        settings = VerlSettings(
-            platform="cpu",
-            model_path=str(model),
-            lora_rank=8,
-            lora_alpha=16,
-            train_parquet=task.train,
-            val_parquet=task.val,
-            reward_source=f"pkg://{task.reward_module}" if task.reward_module else task.reward_path,
-            reward_name=task.reward_name,
+        settings = tiny_settings(
+            task,
+            model,
+            group,
+            tmp_path,
             max_prompt_length=task.max_prompt_tokens,
-            max_response_length=16,
             eval_max_response_length=8,
             search="adapters",
-            slot=0,
-            placement_groups=(group.id.hex(),),
-            log_path=str(tmp_path / "engine.log"),
         )
         lab = Lab(engine=None, settings=settings, task=task, root=tmp_path)
         lab.engine = VerlEngine(settings, task.n_train, lab.spec(), lambda key: False)

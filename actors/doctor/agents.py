@@ -15,8 +15,8 @@ from llmzero_ray.agents.backend import agent_facts, llm_settings
 from llmzero_ray.config import AgentsConfig, parse_config
 from llmzero_ray.errors import LlmzeroError
 
-from .doctor_nodes import Node, Silent, ask
-from .doctor_rows import Row, Status
+from .nodes import Node, Silent, ask
+from .rows import Row, Status
 
 _SERVER_S = 10.0
 _HEAD_S = 60.0

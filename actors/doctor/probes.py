@@ -1,7 +1,7 @@
 """What a doctor looks at on a machine, answered in plain values: versions, room, files, the storage.
 
-Each function runs as a task on one node. Not here: sending it there (doctor_nodes.py), what the answers mean
-(doctor_verdicts.py).
+Each function runs as a task on one node. Not here: sending it there (nodes.py), what the answers mean
+(verdicts.py).
 """
 
 from __future__ import annotations

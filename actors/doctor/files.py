@@ -1,6 +1,6 @@
 """Whether every machine sees the same files: the storage, the task, the model.
 
-Not here: what runs on the machines (doctor_probes.py), what it means (doctor_verdicts.py).
+Not here: what runs on the machines (probes.py), what it means (verdicts.py).
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from llmzero_ray.estimate import disk_bytes
 from llmzero_ray.storage import SearchStorage
 from llmzero_ray.tasks import PreparedTask, check_model_dir
 
-from .doctor_nodes import HERE, Node, Silent, ask
-from .doctor_probes import digests, read_probes, write_own_probe, write_probe
-from .doctor_rows import Row
-from .doctor_scratch import scratch_of
-from .doctor_verdicts import same_files_row, storage_row
-from .dry_run import GIB, size_of_adapter
+from ..dry_run import GIB, size_of_adapter
+from .nodes import HERE, Node, Silent, ask
+from .probes import digests, read_probes, write_own_probe, write_probe
+from .rows import Row
+from .scratch import scratch_of
+from .verdicts import same_files_row, storage_row
 
 FILES_S = 300.0
 """Longest wait for machines to read a task's files."""

@@ -1,6 +1,6 @@
 """A doctor's own directory while it works: beside the search, and gone afterwards.
 
-Not here: what is written there (doctor_files.py, doctor_step.py).
+Not here: what is written there (files.py, step.py).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from llmzero_ray.config import SearchConfig
 from llmzero_ray.durable import storage_error
 from llmzero_ray.errors import StorageError
 
-from .doctor_rows import bounded
+from .rows import bounded
 
 _REMOVE_S = 60.0
 

@@ -1,6 +1,6 @@
 """What came of a doctor's two steps on a slot: rows of the table, and the seconds that an estimate needs.
 
-Not here: training them (doctor_step.py).
+Not here: training them (step.py).
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from llmzero_ray.records import ItemOutcome, PhaseFailure, PhaseResult
 from llmzero_ray.series import load_items, load_points, mean_accuracy
 from llmzero_ray.storage import SearchStorage
 
-from .doctor_rows import Row, Status, skipped
-from .measured import step_seconds, validation_seconds
+from ..measured import step_seconds, validation_seconds
+from .rows import Row, Status, skipped
 
 _TODO = {
     "oom": "lower engine.gpu_memory_utilization, batch or response length, or take more GPUs a slot",

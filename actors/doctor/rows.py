@@ -1,7 +1,7 @@
 """Rows of the doctor's table: what was checked, how it stands, what to do; and the exit code they mean.
 
 A check that raises, or takes too long, is a row as well, so that it never keeps the others from running. Not
-here: the checks themselves (doctor.py and its neighbours).
+here: the checks themselves (checks.py).
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ Status: TypeAlias = Literal["ok", "warn", "FAIL", "skipped"]
 
 EXIT_CODES: Mapping[Kind, int] = {"config": 2, "storage": 3, "capacity": 4, "engine": 5}
 """In the order of the table."""
+_LISTED = 4
 _STYLES = {"ok": "green", "warn": "yellow", "FAIL": "bold red", "skipped": "dim"}
 
 
@@ -105,7 +106,7 @@ def table_of(title: str, rows: Sequence[Row]) -> Table:
     return table
 
 
-def listed(parts: Sequence[str], *, most: int = 4, separator: str = "; ") -> str:
+def listed(parts: Sequence[str], *, separator: str = "; ") -> str:
     """The first few of many."""
-    more = f"{separator}and {len(parts) - most} more" if len(parts) > most else ""
-    return separator.join(parts[:most]) + more
+    more = f"{separator}and {len(parts) - _LISTED} more" if len(parts) > _LISTED else ""
+    return separator.join(parts[:_LISTED]) + more

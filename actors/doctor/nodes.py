@@ -1,6 +1,6 @@
 """Machines of the cluster, and tasks pinned to each of them, so that a doctor hears from every one.
 
-Not here: what is asked (doctor_probes.py), what the answers mean (doctor_verdicts.py).
+Not here: what is asked (probes.py), what the answers mean (verdicts.py).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 from llmzero_ray.errors import LlmzeroError
 
-from .doctor_probes import now
+from .probes import now
 
 HERE = "this process"
 """Label of the process that asks, where it answers as well."""

@@ -1,6 +1,6 @@
 """What the answers of all machines mean, one row a question. Pure.
 
-Not here: asking (doctor_nodes.py).
+Not here: asking (nodes.py).
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, TypeVar
 
-from .doctor_nodes import HERE, Node, Silent
-from .doctor_rows import Row, Status, listed
+from .nodes import HERE, Node, Silent
+from .rows import Row, Status, listed
 
 T = TypeVar("T")
 

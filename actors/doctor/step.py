@@ -2,7 +2,7 @@
 
 The engine reads back what it trains with and refuses a difference; the adapter that was saved is loaded again
 and must score as it did. Everything is removed at the end, after an interrupt too. Not here: the engine
-(llmzero_ray.engines), what came of it (doctor_trial.py).
+(llmzero_ray.engines), what came of it (trial.py).
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from llmzero_ray.records import PhaseFailure, PhaseResult, PhaseSpec
 from llmzero_ray.storage import SearchStorage
 from llmzero_ray.tasks import PreparedTask
 
-from . import app, hardware
-from .doctor_rows import Row, skipped
-from .doctor_scratch import scratch_of
-from .doctor_trial import Tried, rows_of, seconds_of
-from .options import NAMESPACE, coordinator_name
-from .slots import Slots
+from .. import app, hardware
+from ..options import NAMESPACE, coordinator_name
+from ..slots import Slots
+from .rows import Row, skipped
+from .scratch import scratch_of
+from .trial import Tried, rows_of, seconds_of
 
 STEPS = 2
 _NAME_CHARS = 56

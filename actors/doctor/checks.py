@@ -1,7 +1,7 @@
 """The doctor's checks, from cheap to dear; one that fails keeps no other from running unless it makes it
 pointless.
 
-Not here: what a check looks at (doctor_cluster.py, doctor_files.py, doctor_agents.py, doctor_step.py).
+Not here: what a check looks at (cluster.py, files.py, agents.py, step.py).
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from llmzero_ray.presence import owner
 from llmzero_ray.storage import SearchStorage
 from llmzero_ray.tasks import PreparedTask, load_task
 
-from .doctor_agents import agents_row
-from .doctor_cluster import cluster_rows, configuration_row, joined, slots_fit
-from .doctor_files import (
+from ..gpu_memory import is_for_gpus
+from .agents import agents_row
+from .cluster import cluster_rows, configuration_row, joined, slots_fit
+from .files import (
     model_files_row,
     model_path,
     model_row,
@@ -26,11 +27,10 @@ from .doctor_files import (
     shared_storage_row,
     task_row,
 )
-from .doctor_memory import NAME, card_of, memory_row
-from .doctor_nodes import Node, nodes_up
-from .doctor_rows import Kind, Row, checked, skipped
-from .doctor_scratch import Scratch
-from .gpu_memory import is_for_gpus
+from .memory import NAME, card_of, memory_row
+from .nodes import Node, nodes_up
+from .rows import Kind, Row, checked, skipped
+from .scratch import Scratch
 
 _CHECK_S = 180.0
 _FILES_S = 400.0
@@ -68,8 +68,8 @@ class Examination:
 
     def run(self) -> None:
         """Make all checks; rows are there afterwards, whatever failed."""
-        from .head import disconnecting
-        from .interrupts import hear_termination
+        from ..head import disconnecting
+        from ..interrupts import hear_termination
 
         config = self._config
         with self._console.status("checking the configuration and the storage"):
@@ -114,7 +114,7 @@ class Examination:
         self.rows += cluster_rows(config, nodes, limit_s=_CHECK_S)
 
     def _train(self, private_head: bool) -> None:
-        from .doctor_step import STEPS, step_rows
+        from .step import STEPS, step_rows
 
         config = self._config
         someone = owner(SearchStorage(config.storage, config.name).paths.root)

@@ -1,6 +1,6 @@
 """Whether the search fits on the GPUs that the machines report.
 
-Not here: the estimate (llmzero_ray.memory), its table (gpu_memory.py).
+Not here: the estimate (llmzero_ray.memory), its table (../gpu_memory.py).
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from llmzero_ray.errors import ConfigError
 from llmzero_ray.memory import Assessment
 from llmzero_ray.tasks import PreparedTask
 
-from .doctor_nodes import Node, Silent, ask
-from .doctor_rows import Row, Status, skipped
-from .gpu_memory import assessed, card_gib, remedy_lines, what_phases_may_ask
+from ..gpu_memory import assessed, card_gib, remedy_lines, what_phases_may_ask
+from .nodes import Node, Silent, ask
+from .rows import Row, Status, skipped
 
 NAME = "gpu memory"
 _STATUS: Mapping[str, Status] = {"fits": "ok", "tight": "warn", "does not fit": "FAIL"}

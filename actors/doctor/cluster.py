@@ -1,6 +1,6 @@
 """A doctor's checks of the configuration and of the cluster as a whole.
 
-Not here: files (doctor_files.py), agents (doctor_agents.py), training (doctor_step.py).
+Not here: files (files.py), agents (agents.py), training (step.py).
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from llmzero_ray.errors import LlmzeroError
 from llmzero_ray.plugin import load_factory
 from llmzero_ray.tasks import PreparedTask
 
-from .doctor_nodes import Node, ask, clock_offsets
-from .doctor_probes import look
-from .doctor_rows import Row, Status, checked
-from .doctor_verdicts import clock_row, room_row, versions_row
-from .head import connect
-from .machines import cluster_machines
+from ..head import connect
+from ..machines import cluster_machines
+from .nodes import Node, ask, clock_offsets
+from .probes import look
+from .rows import Row, Status, checked
+from .verdicts import clock_row, room_row, versions_row
 
 _CLOCK_S = 20.0
 

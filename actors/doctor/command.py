@@ -1,7 +1,7 @@
 """The command `doctor`: checks a cluster against a configuration before any budget is spent.
 
 Prints a table and keeps it, with the seconds that were measured, in the search's directory. Not here: the
-checks (doctor_checks.py).
+checks (checks.py).
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from llmzero_ray.config import SearchConfig, load_config
 from llmzero_ray.durable import replace_file
 from llmzero_ray.storage import SearchStorage
 
-from .doctor_checks import Examination
-from .doctor_rows import exit_code, ordered, table_of
-from .gpu_memory import memory_table
-from .measured import DOCTOR_FILE, FORMAT, read_doctor
+from ..gpu_memory import memory_table
+from ..measured import DOCTOR_FILE, FORMAT, read_doctor
+from .checks import Examination
+from .rows import exit_code, ordered, table_of
 
 _WIDTH = 120
 """Columns where no terminal says how many there are."""

@@ -1,0 +1,1 @@
+"""Checks of a cluster against a configuration: `llmzero doctor` begins in command.py."""

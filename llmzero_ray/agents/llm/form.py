@@ -1,0 +1,94 @@
+"""What all forms have in common in which a language model answers: their texts, their schema, their reading.
+
+The schema keeps to what the API can enforce while it generates: closed objects, enumerations, no numeric
+bounds. Not here: the forms (answers.py, drafting/forms.py).
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, TypeVar
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, StringConstraints, ValidationError
+
+from llmzero_ray.agents.llm.briefing_text import clean
+from llmzero_ray.errors import ProposalError
+
+_MAX_TEXT = 2000
+_MAX_ENTRIES = 12
+"""Longer answers are cut, not refused: nothing is lost that a reader would miss."""
+_MAX_FAULTS = 6
+_DROPPED = {"$defs", "title", "default", "minLength", "maxLength", "minimum", "maximum", "pattern"}
+_UNION = {"bool", "int", "float", "str", "list[float]"}
+"""Where pydantic names the member of a union that it tried; a model knows fields only."""
+
+
+def _cut(value: Any) -> Any:
+    return clean(value[:_MAX_TEXT]) if isinstance(value, str) else value
+
+
+def _few(value: Any) -> Any:
+    return value[:_MAX_ENTRIES] if isinstance(value, list) else value
+
+
+FEW = BeforeValidator(_few)
+"""Of a list: entries after the first twelve are left out."""
+Text = Annotated[str, BeforeValidator(_cut), StringConstraints(strip_whitespace=True)]
+Texts = Annotated[list[Text], FEW]
+
+
+class Form(BaseModel):
+    """An answer, or a part of one."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)
+
+
+FormT = TypeVar("FormT", bound=Form)
+
+
+def schema_of(form: type[Form]) -> dict[str, Any]:
+    """JSON Schema without references, titles and bounds."""
+    schema = form.model_json_schema()
+    found = _inlined(schema, schema.get("$defs", {}))
+    assert isinstance(found, dict)
+    return found
+
+
+def filled(form: type[FormT], answer: Any) -> FormT:
+    """The form that a tool's input fills in.
+
+    Raises:
+        ProposalError: it does not fit; says where and what is allowed, in words for the model.
+    """
+    try:
+        return form.model_validate(answer)
+    except ValidationError as error:
+        raise ProposalError(f"the answer does not fit the tool's schema: {_faults(error)}.") from error
+
+
+def _faults(error: ValidationError) -> str:
+    faults: dict[str, str] = {}
+    for fault in error.errors(include_url=False, include_input=False):
+        place = ".".join(str(part) for part in fault["loc"] if part not in _UNION) or "the answer"
+        what = "must be an object" if fault["type"] == "model_type" else fault["msg"].lower()
+        faults.setdefault(place, what)
+    told = [f"{place}: {what}" for place, what in faults.items()]
+    more = f"; and {len(told) - _MAX_FAULTS} more" if len(told) > _MAX_FAULTS else ""
+    return "; ".join(told[:_MAX_FAULTS]) + more
+
+
+def _inlined(part: Any, definitions: dict[str, Any]) -> Any:
+    if isinstance(part, list):
+        return [_inlined(entry, definitions) for entry in part]
+    if not isinstance(part, dict):
+        return part
+    if "$ref" in part:
+        target = definitions[part["$ref"].rpartition("/")[2]]
+        own = {key: value for key, value in part.items() if key != "$ref"}
+        return _inlined({**target, **own}, definitions)
+    kept = {}
+    for key, value in part.items():
+        if key == "properties":
+            kept[key] = {name: _inlined(entry, definitions) for name, entry in value.items()}
+        elif key not in _DROPPED:
+            kept[key] = _inlined(value, definitions)
+    return kept
