@@ -13,6 +13,7 @@ from llmzero_ray import commands as cmd
 from llmzero_ray import events as ev
 from llmzero_ray.errors import EngineError, EngineLostError
 from llmzero_ray.series import mean_accuracy, write_items
+from llmzero_ray.tasks.aggregate import macro_average
 
 if TYPE_CHECKING:
     from .coordinator import SearchCoordinator
@@ -42,6 +43,7 @@ class Finals:
             return await self._it.post(failed)
         await asyncio.to_thread(write_items, self._it.storage.paths.final(command.what), items)
         mean, standard_error = mean_accuracy(items)
+        macro = macro_average((item.data_source, item.acc) for item in items)
         scored = ev.FinalScored(
             what=command.what,
             split=command.split,
@@ -51,6 +53,8 @@ class Finals:
             adapter=command.adapter,
             node=command.node,
             step=command.step,
+            macro=macro.value if macro else None,
+            macro_error=macro.se if macro else None,
             source=source,
         )
         return await self._it.post(scored)

@@ -111,7 +111,16 @@ def _tell_verdict(_: CoordinatorCore, event: ev.VerdictPosted) -> str:
 
 
 def _tell_scored(_: CoordinatorCore, event: ev.FinalScored) -> str:
-    return f"test: {POLICY_NAMES[event.what]} {event.mean:.4f} ± {event.standard_error:.4f} ({event.n} items)"
+    rows = f"{event.mean:.4f} ± {event.standard_error:.4f} ({event.n} items)"
+    return f"test: {POLICY_NAMES[event.what]} {rows}{macro_text(event)}"
+
+
+def macro_text(scored: ev.FinalScored) -> str:
+    """What follows a test score over all items: the average over the task's parts, where it has some."""
+    if scored.macro is None:
+        return ""
+    error = "" if scored.macro_error is None else f" ± {scored.macro_error:.4f}"
+    return f", over the task's parts {scored.macro:.4f}{error}"
 
 
 def _tell_clone(_: CoordinatorCore, event: ev.CloneAsked) -> str:

@@ -58,7 +58,18 @@ def _what(facts: SearchFacts) -> str:
 
 
 def _scores(facts: SearchFacts) -> list[str]:
-    rows = [(p.name, words.scored(p.validation), words.scored(p.test)) for p in policies(facts)]
+    known = policies(facts)
+    parts = any(p.macro for p in known)
+    rows = [
+        (
+            p.name,
+            words.scored(p.validation),
+            words.scored(p.test),
+            *((words.scored(p.macro),) if parts else ()),
+        )
+        for p in known
+    ]
+    header = ("policy", "validation", "test", *(("test, over its parts",) if parts else ()))
     told = [
         _sentence(c)
         for c in comparisons(facts)
@@ -70,7 +81,7 @@ def _scores(facts: SearchFacts) -> list[str]:
         "another seed would change is not in it. The validation score chose this adapter among others and is "
         "too high on average."
     )
-    return [words.table(("policy", "validation", "test"), rows), words.bullets(told), noise]
+    return [words.table(header, rows), words.bullets(told), noise]
 
 
 def _has_test(facts: SearchFacts) -> bool:

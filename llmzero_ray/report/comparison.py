@@ -31,6 +31,8 @@ class Policy:
     validation_items: tuple[ItemOutcome, ...] = ()
     test: Score | None = None
     test_items: tuple[ItemOutcome, ...] = ()
+    macro: Score | None = None
+    """Its test score as the mean over the parts of one of the paper's tasks; None for other tasks."""
     problem: str = ""
     """Why it has no test score; empty when it has one or none was planned."""
 
@@ -54,6 +56,8 @@ class Comparison:
     """The two scores as if they had items of their own."""
     paired: Difference | None
     """Item by item; None when the outcomes were not kept."""
+    macro: Difference | None = None
+    """On the test split, of the means over the task's parts; None where the task has none."""
 
     @property
     def sharpest(self) -> Difference:
@@ -89,7 +93,10 @@ def _compare(new: Policy, old: Policy, split: Split) -> Comparison | None:
     if apart is None:
         return None
     item_by_item = paired(new.items(split), old.items(split))
-    return Comparison(new=new, old=old, split=split, independent=apart, paired=item_by_item)
+    averages = None
+    if split == "test" and new.macro is not None and old.macro is not None:
+        averages = independent(new.macro, old.macro)
+    return Comparison(new=new, old=old, split=split, independent=apart, paired=item_by_item, macro=averages)
 
 
 def _base(facts: SearchFacts) -> Policy | None:
@@ -160,9 +167,16 @@ def _policy(
         validation_items=validation_items if validation is not None else (),
         test=None if scored is None else _as_score(scored),
         test_items=facts.test_items(what) if scored else (),
+        macro=None if scored is None else _macro(scored),
         problem=(job.problem or "") if job else "",
     )
 
 
 def _as_score(scored: FinalScored) -> Score:
     return Score(mean=scored.mean, standard_error=scored.standard_error, n=scored.n)
+
+
+def _macro(scored: FinalScored) -> Score | None:
+    if scored.macro is None:
+        return None
+    return Score(mean=scored.macro, standard_error=scored.macro_error, n=scored.n)

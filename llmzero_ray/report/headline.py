@@ -8,7 +8,9 @@ from __future__ import annotations
 from llmzero_ray.report import words
 from llmzero_ray.report.comparison import Comparison, Policy, Split, comparisons, policies
 from llmzero_ray.report.facts import SearchFacts
-from llmzero_ray.report.noise import CLEAR, NOISE, Difference
+from llmzero_ray.report.noise import CLEAR, NOISE, Difference, Score
+from llmzero_ray.tasks.aggregate import Score as PartScore
+from llmzero_ray.tasks.aggregate import task_score
 
 
 def headline(facts: SearchFacts) -> str:
@@ -48,6 +50,7 @@ def _result(facts: SearchFacts) -> list[str]:
         _sentences(facts, known, compared),
         _scores(known),
         _differences(compared),
+        _parts(known),
         _missing_test(facts, known),
         _how_sure(facts, compared),
     ]
@@ -67,6 +70,8 @@ def _sentences(facts: SearchFacts, known: tuple[Policy, ...], compared: tuple[Co
         else "on the validation split, by which it was chosen"
     )
     opening = f"The best strategy scores **{words.scored(best.score(split))}** {where}."
+    if split == "test" and best.macro is not None:
+        opening += f" As the paper's tables have it, over the task's parts: **{words.scored(best.macro)}**."
     against = [_against(c) for c in compared if c.split == split and c.new.what == "best"]
     return words.bullets([opening, *against])
 
@@ -108,25 +113,28 @@ def reading(difference: Difference) -> str:
 def _scores(known: tuple[Policy, ...]) -> str:
     if not known:
         return ""
+    parts = any(policy.macro for policy in known)
     rows = [
         (
             policy.name,
             words.scored(policy.validation),
             words.scored(policy.test),
+            *((words.scored(policy.macro),) if parts else ()),
             words.NONE if policy.steps is None else str(policy.steps),
             words.NONE if policy.rollouts is None else f"{policy.rollouts:,}",
         )
         for policy in known
     ]
-    header = ("policy", "validation accuracy", "test accuracy", "training steps", "rollouts")
-    return words.table(header, rows, right=(3, 4))
+    averages = ("test, over its parts",) if parts else ()
+    header = ("policy", "validation accuracy", "test accuracy", *averages, "training steps", "rollouts")
+    return words.table(header, rows, right=(3 + len(averages), 4 + len(averages)))
 
 
 def _differences(compared: tuple[Comparison, ...]) -> str:
     if not compared:
         return ""
     names = {"base": "base model", "reference": "default recipe", "best": "best strategy"}
-    rows = [
+    rows: list[tuple[str, ...]] = [
         (
             f"{names[c.new.what]} − {names[c.old.what]}",
             c.split,
@@ -137,8 +145,40 @@ def _differences(compared: tuple[Comparison, ...]) -> str:
         )
         for c in compared
     ]
+    rows += [
+        (
+            f"{names[c.new.what]} − {names[c.old.what]}",
+            "test, over its parts",
+            words.gain(c.macro),
+            words.NONE,
+            words.NONE,
+            reading(c.macro),
+        )
+        for c in compared
+        if c.macro is not None
+    ]
     header = ("difference", "split", "as independent scores", "item by item", "solved only by", "reading")
     return words.table(header, rows)
+
+
+def _parts(known: tuple[Policy, ...]) -> str:
+    """Test accuracy by data source and by the averages of the task; empty for tasks without parts."""
+    shown = [policy for policy in known if policy.macro is not None and policy.test_items]
+    if not shown:
+        return ""
+    scores = [task_score((item.data_source, item.acc) for item in policy.test_items) for policy in shown]
+    columns = [{**score.sources, **score.parts} for score in scores]
+    names = dict.fromkeys(name for column in columns for name in column)
+    rows = [(name, *(_part(column.get(name)) for column in columns)) for name in names]
+    missing = scores[0].missing
+    absent = f"\n\nWithout an item: {', '.join(missing)}." if missing else ""
+    return words.table(("test accuracy by part", *(policy.name for policy in shown)), rows) + absent
+
+
+def _part(score: PartScore | None) -> str:
+    if score is None:
+        return words.NONE
+    return words.scored(Score(mean=score.value, standard_error=score.se, n=score.n))
 
 
 def _solved(difference: Difference | None) -> str:

@@ -91,11 +91,20 @@ def score_at(facts: SearchFacts, phase: PathPhase) -> float | None:
 
 
 def _scores(known: tuple[Policy, ...], split: Split) -> Scores:
-    by_name = {policy.what: _measured(policy.score(split)) for policy in known}
+    by_name = {
+        policy.what: _measured(policy.score(split), policy.macro if split == "test" else None)
+        for policy in known
+    }
     return Scores(base=by_name.get("base"), default_recipe=by_name.get("reference"), best=by_name.get("best"))
 
 
-def _measured(score: Score | None) -> Measured | None:
+def _measured(score: Score | None, macro: Score | None) -> Measured | None:
     if score is None:
         return None
-    return Measured(mean=score.mean, standard_error=score.standard_error, n=score.n)
+    return Measured(
+        mean=score.mean,
+        standard_error=score.standard_error,
+        n=score.n,
+        macro=macro.mean if macro else None,
+        macro_error=macro.standard_error if macro else None,
+    )

@@ -97,6 +97,9 @@ class Measured(StrictModel):
     mean: float
     standard_error: float | None
     n: int | None
+    macro: float | None = None
+    """Test split of one of the paper's tasks: the mean over its parts; null elsewhere."""
+    macro_error: float | None = None
 
 
 class Scores(StrictModel):

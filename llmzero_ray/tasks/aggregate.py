@@ -9,6 +9,7 @@ differences between policies (report/noise.py).
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ from typing import TypeAlias
 from llmzero_ray.errors import TaskError
 from llmzero_ray.tasks.rewards.chem_subtasks import PREFIX as CHEMCOT
 from llmzero_ray.tasks.rewards.chem_subtasks import SUBTASKS, subtask_named
+
+logger = logging.getLogger(__name__)
 
 SSMR = "ssmr_"
 WILDSCI = "wildsci_"
@@ -57,6 +60,11 @@ class TaskScore:
     """Further averages: `acc_und`, `acc_edit`, `acc_rxn`, `macro_19` of ChemCoTBench; else empty."""
     missing: tuple[str, ...]
     """Parts of the task without a row; no average covers them."""
+
+    @property
+    def macro(self) -> Score | None:
+        """The headline where it is an average over parts, which other tasks than the paper's do not have."""
+        return None if self.headline is self.micro else self.headline
 
 
 def validation_score(accs: Sequence[float]) -> Score:
@@ -104,6 +112,16 @@ def task_score(rows: Iterable[tuple[str, float]], *, missing_as_zero: bool = Fal
     sources = {source: validation_score(accs) for source, accs in sorted(by_source.items())}
     headline, parts, missing = _averages(sources, micro, missing_as_zero)
     return TaskScore(headline=headline, micro=micro, sources=sources, parts=parts, missing=missing)
+
+
+def macro_average(rows: Iterable[tuple[str, float]]) -> Score | None:
+    """`TaskScore.macro` of (data_source, acc) pairs; None too, with a warning, where parts cannot be told: a
+    score that was measured is not lost for it."""
+    try:
+        return task_score(rows).macro
+    except TaskError as error:
+        logger.warning("there is no average over the task's parts: %s", error)
+        return None
 
 
 _Averages: TypeAlias = tuple[Score | None, dict[str, Score], tuple[str, ...]]

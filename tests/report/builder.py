@@ -33,6 +33,7 @@ from llmzero_ray.records import (
 )
 from llmzero_ray.series import MetricWriter, compact, load_curves, mean_accuracy, write_items
 from llmzero_ray.storage import SearchStorage
+from llmzero_ray.tasks.aggregate import macro_average
 from tests.builders import make_config, make_proposal
 
 VERSIONS = {"verl": "0.9.1", "torch": "2.13.0+cpu"}
@@ -262,10 +263,12 @@ class SearchBuilder:
             return
         write_items(self.storage.paths.final(command.what), found)
         mean, error = mean_accuracy(found)
+        macro = macro_average((item.data_source, item.acc) for item in found)
         self.post(
             ev.FinalScored(
                 what=command.what, split=command.split, n=len(found), mean=mean, standard_error=error,
                 adapter=command.adapter, node=command.node, step=command.step,
+                macro=macro.value if macro else None, macro_error=macro.se if macro else None,
             )
         )  # fmt: skip
 

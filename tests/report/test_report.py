@@ -10,9 +10,12 @@ from pathlib import Path
 import pytest
 
 from llmzero_ray import events as ev
-from llmzero_ray.records import PhaseFailure
+from llmzero_ray.event_text import event_line
+from llmzero_ray.records import ItemOutcome, PhaseFailure
+from llmzero_ray.report.card import card_text
 from llmzero_ray.report.costs import costs, stays_of
 from llmzero_ray.report.facts import SearchFacts
+from llmzero_ray.view import final_lines
 from tests.builders import make_config
 from tests.report.builder import T0, Phase, SearchBuilder, items, proposal
 from tests.report.conftest import Written, scripted, told
@@ -48,6 +51,49 @@ def test_the_three_policies_stand_beside_each_other_with_items_and_standard_erro
         "| best strategy (node 2, 3 phases) | 0.7800 ± 0.0416 (n = 100) | 0.8000 ± 0.0402 (n = 100) | 50 "
         "| 3,200 |" in table
     )
+
+
+def in_parts(right: int, parts: dict[str, int]) -> tuple[ItemOutcome, ...]:
+    """Items of a task's parts, one part after the other, the first ones solved."""
+    sources = [source for source, n in parts.items() for _ in range(n)]
+    return tuple(
+        replace(item, data_source=source) for item, source in zip(items(right), sources, strict=True)
+    )
+
+
+def test_a_task_of_the_paper_has_its_average_over_parts_everywhere(tmp_path: Path) -> None:
+    parts = {"ssmr_scale": 60, "ssmr_beat": 30, "ssmr_chord": 10}
+    search = scripted(tmp_path, runs=2)
+    search.finals = {"base": in_parts(30, parts), "best": in_parts(80, parts)}
+    report = told(search.ready().play())
+    result = section(report, "## Result")
+    # Best: 60 of 60, 20 of 30, 0 of 10; their mean is 5/9, its error that of 20 of 30 over 3. Base: 30 of 60.
+    assert "As the paper's tables have it, over the task's parts: **0.5556 ± 0.0292 (n = 100)**." in result
+    best = "| 0.8000 ± 0.0402 (n = 100) | 0.5556 ± 0.0292 (n = 100) |"
+    assert best in result
+    assert "| ssmr_beat | 0.0000 ± 0.0000 (n = 30) | 0.6667 ± 0.0875 (n = 30) |" in result
+    assert "Without an item: ssmr_interval." in result
+    assert (
+        "| best strategy − base model | test, over its parts | +0.3889 ± 0.0364 = 10.7 standard errors | – "
+        "| – | clearly better |" in result
+    )
+    assert best in card_text(SearchFacts(search.storage))
+    assert (
+        "test  best strategy   0.8000 ± 0.0402  (100 items), over the task's parts 0.5556 ± 0.0292"
+        in final_lines(search.core)
+    )
+    scored = search.core.final.jobs["best"].score
+    assert scored is not None
+    line = event_line(search.core, scored)
+    assert line is not None and line.endswith("(100 items), over the task's parts 0.5556 ± 0.0292")
+
+
+def test_parts_that_cannot_be_told_leave_the_score_over_items(tmp_path: Path) -> None:
+    search = scripted(tmp_path, runs=2)
+    search.finals = {"best": in_parts(80, {"ssmr_scale": 60, "ssmr_dance": 40})}
+    result = section(told(search.ready().play()), "## Result")
+    assert "**0.8000 ± 0.0402 (n = 100)** on the test split" in result
+    assert "parts" not in result
 
 
 def test_differences_are_given_as_independent_and_item_by_item(finished: Written) -> None:

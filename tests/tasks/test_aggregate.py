@@ -9,7 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llmzero_ray.errors import TaskError
-from llmzero_ray.tasks.aggregate import CHEMCOT_19, Score, macro_mean, task_score, validation_score
+from llmzero_ray.tasks.aggregate import (
+    CHEMCOT_19,
+    Score,
+    macro_average,
+    macro_mean,
+    task_score,
+    validation_score,
+)
 from llmzero_ray.tasks.rewards.chem_subtasks import subtask_named
 
 
@@ -184,3 +191,12 @@ def test_the_order_of_rows_changes_nothing(pairs: list[tuple[str, float]], rng: 
     one, other = task_score(pairs), task_score(shuffled)
     assert one == other
     assert 0.0 <= value(one.headline) <= 1.0
+
+
+def test_only_tasks_with_parts_have_an_average_over_them(caplog: pytest.LogCaptureFixture) -> None:
+    rows = [("wildsci_physics", 1.0), ("wildsci_physics", 0.0), ("wildsci_biology", 1.0)]
+    assert macro_average(rows) == task_score(rows).headline
+    assert macro_average([("chain_sum", 1.0), ("chain_sum", 0.0)]) is None
+    assert not caplog.records
+    assert macro_average([("wildsci_physics", 1.0), ("chain_sum", 1.0)]) is None
+    assert "rows of several tasks cannot share one test score" in caplog.text
