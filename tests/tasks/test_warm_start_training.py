@@ -180,7 +180,7 @@ def test_a_warm_start_lowers_the_loss_and_leaves_a_model_that_loads(
         ).read_bytes()
     before = AutoModelForCausalLM.from_pretrained(str(echo_task.model_path)).state_dict()
     assert not torch.equal(model.state_dict()["lm_head.weight"], before["lm_head.weight"])
-    assert sorted(path.name for path in tmp_path.iterdir() if path.name != ".lock") == [
+    assert sorted(path.name for path in tmp_path.iterdir() if not path.name.startswith(".")) == [
         "identity.json", "metrics.jsonl", "model", "warm_start.json",
     ]  # fmt: skip
     told = lines(tmp_path)
@@ -274,3 +274,37 @@ def test_memory_can_be_saved(echo_task: PreparedTask, tmp_path: Path, changes: d
 def test_modules_that_do_not_exist_take_no_adapter(echo_task: PreparedTask, tmp_path: Path) -> None:
     with pytest.raises(TaskError, match=r"lora\.targets is query: .* Modules of this model: .*q_proj"):
         run(config(echo_task, tmp_path, lora={"targets": ["query"]}))
+
+
+def test_workers_of_an_earlier_command_write_nothing_once_another_goes_on(
+    echo_task: PreparedTask, tmp_path: Path
+) -> None:
+    settings = config(echo_task, tmp_path)
+    earlier = Course(opened(settings).order(), rank=0, n_workers=1)
+    later = opened(settings)
+    with pytest.raises(StorageError, match="a later command goes on with this warm start"):
+        earlier.run()
+    assert not (tmp_path / "checkpoints").exists()
+    Course(later.order(), rank=0, n_workers=1).run()
+    assert (tmp_path / "warm_start.json").is_file()
+
+
+def test_a_result_of_an_earlier_command_does_not_take_examples_and_checkpoints_away(
+    echo_task: PreparedTask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = config(echo_task, tmp_path)
+    earlier = Course(opened(settings).order(), rank=0, n_workers=1)
+    tell = earlier._tell
+
+    def go_on(**line: Any) -> None:
+        tell(**line)
+        if line.get("saved") == settings.n_steps:
+            opened(settings)
+
+    monkeypatch.setattr(earlier, "_tell", go_on)
+    with pytest.raises(StorageError, match="a later command"):
+        earlier.run()
+    assert not (tmp_path / "warm_start.json").exists()
+    result = run(settings)
+    assert result["n_steps"] == settings.n_steps
+    assert {"resumed": settings.n_steps}.items() <= lines(tmp_path)[-3].items()

@@ -18,7 +18,7 @@ from llmzero_ray.tasks.warm_start import checkpoints, models
 from llmzero_ray.tasks.warm_start.config import WarmStartConfig, parse_warm_start
 from llmzero_ray.tasks.warm_start.engine import gathered, make_engine
 from llmzero_ray.tasks.warm_start.examples import Examples
-from llmzero_ray.tasks.warm_start.job import EXAMPLES, RESULT
+from llmzero_ray.tasks.warm_start.job import EXAMPLES, RESULT, check_turn
 from llmzero_ray.tasks.warm_start.progress import GRAD_NORM, LOSS, LR, VAL_LOSS, Teller
 from llmzero_ray.tasks.warm_start.training import mean_loss, train
 
@@ -43,7 +43,7 @@ class Course:
         """Train to the end and write the result.
 
         Raises:
-            StorageError: checkpoint or result cannot be written.
+            StorageError: checkpoint or result cannot be written, or a later command has taken over.
             TaskError: the model cannot be loaded, or takes no adapter like that.
         """
         config = self._config
@@ -107,6 +107,7 @@ class Course:
         )
 
     def _save(self, engine: Any, step: int) -> None:
+        check_turn(self._output, self._order["turn"])
         directory, kept = self._output / _CHECKPOINTS, self._config.checkpoints_kept
         checkpoints.save(engine, directory, step, state=self._state, place=self._place, kept=kept)
         self._tell(saved=step)
@@ -118,7 +119,9 @@ class Course:
         if self._rank != 0:
             return
         self._tell(doing="writing the model")
+        check_turn(self._output, self._order["turn"])
         models.write_result(engine.module, weights, self._output, base=self._order["model"], lora=config.lora)
+        check_turn(self._output, self._order["turn"])
         replace_file(self._output / RESULT, json.dumps(self._result(val_after), indent=1) + "\n")
         for name in (_CHECKPOINTS, EXAMPLES):
             shutil.rmtree(self._output / name, ignore_errors=True)

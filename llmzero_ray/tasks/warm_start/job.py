@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from hashlib import file_digest, sha256
 from pathlib import Path
 from typing import Any, TypeAlias
+from uuid import uuid4
 
 from llmzero_ray.durable import replace_file, storage_error
 from llmzero_ray.errors import ConfigError, StorageError, TaskError
@@ -26,7 +27,7 @@ from llmzero_ray.tasks.warm_start.gold import gold_responses, read_lessons
 from llmzero_ray.tasks.warm_start.models import load_tokenizer
 from llmzero_ray.tasks.warm_start.training import VERSION
 
-IDENTITY, RESULT = "identity.json", "warm_start.json"
+IDENTITY, RESULT, TURN = "identity.json", "warm_start.json", ".turn"
 EXAMPLES = "examples"
 TOO_LONG = "too long"
 _FORMAT = 1
@@ -52,6 +53,8 @@ class Job:
     """Rows that are not learnt, by split and reason."""
     result: Mapping[str, Any] | None
     """What RESULT says when the training is over already."""
+    turn: str
+    """Whose workers may write to the output: those of the command that opened the job last."""
 
     @property
     def output(self) -> Path:
@@ -67,6 +70,7 @@ class Job:
             "n_train": self.n_train,
             "n_val": self.n_val,
             "dropped": {split: dict(reasons) for split, reasons in self.dropped.items()},
+            "turn": self.turn,
         }
 
 
@@ -90,10 +94,12 @@ def open_job(config: WarmStartConfig, say: Say) -> Job:
     output, files = Path(config.output), {"train": task.train, "val": task.val}
     identity = _identity(config, model, files)
     _check_same(output, identity)
-    result = result_in(output)
+    result, turn = result_in(output), uuid4().hex
     if result is not None:
         counts = result["n_train"], result["n_val"], result["dropped"]
     else:
+        # Workers of a command that was killed may live on for seconds.
+        replace_file(output / TURN, turn)
         say("encoding prompts and gold responses")
         counts = _write_examples(config, model, files, output)
         replace_file(output / IDENTITY, json.dumps(identity, indent=1) + "\n")
@@ -105,7 +111,22 @@ def open_job(config: WarmStartConfig, say: Say) -> Job:
         n_val=counts[1],
         dropped=counts[2],
         result=result,
+        turn=turn,
     )
+
+
+def check_turn(output: Path, turn: str) -> None:
+    """Return quietly while no later command has opened the job.
+
+    Raises:
+        StorageError: one has.
+    """
+    try:
+        now = (output / TURN).read_text(encoding="utf-8")
+    except OSError as error:
+        raise storage_error(output / TURN, error) from error
+    if now != turn:
+        raise StorageError(f"{output}: a later command goes on with this warm start; these workers end.")
 
 
 @contextlib.contextmanager
