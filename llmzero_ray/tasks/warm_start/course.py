@@ -107,7 +107,7 @@ class Course:
         )
 
     def _save(self, engine: Any, step: int) -> None:
-        check_turn(self._output, self._order["turn"])
+        self._check_turn()
         directory, kept = self._output / _CHECKPOINTS, self._config.checkpoints_kept
         checkpoints.save(engine, directory, step, state=self._state, place=self._place, kept=kept)
         self._tell(saved=step)
@@ -119,12 +119,15 @@ class Course:
         if self._rank != 0:
             return
         self._tell(doing="writing the model")
-        check_turn(self._output, self._order["turn"])
+        self._check_turn()
         models.write_result(engine.module, weights, self._output, base=self._order["model"], lora=config.lora)
-        check_turn(self._output, self._order["turn"])
+        self._check_turn()
         replace_file(self._output / RESULT, json.dumps(self._result(val_after), indent=1) + "\n")
         for name in (_CHECKPOINTS, EXAMPLES):
             shutil.rmtree(self._output / name, ignore_errors=True)
+
+    def _check_turn(self) -> None:
+        check_turn(self._output, self._order["turn"])
 
     def _result(self, val_after: float) -> dict[str, Any]:
         lora = self._config.lora
