@@ -57,6 +57,7 @@ def served(tmp_path: Path) -> Iterator[tuple[str, subprocess.Popen[str]]]:
         command.wait(timeout=90)
 
 
+@pytest.mark.long
 def test_a_server_that_dies_ends_its_command_with_the_reason(
     served: tuple[str, subprocess.Popen[str]], tmp_path: Path
 ) -> None:

@@ -22,7 +22,7 @@ from llmzero_ray.engines.base import Slot
 from llmzero_ray.records import MetricPoint, PhaseResult, PhaseSpec
 from llmzero_ray.tasks import PreparedTask
 from llmzero_ray.tasks.prepare import prepare
-from tests.engines.verl.conftest import assert_same_metrics, processes_of, socket_files, weight_segments
+from tests.engines.verl.conftest import abandoned_segments, assert_same_metrics, processes_of, socket_files
 
 pytestmark = [pytest.mark.verl, pytest.mark.slow]
 
@@ -89,6 +89,7 @@ def test_two_slots_at_once_train_what_each_trains_alone(lanes: tuple[Lane, Lane]
         assert answers == [[item.response for item in point.items] for point in points_of(ended)]
 
 
+@pytest.mark.long
 def test_a_killed_runner_takes_all_of_its_job_with_it_although_host_and_worker_are_stuck(
     lanes: tuple[Lane, Lane], tmp_path: Path
 ) -> None:
@@ -104,7 +105,7 @@ def test_a_killed_runner_takes_all_of_its_job_with_it_although_host_and_worker_a
     )
     running, beside = lost.begin(spec), other.begin()
     until(lambda: (state_of(lost)["step"] or 0) >= 6)
-    segments = weight_segments()
+    segments = abandoned_segments()
     host, mine = host_of(lost.slot), job_of(lost.slot)
     assert {name for name in VERL_ACTORS if any(name in title for title in mine.values())} == {*VERL_ACTORS}
     assert not [path for pid in (host, *mine) for path in socket_files(pid)]  # nothing that could be left
@@ -119,7 +120,7 @@ def test_a_killed_runner_takes_all_of_its_job_with_it_although_host_and_worker_a
     with pytest.raises(ray.exceptions.RayActorError):
         ray.get(running)
     assert_same_metrics(other.alone, points_of(ray.get(beside)))  # the other slot has noticed nothing
-    until(lambda: weight_segments() <= segments)
+    until(lambda: abandoned_segments() <= segments)
     lost.start()
     outcome, points = ray.get(lost.begin(dataclasses.replace(spec, restore=True, attempt=1)))
     again = [point for _, point in points]

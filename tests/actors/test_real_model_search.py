@@ -16,7 +16,7 @@ from tests.searches import run_search, verl_search
 
 from .test_model_search import propose
 
-pytestmark = [pytest.mark.verl, pytest.mark.slow]
+pytestmark = [pytest.mark.verl, pytest.mark.slow, pytest.mark.long]
 RATES = (2e-3, 0.0, 4e-3)
 """What is proposed, one after the other; nothing is learnt at the second."""
 BETAS = "actor_rollout_ref.actor.optim.betas"

@@ -179,6 +179,11 @@ def socket_files(pid: int) -> list[str]:
     return [path for path in bound if path.startswith("/") and "/session_" not in path]
 
 
-def weight_segments() -> set[str]:
-    """Shared memory by the name that VeRL gives it."""
-    return {path.name for path in Path("/dev/shm").glob("verl_weights_*")}
+def abandoned_segments() -> set[str]:
+    """Shared memory by the name that VeRL gives it which no process uses: other clusters' may be at work."""
+    found = {str(path) for path in Path("/dev/shm").glob("verl_weights_*")}
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            maps = Path(f"/proc/{process.pid}/maps").read_text()
+            found = {path for path in found if path not in maps}
+    return {path for path in found if Path(path).exists()}

@@ -93,9 +93,9 @@ def engine(ray_group: Any, tmp_path: Path, model: Path) -> Iterator[Callable[[Pr
     ("dataset", "write"),
     [
         ("chemcot", write_chemcot),
-        ("papersearchqa", write_papers),
-        ("ssmr", write_ssmr),
-        ("wildsci", write_wildsci),
+        pytest.param("papersearchqa", write_papers, marks=pytest.mark.long),
+        pytest.param("ssmr", write_ssmr, marks=pytest.mark.long),
+        pytest.param("wildsci", write_wildsci, marks=pytest.mark.long),
     ],
 )
 def test_a_prepared_data_set_trains(

@@ -17,7 +17,7 @@ from llmzero_ray.manifests import write_manifest
 from llmzero_ray.records import MetricPoint, PhaseFailure, PhaseResult
 from tests.engines.verl.conftest import ACTOR, ROLLOUT, Lab, assert_same_metrics
 
-pytestmark = pytest.mark.verl
+pytestmark = [pytest.mark.verl, pytest.mark.slow]
 
 LR = f"{ACTOR}.optim.lr".replace(".", "__")
 N = f"{ROLLOUT}.n".replace(".", "__")
@@ -328,7 +328,7 @@ def test_a_damaged_adapter_is_refused_by_name_before_anything_changes(
     assert lab.engine._starts == starts
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_lost_host_is_infrastructure_and_a_cold_repeat_gives_the_same_numbers(lab: Lab, first: Any) -> None:
     import dataclasses
 
@@ -345,7 +345,7 @@ def test_a_lost_host_is_infrastructure_and_a_cold_repeat_gives_the_same_numbers(
     assert_same_metrics(first[1], points)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_cold_key_forces_a_restart_and_is_named(lab: Lab) -> None:
     key = f"{ROLLOUT}.max_num_seqs"
     outcome, _ = lab.run(lab.spec(n_steps=1, **{key.replace(".", "__"): 64}))

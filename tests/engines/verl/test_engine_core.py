@@ -15,7 +15,7 @@ from llmzero_ray.errors import EngineLostError
 from llmzero_ray.records import MetricPoint
 from tests.engines.verl.conftest import COLD_KEYS, Lab, processes_of
 
-pytestmark = [pytest.mark.verl, pytest.mark.slow]
+pytestmark = [pytest.mark.verl, pytest.mark.slow, pytest.mark.long]
 
 
 @pytest.fixture

@@ -24,14 +24,15 @@ from tests.engines.verl.conftest import (
     ACTOR,
     ROLLOUT,
     Lab,
+    abandoned_segments,
     assert_same_metrics,
     processes_of,
     socket_files,
-    weight_segments,
 )
 
-pytestmark = pytest.mark.verl
+pytestmark = [pytest.mark.verl, pytest.mark.slow]
 
+LONG = pytest.mark.long
 N_STEPS = 6
 BATCH = 64  # of 256 rows
 
@@ -196,15 +197,16 @@ def vllm_server(lab: Lab) -> list[int]:
     return processes_of("RecordingServer")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("victim", [host_of, fsdp_worker, vllm_server])
+@pytest.mark.parametrize(
+    "victim", [pytest.param(host_of, marks=LONG), fsdp_worker, pytest.param(vllm_server, marks=LONG)]
+)
 def test_a_killed_process_loses_the_engine_and_the_repeat_is_the_undisturbed_phase(
     lab: Lab, undisturbed: Any, tmp_path: Path, victim: Callable[[Lab], list[int]]
 ) -> None:
     rolling = tmp_path / "rolling"
     killed: list[int] = []
     bound: list[str] = []
-    segments = weight_segments()
+    segments = abandoned_segments()
 
     def kill(point: MetricPoint) -> None:
         if point.step == 5:
@@ -227,7 +229,7 @@ def test_a_killed_process_loses_the_engine_and_the_repeat_is_the_undisturbed_pha
     assert_same_outcome(undisturbed[0], outcome)
     assert len(processes_of("WorkerDict")) == len(processes_of("RecordingServer")) == 1
     assert not bound  # no file that could be left
-    assert weight_segments() <= segments
+    assert abandoned_segments() <= segments
 
 
 def assert_same_outcome(one: PhaseResult, other: Any) -> None:
