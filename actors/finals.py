@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 from llmzero_ray import commands as cmd
 from llmzero_ray import events as ev
 from llmzero_ray.errors import EngineError, EngineLostError
-from llmzero_ray.series import mean_accuracy, write_items
+from llmzero_ray.scores import mean_score
+from llmzero_ray.series import write_items
 from llmzero_ray.tasks.aggregate import macro_average
 
 if TYPE_CHECKING:
@@ -42,19 +43,19 @@ class Finals:
             failed = ev.FinalFailed(what=command.what, reason=reason, source=source)
             return await self._it.post(failed)
         await asyncio.to_thread(write_items, self._it.storage.paths.final(command.what), items)
-        mean, standard_error = mean_accuracy(items)
+        score = mean_score([item.acc for item in items])
         macro = macro_average((item.data_source, item.acc) for item in items)
         scored = ev.FinalScored(
             what=command.what,
             split=command.split,
             n=len(items),
-            mean=mean,
-            standard_error=standard_error,
+            mean=score.mean,
+            standard_error=score.standard_error or 0.0,
             adapter=command.adapter,
             node=command.node,
             step=command.step,
-            macro=macro.value if macro else None,
-            macro_error=macro.se if macro else None,
+            macro=macro.mean if macro else None,
+            macro_error=macro.standard_error if macro else None,
             source=source,
         )
         return await self._it.post(scored)

@@ -111,16 +111,16 @@ def _tell_verdict(_: CoordinatorCore, event: ev.VerdictPosted) -> str:
 
 
 def _tell_scored(_: CoordinatorCore, event: ev.FinalScored) -> str:
-    rows = f"{event.mean:.4f} ± {event.standard_error:.4f} ({event.n} items)"
-    return f"test: {POLICY_NAMES[event.what]} {rows}{macro_text(event)}"
+    return f"test: {POLICY_NAMES[event.what]} {score_text(event)}"
 
 
-def macro_text(scored: ev.FinalScored) -> str:
-    """What follows a test score over all items: the average over the task's parts, where it has some."""
+def score_text(scored: ev.FinalScored) -> str:
+    """A test score over all items, and over the task's parts where it has some."""
+    rows = f"{scored.mean:.4f} ± {scored.standard_error:.4f} ({scored.n} items)"
     if scored.macro is None:
-        return ""
+        return rows
     error = "" if scored.macro_error is None else f" ± {scored.macro_error:.4f}"
-    return f", over the task's parts {scored.macro:.4f}{error}"
+    return f"{rows}, over the task's parts {scored.macro:.4f}{error}"
 
 
 def _tell_clone(_: CoordinatorCore, event: ev.CloneAsked) -> str:

@@ -272,17 +272,6 @@ def write_items(path: Path, items: Sequence[ItemOutcome]) -> None:
     write_parquet(path, {name: [getattr(item, name) for item in items] for name in names})
 
 
-def mean_accuracy(items: Sequence[ItemOutcome]) -> tuple[float, float]:
-    """Mean accuracy and its standard error over items (sample deviation / sqrt n; 0 for fewer than two
-    items)."""
-    values = [item.acc for item in items]
-    mean = sum(values) / len(values)
-    if len(values) < 2:
-        return mean, 0.0
-    variance = sum((value - mean) ** 2 for value in values) / (len(values) - 1)
-    return mean, (variance / len(values)) ** 0.5
-
-
 def validations(points: Iterable[MetricPoint]) -> dict[int, float]:
     """Step -> validation score of a phase so far, the one at step 0 left out."""
     return {p.step: p.val_score for p in points if p.step > 0 and p.val_score is not None}

@@ -14,7 +14,7 @@ from rich.tree import Tree
 
 from llmzero_ray.coordinator import CoordinatorCore, busy_gpu_hours
 from llmzero_ray.coordinator.state import Run
-from llmzero_ray.event_text import POLICY_NAMES, changes_text, duration, macro_text
+from llmzero_ray.event_text import POLICY_NAMES, changes_text, duration, score_text
 from llmzero_ray.events import REFERENCE
 from llmzero_ray.follow import Follower
 from llmzero_ray.records import PhaseFailure, PhaseResult, PhaseSpec
@@ -69,9 +69,7 @@ def final_lines(core: CoordinatorCore) -> list[str]:
     for job in core.final.jobs.values():
         name = POLICY_NAMES[job.what]
         if job.score is not None:
-            score = job.score
-            rows = f"{score.mean:.4f} ± {score.standard_error:.4f}  ({score.n} items)"
-            lines.append(f"test  {name:<15} {rows}{macro_text(score)}")
+            lines.append(f"test  {name:<15} {score_text(job.score)}")
         elif job.problem is not None:
             lines.append(f"test  {name:<15} not measured: {job.problem}")
     return lines

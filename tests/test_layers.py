@@ -48,6 +48,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "llmzero_ray.plugin",
         "llmzero_ray.presence",
         "llmzero_ray.search",
+        "llmzero_ray.scores",
         "llmzero_ray.series",
         "llmzero_ray.stopping",
         "llmzero_ray.storage",

@@ -37,7 +37,6 @@ from llmzero_ray.series import (
     last_points,
     load_curves,
     load_items,
-    mean_accuracy,
     salvage,
     write_items,
 )
@@ -357,12 +356,6 @@ def test_a_writer_on_a_directory_that_cannot_be_written_says_so(tmp_path: Path) 
 
 def outcomes(*accuracies: float) -> list[ItemOutcome]:
     return [ItemOutcome(index=i, data_source="toy", score=a, acc=a) for i, a in enumerate(accuracies)]
-
-
-def test_mean_accuracy_comes_with_its_standard_error() -> None:
-    # 3 of 4 right: mean .75, sample variance .25, standard error sqrt(.25 / 4) = .25
-    assert mean_accuracy(outcomes(1, 1, 1, 0)) == (0.75, 0.25)
-    assert mean_accuracy(outcomes(1)) == (1.0, 0.0)
 
 
 def test_items_of_a_scoring_are_kept(storage: SearchStorage) -> None:

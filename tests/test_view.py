@@ -110,7 +110,7 @@ def test_the_outcome_names_the_recipe_the_test_scores_and_the_files(storage: Sea
     text = "\n".join(outcome_lines(follower))
     assert "search demo has ended (budget) after 4 runs" in text
     assert "best: node 1, validation 0.6000; recipe: node 1 to step 20" in text
-    assert "test  best strategy   0.7500 ± 0.0200  (512 items)" in text
+    assert "test  best strategy   0.7500 ± 0.0200 (512 items)" in text
     assert "test  default recipe  not measured: lost twice" in text
     assert "could not be written in full: no plots" in text
     assert f"report.md:      {storage.paths.report}" in text

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 from llmzero_ray.config import SearchConfig
 from llmzero_ray.records import ItemOutcome, PhaseFailure, PhaseResult
-from llmzero_ray.series import load_items, load_points, mean_accuracy
+from llmzero_ray.scores import mean_score
+from llmzero_ray.series import load_items, load_points
 from llmzero_ray.storage import SearchStorage
 
 from ..measured import step_seconds, validation_seconds
@@ -95,7 +96,8 @@ def _adapter_row(name: str, trial: SearchConfig, tried: Tried, result: PhaseResu
     if isinstance(tried.items, str) or not tried.items or result.final_score is None:
         what = "no adapter was saved" if not result.checkpoints else f"it could not be scored: {tried.items}"
         return row("FAIL", what, "see the engine's messages; nothing could be resumed from such an adapter")
-    again, error = mean_accuracy(tried.items)
+    score = mean_score([item.acc for item in tried.items])
+    again, error = score.mean, score.standard_error or 0.0
     validated = load_items(SearchStorage(trial.storage, trial.name), tried.slot).get(result.steps_done, ())
     before = {item.index: item for item in validated}
     pairs = [(before[item.index], item) for item in tried.items if item.index in before]

@@ -9,7 +9,7 @@ from llmzero_ray.hyperparameters import canonical
 from llmzero_ray.report import words
 from llmzero_ray.report.comparison import Comparison, comparisons, policies
 from llmzero_ray.report.facts import SearchFacts
-from llmzero_ray.report.headline import reading
+from llmzero_ray.report.headline import reading, score_columns
 from llmzero_ray.report.recipe import score_at
 
 SAMPLING = ("temperature", "lr", "kl_loss_coef", "n", "max_response_length")
@@ -58,18 +58,7 @@ def _what(facts: SearchFacts) -> str:
 
 
 def _scores(facts: SearchFacts) -> list[str]:
-    known = policies(facts)
-    parts = any(p.macro for p in known)
-    rows = [
-        (
-            p.name,
-            words.scored(p.validation),
-            words.scored(p.test),
-            *((words.scored(p.macro),) if parts else ()),
-        )
-        for p in known
-    ]
-    header = ("policy", "validation", "test", *(("test, over its parts",) if parts else ()))
+    header, rows = score_columns(policies(facts))
     told = [
         _sentence(c)
         for c in comparisons(facts)

@@ -11,7 +11,8 @@ from typing import Literal, TypeAlias
 from llmzero_ray.events import REFERENCE, FinalScored, FinalWhat
 from llmzero_ray.records import ItemOutcome
 from llmzero_ray.report.facts import SearchFacts
-from llmzero_ray.report.noise import Difference, Score, independent, paired
+from llmzero_ray.report.noise import Difference, independent, paired
+from llmzero_ray.scores import Score
 
 Split: TypeAlias = Literal["validation", "test"]
 SPLITS: tuple[Split, ...] = ("validation", "test")

@@ -23,7 +23,8 @@ from llmzero_ray.hyperparameters import canonical, diff
 from llmzero_ray.hyperparameters.table import ROLLOUT_N, TRAIN_BATCH
 from llmzero_ray.journal import read_all
 from llmzero_ray.records import Event, Hyperparameters, HyperparameterValue, ItemOutcome, PhaseResult
-from llmzero_ray.report.noise import Score, score_of, score_without_items
+from llmzero_ray.report.noise import score_without_items
+from llmzero_ray.scores import Score, mean_score
 from llmzero_ray.search import Node
 from llmzero_ray.series import load_curves, load_items
 from llmzero_ray.storage import SearchPaths, SearchStorage
@@ -232,7 +233,8 @@ class SearchFacts:
         """A validation score with its noise, from its items where they were kept."""
         if score is None:
             return None
-        kept = score_of(self.items(node, step))
+        items = self.items(node, step)
+        kept = mean_score([item.acc for item in items]) if items else None
         # Items that do not give the recorded score belong to an attempt that was given up.
         if kept is not None and abs(kept.mean - score) < 1e-6:
             return kept

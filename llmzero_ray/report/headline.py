@@ -8,8 +8,7 @@ from __future__ import annotations
 from llmzero_ray.report import words
 from llmzero_ray.report.comparison import Comparison, Policy, Split, comparisons, policies
 from llmzero_ray.report.facts import SearchFacts
-from llmzero_ray.report.noise import CLEAR, NOISE, Difference, Score
-from llmzero_ray.tasks.aggregate import Score as PartScore
+from llmzero_ray.report.noise import CLEAR, NOISE, Difference
 from llmzero_ray.tasks.aggregate import task_score
 
 
@@ -110,24 +109,32 @@ def reading(difference: Difference) -> str:
 # --- tables -------------------------------------------------------------------------------------------------
 
 
+_OVER_PARTS = "test, over its parts"
+
+
+def score_columns(known: tuple[Policy, ...]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """(header, rows) of policies and their scores; a column for averages over parts where the task has
+    some."""
+    header: tuple[str, ...] = ("policy", "validation accuracy", "test accuracy")
+    rows: list[tuple[str, ...]] = [(p.name, words.scored(p.validation), words.scored(p.test)) for p in known]
+    if not any(p.macro for p in known):
+        return header, rows
+    return (*header, _OVER_PARTS), [(*row, words.scored(p.macro)) for row, p in zip(rows, known, strict=True)]
+
+
 def _scores(known: tuple[Policy, ...]) -> str:
     if not known:
         return ""
-    parts = any(policy.macro for policy in known)
-    rows = [
+    header, rows = score_columns(known)
+    effort = [
         (
-            policy.name,
-            words.scored(policy.validation),
-            words.scored(policy.test),
-            *((words.scored(policy.macro),) if parts else ()),
             words.NONE if policy.steps is None else str(policy.steps),
             words.NONE if policy.rollouts is None else f"{policy.rollouts:,}",
         )
         for policy in known
     ]
-    averages = ("test, over its parts",) if parts else ()
-    header = ("policy", "validation accuracy", "test accuracy", *averages, "training steps", "rollouts")
-    return words.table(header, rows, right=(3 + len(averages), 4 + len(averages)))
+    whole = [(*row, *more) for row, more in zip(rows, effort, strict=True)]
+    return words.table((*header, "training steps", "rollouts"), whole, right=(len(header), len(header) + 1))
 
 
 def _differences(compared: tuple[Comparison, ...]) -> str:
@@ -148,7 +155,7 @@ def _differences(compared: tuple[Comparison, ...]) -> str:
     rows += [
         (
             f"{names[c.new.what]} − {names[c.old.what]}",
-            "test, over its parts",
+            _OVER_PARTS,
             words.gain(c.macro),
             words.NONE,
             words.NONE,
@@ -169,16 +176,10 @@ def _parts(known: tuple[Policy, ...]) -> str:
     scores = [task_score((item.data_source, item.acc) for item in policy.test_items) for policy in shown]
     columns = [{**score.sources, **score.parts} for score in scores]
     names = dict.fromkeys(name for column in columns for name in column)
-    rows = [(name, *(_part(column.get(name)) for column in columns)) for name in names]
+    rows = [(name, *(words.scored(column.get(name)) for column in columns)) for name in names]
     missing = scores[0].missing
     absent = f"\n\nWithout an item: {', '.join(missing)}." if missing else ""
     return words.table(("test accuracy by part", *(policy.name for policy in shown)), rows) + absent
-
-
-def _part(score: PartScore | None) -> str:
-    if score is None:
-        return words.NONE
-    return words.scored(Score(mean=score.value, standard_error=score.se, n=score.n))
 
 
 def _solved(difference: Difference | None) -> str:

@@ -1,4 +1,4 @@
-"""Scores with their noise: means over items, standard errors, and differences that may or may not count.
+"""Differences between scores that may or may not count, with their standard errors.
 
 A standard error here covers the choice of items and nothing else: that a second run with another seed would
 end elsewhere is not in it. Not here: which scores are compared (comparison.py), words about them
@@ -10,25 +10,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import fmean, stdev
+from statistics import fmean
 
 from llmzero_ray.records import ItemOutcome
+from llmzero_ray.scores import Score, standard_error
 
 CLEAR = 3.0
 """Standard errors from which a difference is called clear."""
 NOISE = 2.0
 """Standard errors below which a difference is called noise."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Score:
-    """A mean accuracy."""
-
-    mean: float
-    standard_error: float | None
-    """Of the mean, over items; None when neither items nor their number are known."""
-    n: int | None
-    """Items."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,14 +49,6 @@ class Difference:
         return abs(self.in_standard_errors) < NOISE
 
 
-def score_of(items: Sequence[ItemOutcome]) -> Score | None:
-    """Mean accuracy of items with its standard error; None without items."""
-    if not items:
-        return None
-    values = [item.acc for item in items]
-    return Score(mean=fmean(values), standard_error=_standard_error(values), n=len(values))
-
-
 def score_without_items(mean: float, n: int | None) -> Score:
     """A score whose items were not kept: answers count as right or wrong, p (1 - p) / n."""
     if n is None or n < 1:
@@ -93,7 +75,7 @@ def paired(new: Sequence[ItemOutcome], old: Sequence[ItemOutcome]) -> Difference
     right_or_wrong = all(value in (0.0, 1.0) for pair in pairs for value in pair)
     return Difference(
         gain=fmean(gains),
-        standard_error=_standard_error(gains),
+        standard_error=standard_error(gains),
         paired=True,
         n=len(gains),
         only_new=sum(a > b for a, b in pairs) if right_or_wrong else None,
@@ -103,8 +85,3 @@ def paired(new: Sequence[ItemOutcome], old: Sequence[ItemOutcome]) -> Difference
 
 def _by_index(items: Sequence[ItemOutcome]) -> list[ItemOutcome]:
     return sorted(items, key=lambda item: item.index)
-
-
-def _standard_error(values: Sequence[float]) -> float:
-    # One value has no spread to estimate from; 0 would claim certainty, but so few items are never scored.
-    return stdev(values) / math.sqrt(len(values)) if len(values) > 1 else 0.0

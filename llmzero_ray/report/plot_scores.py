@@ -14,7 +14,7 @@ from llmzero_ray.events import REFERENCE
 from llmzero_ray.report import canvas, words
 from llmzero_ray.report.comparison import policies
 from llmzero_ray.report.facts import PathPhase, SearchFacts
-from llmzero_ray.report.noise import Score
+from llmzero_ray.scores import Score
 
 ENDS = {"failed": ("X", canvas.FAILED, 8.0), "early_stopped": ("s", canvas.EARLY, 6.5)}
 """How a run ended -> marker, colour and size at the end of its line."""

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 
 from llmzero_ray.report.comparison import SPLITS, Policy, Split, policies
 from llmzero_ray.report.facts import PathPhase, SearchFacts, finite
-from llmzero_ray.report.noise import Score
 from llmzero_ray.report.strategy import (
     FORMAT,
     Measured,
@@ -22,6 +21,7 @@ from llmzero_ray.report.strategy import (
     StrategyPhase,
     plain,
 )
+from llmzero_ray.scores import Score
 
 
 def best_strategy(facts: SearchFacts, adapter: Mapping[str, str]) -> Strategy | None:

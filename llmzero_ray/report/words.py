@@ -11,7 +11,8 @@ from collections.abc import Iterable, Sequence
 from llmzero_ray.hyperparameters import format_value, short
 from llmzero_ray.records import HyperparameterValue
 from llmzero_ray.report.facts import Changed
-from llmzero_ray.report.noise import Difference, Score
+from llmzero_ray.report.noise import Difference
+from llmzero_ray.scores import Score
 
 NONE = "–"
 

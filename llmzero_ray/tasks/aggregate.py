@@ -13,10 +13,11 @@ import logging
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import TypeAlias
 
 from llmzero_ray.errors import TaskError
+from llmzero_ray.scores import Score, mean_score
 from llmzero_ray.tasks.rewards.chem_subtasks import PREFIX as CHEMCOT
 from llmzero_ray.tasks.rewards.chem_subtasks import SUBTASKS, subtask_named
 
@@ -34,16 +35,6 @@ CHEMCOT_CATEGORIES = {
 }
 """Categories of the headline and their subtasks; optimisation and major products stand outside."""
 CHEMCOT_19 = tuple(subtask.name for subtask in SUBTASKS if subtask.name != "fs_major_product")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Score:
-    """A mean over `n` rows, or over the means of parts with `n` rows in all."""
-
-    value: float
-    se: float | None
-    """Standard error; None where a part has a single row, which says nothing about its spread."""
-    n: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,20 +69,19 @@ def validation_score(accs: Sequence[float]) -> Score:
     wrong = next((acc for acc in accs if not math.isfinite(acc)), None)
     if wrong is not None:
         raise TaskError(f"acc {wrong} is not a finite number; correct the reward that gave it")
-    n = len(accs)
-    return Score(value=fmean(accs), se=stdev(accs) / math.sqrt(n) if n > 1 else None, n=n)
+    return mean_score(accs)
 
 
 def macro_mean(scores: Sequence[Score]) -> Score | None:
     """Mean of independent scores with equal weights, its standard error from theirs; None of no scores."""
     if not scores:
         return None
-    errors = [score.se for score in scores if score.se is not None]
+    errors = [score.standard_error for score in scores if score.standard_error is not None]
     known = len(errors) == len(scores)
     return Score(
-        value=fmean(score.value for score in scores),
-        se=math.hypot(*errors) / len(scores) if known else None,
-        n=sum(score.n for score in scores),
+        mean=fmean(score.mean for score in scores),
+        standard_error=math.hypot(*errors) / len(scores) if known else None,
+        n=sum(score.n or 0 for score in scores),
     )
 
 
@@ -152,7 +142,7 @@ def _chemcot(sources: Mapping[str, Score], missing_as_zero: bool) -> _Averages:
     scores = {subtask.name: sources[source] for source, subtask in named.items() if subtask is not None}
     missing = tuple(name for name in CHEMCOT_19 if name not in scores)
     if missing_as_zero:
-        scores |= {name: Score(value=0.0, se=0.0, n=0) for name in missing}
+        scores |= {name: Score(mean=0.0, standard_error=0.0, n=0) for name in missing}
     averages = {
         f"acc_{category}": macro_mean([scores[name] for name in names if name in scores])
         for category, names in CHEMCOT_CATEGORIES.items()

@@ -31,7 +31,8 @@ from llmzero_ray.records import (
     Proposal,
     StopDecision,
 )
-from llmzero_ray.series import MetricWriter, compact, load_curves, mean_accuracy, write_items
+from llmzero_ray.scores import mean_score
+from llmzero_ray.series import MetricWriter, compact, load_curves, write_items
 from llmzero_ray.storage import SearchStorage
 from llmzero_ray.tasks.aggregate import macro_average
 from tests.builders import make_config, make_proposal
@@ -262,13 +263,15 @@ class SearchBuilder:
             self.post(ev.FinalFailed(what=command.what, reason="nothing was scripted"))
             return
         write_items(self.storage.paths.final(command.what), found)
-        mean, error = mean_accuracy(found)
+        score = mean_score([item.acc for item in found])
         macro = macro_average((item.data_source, item.acc) for item in found)
         self.post(
             ev.FinalScored(
-                what=command.what, split=command.split, n=len(found), mean=mean, standard_error=error,
+                what=command.what, split=command.split, n=len(found), mean=score.mean,
+                standard_error=score.standard_error or 0.0,
                 adapter=command.adapter, node=command.node, step=command.step,
-                macro=macro.value if macro else None, macro_error=macro.se if macro else None,
+                macro=macro.mean if macro else None,
+                macro_error=macro.standard_error if macro else None,
             )
         )  # fmt: skip
 

@@ -7,20 +7,13 @@ import math
 import pytest
 
 from llmzero_ray.records import ItemOutcome
-from llmzero_ray.report.noise import Difference, Score, independent, paired, score_of, score_without_items
+from llmzero_ray.report.noise import Difference, independent, paired, score_without_items
+from llmzero_ray.scores import Score, mean_score
 from tests.report.builder import items
 
 
 def graded(*values: float) -> tuple[ItemOutcome, ...]:
     return tuple(ItemOutcome(index=i, data_source="toy", score=v, acc=v) for i, v in enumerate(values))
-
-
-def test_the_score_of_items_is_their_mean_with_the_deviation_of_the_sample_over_root_n() -> None:
-    score = score_of(graded(1.0, 1.0, 1.0, 0.0))
-    assert score is not None
-    assert (score.mean, score.n) == (0.75, 4)
-    # Sum of squares 0.75, over n - 1 = 3: variance 0.25; over n = 4: 0.0625.
-    assert score.standard_error == pytest.approx(0.25)
 
 
 def test_without_items_answers_count_as_right_or_wrong() -> None:
@@ -50,7 +43,8 @@ def test_a_paired_difference_takes_each_item_with_itself() -> None:
 
 def test_shared_difficulty_cancels_in_a_paired_difference() -> None:
     new, old = items(80), items(75)
-    whole, apart = paired(new, old), independent(*(s for s in (score_of(new), score_of(old)) if s))
+    whole = paired(new, old)
+    apart = independent(*(mean_score([item.acc for item in found]) for found in (new, old)))
     assert whole is not None
     assert apart is not None
     assert whole.gain == pytest.approx(apart.gain)

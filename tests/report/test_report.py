@@ -79,7 +79,7 @@ def test_a_task_of_the_paper_has_its_average_over_parts_everywhere(tmp_path: Pat
     )
     assert best in card_text(SearchFacts(search.storage))
     assert (
-        "test  best strategy   0.8000 ± 0.0402  (100 items), over the task's parts 0.5556 ± 0.0292"
+        "test  best strategy   0.8000 ± 0.0402 (100 items), over the task's parts 0.5556 ± 0.0292"
         in final_lines(search.core)
     )
     scored = search.core.final.jobs["best"].score

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llmzero_ray.errors import TaskError
+from llmzero_ray.scores import Score
 from llmzero_ray.tasks.aggregate import (
     CHEMCOT_19,
-    Score,
     macro_average,
     macro_mean,
     task_score,
@@ -32,18 +32,18 @@ def chemcot(**counts: tuple[int, int]) -> list[tuple[str, float]]:
 
 def value(score: Score | None) -> float:
     assert score is not None
-    return score.value
+    return score.mean
 
 
 def test_validation_is_the_mean_over_rows() -> None:
     score = validation_score([1.0, 0.0, 0.0, 1.0, 1.0])
     # Sample variance 0.3, so the error is sqrt(0.3 / 5).
-    assert (score.value, score.n) == (0.6, 5)
-    assert score.se == pytest.approx(math.sqrt(0.06))
+    assert (score.mean, score.n) == (0.6, 5)
+    assert score.standard_error == pytest.approx(math.sqrt(0.06))
 
 
 def test_one_row_has_no_standard_error() -> None:
-    assert validation_score([1.0]) == Score(value=1.0, se=None, n=1)
+    assert validation_score([1.0]) == Score(mean=1.0, standard_error=None, n=1)
 
 
 @pytest.mark.parametrize(
@@ -55,23 +55,23 @@ def test_a_score_of_nothing_or_of_no_number_is_refused(accs: list[float], why: s
 
 
 def test_a_macro_mean_weighs_parts_equally_and_adds_their_variances() -> None:
-    parts = [Score(value=0.2, se=0.03, n=10), Score(value=0.6, se=0.04, n=1000)]
+    parts = [Score(mean=0.2, standard_error=0.03, n=10), Score(mean=0.6, standard_error=0.04, n=1000)]
     mean = macro_mean(parts)
     assert mean is not None
-    assert (mean.value, mean.n) == (pytest.approx(0.4), 1010)
-    assert mean.se == pytest.approx(0.025)
+    assert (mean.mean, mean.n) == (pytest.approx(0.4), 1010)
+    assert mean.standard_error == pytest.approx(0.025)
     assert macro_mean([]) is None
 
 
 def test_a_part_without_an_error_leaves_the_mean_without_one() -> None:
-    mean = macro_mean([Score(value=0.2, se=None, n=1), Score(value=0.6, se=0.04, n=9)])
-    assert mean is not None and mean.se is None
+    mean = macro_mean([Score(mean=0.2, standard_error=None, n=1), Score(mean=0.6, standard_error=0.04, n=9)])
+    assert mean is not None and mean.standard_error is None
 
 
 def test_ssmr_is_the_mean_of_four_subtasks() -> None:
     score = task_score(rows(ssmr_scale=(1, 2), ssmr_beat=(1, 4), ssmr_chord=(4, 4), ssmr_interval=(0, 2)))
     assert value(score.headline) == pytest.approx((0.5 + 0.25 + 1 + 0) / 4)
-    assert score.micro.value == 0.5
+    assert score.micro.mean == 0.5
     assert (score.missing, score.parts) == ((), {})
 
 
@@ -84,7 +84,7 @@ def test_a_missing_subtask_is_named_and_left_out() -> None:
 def test_wildsci_reports_the_mean_of_disciplines_and_the_mean_of_rows() -> None:
     score = task_score(rows(**{f"wildsci_d{i}": (i, 10) for i in range(8)}, wildsci_d8=(8, 30)))
     assert value(score.headline) == pytest.approx((sum(range(8)) / 10 + 8 / 30) / 9)
-    assert score.micro.value == pytest.approx(36 / 110)
+    assert score.micro.mean == pytest.approx(36 / 110)
     assert score.missing == ()
     assert task_score(rows(wildsci_physics=(1, 2))).missing == ("8 of 9 disciplines",)
 
@@ -103,7 +103,7 @@ def test_chemcot_is_the_mean_of_understanding_editing_and_reactions() -> None:
         )
     )  # fmt: skip
     und, edit, rxn = (1 + 0.5 + 0.25 + 0 + 0.75) / 5, 0.5, 1.25 / 5
-    assert {name: part.value for name, part in score.parts.items()} == {
+    assert {name: part.mean for name, part in score.parts.items()} == {
         "acc_und": pytest.approx(und),
         "acc_edit": pytest.approx(edit),
         "acc_rxn": pytest.approx(rxn),
@@ -132,14 +132,14 @@ def test_the_papers_averages_follow_from_its_subtasks(
 ) -> None:
     counts = dict(zip(NAMES, zip(right, TOTALS, strict=True), strict=True))
     score = task_score(chemcot(**counts), missing_as_zero=True)
-    found = [100 * score.parts[name].value for name in ("acc_und", "acc_edit", "acc_rxn", "macro_19")]
+    found = [100 * score.parts[name].mean for name in ("acc_und", "acc_edit", "acc_rxn", "macro_19")]
     assert [round(part, 1) for part in found] == [*percent[:3], percent[4]]
     # The paper averages the rounded categories.
     assert 100 * value(score.headline) == pytest.approx(percent[3], abs=0.07)
     empty = {name: (0, 22 if name == "mechsel" else 18) for name in CHEMCOT_19 if name not in counts}
     whole = task_score(chemcot(**counts, **empty))
     assert value(whole.headline) == pytest.approx(value(score.headline))
-    assert (whole.micro.n, whole.micro.value) == (500, sum(right) / 500)
+    assert (whole.micro.n, whole.micro.mean) == (500, sum(right) / 500)
     assert (whole.missing, len(score.missing)) == ((), 9)
 
 

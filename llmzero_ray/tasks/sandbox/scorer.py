@@ -13,6 +13,7 @@ import os
 import signal
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -124,9 +125,7 @@ class Sandbox:
         """End the process and all that it started; safe twice."""
         process, self._process = self._process, None
         if process is not None:
-            # The group is the process's own; where there is a namespace of processes it dies as a whole.
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
+            _kill_group(process)
             with suppress(subprocess.TimeoutExpired):
                 process.wait(_END_S)
             for stream in (process.stdin, process.stdout):
@@ -203,10 +202,10 @@ class Sandbox:
     def _how_it_ended(self) -> str:
         """Of a process that closed its pipe."""
         assert self._process is not None and self._errors is not None
-        try:
-            code = self._process.wait(_END_S)
-        except subprocess.TimeoutExpired:
+        if not _ends_within(self._process, _END_S):
             return "closed its pipe"
+        _kill_group(self._process)  # while its number cannot be another process's
+        code = self._process.wait()
         number = -code if code < 0 else code - 128
         if number == signal.SIGXCPU:
             return f"used more than {self._limits.cpu_s} s of processor time"
@@ -217,6 +216,24 @@ class Sandbox:
         last = self._errors.read(_SHOWN * 10).decode(errors="replace").strip().splitlines()[-1:]
         said = f": {last[0][:_SHOWN]}" if last else ""
         return f"ended its process with exit code {code}{said}"
+
+
+def _kill_group(process: subprocess.Popen[bytes]) -> None:
+    """The group is the process's own; where there is a namespace of processes it dies as a whole. One that
+    was waited for may have left its number to another process."""
+    if process.returncode is None:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+def _ends_within(process: subprocess.Popen[bytes], timeout_s: float) -> bool:
+    """Whether the process has ended by then; it is not waited for."""
+    deadline = time.monotonic() + timeout_s
+    while os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is None:
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.01)
+    return True
 
 
 def _object(line: bytes) -> Any:
