@@ -1,9 +1,10 @@
 """How many metric points the stopper takes in, and how fast it stops a phase meanwhile.
 
-    python -m benchmarks.stream [--runners 64] [--seconds 10] [--rates 25000,50000] [--sizes small,full]
+    python -m benchmarks.stream [--runners 64] [--seconds 60] [--rates 25000,50000] [--sizes small,full]
+        [--phase-s 5,15]
 
 The real stopper on a private Ray of its own, N runner processes that publish at the given rates (points per
-second, all runners together) and a stand-in for the coordinator. Each phase streams for 1 to 3 seconds, then
+second, all runners together) and a stand-in for the coordinator. Each phase streams for 5 to 15 seconds, then
 its loss is NaN: `stop_ms` is the time from there to the runner hearing `stop`. Rates apply to points of ten
 metrics (small) and of all metrics that VeRL logs (full); every tenth point validates. Prints one JSON line
 per round: points published and ingested per second, polls per second, points per poll, percentiles of the
@@ -52,11 +53,12 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--runners", type=int, default=64)
-    parser.add_argument("--seconds", type=float, default=10.0)
+    parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--rates", default="25000,50000,60000", help="points per second, comma-separated")
     parser.add_argument("--sizes", default="small,full")
     parser.add_argument("--tick-ms", type=float, default=100.0, help="time between bursts of a runner")
     parser.add_argument("--test-freq", type=int, default=10, help="points between two validations")
+    parser.add_argument("--phase-s", default="5,15", help="seconds of a phase, at least and at most")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as root, actors(asked.runners, root) as runners:
         for size in asked.sizes.split(","):
@@ -105,11 +107,13 @@ def measure(runners: list[Any], size: str, rate: float, asked: argparse.Namespac
 
     from benchmarks.stream_actors import Load, Window
 
+    shortest, longest = map(float, asked.phase_s.split(","))
     load = Load(
         names=metric_names(size),
         points_per_s=rate / len(runners),
         tick_s=asked.tick_ms / 1000,
         test_freq=asked.test_freq,
+        phase_s=(shortest, longest),
     )
     ray.get([runner.prepare.remote(load) for runner in runners])
     window = Window(begin=time.time() + _WARM_UP_S, seconds=asked.seconds)

@@ -26,8 +26,6 @@ from llmzero_ray.records import MetricPoint
 from llmzero_ray.stopping.stream import PointBatch
 
 NODES_PER_SLOT = 100_000
-PHASE_S = (1.0, 3.0)
-"""How long a phase streams before its loss is NaN."""
 PATIENCE_S = 60.0
 BROKEN = {"actor/pg_loss": math.nan}
 TASK = TaskView(
@@ -45,6 +43,8 @@ class Load:
     """Points are published in bursts this far apart: one wake-up per point would be what is
     measured."""
     test_freq: int
+    phase_s: tuple[float, float]
+    """How long a phase streams before its loss is NaN: at least, at most."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -147,7 +147,7 @@ class StreamingRunner:
             curves=Curves(),
         )
         self._stopper.watch.remote(self._slot.index, 0, view, TASK)
-        begun, length = time.perf_counter(), random.uniform(*PHASE_S)
+        begun, length = time.perf_counter(), random.uniform(*load.phase_s)
         broken_at, counts, n = math.inf, False, 0
         while not self._heard.is_set():
             elapsed = time.perf_counter() - begun
@@ -174,7 +174,7 @@ def points_of(load: Load, *, seed: int) -> list[MetricPoint]:
     steady = random.Random(seed)
     reports = [{name: steady.uniform(0.45, 0.55) for name in load.names} for _ in range(50)]
     scored = [{**report, "val-core/task/acc/mean@1": 0.5} for report in reports]
-    n = int(load.points_per_s * (PHASE_S[1] + 1)) + 2
+    n = int(load.points_per_s * (load.phase_s[1] + 1)) + 2
     return [
         MetricPoint(
             node=0,
