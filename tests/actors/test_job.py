@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -16,6 +17,7 @@ from pathlib import Path
 import pytest
 import ray
 import yaml
+from ray.cluster_utils import Cluster
 
 from llmzero_ray.follow import Follower
 from llmzero_ray.storage import SearchStorage
@@ -31,20 +33,33 @@ def dashboard() -> Iterator[str]:
     # takes any
     # Ray that runs on this machine.
     temporary = tempfile.mkdtemp(prefix="ray-", dir="/tmp")
-    context = ray.init(
-        address="local",
-        _temp_dir=temporary,
-        num_cpus=16,
-        num_gpus=1,
-        include_dashboard=True,
-        dashboard_port=0,
-        log_to_driver=False,
-        logging_level="ERROR",
+    cluster = Cluster(
+        initialize_head=True,
+        head_node_args={
+            "num_cpus": 16,
+            "num_gpus": 1,
+            "include_dashboard": True,
+            "dashboard_port": 0,
+            "dashboard_agent_listen_port": free_port(),  # jobs go through it; every cluster takes the same
+            "temp_dir": temporary,
+        },
     )
-    Path(temporary, "ray_current_cluster").write_text(context.address_info["gcs_address"])
-    yield f"http://{context.dashboard_url}"
-    ray.shutdown()
-    shutil.rmtree(temporary, ignore_errors=True)
+    try:
+        ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
+        Path(temporary, "ray_current_cluster").write_text(cluster.address)
+        yield f"http://{cluster.head_node.webui_url}"
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def free_port() -> int:
+    """One that nobody listens at."""
+    with socket.socket() as asked:
+        asked.bind(("", 0))
+        port: int = asked.getsockname()[1]
+        return port
 
 
 def submit(dashboard: str, plugins: Path, *entry: str) -> subprocess.CompletedProcess[str]:

@@ -21,7 +21,7 @@ from llmzero_ray.storage import SearchStorage
 from llmzero_ray.tasks import tiny_model
 from tests.searches import CHECKOUT, run_search, scripted_search
 
-pytestmark = [pytest.mark.slow, pytest.mark.verl]
+pytestmark = [pytest.mark.verl, pytest.mark.slow, pytest.mark.long]
 ENV = {k: v for k, v in os.environ.items() if not k.startswith(("RAY_", "ANTHROPIC_"))}
 START_S = 300.0
 
@@ -57,7 +57,6 @@ def served(tmp_path: Path) -> Iterator[tuple[str, subprocess.Popen[str]]]:
         command.wait(timeout=90)
 
 
-@pytest.mark.long
 def test_a_server_that_dies_ends_its_command_with_the_reason(
     served: tuple[str, subprocess.Popen[str]], tmp_path: Path
 ) -> None:

@@ -24,7 +24,7 @@ from llmzero_ray.tasks import PreparedTask
 from llmzero_ray.tasks.prepare import prepare
 from tests.engines.verl.conftest import abandoned_segments, assert_same_metrics, processes_of, socket_files
 
-pytestmark = [pytest.mark.verl, pytest.mark.slow]
+pytestmark = [pytest.mark.verl, pytest.mark.slow, pytest.mark.long]
 
 LR = "actor_rollout_ref.actor.optim.lr"
 N_STEPS = 12
@@ -89,7 +89,6 @@ def test_two_slots_at_once_train_what_each_trains_alone(lanes: tuple[Lane, Lane]
         assert answers == [[item.response for item in point.items] for point in points_of(ended)]
 
 
-@pytest.mark.long
 def test_a_killed_runner_takes_all_of_its_job_with_it_although_host_and_worker_are_stuck(
     lanes: tuple[Lane, Lane], tmp_path: Path
 ) -> None:

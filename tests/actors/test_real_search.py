@@ -21,7 +21,7 @@ from llmzero_ray.storage import SearchStorage
 from llmzero_ray.tasks.prepare import prepare
 from tests.searches import CHECKOUT, run_search, verl_search
 
-pytestmark = pytest.mark.verl
+pytestmark = [pytest.mark.verl, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")

@@ -265,7 +265,7 @@ def test_a_failed_warm_start_leaves_nothing_behind(tmp_path: Path, monkeypatch: 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", ["chain_sum", "register"])
+@pytest.mark.parametrize("family", ["chain_sum", pytest.param("register", marks=pytest.mark.long)])
 def test_the_model_of_a_real_task_starts_with_room_to_improve(tmp_path: Path, family: str) -> None:
     task = prepare(dir=tmp_path / "task", family=family)
     assert task.greedy_val_accuracy is not None

@@ -14,7 +14,7 @@ from llmzero_ray.engines.verl.rolling import directory_of
 from llmzero_ray.records import MetricPoint, PhaseResult, PhaseSpec
 from tests.engines.verl.conftest import COLD_KEYS, Lab, assert_same_metrics
 
-pytestmark = [pytest.mark.verl, pytest.mark.slow]
+pytestmark = [pytest.mark.verl, pytest.mark.slow, pytest.mark.long]
 
 
 @pytest.fixture
