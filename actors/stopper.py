@@ -7,6 +7,7 @@ what a hard rule says. Each judgement is kept with both curves it compared. Not 
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 from typing import Any
 
@@ -25,8 +26,8 @@ from .options import coordinator_name, restarting, runner_name, stopper_name
 from .verdicts import Verdicts, find
 
 logger = logging.getLogger("llmzero_ray.actors.stopper")
-_GATHER_S, _MAX_GATHER_S = 0.004, 0.25
-"""How long points may gather at a runner, for each phase that is watched: some 250 polls a second in all."""
+_GATHER_S, _MAX_GATHER_S = 0.016, 1.0
+"""How long points may gather at a runner, for each phase that is watched: some 60 polls a second in all."""
 
 
 class StopperActor:
@@ -43,6 +44,7 @@ class StopperActor:
         self._verdicts = Verdicts(self._config.name)
         self._watches: dict[int, asyncio.Task[None]] = {}
         log_to(self._storage.paths.logs / "stopper.log")
+        gc.freeze()  # what was imported stays: going over it again took 100 ms of a verdict's time
         if ray.get_runtime_context().was_current_actor_reconstructed:
             find(coordinator_name(self._config.name)).rewatch.remote()
 

@@ -20,6 +20,7 @@ from llmzero_ray.agents.base import Curves
 from llmzero_ray.stopping.stream import N_FIXED, Layout, PointBatch
 
 FloatArray: TypeAlias = npt.NDArray[np.float64]
+IntArray: TypeAlias = npt.NDArray[np.int64]
 _STEP, _GLOBAL_STEP = 0, 1
 
 
@@ -32,11 +33,13 @@ def _layout(text: str) -> tuple[Layout, Mapping[str, int]]:
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """Consecutive steps that report the same metrics."""
+    """The steps of a batch that report the same metrics."""
 
     rows: FloatArray
     """Shape (n_steps, width)."""
     places: Mapping[str, int]
+    at: IntArray
+    """Their numbers among all steps, growing."""
 
 
 @dataclass(slots=True)
@@ -68,30 +71,39 @@ class PhaseLog:
         """Add the points that follow those taken so far."""
         numbers = np.frombuffer(batch.values)
         offset = 0
+        # Validations lie between other steps, so that runs are short: one block for all of a kind.
+        kinds: dict[str, tuple[list[FloatArray], list[IntArray]]] = {}
         for text, n in batch.runs:
-            layout, places = _layout(text)
+            layout, _ = _layout(text)
             end = offset + n * layout.width
-            self._take_rows(numbers[offset:end].reshape(n, layout.width), text, layout, places)
+            rows = self._take_rows(numbers[offset:end].reshape(n, layout.width), layout)
             offset = end
+            if len(rows):
+                if text not in self._layouts:
+                    self._layouts.add(text)
+                    for name in layout.names:
+                        self._since.setdefault(name, len(self.steps) - len(rows))
+                matrices, numbered = kinds.setdefault(text, ([], []))
+                matrices.append(rows)
+                numbered.append(np.arange(len(self.steps) - len(rows), len(self.steps)))
+        for text, (matrices, numbered) in kinds.items():
+            rows, at = np.concatenate(matrices), np.concatenate(numbered)
+            self._blocks.append(_Block(rows, _layout(text)[1], at))
 
-    def _take_rows(self, rows: FloatArray, text: str, layout: Layout, places: Mapping[str, int]) -> None:
+    def _take_rows(self, rows: FloatArray, layout: Layout) -> FloatArray:
+        """Note steps and scores of points that report the same; their rows, without the one before the
+        first step."""
         if not self.n_points:
             self._base_step = int(rows[0, _GLOBAL_STEP] - rows[0, _STEP])
         self.n_points += len(rows)
         if rows[0, _STEP] <= 0:
             rows = self._without_start(rows, layout)
-            if not len(rows):
-                return
         steps = [int(step) for step in rows[:, _STEP].tolist()]
         if layout.validated:
             self._val_steps += steps
             self._val_scores += rows[:, N_FIXED].tolist()
-        if text not in self._layouts:
-            self._layouts.add(text)
-            for name in layout.names:
-                self._since.setdefault(name, len(self.steps))
         self.steps += steps
-        self._blocks.append(_Block(rows, places))
+        return rows
 
     def _without_start(self, rows: FloatArray, layout: Layout) -> FloatArray:
         if not self._started:
@@ -105,23 +117,25 @@ class PhaseLog:
         column = self._columns.get(name)
         if column is None:
             column = self._columns[name] = _Column()
+        values = column.values
+        values += [None] * (len(self.steps) - len(values))
         for block in self._blocks[column.n_blocks :]:
             place = block.places.get(name)
-            column.values += [None] * len(block.rows) if place is None else block.rows[:, place].tolist()
+            if place is not None:
+                for i, value in zip(block.at.tolist(), block.rows[:, place].tolist(), strict=True):
+                    values[i] = value
         column.n_blocks = len(self._blocks)
-        return column.values
+        return values
 
     def not_finite(self, names: Iterable[str], first_block: int) -> tuple[list[int], int]:
         """Numbers of the steps in which one of these metrics is NaN or infinite, and how many blocks were
         looked at: the `first_block` of the next call."""
         found: list[int] = []
-        end = len(self.steps)
-        for block in reversed(self._blocks[first_block:]):
-            end -= len(block.rows)
+        for block in self._blocks[first_block:]:
             places = [block.places[name] for name in names if name in block.places]
             finite = np.isfinite(block.rows[:, places])
             if not finite.all():
-                found += [end + int(i) for i in np.flatnonzero(~finite.all(axis=1))]
+                found += block.at[~finite.all(axis=1)].tolist()
         return sorted(found), len(self._blocks)
 
     def curves(self, n_steps: int | None = None, names: Iterable[str] | None = None) -> Curves:
@@ -141,19 +155,17 @@ class PhaseLog:
 
     def _series(self, n: int, names: Sequence[str]) -> dict[str, tuple[float | None, ...]]:
         """The first n values of these metrics, layout by layout: blocks may be as many as steps."""
-        pieces: dict[int, tuple[Mapping[str, int], list[FloatArray], list[range]]] = {}
-        begin = 0
+        pieces: dict[int, tuple[Mapping[str, int], list[FloatArray], list[IntArray]]] = {}
         for block in self._blocks:
-            if begin >= n:
-                break
-            rows = block.rows[: n - begin]
-            _, matrices, spans = pieces.setdefault(id(block.places), (block.places, [], []))
-            matrices.append(rows)
-            spans.append(range(begin, begin + len(rows)))
-            begin += len(rows)
+            if block.at[0] >= n:
+                continue
+            k = len(block.at) if block.at[-1] < n else int(np.searchsorted(block.at, n))
+            _, matrices, numbered = pieces.setdefault(id(block.places), (block.places, [], []))
+            matrices.append(block.rows[:k])
+            numbered.append(block.at[:k])
         layouts = [
-            (places, np.concatenate(matrices), np.concatenate([np.asarray(span) for span in spans]))
-            for places, matrices, spans in pieces.values()
+            (places, np.concatenate(matrices), np.concatenate(numbered))
+            for places, matrices, numbered in pieces.values()
         ]
         found = {}
         for name in names:
