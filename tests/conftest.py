@@ -6,9 +6,12 @@ Not here: fixtures of engines and clusters (in the folders that use them).
 
 import os
 import signal
+import threading
 
 # A shell starts background jobs with Ctrl-C ignored, and all processes below inherit that; tests send it.
-signal.signal(signal.SIGINT, signal.default_int_handler)
+# Benchmarks import this in actors too, where a thread of Ray's may do it.
+if threading.current_thread() is threading.main_thread():
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ.update(
     {
         # Token mode would write ~/.ray/auth_token and refuse test clusters joined by address.
