@@ -3,15 +3,19 @@
 # PYTHON       the Python 3.11 that makes the virtual environment
 # VENV         the virtual environment; every target but `clean` installs it when needed
 # TORCH_INDEX  where torch's CPU build comes from when pip's own indexes have none
+# MARKS        which tests `make test` runs
 
 SHELL := /bin/bash
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV ?= .venv
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 CONFIG ?= jobs/configs/local.yaml
+MARKS ?= not slow and not gpu
 UV := uv==0.13.8
 
 BIN := $(VENV)/bin
+# Where tests start Ray; the shared head of tests/conftest.py then starts in one process alone.
+ON_RAY := $(wildcard tests/actors tests/chaos tests/cli tests/engines tests/security)
 INSTALLED := $(VENV)/.installed
 INSTALL_INPUTS := pyproject.toml $(addprefix requirements/,local.lock install.sh excludes.txt vllm_shim/pyproject.toml)
 
@@ -30,8 +34,13 @@ demo: $(INSTALLED)
 	$(BIN)/python -m jobs.prepare $(CONFIG)
 	$(BIN)/python -m jobs.search $(CONFIG)
 
+# Two processes beside each other, because one that starts Ray leaves half of two cores idle. Each ends with a
+# closing line; that of the tests on Ray comes last.
 test: $(INSTALLED)
-	$(BIN)/python -m pytest -m "not slow and not gpu"
+	@log=$$(mktemp) failed=0; trap 'rm -f "$$log"' EXIT; \
+	$(BIN)/python -m pytest -m "$(MARKS)" $(ON_RAY) > "$$log" 2>&1 & on_ray=$$!; \
+	$(BIN)/python -m pytest -m "$(MARKS)" tests $(ON_RAY:%=--ignore=%) || failed=$$?; \
+	wait $$on_ray || failed=$$?; cat "$$log"; exit $$failed
 
 test-all: $(INSTALLED)
 	$(BIN)/python -m pytest -m "not gpu"

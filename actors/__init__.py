@@ -1,2 +1,1 @@
-"""Thin shells around the library: receive, call it, carry out. `app.py` wires them, `cli.py` is the command
-line."""
+"""Thin shells around the library: receive, call it, carry out. `app.py` wires them."""

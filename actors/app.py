@@ -1,6 +1,6 @@
-"""Wires a search: puts its coordinator on a cluster, learns of its end, removes what is left of it.
+"""Starts the coordinator of a search on a cluster, waits for its end, and removes what is left of it.
 
-Not here: which cluster (head.py), what the user sees (watch.py, commands.py), what actors do.
+Not here: which cluster (head.py), what the user sees (llmzero_ray/cli), what actors do.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import importlib.metadata
 import platform
-import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +16,7 @@ import ray
 import llmzero_ray
 from llmzero_ray import events as ev
 from llmzero_ray.agents.backend import agent_facts
+from llmzero_ray.api_key import key_file
 from llmzero_ray.config import SearchConfig
 from llmzero_ray.coordinator import root_hyperparameters
 from llmzero_ray.errors import LlmzeroError
@@ -24,11 +24,12 @@ from llmzero_ray.presence import owner
 from llmzero_ray.storage import SearchStorage
 from llmzero_ray.tasks import PreparedTask
 
+from .actor_handles import end_actor
 from .coordinator import SearchCoordinator
 from .facts import task_facts
-from .hardware import release_all
 from .head import connect
-from .options import NAMESPACE, coordinator_name, restarting, slot_of, stopper_name
+from .names import coordinator_name, restarting, slot_of, stopper_name
+from .placement import remove_groups
 
 _PACKAGES = ("ray", "verl", "vllm", "torch", "transformers", "peft", "tensordict", "numpy", "pydantic")
 
@@ -39,8 +40,9 @@ class Running:
     ended."""
 
     private_head: bool
-    coordinator: str
-    """Name of its coordinator."""
+    name: str
+    """Name of its coordinator's actor."""
+    coordinator: Any
     joined: Any
 
 
@@ -60,6 +62,7 @@ def start_on(config: SearchConfig, task: PreparedTask, *, private_head: bool) ->
 
     Raises:
         ConfigError: the root's recipe cannot be trained.
+        StorageError: a key cannot be kept for the actors.
     """
     started = ev.SearchStarted(
         config=config.to_json(),
@@ -70,14 +73,17 @@ def start_on(config: SearchConfig, task: PreparedTask, *, private_head: bool) ->
     )
     name = coordinator_name(config.name)
     if owner(SearchStorage(config.storage, config.name).paths.root) is None:
-        _kill(name)  # one that has ended and is about to leave would only give its old last word
+        end_actor(name)  # one that has ended and is about to leave would only return its old result
     wrapped = ray.remote(SearchCoordinator).options(**restarting(name))
-    coordinator = wrapped.remote(config.storage, started, private_head)
-    return Running(private_head=private_head, coordinator=name, joined=coordinator.join.remote())
+    asks_a_model = config.agents.backend == "claude"
+    key = key_file(config.storage, private_head=private_head) if asks_a_model else None
+    coordinator = wrapped.remote(config.storage, started, private_head, key)
+    joined = coordinator.join.remote()
+    return Running(private_head=private_head, name=name, coordinator=coordinator, joined=joined)
 
 
 def has_joined(running: Running) -> bool:
-    """Whether the search has ended or was interrupted; its coordinator has left the journal complete then.
+    """Whether the coordinator has ended; its journal is complete then, unless another command replaced it.
 
     Raises:
         LlmzeroError: the coordinator could not read or write the journal.
@@ -90,11 +96,11 @@ def has_joined(running: Running) -> bool:
     except ray.exceptions.RayTaskError as error:
         raise error.cause if isinstance(error.cause, LlmzeroError) else LlmzeroError(str(error)) from None
     except ray.exceptions.RayActorError as error:
-        # Usually it left between its last word and this look, and the journal says how it ended.
+        # Usually it left between the end of the search and this call, and the journal says how it ended.
         if "creation task" in str(error):
             raise LlmzeroError(f"the coordinator could not be started: {str(error).strip()}") from None
     finally:
-        _kill(running.coordinator)
+        end_actor(running.name, only=running.coordinator)  # by now the name may be another coordinator's
     return True
 
 
@@ -104,24 +110,9 @@ def clean_up(config: SearchConfig) -> list[str]:
     actors = [entry["name"] for entry in ray.util.list_named_actors(all_namespaces=True)]
     runners = [name for name in actors if slot_of(config.name, name) is not None]
     names = [coordinator_name(config.name), stopper_name(config.name), *runners]
-    found = [name for name in names if _kill(name)]
-    slots = [slot_of(config.name, name) or 0 for name in runners]
-    release_all(config, max([config.slots.count, *(slot + 1 for slot in slots)]))
+    found = [name for name in names if end_actor(name)]
+    remove_groups(config.name)
     return found
-
-
-def _kill(name: str) -> bool:
-    """End the actor of that name and wait until the name is free; whether there was one."""
-    was_there = False
-    for _ in range(100):
-        try:
-            actor = ray.get_actor(name, namespace=NAMESPACE)
-        except ValueError:
-            return was_there
-        was_there = True
-        ray.kill(actor)
-        time.sleep(0.05)
-    return was_there
 
 
 def _versions() -> dict[str, str]:

@@ -12,14 +12,14 @@ import socket
 from llmzero_ray import commands as cmd
 from llmzero_ray import events as ev
 from llmzero_ray.coordinator import replay
-from llmzero_ray.coordinator.state import Run
+from llmzero_ray.coordinator.runs import PhaseRun
 from llmzero_ray.journal import Journal
+from llmzero_ray.metric_files import lost_phase
 from llmzero_ray.presence import SearchLock, last_heartbeat
 from llmzero_ray.records import Event
-from llmzero_ray.series import salvage
 from llmzero_ray.storage import SearchStorage
 
-from .keeper import tidy
+from .checkpoint_retention import remove_leftovers
 
 
 def conclude(storage: SearchStorage, reason: str) -> None:
@@ -31,7 +31,7 @@ def conclude(storage: SearchStorage, reason: str) -> None:
     """
     root = storage.paths.root
     lock, before = SearchLock(root), last_heartbeat(root)
-    lock.acquire(private_head=True)
+    lock.acquire(private_head=True, role="command")
     try:
         journal = Journal(storage.journal_address())
         core = replay(journal.history, root)
@@ -50,12 +50,12 @@ def conclude(storage: SearchStorage, reason: str) -> None:
             post(_end_of(storage, run, core.config.slots.n_gpus))
         if any(isinstance(command, cmd.WriteOutcome) for command in core.outstanding()):
             post(ev.OutcomeWritten(problem=_write(storage)))
-        tidy(storage, core)
+        remove_leftovers(storage, core)
     finally:
         lock.release()
 
 
-def _end_of(storage: SearchStorage, run: Run, n_gpus: int) -> Event:
+def _end_of(storage: SearchStorage, run: PhaseRun, n_gpus: int) -> Event:
     """What became of a phase whose runner is gone: its outcome, if it got that far, or what it left
     behind."""
     outcome = storage.result(run.node, run.attempt)
@@ -66,7 +66,7 @@ def _end_of(storage: SearchStorage, run: Run, n_gpus: int) -> Event:
         node=run.node,
         phase_attempt=run.attempt,
         reason="nobody was at work any more",
-        salvaged=salvage(storage, run.node, "the search was stopped", n_gpus=n_gpus, attempt=run.attempt),
+        salvaged=lost_phase(storage, run.node, "the search was stopped", n_gpus=n_gpus, attempt=run.attempt),
     )
 
 

@@ -1,58 +1,78 @@
-"""The coordinator of one search: takes over, keeps the clock, ends. The rules are in llmzero_ray.coordinator.
+"""The coordinator of one search: takes the search over, wires the parts that work on it, and ends.
 
-Detached and named; when its process dies Ray starts it again, it reads the journal and goes on with runners
-that are still there. Not here: events (desk.py), carrying out (hands.py), hardware (slots.py, losses.py).
+Detached and named; when its process dies Ray starts it again, it replays the journal and goes on with runners
+that are still there. Each part gets what it uses; none of them knows the coordinator. Not here: the rules
+(llmzero_ray.coordinator), events (event_loop.py), commands (executor.py), checks (monitor.py).
 """
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import os
 import socket
 from typing import Any
 
 from llmzero_ray import events as ev
-from llmzero_ray.agents.backend import make_agents
-from llmzero_ray.config import parse_config
+from llmzero_ray.api_key import use_key_file
+from llmzero_ray.coordinator import CoordinatorCore
 from llmzero_ray.errors import LlmzeroError
 from llmzero_ray.logs import log_to
-from llmzero_ray.presence import SearchLock, drop_ends, last_heartbeat
+from llmzero_ray.presence import HEARTBEAT_S, SearchLock, drop_ends, last_heartbeat
 from llmzero_ray.records import Event
 from llmzero_ray.storage import SearchStorage
 from llmzero_ray.tasks import load_task
 
-from .clock import keep_clock
-from .desk import Desk
-from .hands import Hands
-from .inbox import Inbox, use_settings
-from .keeper import tidy
-from .losses import Losses
-from .options import stopper_name
-from .slots import Slots, kill
+from .actor_handles import end_actor
+from .agent_calls import AgentCalls, Prefetcher
+from .agent_services import search_agents
+from .checkpoint_retention import CheckpointRetention, remove_leftovers
+from .control_requests import ControlRequests
+from .event_loop import EventLoop
+from .executor import CommandExecutor
+from .final_evaluation import FinalEvaluator
+from .llm_budget import SearchBudget
+from .monitor import HangDetector, SearchMonitor
+from .names import stopper_name
+from .runner_pool import RunnerPool
+from .runner_recovery import RunnerRecovery
 from .stopper import start_stopper
-from .till import Till
-from .watchdog import Watchdog
+from .stopper_client import StopperClient
 
 logger = logging.getLogger("llmzero_ray.actors.coordinator")
 _LINGER_S = 2.0
-"""How long an ended coordinator stays for whoever waits for its last word."""
+"""Seconds a finished coordinator stays alive so that clients blocked in `join` receive the result."""
+_LOCK_WAIT_S = 60.0
+"""How long the lock is waited for: a command holds it while it prepares the directory, a coordinator that was
+killed until its process is gone."""
 
 
 class SearchCoordinator:
     """Wrapped as an actor by app.py; `storage` is the directory that holds the search's own."""
 
-    def __init__(self, storage: str, started: ev.SearchStarted, private_head: bool) -> None:
+    def __init__(
+        self, storage: str, started: ev.SearchStarted, private_head: bool, key_file: str | None
+    ) -> None:
+        """`key_file` is the path of a file with the key of the agents' model, if the command has one."""
         import ray
 
-        self.storage = SearchStorage(storage, str(started.config["name"]))
-        self.over, self._open = asyncio.Event(), asyncio.Event()
-        self.desk: Desk | None = None
-        self._started, self._private, self._begun = started, private_head, False
+        use_key_file(key_file)
+        self._key_file = key_file
+        self._storage = SearchStorage(storage, str(started.config["name"]))
+        self._lock = SearchLock(self._storage.paths.root)
+        self._started, self._private_head = started, private_head
+        self._ready, self._ended = asyncio.Event(), asyncio.Event()
+        self._loop: EventLoop | None = None
+        self._pool: RunnerPool | None = None
+        self._budget: SearchBudget | None = None
+        self._stopper: StopperClient | None = None
+        self._taken_over = self._ending = False
         self._failure: LlmzeroError | None = None
-        self.ending = False
-        self._me = ray.get_runtime_context().current_actor
-        self._me.begin.remote()  # here and not from outside: after a restart nobody else would call
+        self._actor = ray.get_runtime_context().current_actor
+        self._actor.take_over.remote()  # here and not from outside: after a restart nobody else would call
+
+    # --- calls of other processes ---------------------------------------------------------------------------
 
     async def join(self) -> None:
         """Return when the search has ended or was interrupted; the journal says how.
@@ -60,91 +80,147 @@ class SearchCoordinator:
         Raises:
             LlmzeroError: the journal could not be read or written.
         """
-        await self.over.wait()
-        if failure := self._failure or (self.desk.failure if self.desk else None):
+        await self._ended.wait()
+        if failure := self._failure or (self._loop.failure if self._loop else None):
             raise failure
 
     async def post(self, event: Event) -> None:
         """Take an event from another actor; returns when it is durable."""
-        await self._open.wait()
-        assert self.desk is not None
-        await self.desk.post(event)
+        await self._ready.wait()
+        assert self._loop is not None
+        await self._loop.post(event)
 
-    async def pay(self, what: str, *arguments: Any, **spent: Any) -> Any:
-        """`reserve` or `settle` of the till, for agents in other processes."""
-        await self._open.wait()
-        return getattr(self.till, what)(*arguments, **spent)
+    async def use_budget(self, what: str, *arguments: Any, **spent: Any) -> Any:
+        """`reserve` or `settle` of the search's budget, for agents in other processes."""
+        await self._ready.wait()
+        return getattr(self._budget, what)(*arguments, **spent)
 
-    async def begin(self) -> None:
-        """Read the journal, find or start runners, go on with whatever is to be done."""
-        if self._begun:  # Ray repeats the call of a process that was killed
+    async def resend_to_stopper(self) -> None:
+        """Tell a stopper that was restarted what trains and what it is compared with."""
+        await self._ready.wait()
+        assert self._stopper is not None
+        await self._stopper.resend()
+
+    # --- taking over ----------------------------------------------------------------------------------------
+
+    async def take_over(self) -> None:
+        """Replay the journal, find or start runners, and go on with whatever is to be done."""
+        if self._taken_over:  # Ray repeats the call of a process that was killed
             return
-        self._begun = True
+        self._taken_over = True
         try:
             await self._take_over()
         except Exception as error:
-            logger.exception("the coordinator could not begin")
+            logger.exception("the coordinator could not take over")
             ours = error if isinstance(error, LlmzeroError) else LlmzeroError(f"cannot begin: {error!r}")
-            if self.desk is not None and self.desk.core.started is not None:
-                await self.desk.abort(ours)
+            if self._loop is not None and self._loop.core.started is not None:
+                await self._loop.abort(ours)
             else:
                 self._failure = ours
-            await self.end(at_once=True)
+            await self._end(at_once=True)
 
     async def _take_over(self) -> None:
         import ray
 
-        root = self.storage.paths.root
+        root = self._storage.paths.root
         before = last_heartbeat(root)
-        self._lock = SearchLock(root)
-        await asyncio.to_thread(self._lock.acquire, private_head=self._private)
-        log_to(self.storage.paths.logs / "coordinator.log")
-        self.desk = desk = await asyncio.to_thread(Desk, self.storage)
-        self.core = desk.core
-        config = self.core.config if desk.events else parse_config(self._started.config)
-        self.slots = Slots(config, str(root.parent), private_head=self._private)
-        came_back = bool(ray.get_runtime_context().was_current_actor_reconstructed)
-        if self.core.finished or (came_back and self.core.interrupted):
-            return await self.end(at_once=True)  # it was leaving already when its process died
-        if not desk.events:
-            await desk.post(self._started)
+        await asyncio.to_thread(self._lock.acquire, private_head=self._private_head, wait_s=_LOCK_WAIT_S)
+        log_to(self._storage.paths.logs / "coordinator.log")
+        self._loop = loop = await asyncio.to_thread(EventLoop, self._storage)
+        core, name, directory = loop.core, self._storage.name, str(root.parent)
+        if core.started is None:
+            await loop.post(self._started)
+            if loop.failure is not None:
+                raise loop.failure
+        # The configuration is read where it is used: settings may be changed while the search goes on.
+        fixed = self._private_head
+        self._pool = pool = RunnerPool(name, directory, lambda: core.config, fixed_capacity=fixed)
+        restarted = bool(ray.get_runtime_context().was_current_actor_reconstructed)
+        if core.finished or (restarted and core.interrupted):
+            return await self._end(at_once=True)  # it was leaving already when its process died
         here, pid = socket.gethostname(), os.getpid()
-        await desk.post(ev.CoordinatorStarted(epoch=desk.epoch, host=here, pid=pid, previous_alive=before))
-        self._open.set()
-        self.losses, self.till = Losses(self), Till(config, desk, self.storage)
-        self._hands = Hands(self)
-        if not came_back:
-            drop_ends(root)  # left unread by whoever worked here before
-        await Inbox(self).empty()  # settings that the command brought along
-        await use_settings(self)
-        config = self.core.config
-        self.task = await asyncio.to_thread(load_task, config.task.dir)
-        self.agents = make_agents(config, self.task.n_val, self.till.house())
-        for work in (keep_clock(self, desk), Watchdog(self).watch(), self._hands.prefetch()):
-            desk.spawn(work)
-        await self.slots.reserve()
-        self.stopper = start_stopper(config, str(root.parent), self.task.n_val, self.till.facts)
-        await asyncio.gather(*(self.losses.attach(slot) for slot in range(config.slots.count)))
-        desk.open(self._hands.do)
+        await loop.post(ev.CoordinatorStarted(epoch=loop.epoch, host=here, pid=pid, previous_alive=before))
+        if not restarted:
+            drop_ends(root)  # meant for another coordinator, which is gone
+        self._budget = SearchBudget(core.config, loop.events)
+        use_settings = functools.partial(self._use_settings, core)
+        requests = ControlRequests(core, loop.post, root, use_settings=use_settings, fixed_capacity=fixed)
+        await requests.take_at_start()  # settings that the command brought along
+        await use_settings()
+        self._start_checks(loop, pool, requests)
+        recovery = RunnerRecovery(core, loop.post, pool, self._storage)
+        executor = await self._executor(loop, pool, recovery, self._budget)
+        runs_on = await recovery.attach()
+        self._ready.set()
+        loop.open(executor.execute)
+        if runs_on or await pool.reserve():
+            await recovery.fill()
         return None
 
-    async def rewatch(self) -> None:
-        """Tell a stopper that lost its memory what runs and whom it has to beat."""
-        await self._hands.rewatch()
+    async def _executor(
+        self, loop: EventLoop, pool: RunnerPool, recovery: RunnerRecovery, budget: SearchBudget
+    ) -> CommandExecutor:
+        """The executor, with the parts that carry commands out."""
+        core, storage, config = loop.core, self._storage, loop.core.config
+        task = await asyncio.to_thread(load_task, config.task.dir)
+        agents = search_agents(config, task.n_val, budget, loop.post, storage)
+        actor = start_stopper(
+            config, str(storage.paths.root.parent), task.n_val, budget.facts, self._key_file
+        )
+        self._stopper = StopperClient(core, storage, actor)
+        calls = AgentCalls(core, loop.post, storage, agents)
+        prefetcher = Prefetcher(core, lambda: loop.events, storage, pool, calls.ask_early)
+        if config.agents.prefetch:
+            loop.repeat(prefetcher.check, "prefetch", every_s=prefetcher.EVERY_S, may_fail=True)
+        return CommandExecutor(
+            core,
+            loop.post,
+            storage,
+            agents=calls,
+            prefetcher=prefetcher,
+            stopper=self._stopper,
+            pool=pool,
+            recovery=recovery,
+            checkpoints=CheckpointRetention(core, loop.post, storage),
+            finals=FinalEvaluator(core, loop.post, storage, pool=pool, recovery=recovery, test=task.test),
+            end=lambda at_once: self._end(at_once=at_once),
+        )
 
-    async def end(self, *, at_once: bool) -> None:
-        """Close runners, give hardware back, tell whoever waits, leave."""
+    def _start_checks(self, loop: EventLoop, pool: RunnerPool, requests: ControlRequests) -> None:
+        """Everything that is looked at again and again until the search ends."""
+        core, post = loop.core, loop.post
+        monitor = SearchMonitor(core, post, self._storage.paths.root, loop.events)
+        hangs = HangDetector(core, post, pool)
+        loop.repeat(monitor.beat, "heartbeat", every_s=HEARTBEAT_S)
+        loop.repeat(requests.take, "control requests", every_s=requests.EVERY_S)
+        loop.repeat(monitor.check_limits, "budget limits", every_s=monitor.EVERY_S)
+        loop.repeat(monitor.export_metrics, "metrics", every_s=monitor.EVERY_S, may_fail=True)
+        loop.repeat(hangs.check, "hang detection", every_s=hangs.every_s)
+
+    async def _use_settings(self, core: CoordinatorCore) -> None:
+        """Settings were changed: the budget's cap and search.yaml follow the journal."""
+        assert self._budget is not None
+        self._budget.use(core.config)
+        if core.n_settings:
+            await asyncio.to_thread(self._storage.write_config, core.config)
+
+    # --- the end --------------------------------------------------------------------------------------------
+
+    async def _end(self, *, at_once: bool) -> None:
+        """Close runners, give hardware back, let `join` return, leave."""
         import ray
 
-        if self.ending:
+        if self._ending:
             return
-        self.ending = True
-        if hasattr(self, "slots"):
-            await self.slots.close_all(at_once=at_once)
-        await kill(stopper_name(self.storage.name))
-        if self.desk is not None and self.desk.core.finished is not None:
-            await asyncio.to_thread(tidy, self.storage, self.core)
+        self._ending = True
+        if self._pool is not None:
+            await self._pool.close_all(at_once=at_once)
+        await asyncio.to_thread(end_actor, stopper_name(self._storage.name))
+        if self._loop is not None:
+            self._loop.close()
+            if self._loop.core.finished is not None:
+                await asyncio.to_thread(remove_leftovers, self._storage, self._loop.core)
         self._lock.release()
-        self.over.set()
+        self._ended.set()
         await asyncio.sleep(_LINGER_S)
-        ray.kill(self._me)
+        ray.kill(self._actor)

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict
-from hashlib import file_digest
-from pathlib import Path
 from typing import Any
 
 from llmzero_ray.errors import TaskError
+from llmzero_ray.files import file_digest
 from llmzero_ray.tasks import PreparedTask
 
 
@@ -19,7 +18,7 @@ def task_facts(task: PreparedTask) -> dict[str, Any]:
     """Everything that is known of the task, with a hash of each split."""
     return {
         **asdict(task),
-        "sha256": {split: _hash(getattr(task, split)) for split in ("train", "val", "test")},
+        "sha256": {split: file_digest(getattr(task, split)) for split in ("train", "val", "test")},
     }
 
 
@@ -30,13 +29,8 @@ def check_same_task(known: Mapping[str, Any], task: PreparedTask) -> None:
         TaskError: a split has changed.
     """
     for split, before in known.get("sha256", {}).items():
-        if _hash(getattr(task, split)) != before:
+        if file_digest(getattr(task, split)) != before:
             raise TaskError(
                 f"{getattr(task, split)}: has changed since the search was started ({split} split). Scores "
                 "would not be comparable: restore it, or choose another `name`."
             )
-
-
-def _hash(path: str) -> str:
-    with Path(path).open("rb") as file:
-        return file_digest(file, "sha256").hexdigest()

@@ -3,7 +3,7 @@
 Everything here follows from the journal, so a coordinator that was started again shows the same numbers:
 these are gauges and no counters. Label sets are few: the search, with a status or an action. A series ends
 with the coordinator's process; queries take `max by (search, ...)` over what Ray adds (WorkerId, ...).
-Not here: metrics of single phases (series.py), counting GPU hours (the core's meter).
+Not here: metrics of single phases (metric_files.py), counting GPU hours (the core's meter).
 """
 
 from __future__ import annotations

@@ -11,14 +11,16 @@ import secrets
 import socket
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import llmzero_ray
+from llmzero_ray.api_key import key_hidden, remove_key_file
 from llmzero_ray.capacity import private_head_resources
 from llmzero_ray.config import SearchConfig
 from llmzero_ray.engines.verl.factory import resolve_platform
 from llmzero_ray.errors import CapacityError
 
-from .options import NAMESPACE
+from .names import NAMESPACE
 
 _ANSWER_S = 3.0
 _QUIET = {"namespace": NAMESPACE, "log_to_driver": False, "logging_level": "ERROR"}
@@ -32,14 +34,10 @@ def connect(config: SearchConfig) -> bool:
     Raises:
         CapacityError: the cluster that RAY_ADDRESS names does not answer.
     """
-    import ray
-
     if join_if_there():
         return False
-    prepare_private_head()
     has_gpus = resolve_platform(config.engine.platform) == "gpu"
-    resources = private_head_resources(config, has_gpus=has_gpus)
-    ray.init(address="local", include_dashboard=False, **resources, **_QUIET)
+    start_private_head(**private_head_resources(config, has_gpus=has_gpus))
     return True
 
 
@@ -66,13 +64,24 @@ def disconnecting() -> Iterator[None]:
         yield
     finally:
         ray.shutdown()
+        remove_key_file()
 
 
-def prepare_private_head() -> None:
-    """Environment that the head and all its workers inherit."""
-    # Ray turns authentication on for a head of its own and says so to its children. Given a token it does not
-    # write one
-    # into the user's home, which may not be writable.
+def start_private_head(**options: Any) -> None:
+    """Start a Ray head that ends with this process; `options` of `ray.init` are what it has.
+
+    The head and all its workers inherit this process's environment without the variables of the API key.
+    """
+    import ray
+
+    _prepare_environment()
+    with key_hidden():
+        ray.init(address="local", include_dashboard=False, **options, **_QUIET)
+
+
+def _prepare_environment() -> None:
+    # Ray turns authentication on for a head of its own and says so to its children. Given a token, it does
+    # not write one into the user's home, which may not be writable.
     if os.environ.get("RAY_AUTH_MODE", "token") == "token" and "RAY_AUTH_TOKEN_PATH" not in os.environ:
         os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")

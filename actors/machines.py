@@ -1,6 +1,6 @@
 """What the machines of the cluster have, in all and free right now.
 
-Not here: reserving (hardware.py).
+Not here: reserving (placement.py).
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ Never a rollout server: those sleep while a phase trains, and hold one adapter. 
 from __future__ import annotations
 
 import contextlib
-import ctypes
+import functools
 import os
 import signal
 import socket
@@ -19,13 +19,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from llmzero_ray.api_key import without_key
+from llmzero_ray.engines.verl.parent_death import die_with_parent
 from llmzero_ray.errors import CapacityError, EngineError
 
-from .options import actor_options
+from .names import actor_options
 
 _LOOK_S = 1.0
 _TAIL = 1500
-_PR_SET_PDEATHSIG = 1
 _CPU_ENV = {
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     "TORCH_COMPILE_DISABLE": "1",
@@ -53,8 +54,8 @@ class ModelServer:
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, **own},
-                preexec_fn=_end_with_parent,
+                env={**without_key(os.environ), **own},
+                preexec_fn=functools.partial(die_with_parent, os.getpid(), signal.SIGTERM),
                 start_new_session=True,
             )
 
@@ -144,7 +145,3 @@ def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("", 0))
         return int(probe.getsockname()[1])
-
-
-def _end_with_parent() -> None:
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)

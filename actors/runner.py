@@ -1,7 +1,7 @@
 """The runner of one slot: drives an engine, phase after phase, and streams what it reports.
 
 `run`, `evaluate` and `close` go one at a time on the main thread; `poll`, `stop` and `health` meanwhile.
-Every call is safe to repeat. Not here: when to stop (stopper.py), lost runners (losses.py).
+Every call is safe to repeat. Not here: when to stop (stopper.py), lost runners (runner_recovery.py).
 """
 
 from __future__ import annotations
@@ -14,30 +14,29 @@ from typing import Any
 
 from llmzero_ray.config import parse_config
 from llmzero_ray.engines.base import Engine, Slot
-from llmzero_ray.engines.border import failure_of
+from llmzero_ray.engines.phase_failure import failure_of
 from llmzero_ray.errors import EngineError, StorageError
 from llmzero_ray.failpoints import reach
 from llmzero_ray.logs import logging_to
+from llmzero_ray.metric_files import MetricWriter, compact
 from llmzero_ray.records import ItemOutcome, MetricPoint, PhaseFailure, PhaseResult, PhaseSpec
-from llmzero_ray.series import MetricWriter, compact
-from llmzero_ray.stopping.stream import PointBatch
 from llmzero_ray.storage import SearchStorage
 
-from .feed import Feed, Key
+from .metric_buffer import MetricBuffer, PhaseKey
 
 logger = logging.getLogger(__name__)
 
 
 class PhaseRunner:
-    """One per slot, wrapped as an actor by slots.py; lives as long as its slot."""
+    """One per slot, wrapped as an actor by runner_pool.py; lives as long as its slot."""
 
     def __init__(self, config: dict[str, Any], storage: str, slot: Slot) -> None:
         self._config, self._slot = parse_config(config, source="search.yaml"), slot
         self._storage = SearchStorage(storage, self._config.name)
         self._engine: Engine | None = None
-        self._feed = Feed()
-        self._ended: dict[Key, PhaseResult | PhaseFailure] = {}
-        self._stops: dict[Key, str] = {}
+        self._buffer = MetricBuffer()
+        self._ended: dict[PhaseKey, PhaseResult | PhaseFailure] = {}
+        self._stops: dict[PhaseKey, str] = {}
 
     def __repr__(self) -> str:
         return f"PhaseRunner(search={self._slot.search}, slot={self._slot.index})"
@@ -53,27 +52,27 @@ class PhaseRunner:
         known = self._ended.get(key) or self._storage.result(*key)
         if known is not None:
             return known
-        self._feed.begin(key)
+        self._buffer.begin(key)
         try:
             with MetricWriter(self._storage, *key) as writer, logging_to(self._storage.paths.log(spec.node)):
                 outcome = self._train(spec, writer)
-            self._storage.write_result(*key, outcome)  # from here on nothing can take the phase away
+            self._storage.write_result(*key, outcome)  # from here on the phase is safe
             reach("phase.result_written")
             if spec.rolling_dir is not None:
                 shutil.rmtree(spec.rolling_dir, ignore_errors=True)
             compact(self._storage, spec.node)
             self._ended = {key: outcome}
         finally:
-            self._feed.end()
+            self._buffer.end()
         return outcome
 
     def _train(self, spec: PhaseSpec, writer: MetricWriter) -> PhaseResult | PhaseFailure:
         """The border: whatever the engine raises about the phase becomes a failed phase."""
 
         def publish(point: MetricPoint) -> None:
-            self._feed.publish(writer.write(point))
+            self._buffer.publish(writer.write(point))
             if reason := self._stops.get((spec.node, spec.attempt)):
-                engine.stop(reason)  # asked before the phase had begun, and not heard then
+                engine.stop(reason)  # the stop was asked for before the engine had begun the phase
 
         engine = self._made_engine()
         try:
@@ -82,7 +81,7 @@ class PhaseRunner:
             raise
         except Exception as error:
             logger.exception("node=%d phase failed", spec.node)
-            done = self._feed.last_step or 0
+            done = self._buffer.last_step or 0
             saved = self._storage.checkpoints(spec.node)
             return failure_of(spec.node, error, steps_done=done, checkpoints=saved)
 
@@ -102,20 +101,19 @@ class PhaseRunner:
 
     def poll(
         self, node: int, attempt: int, cursor: int, wait_s: float = 10.0, gather_s: float = 0.0
-    ) -> tuple[int, PointBatch, bool]:
-        """Points from number `cursor` on, the next cursor, and whether that was all; see `Feed.poll`.
-
-        The reader owns the cursor, so a restarted reader begins at 0 and misses nothing.
-        """
-        return self._feed.poll((node, attempt), cursor, wait_s, gather_s)
+    ) -> tuple[tuple[MetricPoint, ...], bool]:
+        """Points from number `cursor` on, and whether no more will come (`MetricBuffer.poll`)."""
+        return self._buffer.poll((node, attempt), cursor, wait_s, gather_s)
 
     def stop(self, node: int, attempt: int, reason: str) -> None:
-        """End that phase at its next step boundary; the first reason counts, and a phase not begun yet hears
-        it too."""
+        """End that phase at its next step boundary, or at its first one if it has not begun yet.
+
+        The first reason counts.
+        """
         key = (node, attempt)
         self._stops.setdefault(key, reason)
         engine = self._engine
-        if engine is not None and self._feed.current == key:
+        if engine is not None and self._buffer.current == key:
             engine.stop(self._stops[key])
 
     def health(self) -> dict[str, Any]:
@@ -124,8 +122,8 @@ class PhaseRunner:
         stage = engine.stage() if engine is not None else None
         return {
             "pid": os.getpid(),
-            "current": self._feed.current,
-            "step": self._feed.last_step,
+            "current": self._buffer.current,
+            "step": self._buffer.last_step,
             "stage": None if stage is None else dataclasses.asdict(stage),
         }
 

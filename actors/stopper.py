@@ -13,40 +13,53 @@ from typing import Any
 
 from llmzero_ray import events as ev
 from llmzero_ray.agents.base import NodeView, StopRequest, TaskView
+from llmzero_ray.api_key import use_key_file
 from llmzero_ray.config import SearchConfig, parse_config
 from llmzero_ray.coordinator import overlay_record
 from llmzero_ray.errors import StorageError
 from llmzero_ray.failpoints import reach
 from llmzero_ray.logs import log_to
 from llmzero_ray.records import StopDecision
+from llmzero_ray.stopping.phase_monitor import PhaseMonitor
 from llmzero_ray.storage import SearchStorage
 
-from .house import stopping_policy
-from .options import coordinator_name, restarting, runner_name, stopper_name
-from .verdicts import Verdicts, find
+from .actor_handles import find_actor
+from .agent_services import stopping_policy
+from .names import coordinator_name, restarting, runner_name, stopper_name
+from .verdict_delivery import VerdictDelivery
 
 logger = logging.getLogger("llmzero_ray.actors.stopper")
-_GATHER_S, _MAX_GATHER_S = 0.016, 1.0
-"""How long points may gather at a runner, for each phase that is watched: some 60 polls a second in all."""
+_GATHER_S, _MAX_GATHER_S = 0.008, 0.5
+"""Seconds for which a runner collects points before it answers a poll: per watched phase, and at most. About
+125 polls a second in all."""
 
 
 class StopperActor:
     """One per search."""
 
-    def __init__(self, config: dict[str, Any], storage: str, n_val: int, facts: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        config: dict[str, Any],
+        storage: str,
+        n_val: int,
+        facts: dict[str, Any],
+        key_file: str | None = None,
+    ) -> None:
+        """`facts` as in `SearchStarted.agents`; `key_file` is the path of a file with the agents' key."""
         import ray
 
+        use_key_file(key_file)
         self._config = parse_config(config, source="search.yaml")
         self._storage = SearchStorage(storage, self._config.name)
         self._policy = stopping_policy(self._config, facts, self._storage, n_val)
         self._incumbent: NodeView | None = None
         self._path: tuple[tuple[int, float], ...] = ()
-        self._verdicts = Verdicts(self._config.name)
+        self._verdicts = VerdictDelivery(self._config.name)
         self._watches: dict[int, asyncio.Task[None]] = {}
         log_to(self._storage.paths.logs / "stopper.log")
         gc.freeze()  # what was imported stays: going over it again took 100 ms of a verdict's time
         if ray.get_runtime_context().was_current_actor_reconstructed:
-            find(coordinator_name(self._config.name)).rewatch.remote()
+            find_actor(coordinator_name(self._config.name)).resend_to_stopper.remote()
 
     def __repr__(self) -> str:
         return f"StopperActor(search={self._config.name})"
@@ -54,7 +67,8 @@ class StopperActor:
     async def set_incumbent(
         self, incumbent: NodeView, path: tuple[tuple[int, float], ...], completed: tuple[NodeView, ...]
     ) -> None:
-        """Whom running phases have to beat from now on, its (global step, score) path; what ended since."""
+        """Set the node that running phases are compared with, its path of (global step, score), and the
+        nodes that have ended since the last call."""
         self._incumbent, self._path = incumbent, path
         self._policy.learn(completed)
 
@@ -68,10 +82,10 @@ class StopperActor:
     async def _watch(self, slot: int, attempt: int, view: NodeView, task: TaskView) -> None:
         import ray
 
-        watched = self._policy.watch(view)
+        monitor = PhaseMonitor(self._policy, view)
         asking: asyncio.Task[bool] | None = None
         try:
-            runner = await asyncio.to_thread(find, runner_name(self._config.name, slot))
+            runner = await asyncio.to_thread(find_actor, runner_name(self._config.name, slot))
         except ValueError:
             logger.info("node=%d is not watched: slot %d has no runner", view.node, slot)
             return
@@ -80,20 +94,20 @@ class StopperActor:
             poll = runner.poll.options(concurrency_group="ctl", enable_task_events=False)
             while True:
                 gather_s = min(_MAX_GATHER_S, _GATHER_S * len(self._watches))
-                _, batch, over = await poll.remote(view.node, attempt, watched.n_points, gather_s=gather_s)
+                points, over = await poll.remote(view.node, attempt, monitor.n_points, gather_s=gather_s)
                 if over:
                     break
-                ruling = watched.take(batch)
-                if ruling is not None:
-                    await self._conclude(runner, attempt, ruling.running, ruling.decision)
+                verdict = monitor.add(points)
+                if verdict is not None:
+                    await self._conclude(runner, attempt, verdict.running, verdict.decision)
                     return
                 # Rules go on while the agent thinks, or while its verdict waits for the coordinator.
                 if asking is not None and asking.done():
                     if asking.result():
                         return
                     asking = None
-                if batch and asking is None and watched.is_due(self._incumbent):
-                    asking = asyncio.create_task(self._ask(runner, attempt, watched.running(), task))
+                if points and asking is None and monitor.is_due(self._incumbent):
+                    asking = asyncio.create_task(self._ask(runner, attempt, monitor.running(), task))
             if asking is not None:
                 await asking
         except ray.exceptions.RayError as error:
@@ -121,7 +135,6 @@ class StopperActor:
         verdict = ev.VerdictPosted(
             node=node,
             phase_attempt=attempt,
-            verdict_id=f"{node}-{attempt}-{step}",
             step=step,
             decision=decision,
             source=f"stopper:{node}",
@@ -140,9 +153,13 @@ class StopperActor:
             logger.warning("node=%d step=%d the judgement could not be kept: %s", node, step, error)
 
 
-def start_stopper(config: SearchConfig, storage: str, n_val: int, facts: dict[str, Any]) -> Any:
-    """The stopper of a search, started unless it is there; `facts` as in `SearchStarted.agents`."""
+def start_stopper(
+    config: SearchConfig, storage: str, n_val: int, facts: dict[str, Any], key_file: str | None = None
+) -> Any:
+    """The stopper of a search, started unless it is there; the arguments are those of `StopperActor`."""
     import ray
 
     options = restarting(stopper_name(config.name))
-    return ray.remote(StopperActor).options(**options).remote(config.to_json(), storage, n_val, facts)
+    return (
+        ray.remote(StopperActor).options(**options).remote(config.to_json(), storage, n_val, facts, key_file)
+    )

@@ -17,8 +17,8 @@ import statistics
 from pathlib import Path
 
 from llmzero_ray import events as ev
-from llmzero_ray.agents.llm.call import Usage
-from llmzero_ray.agents.llm.prices import Price, Prices, cost
+from llmzero_ray.agents.llm.messages import Usage
+from llmzero_ray.agents.llm.prices import Price, cost, price_of
 from llmzero_ray.follow import Follower
 from llmzero_ray.storage import SearchStorage
 
@@ -34,7 +34,7 @@ def main() -> None:
     parser.add_argument("--verdicts", type=int, default=90, help="calls of the early stopper")
     asked = parser.parse_args()
     tokens = json.loads(TYPICAL.read_text()) if asked.search is None else recorded(asked.search)
-    price = Prices.load().price_of(asked.model)
+    price = price_of(asked.model)
     calls = {"proposer": asked.proposals, "early_stopper": asked.verdicts}
     sums = {
         found: {agent: round(n * _dollars(tokens[agent], price, found), 4) for agent, n in calls.items()}

@@ -18,8 +18,8 @@ import os
 import time
 from collections.abc import Awaitable, Callable
 
-from llmzero_ray.agents.backend import House, agent_facts, make_agents
-from llmzero_ray.agents.llm.ledger import Ledger
+from llmzero_ray.agents.backend import AgentServices, agent_facts, make_agents
+from llmzero_ray.agents.llm.budget import BudgetLedger
 from llmzero_ray.agents.llm.prices import Price
 from llmzero_ray.coordinator import request_record
 from tests.agents.llm.briefs import proposal_request
@@ -50,14 +50,14 @@ def main() -> None:
     with MessagesServer([Answer(input=_ANSWER, delay_s=1.0)]) as server:
         config = make_config(agents={"backend": "claude", "base_url": server.base_url, "visual": False})
         facts = agent_facts(config)
-        house = House(
+        services = AgentServices(
             facts=facts,
-            purse=Ledger(Price(**facts["price"])),
+            budget=BudgetLedger(Price(**facts["price"])),
             post=lambda _: None,
-            keep=lambda *_: None,
-            picture=lambda *_: b"",
+            write_call=lambda *_: None,
+            draw=lambda *_: b"",
         )
-        agents = make_agents(config, 500, house)
+        agents = make_agents(config, 500, services)
         request = dataclasses.replace(proposal_request(), node=12)
 
         def answer_and_record() -> str:

@@ -66,7 +66,7 @@ def write(directory: Path, n: int, kind: str) -> int:
 
 def measure(directory: str) -> None:
     """Prepare what lies in `directory`, and print the figures."""
-    from llmzero_ray.tasks.sources.preparing import prepare_source
+    from llmzero_ray.tasks.sources.prepare import prepare_source
     from llmzero_ray.tasks.task_yaml import parse_task_file
 
     task = parse_task_file({"dataset": "wildsci", "files": directory, "dir": f"{directory}/task"})

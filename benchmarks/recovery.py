@@ -12,7 +12,7 @@ A search of the scripted engine on two slots is struck by kill -9 again and agai
     steps         repeated per loss, against the steps between two full checkpoints
 
 Prints median and worst of each beside the target, then one JSON line. Times are those of the events, which
-are written before anything acts on them. Run nothing else beside it.
+are written before anything acts on them. PhaseRun nothing else beside it.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import tests.conftest  # noqa: F401 - the environment that Ray reads once
-from actors.options import coordinator_name, runner_name
+from actors.names import coordinator_name, runner_name
 from llmzero_ray import events as ev
-from llmzero_ray.coordinator.state import Run
+from llmzero_ray.coordinator.runs import PhaseRun
 from llmzero_ray.storage import SearchStorage
 from llmzero_ray.tasks.prepare import prepare
 from tests.chaos.checks import losses, steps_lost
@@ -75,7 +75,7 @@ class Scene:
     def machine(self) -> float:
         """The same for a raylet; a fresh machine takes its place."""
 
-        def strike(run: Run) -> None:
+        def strike(run: PhaseRun) -> None:
             self.lab.kill_machine(self.lab.actors()[runner_name(_NAME, run.slot)].machine)
 
         took = self._lose(strike)
@@ -86,7 +86,7 @@ class Scene:
         """Steps repeated after each loss."""
         return [steps_lost(event) for event in losses(self.witness)]
 
-    def _lose(self, strike: Callable[[Run], object]) -> float:
+    def _lose(self, strike: Callable[[PhaseRun], object]) -> float:
         self._train()
         run, n_events = self._training()[0], self._n_events()
         began = time.time()
@@ -99,7 +99,7 @@ class Scene:
         time.sleep(_PEACE_S)
         self._wait(lambda: len(self._training()) == 2)
 
-    def _training(self) -> list[Run]:
+    def _training(self) -> list[PhaseRun]:
         self.witness.look()
         return [run for run in self.witness.training() if 5 <= self.witness.step(run.node) <= 25]
 

@@ -25,8 +25,7 @@ from llmzero_ray import commands as cmd
 from llmzero_ray import events as ev
 from llmzero_ray.config import SearchConfig
 from llmzero_ray.coordinator import CoordinatorCore, check_decisions, replay, root_hyperparameters
-from llmzero_ray.journal import Journal, read_all
-from llmzero_ray.journals import JournalStore, LocalStore, open_store
+from llmzero_ray.journal import Journal, JournalStore, LocalStore, open_store, read_all
 from llmzero_ray.records import (
     Change,
     Checkpoint,
@@ -135,7 +134,6 @@ class ScriptedSearch:
                 ev.VerdictPosted(
                     node=node,
                     phase_attempt=attempt,
-                    verdict_id=f"{node}-{attempt}-{look}",
                     step=look,
                     decision=StopDecision(stop=False, reason="v" * 200, rule="early_stopper"),
                     source=f"stopper:{node}",
@@ -196,7 +194,7 @@ def measure(store: JournalStore) -> dict[str, float]:
     checks = list(check_decisions(events, ROOT))
     checked = time.perf_counter()
     return {
-        "nodes": len(core.tree.nodes),
+        "nodes": len(core.search.nodes),
         "events": len(events),
         "objects": len(store.names()),
         "read_s": read - begin,
@@ -221,15 +219,14 @@ def append_ms(journal: Journal, n: int) -> list[float]:
 @contextmanager
 def s3_bucket() -> Iterator[str]:
     """Address of a bucket on an S3 server of this process."""
+    import requests
     from moto.server import ThreadedMotoServer
-    from pyarrow.fs import S3FileSystem
 
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     endpoint = ":".join(map(str, server.get_host_and_port()))
-    keys = {"access_key": "testing", "secret_key": "testing", "region": "us-east-1", "scheme": "http"}
-    S3FileSystem(endpoint_override=endpoint, allow_bucket_creation=True, **keys).create_dir("bucket")
+    requests.put(f"http://{endpoint}/bucket", timeout=60).raise_for_status()
     yield f"s3://testing:testing@bucket/journal?endpoint_override={endpoint}&scheme=http&region=us-east-1"
     server.stop()
 

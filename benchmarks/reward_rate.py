@@ -32,7 +32,7 @@ from llmzero_ray.tasks.rewards import (
     wildsci,
 )
 from llmzero_ray.tasks.rewards.chem_subtasks import SUBTASKS, Subtask
-from llmzero_ray.tasks.rewards.math_child import close
+from llmzero_ray.tasks.rewards.math_client import close
 
 SHORT_TARGET, CHEMISTRY_TARGET = 5_000, 300
 HOSTILE_TARGET_S = 0.5
@@ -219,7 +219,7 @@ def hostile_smiles() -> dict[str, str]:
         "ladder of rings": ring,
         "star of ring closures": star,
         "fragments": ".".join(["[C@H](F)(Cl)Br"] * 33),
-        "stereo centres": "[C@H]1(O)" + "[C@@H](O)" * 54 + "1",
+        "stereo centres": "[C@H]1(O)" + "[CH](O)" * 54 + "1",
         "dendrimer": "C(C(C(C)(C)C)(C(C)(C)C)C(C)(C)C)" * 8,
         "fullerene": "c12c3c4c5c1c1c6c7c2c2c8c3c3c9c4c4c%10c5c5c1c1c6c6c%11c7c2c2c7c8c3c3c8c9c4c4c9c%10c5c5"
         "c1c1c6c6c%11c2c2c7c3c3c8c4c4c9c5c1c1c6c2c3c41",

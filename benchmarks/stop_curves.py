@@ -25,7 +25,7 @@ import math
 import random
 from dataclasses import dataclass
 
-from llmzero_ray.agents.base import Curves
+from llmzero_ray.metrics import Curves
 
 KINDS = {"steady": 0.35, "plateau": 0.25, "late": 0.15, "collapse": 0.15, "drift": 0.10}
 

@@ -11,8 +11,9 @@ import dataclasses
 from collections import Counter
 from collections.abc import Sequence
 
-from llmzero_ray.agents.base import Curves, NodeView, StopRequest, TaskView
+from llmzero_ray.agents.base import NodeView, StopRequest, TaskView
 from llmzero_ray.agents.expert import ExpertEarlyStopper
+from llmzero_ray.metrics import Curves
 from llmzero_ray.stopping.curve_bank import CurveBank
 from llmzero_ray.stopping.policy import CURVE_BANK, StoppingPolicy
 from llmzero_ray.stopping.settings import StopperSettings

@@ -1,6 +1,6 @@
 """How many metric points the stopper takes in, and how fast it stops a phase meanwhile.
 
-    python -m benchmarks.stream [--runners 64] [--seconds 60] [--rates 25000,50000] [--sizes small,full]
+    python -m benchmarks.stream [--runners 64] [--seconds 60] [--rates 1000] [--sizes small,full]
         [--phase-s 5,15]
 
 The real stopper on a private Ray of its own, N runner processes that publish at the given rates (points per
@@ -31,7 +31,7 @@ import psutil
 
 from llmzero_ray.agents.knowledge import expected_metrics
 from llmzero_ray.hyperparameters import complete, defaults
-from llmzero_ray.stopping.rules import KLS, REWARDS
+from llmzero_ray.metrics import KLS, REWARDS
 
 os.environ.setdefault("RAY_AUTH_MODE", "disabled")
 SEARCH = "stream"
@@ -54,7 +54,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--runners", type=int, default=64)
     parser.add_argument("--seconds", type=float, default=60.0)
-    parser.add_argument("--rates", default="25000,50000,60000", help="points per second, comma-separated")
+    parser.add_argument("--rates", default="1000", help="points per second, comma-separated")
     parser.add_argument("--sizes", default="small,full")
     parser.add_argument("--tick-ms", type=float, default=100.0, help="time between bursts of a runner")
     parser.add_argument("--test-freq", type=int, default=10, help="points between two validations")
@@ -71,7 +71,7 @@ def actors(n: int, root: str) -> Iterator[list[Any]]:
     """Runners that answer, with stopper and stand-in, on a Ray that ends with the block."""
     import ray
 
-    from actors.options import NAMESPACE, actor_options, coordinator_name, runner_name
+    from actors.names import NAMESPACE, actor_options, coordinator_name, runner_name
     from actors.stopper import start_stopper
     from benchmarks.stream_actors import StandIn, StreamingRunner
     from llmzero_ray.config import parse_config

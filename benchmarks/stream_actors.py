@@ -1,8 +1,8 @@
 """The two ends of the stream that `benchmarks.stream` measures: runners that only publish, and a stand-in for
 the coordinator that passes verdicts on.
 
-The runners are real ones as far as the stopper can tell: what it polls is the `Feed` of `PhaseRunner`, under
-its method names. They train nothing and write nothing to the disk.
+The runners are real ones as far as the stopper can tell: what it polls is the `MetricBuffer` of
+`PhaseRunner`, under its method names. They train nothing and write nothing to the disk.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from typing import Any
 
 import ray
 
-from actors.feed import Feed, Key
-from actors.options import NAMESPACE, runner_name, stopper_name
+from actors.metric_buffer import MetricBuffer, PhaseKey
+from actors.names import NAMESPACE, runner_name, stopper_name
 from llmzero_ray import events as ev
-from llmzero_ray.agents.base import Curves, NodeView, TaskView
+from llmzero_ray.agents.base import NodeView, TaskView
 from llmzero_ray.engines.base import Slot
+from llmzero_ray.metrics import Curves
 from llmzero_ray.records import MetricPoint
-from llmzero_ray.stopping.stream import PointBatch
 
 NODES_PER_SLOT = 100_000
 PATIENCE_S = 60.0
@@ -73,34 +73,34 @@ class StreamingRunner:
 
     def __init__(self, slot: Slot) -> None:
         self._slot = slot
-        self._feed = Feed()
+        self._buffer = MetricBuffer()
         self._heard = threading.Event()
         self._heard_at = 0.0
         self._phase = 0
-        self._taken: Counter[Key] = Counter()
-        self._handed: Counter[Key] = Counter()
+        self._taken: Counter[PhaseKey] = Counter()
+        self._handed: Counter[PhaseKey] = Counter()
         self._since, self._until = math.inf, math.inf
         self._published = self._ingested = self._polls = 0
 
     def poll(
         self, node: int, attempt: int, cursor: int, wait_s: float = 10.0, gather_s: float = 0.0
-    ) -> tuple[int, PointBatch, bool]:
+    ) -> tuple[tuple[MetricPoint, ...], bool]:
         """As `PhaseRunner.poll`, and a note of what the stopper has by now."""
         key = node, attempt
         self._polls += self._counts()
         self._has_taken(key, cursor)
-        answer = self._feed.poll(key, cursor, wait_s, gather_s)
-        self._handed[key] = answer[0]
+        answer = self._buffer.poll(key, cursor, wait_s, gather_s)
+        self._handed[key] = cursor + len(answer[0])
         return answer
 
     def stop(self, node: int, attempt: int, reason: str) -> None:  # noqa: ARG002 - as the stopper calls it
         """Note when the first one came; its last batch made the stopper say so."""
-        if (node, attempt) == self._feed.current and not self._heard.is_set():
+        if (node, attempt) == self._buffer.current and not self._heard.is_set():
             self._heard_at = time.perf_counter()
             self._has_taken((node, attempt), self._handed[node, attempt])
             self._heard.set()
 
-    def _has_taken(self, key: Key, cursor: int) -> None:
+    def _has_taken(self, key: PhaseKey, cursor: int) -> None:
         if self._counts():
             self._ingested += cursor - self._taken[key]
         self._taken[key] = cursor
@@ -136,7 +136,7 @@ class StreamingRunner:
         key = (self._slot.index * NODES_PER_SLOT + self._phase, 0)
         self._heard.clear()
         self._taken, self._handed = Counter(), Counter()
-        self._feed.begin(key)
+        self._buffer.begin(key)
         view = NodeView(
             node=key[0],
             kind="evolve",
@@ -156,13 +156,13 @@ class StreamingRunner:
             due = points[n : int(elapsed * load.points_per_s)]
             n += len(due)
             for point in due:
-                self._feed.publish(point)
+                self._buffer.publish(point)
             self._published += len(due) * self._counts()
             if elapsed > length and broken_at == math.inf:
                 broken_at, counts = time.perf_counter(), self._counts()
-                self._feed.publish(dataclasses.replace(points[-1], step=len(points), metrics=BROKEN))
+                self._buffer.publish(dataclasses.replace(points[-1], step=len(points), metrics=BROKEN))
             self._heard.wait(load.tick_s)
-        self._feed.end()
+        self._buffer.end()
         return self._heard_at - broken_at if counts else None
 
     def _counts(self) -> bool:

@@ -67,7 +67,6 @@ def make_spec(config: dict[str, Any], task: PreparedTask, root: str, node: int, 
         n_steps=n_steps,
         save_freq=n_steps,
         test_freq=n_steps,
-        node_dir=f"{root}/nodes/{node}",
         checkpoint_dir=f"{root}/checkpoints/{node}",
     )
 

@@ -2,7 +2,7 @@
 
 import sys
 
-from actors.cli import main
+from llmzero_ray.cli.main import main
 
 if __name__ == "__main__":
     sys.exit(main(["draft", *sys.argv[1:]]))

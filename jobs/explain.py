@@ -2,7 +2,7 @@
 
 import sys
 
-from llmzero_ray.explain import main
+from llmzero_ray.cli.main import main
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(["explain", *sys.argv[1:]]))

@@ -2,7 +2,7 @@
 
 import sys
 
-from actors.scoring import main
+from llmzero_ray.cli.main import main
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(["score", *sys.argv[1:]]))

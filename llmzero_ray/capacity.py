@@ -1,6 +1,6 @@
 """What the slots of a search ask of a cluster, and whether machines have it. Numbers and words only.
 
-Not here: reserving it (actors/hardware.py).
+Not here: reserving it (actors/placement.py).
 """
 
 from __future__ import annotations

@@ -2,11 +2,12 @@
 
 A command is not stored: the core can always say which ones are outstanding, and each carries an `id`, so that
 doing it again after a restart is harmless. Not here: what happens (events.py), deciding (coordinator/),
-carrying out (actors/hands.py).
+carrying out (actors/executor.py).
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -28,6 +29,11 @@ class Record(Command):
     """Make an event durable that the core itself concluded, then handle it."""
 
     event: Event
+
+    @classmethod
+    def of(cls, key: str, event: Event) -> Record:
+        """A conclusion; its key makes a second delivery of it known as one."""
+        return cls(id=f"record-{key}", event=dataclasses.replace(event, source=f"core:{key}"))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,13 +1,12 @@
 """What a search is told: `search.yaml`, every field declared once with its default, bound, unit and meaning.
 
 `load_config` reads a file and gives a frozen `SearchConfig`, or one `ConfigError` that lists everything wrong
-with it. Not here: the meaning of hyper-parameters (hyperparameters.py), the numbers of the search rules
+with it. Not here: the meaning of hyper-parameters (hyperparameters/), the numbers of the search rules
 (search/rules.py) and of the stopping rules (stopping/settings.py); both are only carried.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -15,49 +14,32 @@ from typing import Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
     Field,
-    PlainSerializer,
     field_validator,
     model_validator,
 )
 
-from llmzero_ray.config_text import read_yaml, replace_key, to_yaml, validated
+from llmzero_ray.config_text import StrictModel, read_yaml, replace_key, setting, to_yaml, validated
 from llmzero_ray.errors import ConfigError
 from llmzero_ray.search.rules import SearchRules
 from llmzero_ray.stopping.settings import StopperSettings
 
 
-def _setting(default: Any, unit: str = "", **bounds: Any) -> Any:
-    """A field with the unit that error messages name."""
-    return Field(default, json_schema_extra={"unit": unit} if unit else None, **bounds)
-
-
-class StrictModel(BaseModel):
-    """A part of the file: frozen, typed strictly, unknown keys refused."""
-
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True, allow_inf_nan=False
-    )
-
-
 class TaskConfig(StrictModel):
     """The data and the reward."""
 
-    dir: str = _setting("data/task", min_length=1)
+    dir: str = setting("data/task", min_length=1)
     """Directory of the prepared task (manifest.json and three parquet files); `prepare` makes it when it has
     no manifest."""
     family: Literal["chain_sum", "register", "echo"] | None = None
     """Procedural family that `prepare` generates; null: the directory holds a prepared task of your own."""
-    n_train: int = _setting(4096, "items", ge=1)
+    n_train: int = setting(4096, "items", ge=1)
     """Training items that `prepare` generates."""
-    n_val: int = _setting(512, "items", ge=1)
+    n_val: int = setting(512, "items", ge=1)
     """Validation items; a score's standard error is about 0.5 / sqrt(n_val) at worst."""
-    n_test: int = _setting(1024, "items", ge=1)
+    n_test: int = setting(1024, "items", ge=1)
     """Test items, sealed until the search is over."""
-    seed: int = _setting(1, ge=0)
+    seed: int = setting(1, ge=0)
     """Seed of the generated data and of the tiny model's warm start."""
 
 
@@ -66,42 +48,42 @@ class ModelConfig(StrictModel):
 
     path: str | None = None
     """Directory of the base model; null: the tiny model that `prepare` made for the task."""
-    lora_rank: int = _setting(16, "LoRA rank", ge=1, le=1024)
+    lora_rank: int = setting(16, "LoRA rank", ge=1, le=1024)
     """Rank of every adapter of the search."""
-    lora_alpha: int = _setting(32, "LoRA alpha", ge=1, le=4096)
+    lora_alpha: int = setting(32, "LoRA alpha", ge=1, le=4096)
     """Scale of the adapter, alpha / rank."""
-    target_modules: str = _setting("all-linear", min_length=1)
+    target_modules: str = setting("all-linear", min_length=1)
     """Layers that get an adapter, in PEFT's words."""
 
 
 class BudgetConfig(StrictModel):
     """When a search ends; the first limit that is reached counts."""
 
-    runs: int = _setting(16, "training runs", ge=2)
+    runs: int = setting(16, "training runs", ge=2)
     """Phases of the search, failed ones included. The root is run 1, so that a search needs at least 2."""
-    gpu_hours: float | None = _setting(None, "GPU hours", gt=0)
+    gpu_hours: float | None = setting(None, "GPU hours", gt=0)
     """GPU hours of all phases together (on the CPU: hours of its logical GPUs); null: no limit."""
-    wall_clock_hours: float | None = _setting(None, "hours", gt=0)
+    wall_clock_hours: float | None = setting(None, "hours", gt=0)
     """Hours in which the search was at work; time between an interruption and its resume is not counted.
     Null: no limit."""
-    dollars: float | None = _setting(None, "dollars", gt=0)
+    dollars: float | None = setting(None, "dollars", gt=0)
     """Price of all agent calls together; null: no limit."""
-    target: float | None = _setting(None, "validation score")
+    target: float | None = setting(None, "validation score")
     """The search ends when a node reaches this validation score; null: never."""
 
 
 class PhaseConfig(StrictModel):
     """Length and cadence of phases."""
 
-    n_steps: int = _setting(40, "training steps", ge=1)
+    n_steps: int = setting(40, "training steps", ge=1)
     """Length of the root, and the usual length of a phase."""
-    max_steps: int = _setting(200, "training steps", ge=1)
+    max_steps: int = setting(200, "training steps", ge=1)
     """Longest phase that a proposal may ask for."""
-    test_freq: int = _setting(10, "training steps", ge=1)
+    test_freq: int = setting(10, "training steps", ge=1)
     """Steps between two validations."""
-    save_freq: int = _setting(10, "training steps", ge=1)
+    save_freq: int = setting(10, "training steps", ge=1)
     """Steps between two adapters that are kept in any case; new bests and the last step are always saved."""
-    max_hours: float | None = _setting(None, "hours", gt=0)
+    max_hours: float | None = setting(None, "hours", gt=0)
     """A phase that trains longer than this ends, as completed, at its next step; null: no limit."""
 
     @model_validator(mode="after")
@@ -143,36 +125,36 @@ class RootConfig(StrictModel):
 class EvalConfig(StrictModel):
     """How policies are scored, the same for the whole search."""
 
-    max_response_length: int = _setting(1024, "tokens", ge=1)
+    max_response_length: int = setting(1024, "tokens", ge=1)
     """Longest response when a policy is scored, whatever a phase's own cap is."""
 
 
 class AgentsConfig(StrictModel):
     """Who proposes, analyses errors and judges running phases."""
 
-    backend: str = _setting("expert", pattern=r"^(expert|claude|replay|[A-Za-z_][\w.]*:[A-Za-z_]\w*)$")
+    backend: str = setting("expert", pattern=r"^(expert|claude|replay|[A-Za-z_][\w.]*:[A-Za-z_]\w*)$")
     """`expert`: documented rules, offline. `claude`: a language model behind the Messages API. `replay`: the
     recorded answers of `replay_from`. Or your own: `package.module:factory` of (config, n_val)."""
-    model: str = _setting("claude-sonnet-5-5", min_length=1)
+    model: str = setting("claude-sonnet-5-5", min_length=1)
     """Id of the language model, as its server names it."""
     base_url: str | None = None
     """Another server of the Messages API, such as vLLM inside the cluster (without /v1); null: the
     public one."""
-    temperature: float | None = _setting(None, ge=0, le=2)
+    temperature: float | None = setting(None, ge=0, le=2)
     """Of the agents' model; null: not sent. Left out with thinking."""
     thinking: Literal["enabled", "adaptive", "between_tools", "disabled"] | None = None
     """The API's thinking type; which ones are accepted depends on the model. Null: no thinking before an
     answer where the model is known to allow that, else not sent."""
-    thinking_budget: int | None = _setting(None, "tokens", ge=1024)
+    thinking_budget: int | None = setting(None, "tokens", ge=1024)
     """Room for thinking on top of an answer's own."""
     effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
     """How much work goes into an answer; null: not sent."""
     strict_tools: bool = True
     """Ask the server to enforce the schema of an answer while it generates."""
-    deadline_s: float = _setting(120.0, "seconds", gt=0)
+    deadline_s: float = setting(120.0, "seconds", gt=0)
     """Longest wait for one answer, retries included; after that the expert answers, or the phase goes on."""
     price: tuple[float, float, float, float] | None = None
-    """Dollars per million tokens: input, output, cache write, cache read. Null: from the shipped table."""
+    """Dollars per million tokens: input, output, cache write, cache read. Null: the list price."""
     on_cap: Literal["expert", "stop"] = "expert"
     """What happens when `budget.dollars` is used up: the expert takes over, or the search ends."""
     prompts: str | None = None
@@ -211,35 +193,35 @@ def _is_prices(value: Any) -> bool:
 class EngineConfig(StrictModel):
     """What trains, and what it may use."""
 
-    backend: str = _setting("verl", pattern=r"^(verl|[A-Za-z_][\w.]*:[A-Za-z_]\w*)$")
+    backend: str = setting("verl", pattern=r"^(verl|[A-Za-z_][\w.]*:[A-Za-z_]\w*)$")
     """`verl`, or `package.module:factory`, called with (config, task, slot) for an engine of your own."""
     platform: Literal["auto", "cpu", "gpu"] = "auto"
     """`auto` takes GPUs when the machine has some."""
-    max_prompt_length: int = _setting(512, "tokens", ge=1)
+    max_prompt_length: int = setting(512, "tokens", ge=1)
     """Longest prompt; longer ones are filtered out."""
-    max_response_length: int = _setting(1024, "tokens", ge=1)
+    max_response_length: int = setting(1024, "tokens", ge=1)
     """Longest response that any phase of the search may ask for: the server starts with room for it."""
-    max_num_seqs: int = _setting(128, "sequences", ge=1)
+    max_num_seqs: int = setting(128, "sequences", ge=1)
     """Sequences that the server generates at once."""
-    kv_cache_bytes: int = _setting(64 * 2**20, "bytes", ge=2**20)
+    kv_cache_bytes: int = setting(64 * 2**20, "bytes", ge=2**20)
     """The server's cache on the CPU; on GPUs `gpu_memory_utilization` counts."""
-    gpu_memory_utilization: float = _setting(0.5, "share of a GPU's memory", gt=0, le=0.95)
+    gpu_memory_utilization: float = setting(0.5, "share of a GPU's memory", gt=0, le=0.95)
     """What the server takes of each GPU."""
-    tensor_model_parallel_size: int = _setting(1, "GPUs", ge=1)
+    tensor_model_parallel_size: int = setting(1, "GPUs", ge=1)
     """GPUs that one server spreads over."""
-    agent_workers: int = _setting(1, "processes", ge=1)
+    agent_workers: int = setting(1, "processes", ge=1)
     """Processes that drive rollouts, per slot."""
-    reward_workers: int = _setting(1, "processes", ge=1)
+    reward_workers: int = setting(1, "processes", ge=1)
     """Processes that compute rewards, per slot."""
-    stop_deadline_s: float = _setting(600.0, "seconds", gt=0)
+    stop_deadline_s: float = setting(600.0, "seconds", gt=0)
     """A phase asked to stop that has not ended after this long is killed; at least one step and a save must
     fit in."""
-    start_timeout_s: float = _setting(900.0, "seconds", gt=0)
+    start_timeout_s: float = setting(900.0, "seconds", gt=0)
     """Longest cold start of the engine."""
-    hang_min_s: float = _setting(600.0, "seconds", gt=0)
+    hang_min_s: float = setting(600.0, "seconds", gt=0)
     """A stage of a phase (rollout, update, validation, save) that lasts longer than this and than
     `hang_factor` times its usual time is a hang: the engine is killed, the phase repeated."""
-    hang_factor: float = _setting(5.0, "times the median of the stage", ge=1)
+    hang_factor: float = setting(5.0, "times the median of the stage", ge=1)
     """See `hang_min_s`."""
     overrides: _Overrides = Field(default_factory=dict)
     """Raw VeRL keys, fixed for the whole search: not hyper-parameters, no agent sees them."""
@@ -248,20 +230,20 @@ class EngineConfig(StrictModel):
 class SlotsConfig(StrictModel):
     """The hardware that trains: `count` slots, each training one phase at a time."""
 
-    count: int = _setting(1, "slots", ge=1)
+    count: int = setting(1, "slots", ge=1)
     """Phases trained at once. Useful: about budget.runs / phases of the best strategy."""
-    nodes: int = _setting(1, "machines", ge=1)
+    nodes: int = setting(1, "machines", ge=1)
     """Machines of one slot."""
-    gpus_per_node: int = _setting(1, "GPUs", ge=1)
+    gpus_per_node: int = setting(1, "GPUs", ge=1)
     """GPUs that a slot takes on each of its machines (on the CPU: logical ones, one process each)."""
-    cpus_per_gpu: int = _setting(3, "CPUs", ge=1)
+    cpus_per_gpu: int = setting(3, "CPUs", ge=1)
     """CPUs reserved beside each GPU, for VeRL's worker processes on it."""
-    gpu_memory_gib: float | None = _setting(None, "GiB", gt=0)
+    gpu_memory_gib: float | None = setting(None, "GiB", gt=0)
     """Memory of each GPU that processes can use, for the estimate of what fits (39.4 of an A100 of 40 GB);
     null: `doctor` asks the machines."""
-    timeout_s: float = _setting(600.0, "seconds", gt=0)
+    timeout_s: float = setting(600.0, "seconds", gt=0)
     """How long to wait for the cluster to give a slot before the search is refused."""
-    max_infra_retries: int = _setting(3, "repeats", ge=0)
+    max_infra_retries: int = setting(3, "repeats", ge=0)
     """How often a phase is repeated after its hardware was lost. Lost twice from the same point it has
     failed, whatever is left of these."""
 
@@ -274,11 +256,11 @@ class SlotsConfig(StrictModel):
 class CheckpointsConfig(StrictModel):
     """What is kept on the disk of what was trained."""
 
-    max_gib: float | None = _setting(None, "GiB", gt=0)
+    max_gib: float | None = setting(None, "GiB", gt=0)
     """Most that adapters of all nodes may take together. Beyond it the least useful are deleted: never one
     that was resumed from, a best one, or the last of a node that may be expanded. Null: nothing is
     deleted."""
-    rolling_freq: int | None = _setting(None, "training steps", ge=0)
+    rolling_freq: int | None = setting(None, "training steps", ge=0)
     """Steps between two full checkpoints of a running phase (one is kept, for repeats after lost hardware);
     null: as `phase.save_freq`, 0: none."""
 
@@ -293,41 +275,38 @@ class FinalConfig(StrictModel):
     search added."""
 
 
-def _rules(value: Any) -> Any:
-    return SearchRules.from_dict(value) if isinstance(value, Mapping) else value
+class SearchSettings(SearchRules):
+    """How the search chooses its next run, and the numbers of its rules."""
 
-
-def _stopper(value: Any) -> Any:
-    return StopperSettings.from_dict(value) if isinstance(value, Mapping) else value
-
-
-_as_dict = PlainSerializer(dataclasses.asdict, return_type=dict)
+    method: str = setting("llmzero", pattern=r"^(llmzero|[A-Za-z_][\w.]*:[A-Za-z_]\w*)$")
+    """`llmzero`: the tree search of the paper. Or your own: `package.module:factory` of (rules, budget) that
+    gives a `llmzero_ray.search.SearchMethod`."""
 
 
 class SearchConfig(StrictModel):
     """Everything a search is told."""
 
-    name: str = _setting(..., pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$")
+    name: str = setting(..., pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$")
     """Names its directory and its actors: starting a name again attaches to it or resumes it."""
-    storage: str = _setting("runs", min_length=1)
+    storage: str = setting("runs", min_length=1)
     """Directory that receives <name>/; on a cluster one that every machine sees under the same absolute
     path."""
-    journal: str | None = _setting(None, pattern=r"^[A-Za-z][A-Za-z0-9+.-]+://[^@]+$")
+    journal: str | None = setting(None, pattern=r"^[A-Za-z][A-Za-z0-9+.-]+://[^@]+$")
     """Address of an object store that keeps the journal, such as s3://bucket/prefix; the search's name is
     added to it. Its keys come from the environment and are never written here. Null: `journal/` in the
     search's directory."""
-    seed: int = _setting(1, ge=0, lt=2**31)
+    seed: int = setting(1, ge=0, lt=2**31)
     """Seed of every phase of the search, together with the phase's number."""
     task: TaskConfig = TaskConfig()
     model: ModelConfig = ModelConfig()
     budget: BudgetConfig = BudgetConfig()
-    search: Annotated[SearchRules, BeforeValidator(_rules), _as_dict] = SearchRules()
-    """Numbers of the search rules."""
+    search: SearchSettings = SearchSettings()
+    """The search method and the numbers of its rules."""
     phase: PhaseConfig = PhaseConfig()
     root: RootConfig = RootConfig()
     eval: EvalConfig = EvalConfig()
     agents: AgentsConfig = AgentsConfig()
-    stopper: Annotated[StopperSettings, BeforeValidator(_stopper), _as_dict] = StopperSettings()
+    stopper: StopperSettings = StopperSettings()
     """Numbers of the stopping rules."""
     engine: EngineConfig = EngineConfig()
     slots: SlotsConfig = SlotsConfig()

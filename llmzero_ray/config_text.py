@@ -1,6 +1,6 @@
-"""YAML in, YAML out, and pydantic's findings put into this project's words.
+"""Strict settings read from YAML: their base class, YAML in and out, pydantic's findings in plain words.
 
-Not here: any field (config.py).
+Not here: any field (config.py, search/rules.py, stopping/settings.py).
 """
 
 from __future__ import annotations
@@ -8,18 +8,31 @@ from __future__ import annotations
 import re
 import types
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
 import yaml
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from llmzero_ray.errors import ConfigError
+from llmzero_ray.text import nearest
 
 Model = TypeVar("Model", bound=BaseModel)
+
+
+def setting(default: Any, unit: str = "", **bounds: Any) -> Any:
+    """A field with the unit that error messages name."""
+    return Field(default, json_schema_extra={"unit": unit} if unit else None, **bounds)
+
+
+class StrictModel(BaseModel):
+    """A part of a file: frozen, typed strictly, unknown keys refused."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True, allow_inf_nan=False
+    )
 
 
 class _Loader(yaml.SafeLoader):
@@ -155,8 +168,8 @@ def _describe(finding: ErrorDetails, model: type[BaseModel]) -> str:
 def _unknown_key(path: list[str], owner: type[BaseModel] | None) -> str:
     known = list(owner.model_fields) if owner else []
     where = f" in {'.'.join(path[:-1])}" if len(path) > 1 else ""
-    near = get_close_matches(path[-1], known, n=1, cutoff=0.5)
-    hint = f"; did you mean {near[0]!r}?" if near else "."
+    near = nearest(path[-1], known)
+    hint = f"; did you mean {near!r}?" if near else "."
     return f"unknown key {path[-1]!r}{where}{hint} Known keys: {', '.join(known)}."
 
 
@@ -202,6 +215,7 @@ _PATTERNS = {
         "expert, claude, replay or package.module:factory"
     ),
     r"^(verl|[A-Za-z_][\w.]*:[A-Za-z_]\w*)$": "verl or package.module:factory",
+    r"^(llmzero|[A-Za-z_][\w.]*:[A-Za-z_]\w*)$": "llmzero or package.module:factory",
 }
 
 

@@ -67,10 +67,18 @@ class StorageError(LlmzeroError, OSError):
     exit_code = 3
 
 
+class SearchBusyError(StorageError):
+    """Another process is at work on the search; it can be followed."""
+
+
 class CapacityError(LlmzeroError, RuntimeError):
     """The cluster cannot give what a slot asks for."""
 
     exit_code = 4
+
+
+class CoordinatorGoneError(LlmzeroError, RuntimeError):
+    """The coordinator of a search has ended and its journal does not say why; the search can be resumed."""
 
 
 class EngineError(LlmzeroError, RuntimeError):
@@ -89,6 +97,10 @@ class EngineLostError(EngineError):
 
 class PhaseError(LlmzeroError, RuntimeError):
     """A phase failed; becomes a `PhaseFailure` at the runner's border."""
+
+
+class NonFiniteError(PhaseError):
+    """A loss, gradient or reward was NaN or infinite: VeRL skips such updates silently, we end the phase."""
 
 
 class EffectiveConfigError(PhaseError):

@@ -16,9 +16,9 @@ from typing import Literal, TypeAlias
 
 from llmzero_ray.agents.backend import llm_settings
 from llmzero_ray.agents.llm.agents import PROPOSAL_TOKENS, VERDICT_TOKENS
-from llmzero_ray.agents.llm.call import Usage
-from llmzero_ray.agents.llm.estimate import image_tokens
-from llmzero_ray.agents.llm.prices import Price, Prices, cost
+from llmzero_ray.agents.llm.messages import Usage
+from llmzero_ray.agents.llm.prices import FREE, Price, cost, price_of
+from llmzero_ray.agents.llm.token_bound import image_tokens
 from llmzero_ray.config import SearchConfig
 
 Course: TypeAlias = Literal["low", "planned", "high"]
@@ -59,7 +59,7 @@ _PICTURES = {"proposer": (1100, 1110), "early_stopper": (900, 520)}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measured:
+class MeasuredTimes:
     """What one slot was seen to take, in seconds; None: not measured."""
 
     source: str
@@ -87,7 +87,7 @@ class Sizes:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Case:
+class EstimateCase:
     """One course that the search may take."""
 
     course: Course
@@ -126,11 +126,11 @@ class Limit:
 def estimate(
     config: SearchConfig,
     sizes: Sizes,
-    measured: Measured,
+    measured: MeasuredTimes,
     *,
     price: Price | None,
     adapter_bytes: int | None,
-) -> tuple[Case, Case, Case]:
+) -> tuple[EstimateCase, EstimateCase, EstimateCase]:
     """The low, the planned and the high case, before any limit of `budget` but `runs` is applied.
 
     `price` as `agent_price` gives it; `adapter_bytes` None: not known.
@@ -139,7 +139,7 @@ def estimate(
     return low, planned, high
 
 
-def first_limit(config: SearchConfig, case: Case) -> Limit | None:
+def first_limit(config: SearchConfig, case: EstimateCase) -> Limit | None:
     """The limit that ends this case first; None: `budget.runs` does."""
     budget = config.budget
     reached = [
@@ -162,8 +162,8 @@ def agent_price(config: SearchConfig) -> Price | None:
     """
     agents = config.agents
     if agents.backend == "claude":
-        return Prices.load(agents.prompts).price_of(agents.model, agents.price)
-    return None if ":" in agents.backend else Price.of((0.0, 0.0, 0.0, 0.0))
+        return price_of(agents.model, agents.price, agents.prompts)
+    return None if ":" in agents.backend else FREE
 
 
 def validations(n_steps: int, test_freq: int) -> int:
@@ -193,16 +193,16 @@ def disk_bytes(config: SearchConfig, adapter_bytes: int, course: Course) -> int:
 def _case(
     config: SearchConfig,
     sizes: Sizes,
-    measured: Measured,
+    measured: MeasuredTimes,
     course: Course,
     price: Price | None,
     adapter_bytes: int | None,
-) -> Case:
+) -> EstimateCase:
     phase, children = config.phase, config.budget.runs - 1
     child, reference = _child_steps(config, course), _reference_steps(config, course)
     hours = _wall_s(config, sizes, measured, course) / 3600
     per_phase = [(1, phase.n_steps), (children, child), (1 if reference else 0, reference or 1)]
-    return Case(
+    return EstimateCase(
         course=course,
         phases=config.budget.runs,
         steps=phase.n_steps + children * child,
@@ -233,7 +233,7 @@ def _reference_steps(config: SearchConfig, course: Course) -> int:
     return max(child, round(_BEST_PATH[course] * everything))
 
 
-def _wall_s(config: SearchConfig, sizes: Sizes, measured: Measured, course: Course) -> float:
+def _wall_s(config: SearchConfig, sizes: Sizes, measured: MeasuredTimes, course: Course) -> float:
     """The root alone, then as many phases at once as there are slots, then the final measurements."""
     slots, children = config.slots.count, config.budget.runs - 1
     validation_s = measured.validation_s
@@ -260,7 +260,7 @@ def _wall_s(config: SearchConfig, sizes: Sizes, measured: Measured, course: Cour
     return tree_s + (reference_s + 2 * test_s if slots == 1 else max(reference_s, 2 * test_s / (slots - 1)))
 
 
-def _proposal_s(config: SearchConfig, measured: Measured, course: Course) -> float:
+def _proposal_s(config: SearchConfig, measured: MeasuredTimes, course: Course) -> float:
     if measured.proposal_s is not None:
         return measured.proposal_s
     if config.agents.backend in ("expert", "replay"):
@@ -268,7 +268,7 @@ def _proposal_s(config: SearchConfig, measured: Measured, course: Course) -> flo
     return _PROPOSAL_S.get(course, config.agents.deadline_s)
 
 
-def _dollars(config: SearchConfig, measured: Measured, course: Course, price: Price) -> float:
+def _dollars(config: SearchConfig, measured: MeasuredTimes, course: Course, price: Price) -> float:
     """Proposals and verdicts of all phases; error analyses cost about what proposals do."""
     stopper, n_steps = config.stopper, _child_steps(config, course)
     interval = stopper.interval_steps or max(1, math.ceil(stopper.interval_s / measured.step_s))

@@ -185,7 +185,6 @@ class VerdictPosted(Event):
 
     node: int
     phase_attempt: int
-    verdict_id: str
     step: int
     """Step of the phase that the verdict saw last."""
     decision: StopDecision
@@ -322,6 +321,14 @@ class RequestRefused(Event):
 
     kind: str
     message: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class BackgroundTaskFailed(Event):
+    """A periodic task of the coordinator raised an exception; it goes on. At most one a minute per task."""
+
+    task: str
+    reason: str
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,7 +1,7 @@
 """A search as seen from outside: its journal replayed as it grows, and the newest metrics of what trains.
 
 Reads files only, so it works beside a running search, after it, and on a copy. Not here: how it is shown
-(view.py).
+(cli/view.py).
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from llmzero_ray.coordinator import CoordinatorCore
 from llmzero_ray.errors import ConfigError
 from llmzero_ray.events import PhaseStarted, SearchFinished
 from llmzero_ray.journal import JournalReader, active_seconds
+from llmzero_ray.metric_files import last_points
 from llmzero_ray.records import Event, MetricPoint
-from llmzero_ray.series import last_points
 from llmzero_ray.storage import SearchStorage
 
 

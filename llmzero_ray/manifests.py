@@ -9,11 +9,10 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from hashlib import file_digest
 from pathlib import Path
 from typing import Any
 
-from llmzero_ray.durable import replace_file, storage_error
+from llmzero_ray.files import file_digest, replace_file, storage_error
 
 NAME = "manifest.json"
 FORMAT = 1
@@ -63,8 +62,7 @@ def problem_of(directory: Path) -> str | None:
         return f"its {NAME} names no files"
     for name, digest in manifest["sha256"].items():
         try:
-            with open(directory / name, "rb") as file:
-                found = file_digest(file, "sha256").hexdigest()
+            found = file_digest(directory / name)
         except OSError as error:
             return f"{name} cannot be read ({error.strerror or error})"
         if found != digest:
@@ -80,4 +78,4 @@ def _is_unfinished(path: Path) -> bool:
 def _flushed_digest(path: Path) -> str:
     with open(path, "rb") as file:
         os.fsync(file.fileno())
-        return file_digest(file, "sha256").hexdigest()
+    return file_digest(path)

@@ -8,9 +8,7 @@ One coordinator at a time holds `lock` (the operating system frees it when the p
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
-import logging
 import os
 import secrets
 import socket
@@ -18,10 +16,10 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
-from llmzero_ray.durable import replace_file, storage_error
-from llmzero_ray.errors import StorageError
+from llmzero_ray.errors import SearchBusyError
+from llmzero_ray.files import FileLock, is_locked, replace_file, storage_error
 
 HEARTBEAT_S = 5.0
 """Seconds between two signs of life."""
@@ -29,8 +27,14 @@ STALE_S = 60.0
 """A heartbeat older than this, seen from another machine, means that the coordinator is gone."""
 
 RequestKind: TypeAlias = Literal["stop", "pause", "hint", "veto", "clone", "set"]
+LockRole: TypeAlias = Literal["coordinator", "command"]
+"""Who holds the lock of a search: its coordinator for as long as it lives, or a command for the moment in
+which it prepares the directory for a coordinator."""
 
-logger = logging.getLogger(__name__)
+_LOCK_BYTES = 512
+"""The lock file's text is padded to this length, so that one write replaces it: no reader finds it empty."""
+_LOCK_WAIT_S = 1.0
+_LOOK_S = 0.2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +42,7 @@ class Request:
     """What somebody asked the coordinator for, through the search's directory."""
 
     id: str
-    kind: RequestKind
+    kind: RequestKind | Literal["unreadable"]
     reason: str
     asked: Mapping[str, Any]
     """Everything the request holds."""
@@ -62,56 +66,66 @@ class SearchLock:
 
     def __init__(self, root: Path) -> None:
         self._path = root / "lock"
-        self._file: IO[str] | None = None
+        self._lock = FileLock(self._path)
 
-    def acquire(self, *, private_head: bool) -> None:
-        """Take the lock.
+    def acquire(
+        self, *, private_head: bool, role: LockRole = "coordinator", wait_s: float = _LOCK_WAIT_S
+    ) -> None:
+        """Take the lock, waiting up to `wait_s` for another holder to leave.
+
+        A coordinator waits for a command that prepares the directory and for a killed predecessor whose
+        process has not quite gone. A command waits for other commands only: where a coordinator is at work
+        there is one to follow. On a file system without locks the journal's epochs still keep a second writer
+        out.
 
         Raises:
-            StorageError: another process has it, or the directory cannot be written.
+            SearchBusyError: another process holds it.
+            StorageError: the directory cannot be written.
         """
+        deadline = time.monotonic() + wait_s
         try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            file = open(self._path, "a+", encoding="utf-8")  # noqa: SIM115
+            # Processes that ask `owner` hold the lock for a moment, too.
+            while not self._lock.acquire(timeout_s=_LOOK_S):
+                someone = owner(self._path.parent)
+                if time.monotonic() >= deadline or (role == "command" and someone is not None):
+                    raise SearchBusyError(
+                        f"{self._path.parent}: {someone or 'another process'} is at work on this search. "
+                        "Follow it with `llmzero status`, end it with `llmzero stop`."
+                    )
+            body = {"host": socket.gethostname(), "pid": os.getpid(), "private_head": private_head}
+            self._write(json.dumps({**body, "role": role}))
+        except SearchBusyError:
+            raise
         except OSError as error:
+            self._lock.release()
             raise storage_error(self._path, error) from error
-        try:
-            _lock(file)
-        except BlockingIOError:
-            file.close()
-            raise StorageError(
-                f"{self._path.parent}: {owner(self._path.parent) or 'another process'} is at work on this "
-                "search. "
-                "Follow it with `llmzero status`, end it with `llmzero stop`."
-            ) from None
-        except OSError:
-            pass  # a file system without locks: the journal's epochs still fence off a second writer
-        body = {"host": socket.gethostname(), "pid": os.getpid(), "private_head": private_head}
-        file.seek(0)
-        file.truncate()
-        file.write(json.dumps(body))
-        file.flush()
-        self._file = file
 
     def release(self) -> None:
         """Give the lock back; repeatable."""
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        self._lock.release()
+
+    def _write(self, text: str) -> None:
+        """Replace the file's text in one write, so that no reader finds a part of it."""
+        file = os.open(self._path, os.O_WRONLY)
+        try:
+            os.pwrite(file, text.ljust(_LOCK_BYTES).encode(), 0)
+        finally:
+            os.close(file)
 
 
 def owner(root: Path) -> Owner | None:
-    """The live coordinator of a search; None when there is none.
+    """The live coordinator of a search; None when there is none, also while a command holds the lock.
 
     On its own machine the lock tells; from another one the age of the heartbeat does.
     """
     path = root / "lock"
     try:
-        with open(path, encoding="utf-8") as file:
-            body = json.loads(file.read())
-            found = Owner(**{key: body[key] for key in ("host", "pid", "private_head")})
-            if found.host == socket.gethostname():
-                return found if _is_locked(file) else None
+        body = json.loads(path.read_text(encoding="utf-8"))
+        found = Owner(**{key: body[key] for key in ("host", "pid", "private_head")})
+        if body.get("role") == "command":
+            return None
+        if found.host == socket.gethostname():
+            return found if is_locked(path) else None
     except (OSError, ValueError, KeyError):
         return None
     beat = last_heartbeat(root)
@@ -145,7 +159,10 @@ def request(root: Path, kind: RequestKind, reason: str = "", **asked: Any) -> st
 
 
 def waiting_requests(root: Path) -> tuple[Request, ...]:
-    """Requests that wait, the oldest first; each stays until `done_with` it. Other files are removed."""
+    """Requests that wait, the oldest first; each stays until `done_with` it.
+
+    A file that is no request is one of kind `unreadable`, with the reason.
+    """
     found: list[Request] = []
     for path in sorted((root / "requests").glob("*.json")):
         try:
@@ -153,11 +170,11 @@ def waiting_requests(root: Path) -> tuple[Request, ...]:
             if body["kind"] not in get_args(RequestKind):
                 raise ValueError(f"kind {body['kind']!r} is unknown")
             found.append(Request(id=path.stem, kind=body["kind"], reason=str(body["reason"]), asked=body))
-        except (ValueError, KeyError, TypeError) as error:
-            logger.warning("%s is no request and was removed: %s", path, error)
-            path.unlink(missing_ok=True)
         except OSError:
-            continue
+            continue  # it is being written or removed
+        except Exception as error:  # noqa: BLE001 - anybody may have left anything here
+            problem = f"{type(error).__name__}: {error}"
+            found.append(Request(id=path.stem, kind="unreadable", reason=problem, asked={}))
     return tuple(found)
 
 
@@ -171,23 +188,3 @@ def drop_ends(root: Path) -> None:
     for waiting in waiting_requests(root):
         if waiting.kind in ("stop", "pause"):
             done_with(root, waiting.id)
-
-
-def _lock(file: IO[str]) -> None:
-    """Take the lock, trying a second long: whoever asks `owner` holds it for a moment."""
-    for _ in range(20):
-        with contextlib.suppress(BlockingIOError):
-            return fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        time.sleep(0.05)
-    return fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-
-
-def _is_locked(file: IO[str]) -> bool:
-    try:
-        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        return True  # no locks here: believe what the file says
-    fcntl.flock(file, fcntl.LOCK_UN)
-    return False

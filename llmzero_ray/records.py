@@ -2,10 +2,9 @@
 
 Every record is a keyword-only frozen dataclass of JSON values, tuples and other records. `to_json` gives
 plain JSON data with the class name under `"type"`; `from_json` gives the same record back and refuses
-unknown fields. Steps
-count inside the phase from 0 unless the name says `global`.
+unknown fields. Steps count inside the phase from 0 unless the name says `global`.
 
-Not here: the search tree (search/), the configuration (config.py), or how any of this is stored (journal.py,
+Not here: the search tree (search/), the configuration (config.py), or how any of this is stored (journal/,
 storage.py).
 """
 
@@ -28,8 +27,7 @@ PhaseStatus: TypeAlias = Literal["completed", "early_stopped", "failed"]
 FailureClass: TypeAlias = Literal["oom", "nan", "config", "mismatch", "engine", "timeout", "resource"]
 """`oom` out of memory · `nan` a loss, gradient or reward was not finite · `config` VeRL refused the
 configuration · `mismatch` effective differs from asked · `engine` any other exception of VeRL or vLLM ·
-`timeout` did not
-stop in time · `resource` process or node lost twice from the same point."""
+`timeout` did not stop in time · `resource` process or node lost twice from the same point."""
 
 
 # --- phases -----------------------------------------------------------------------------------------------
@@ -66,8 +64,6 @@ class PhaseSpec:
     """Steps between adapters kept in any case (new bests and the last step are always saved)."""
     test_freq: int
     """Steps between validations."""
-    node_dir: str
-    """Absolute directory for this node's files."""
     checkpoint_dir: str
     """Absolute directory that receives step_NNNNNN/ adapters."""
     attempt: int = 0
@@ -260,6 +256,8 @@ def _registry() -> dict[str, tuple[type, frozenset[str]]]:
 
 
 _EXTRA: list[type] = []
+_RETIRED = {"PhaseSpec": frozenset({"node_dir"}), "VerdictPosted": frozenset({"verdict_id"})}
+"""Fields that older versions wrote and no version reads: left out when a record is read."""
 
 
 def register_record(cls: type[R]) -> type[R]:
@@ -306,10 +304,12 @@ def from_json(data: Any) -> Any:
         raise JournalError(
             f"record type {name!r} is unknown to this version; known: {', '.join(sorted(_registry()))}"
         )
-    if not values.keys() <= known:
+    if not values.keys() <= known | _RETIRED.get(name, frozenset()):
         extra, names = sorted(values.keys() - known), sorted(known - {"type"})
         raise JournalError(f"record {name} has unknown fields {extra}; known: {names}")
     del values["type"]
+    for retired in _RETIRED.get(name, ()):
+        values.pop(retired, None)
     try:
         return cls(**values)
     except TypeError as error:

@@ -6,8 +6,8 @@
         checkpoints/0003/step_000120/ (PEFT adapter)
 
 `SearchPaths` is pure and may be used anywhere; `SearchStorage` touches the disk. A search that was moved
-still works: no file holds an absolute path that is needed again. Not here: series of metrics (series.py),
-events (journal.py), and who is alive (presence.py).
+still works: no file holds an absolute path that is needed again. Not here: metrics (metric_files.py), events
+(journal/), and who is alive (presence.py).
 """
 
 from __future__ import annotations
@@ -25,11 +25,12 @@ from llmzero_ray import manifests
 from llmzero_ray.config import SearchConfig, parse_config
 from llmzero_ray.config_changes import CHANGEABLE, differing_keys, is_changeable
 from llmzero_ray.config_text import read_yaml
-from llmzero_ray.durable import replace_file, storage_error
 from llmzero_ray.errors import ConfigError, StorageError
 from llmzero_ray.events import REFERENCE
-from llmzero_ray.journals import open_store
+from llmzero_ray.files import replace_file, storage_error
+from llmzero_ray.journal import open_store
 from llmzero_ray.records import Checkpoint, PhaseFailure, PhaseResult, PhaseSpec, from_json, to_json
+from llmzero_ray.text import size
 
 _LOG_TAIL = 4000
 """Bytes of a log that go with a failure."""
@@ -161,8 +162,8 @@ class SearchStorage:
         free = shutil.disk_usage(root).free
         if free < MIN_FREE_BYTES:
             raise StorageError(
-                f"{root}: only {free / 2**20:.0f} MiB are free; a search needs at least "
-                f"{MIN_FREE_BYTES / 2**20:.0f} MiB. "
+                f"{root}: only {size(free)} are free; a search needs at least "
+                f"{size(MIN_FREE_BYTES)}. "
                 "Free space, or set `storage` to another directory."
             )
 

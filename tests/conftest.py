@@ -1,12 +1,17 @@
-"""Environment of every test process, set before anything imports Ray.
+"""Environment of every test process, set before anything imports Ray, Hypothesis profiles, and one Ray head.
 
 Ray, VeRL and vLLM read these once, at import or at process start; a fixture would come too late.
-Not here: fixtures of engines and clusters (in the folders that use them).
+Not here: clusters that a test configures, loses or kills (in the folders that use them).
 """
 
+import contextlib
 import os
 import signal
 import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
 
 # A shell starts background jobs with Ctrl-C ignored, and all processes below inherit that; tests send it.
 # Benchmarks import this in actors too, where a thread of Ray's may do it.
@@ -17,6 +22,9 @@ os.environ.update(
         # Token mode would write ~/.ray/auth_token and refuse test clusters joined by address.
         "RAY_AUTH_MODE": "disabled",
         "RAY_USAGE_STATS_ENABLED": "0",
+        # On a busy machine agents and workers take longer to come than the minute that Ray gives.
+        "RAY_agent_register_timeout_ms": "600000",
+        "RAY_worker_register_timeout_seconds": "600",
         # Ray's metrics reader outlives ray.shutdown in a process that calls ray.init more than once, and may
         # crash it some time later. Only the head of test_gauges has one.
         "RAY_enable_open_telemetry": "0",
@@ -32,3 +40,62 @@ os.environ.update(
         "MPLBACKEND": "Agg",
     }
 )
+
+
+def pytest_configure() -> None:
+    """Loads the Hypothesis profile that HYPOTHESIS_PROFILE names: `local` (20 examples) or `ci` (200)."""
+    from hypothesis import HealthCheck, settings
+
+    # A busy machine is slow: neither an example nor the making of one is bound to seconds.
+    for name, n_examples in (("local", 20), ("ci", 200)):
+        settings.register_profile(
+            name, max_examples=n_examples, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+        )
+    settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "local"))
+
+
+def _patient(ask: Callable[..., Any]) -> Callable[..., Any]:
+    """`ask`, repeated until it does not raise RuntimeError any more."""
+    from tests.waiting import wait_until
+
+    def answer(*arguments: Any) -> Any:
+        found: list[Any] = []
+
+        def answers() -> bool:
+            with contextlib.suppress(RuntimeError):
+                found.append(ask(*arguments))
+            return found != []
+
+        wait_until(answers)
+        return found[0]
+
+    return answer
+
+
+@pytest.fixture(scope="session")
+def head_address() -> Iterator[str]:
+    """Address of the Ray head that all tests of a run share; it takes seconds to start."""
+    from ray._private import services
+    from ray.cluster_utils import Cluster
+
+    from tests.agents.llm.messages_server import KEY
+
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("ANTHROPIC_API_KEY", KEY)  # actors inherit it from their head
+        # Ray waits 30 s for a node to answer, which may not do on a busy machine.
+        environment.setattr(services, "get_node", _patient(services.get_node))
+        cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 16, "num_gpus": 4})
+    yield cluster.address
+    cluster.shutdown()
+
+
+@pytest.fixture(scope="module")
+def head(head_address: str) -> Iterator[str]:
+    """The shared head, joined by this process while the tests of one module run; its address."""
+    import ray
+
+    from actors.names import NAMESPACE
+
+    ray.init(address=head_address, namespace=NAMESPACE, log_to_driver=False, logging_level="ERROR")
+    yield head_address
+    ray.shutdown()

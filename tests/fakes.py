@@ -80,6 +80,13 @@ class ScriptedEngine:
     def _train(
         self, spec: PhaseSpec, on_metric: OnMetric, began: float, cold: str | None
     ) -> PhaseResult | PhaseFailure:
+        if spec.adapter is not None and (problem := problem_of(Path(spec.adapter))) is not None:
+            return PhaseFailure(
+                node=spec.node,
+                failure_class="config",
+                cause=f"{spec.adapter} cannot be used: {problem}",
+                log_tail="",
+            )
         start = score_of(spec.adapter)
         scores: dict[int, float] = {}
         saved: list[Checkpoint] = []
@@ -106,6 +113,8 @@ class ScriptedEngine:
             validated = step % spec.test_freq == 0 or step == spec.n_steps
             if validated:
                 scores[step] = score
+            if spec.max_wall_s is not None and time.monotonic() - began >= spec.max_wall_s:
+                self.stop("max_hours")
             last = step == spec.n_steps or (self.asked is not None and not self._is(spec, "deaf"))
             if step % spec.save_freq == 0 or validated or last:
                 saved.append(self._save(spec, step, score, scores.get(step)))
@@ -156,7 +165,9 @@ class ScriptedEngine:
     def evaluate(self, adapter: str | None, parquet: str, max_tokens: int) -> tuple[ItemOutcome, ...]:
         if self.script.get("unscorable"):
             raise EngineError("scripted: the rows could not be scored")
-        n = self.task.n_test
+        if adapter is not None and (problem := problem_of(Path(adapter))) is not None:
+            raise EngineError(f"{adapter} cannot be used: {problem}")
+        n = self.task.n_val if parquet == self.task.val else self.task.n_test
         right = round(score_of(adapter) * n)
         return tuple(
             ItemOutcome(index=i, data_source="toy", score=float(i < right), acc=float(i < right))

@@ -83,7 +83,7 @@ def test_several_problems_are_listed_together_one_a_line_unknown_keys_first() ->
         ({"phase": {"max_steps": 10}}, "phase.max_steps is 10; must be >= phase.n_steps"),
         ({"eval": {"max_response_length": 2048}}, "must be <= engine.max_response_length"),
         ({"engine": {"tensor_model_parallel_size": 2}}, "must divide the 1 GPUs of a slot"),
-        ({"search": {"C": -1}}, "search rule C is -1; must be a finite number >= 0"),
+        ({"search": {"C": -1}}, "search.C is -1; must be a number >= 0"),
         ({"stopper": {"min_steps": 0}}, "stopper.min_steps is 0"),
         ({"root": {"overrides": {"a": {"b": 1}}}}, "Write nested keys with dots"),
         ({"budget": {"gpu_hours": float("inf")}}, "must be a number > 0 or null"),

@@ -8,12 +8,12 @@ import random
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from llmzero_ray import commands as cmd
 from llmzero_ray import events as ev
-from llmzero_ray.agents.base import Curves, ErrorRequest, ProposalRequest
+from llmzero_ray.agents.base import ErrorRequest, ProposalRequest
 from llmzero_ray.commands import Command
 from llmzero_ray.coordinator import (
     CoordinatorCore,
@@ -30,6 +30,7 @@ from llmzero_ray.coordinator import (
 )
 from llmzero_ray.errors import ConfigError, JournalError
 from llmzero_ray.events import REFERENCE
+from llmzero_ray.metrics import Curves
 from llmzero_ray.records import Event, PhaseFailure, PhaseResult, ResumeFrom, StopDecision
 from llmzero_ray.storage import SearchPaths
 from tests.builders import LR, ROOT, Driver, make_config, make_failure, make_proposal, make_scored
@@ -41,15 +42,16 @@ def no_curves(_: int) -> Curves:
     return Curves()
 
 
-def verdict(node: int, *, stop: bool = True, attempt: int = 0, verdict_id: str = "v1") -> ev.VerdictPosted:
+def verdict(
+    node: int, *, stop: bool = True, attempt: int = 0, source: str = "stopper:v1"
+) -> ev.VerdictPosted:
     decision = StopDecision(stop=stop, reason="cannot win", rule="early_stopper")
     return ev.VerdictPosted(
         node=node,
         phase_attempt=attempt,
-        verdict_id=verdict_id,
         step=10,
         decision=decision,
-        source=f"stopper:{verdict_id}",
+        source=source,
     )
 
 
@@ -66,7 +68,7 @@ def test_the_root_is_run_1_of_the_budget_and_trains_the_root_overrides_without_a
     assert (run.spec.node, run.spec.kind, run.spec.resume_from, run.spec.base_step) == (0, "root", None, 0)
     assert run.spec.hyperparameters[LR] == 1e-3
     assert search.none(cmd.Propose)
-    assert search.core.tree.ask().seen.created == 1
+    assert search.core.search.ask().seen.created == 1
 
 
 def test_the_roots_response_cap_defaults_to_what_the_server_has_room_for() -> None:
@@ -372,7 +374,7 @@ def test_a_lost_runner_is_not_a_failed_node_and_its_phase_is_repeated_on_the_nex
     search.ready()
     search.start(0)
     search.lose()
-    assert search.core.tree.node(0).status == "running"
+    assert search.core.search.node(0).status == "running"
     assert search.none(cmd.RunPhase)
     again = search.only(cmd.RunPhase, search.ready())
     assert (again.spec.node, again.spec.attempt) == (0, 1)
@@ -389,7 +391,7 @@ def test_the_same_loss_twice_makes_a_failed_node_of_class_resource() -> None:
     assert isinstance(outcome, PhaseFailure)
     assert outcome.failure_class == "resource"
     assert [saved.step for saved in outcome.checkpoints] == [10]
-    assert search.core.tree.node(0).status == "failed"
+    assert search.core.search.node(0).status == "failed"
     assert search.only(cmd.Analyze).on == 0
 
 
@@ -434,7 +436,7 @@ def test_a_score_that_is_no_number_counts_as_none() -> None:
     search = Driver()
     search.ready()
     search.train(0, score=float("nan"))
-    assert search.core.tree.node(0).score is None
+    assert search.core.search.node(0).score is None
     assert search.core.best is None
 
 
@@ -448,7 +450,7 @@ def test_a_verdict_stops_the_phase_and_only_a_verdict_makes_it_early_stopped() -
     stop = search.only(cmd.StopPhase, search.post(verdict(0)))
     assert stop.reason == "verdict: early_stopper: cannot win"
     search.finish(0, status="early_stopped", stop_reason=stop.reason)
-    assert search.core.tree.node(0).status == "early_stopped"
+    assert search.core.search.node(0).status == "early_stopped"
 
 
 def test_a_verdict_to_continue_is_kept_and_stops_nothing() -> None:
@@ -475,7 +477,7 @@ def test_a_second_verdict_changes_nothing() -> None:
     search.ready()
     search.start(0)
     search.post(verdict(0))
-    assert search.post(verdict(0, verdict_id="v2")) == []
+    assert search.post(verdict(0, source="stopper:v2")) == []
 
 
 def test_a_phase_lost_after_its_verdict_is_not_repeated_and_ends_early_stopped() -> None:
@@ -496,7 +498,7 @@ def test_a_phase_that_had_to_be_killed_because_it_did_not_stop_has_failed() -> N
     search.post(verdict(0))
     killed = make_failure(0, failure_class="timeout")
     search.post(ev.RunnerLost(slot=0, node=0, phase_attempt=0, reason="did not stop", salvaged=killed))
-    assert search.core.tree.node(0).status == "failed"
+    assert search.core.search.node(0).status == "failed"
 
 
 def test_the_incumbent_is_pushed_after_every_finish_with_its_path_cut_where_it_was_resumed() -> None:
@@ -595,7 +597,7 @@ def test_a_cap_stops_the_running_phase_as_completed_and_begins_no_other() -> Non
     stop = search.only(cmd.StopPhase, search.post(ev.BudgetReached(kind="wall_clock", used=2.0, limit=2.0)))
     assert stop.reason == "budget: wall_clock"
     search.finish(0, stop_reason=stop.reason)
-    assert search.core.tree.node(0).status == "completed"
+    assert search.core.search.node(0).status == "completed"
     assert search.core.end_reason == "wall_clock"
 
 
@@ -765,7 +767,7 @@ def test_base_best_and_default_recipe_are_scored_on_the_test_split_once_each() -
 def test_the_reference_is_no_node_of_the_tree_and_costs_no_gpu_hours_of_the_search() -> None:
     search = ended(budget={"gpu_hours": 5.0})
     search.train(REFERENCE, gpu_hours=9.0)
-    assert len(search.core.tree.nodes) == 4
+    assert len(search.core.search.nodes) == 4
     assert search.core.gpu_hours == 0.0
 
 
@@ -773,7 +775,7 @@ def test_test_scores_do_not_reach_the_agents_views() -> None:
     search = ended()
     search.train(REFERENCE, score=0.6)
     search.post(make_scored("base", mean=0.123456))
-    views = [node_view(search.core, node, no_curves) for node in search.core.tree.nodes]
+    views = [node_view(search.core, node, no_curves) for node in search.core.search.nodes]
     assert "0.123456" not in repr(views)
 
 
@@ -937,38 +939,35 @@ def run_answers(search: Driver, command: cmd.RunPhase, dice: random.Random) -> l
         ev.RunnerLost(
             slot=command.slot, node=node, phase_attempt=attempt, reason="dead", salvaged=make_failure(node)
         ),
-        verdict(node, attempt=attempt, verdict_id=f"{node}-{attempt}-{dice.random()}"),
+        verdict(node, attempt=attempt, source=f"stopper:{node}-{attempt}-{dice.random()}"),
         *dice.choice([[], [], [ev.BudgetReached(kind="wall_clock", used=1.0, limit=1.0)]]),
         *dice.choice([[], [], [], [ev.UserStop(reason="u")], [ev.SearchPaused(reason="p")]]),
     ]
 
 
 @given(seed=st.integers(0, 10**6), n_slots=st.integers(1, 3))
-@settings(max_examples=60, deadline=None)
 def test_replaying_the_journal_rebuilds_the_same_search_with_the_same_work_outstanding(
     seed: int, n_slots: int
 ) -> None:
     search = play(seed, n_slots, n_events=60)
     again = replay(search.journal, ROOT)
     assert again.outstanding() == search.core.outstanding()
-    assert again.tree.to_dict() == search.core.tree.to_dict()
+    assert again.search.nodes == search.core.search.nodes
     assert again.runs == search.core.runs
     assert again.slots == search.core.slots
 
 
 @given(seed=st.integers(0, 10**6), n_slots=st.integers(1, 3))
-@settings(max_examples=30, deadline=None)
 def test_every_decision_taken_again_is_the_recorded_one(seed: int, n_slots: int) -> None:
     search = play(seed, n_slots, n_events=60)
     assert [check.differences for check in check_decisions(search.journal, ROOT) if check.differences] == []
 
 
 @given(seed=st.integers(0, 10**6), n_slots=st.integers(1, 3))
-@settings(max_examples=40, deadline=None)
 def test_whatever_happens_a_search_ends_and_never_exceeds_its_budget(seed: int, n_slots: int) -> None:
     search = play(seed, n_slots, n_events=3000)
     assert search.core.finished is not None
-    assert len(search.core.tree.nodes) <= search.config.budget.runs
+    assert len(search.core.search.nodes) <= search.config.budget.runs
     trained = [run for run in search.core.runs.values() if run.stage == "planned"]
     assert trained == []
 
@@ -1013,7 +1012,7 @@ def test_a_moved_search_trains_in_its_new_place() -> None:
     moved = replay(search.journal, Path("/new/demo"))
     spec = search.only(cmd.RunPhase, moved.outstanding()).spec
     assert spec.adapter == "/new/demo/checkpoints/0000/step_000020"
-    assert spec.node_dir == "/new/demo/nodes/0001"
+    assert spec.checkpoint_dir == "/new/demo/checkpoints/0001"
 
 
 def test_a_journal_that_does_not_begin_with_its_search_is_refused() -> None:

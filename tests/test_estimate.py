@@ -14,8 +14,8 @@ from llmzero_ray.config import SearchConfig, load_config, parse_config
 from llmzero_ray.errors import ConfigError
 from llmzero_ray.estimate import (
     TYPICAL_TOKENS,
-    Case,
-    Measured,
+    EstimateCase,
+    MeasuredTimes,
     Sizes,
     Tokens,
     agent_price,
@@ -28,7 +28,7 @@ from llmzero_ray.tasks.tiny_model import SHAPE
 
 ROOT = Path(__file__).parent.parent
 SIZES = Sizes(n_val=100, n_test=200, rollouts=64)
-MEASURED = Measured(source="a test", step_s=10.0, validation_s=20.0, cold_start_s=60.0, warm_start_s=2.0)
+MEASURED = MeasuredTimes(source="a test", step_s=10.0, validation_s=20.0, cold_start_s=60.0, warm_start_s=2.0)
 FREE = Price.of((0.0, 0.0, 0.0, 0.0))
 QWEN3_4B = {
     "hidden_size": 2560,
@@ -53,7 +53,9 @@ def config_of(**blocks: Any) -> SearchConfig:
     return parse_config(base)
 
 
-def cases(config: SearchConfig, measured: Measured = MEASURED, **given: Any) -> tuple[Case, Case, Case]:
+def cases(
+    config: SearchConfig, measured: MeasuredTimes = MEASURED, **given: Any
+) -> tuple[EstimateCase, EstimateCase, EstimateCase]:
     return estimate(config, SIZES, measured, **{"price": FREE, "adapter_bytes": None, **given})
 
 
@@ -117,7 +119,7 @@ def test_without_stages_the_default_recipe_is_one_phase() -> None:
 
 
 def test_a_validation_that_nobody_measured_is_taken_from_the_rollouts_of_a_step() -> None:
-    alone = Measured(source="a test", step_s=6.4, cold_start_s=0.0, warm_start_s=0.0)
+    alone = MeasuredTimes(source="a test", step_s=6.4, cold_start_s=0.0, warm_start_s=0.0)
     config = config_of(budget={"runs": 2}, stopper={"enabled": False})
     low, planned, _ = cases(config, alone)
     # 100 rows against 64 rollouts in 6.4 s: 10 s if a validated response costs what a trained one does.
@@ -140,7 +142,7 @@ def test_dollars_are_proposals_and_verdicts_at_the_price_of_their_tokens() -> No
         "proposer": Tokens(system=1000, input=500, output=100),
         "early_stopper": Tokens(system=0, input=100, output=10),
     }
-    measured = Measured(source="a test", step_s=10.0, tokens=tokens)
+    measured = MeasuredTimes(source="a test", step_s=10.0, tokens=tokens)
     low, planned, high = cases(config, measured, price=price)
     proposal, verdict = 500 * 2 + 100 * 10, 100 * 2 + 10 * 10
     # A verdict at step 10 alone, at 10, 20, 30 and 40, and ten of them.

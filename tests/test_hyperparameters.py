@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 
 from llmzero_ray import hyperparameters as hp
 from llmzero_ray.errors import HyperparameterError
+from llmzero_ray.hyperparameters import Parameter
+from llmzero_ray.hyperparameters.space import typed
 from llmzero_ray.hyperparameters.table import (
     ALGO_KL,
     CLIP_HIGH,
@@ -32,9 +34,7 @@ from llmzero_ray.hyperparameters.table import (
     TRAIN_BATCH,
     USE_KL_IN_REWARD,
     USE_KL_LOSS,
-    Parameter,
 )
-from llmzero_ray.hyperparameters.values import _in_bounds
 from llmzero_ray.hyperparameters.verl_keys import VERL_KEYS
 
 BASE = hp.defaults()
@@ -61,7 +61,7 @@ def test_values_just_outside_the_bounds_of_a_row_are_refused_and_name_it(row: Pa
         with pytest.raises(HyperparameterError, match=f"{row.alias}=.*must be"):
             hp.normalize({row.key: given})
     edge: Any = (row.low, row.high) if row.kind == "betas" else row.low
-    assert _in_bounds(row, edge) == edge
+    assert typed(row, edge) == edge
 
 
 def test_names_are_unique() -> None:
@@ -463,4 +463,6 @@ def test_keys_that_another_setting_owns_say_which(key: str, instead: str) -> Non
 def test_users_may_set_training_parameters_and_other_keys_of_verl_at_the_root() -> None:
     assert hp.owned(LR) is None
     assert hp.owned("actor_rollout_ref.actor.policy_loss.loss_mode") is None
-    assert {hp.canonical(key) for key in hp.FROM_CONFIG.values()} == set(hp.FROM_CONFIG.values())
+    assert {hp.canonical(key) for key in hp.VERL_SPACE.from_config.values()} == set(
+        hp.VERL_SPACE.from_config.values()
+    )

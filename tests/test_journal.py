@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from llmzero_ray import events as ev
-from llmzero_ray.durable import create_file
 from llmzero_ray.errors import JournalError, StorageError
+from llmzero_ray.files import create_file
 from llmzero_ray.journal import Journal, JournalReader, active_seconds, read_all
-from llmzero_ray.records import Event
+from llmzero_ray.records import Event, StopDecision, from_json, to_json
 from tests.builders import Driver
 
 
@@ -319,3 +319,12 @@ def test_a_coordinator_that_was_alive_without_events_counts_until_its_last_sign_
 
 def test_no_events_no_time() -> None:
     assert active_seconds(()) == 0.0
+
+
+def test_fields_that_older_versions_wrote_are_left_out_and_others_refused() -> None:
+    event = ev.VerdictPosted(
+        node=1, phase_attempt=0, step=9, decision=StopDecision(stop=True, reason="flat", rule="early_stopper")
+    )
+    assert from_json({**to_json(event), "verdict_id": "1-0-9"}) == event
+    with pytest.raises(JournalError, match=r"VerdictPosted has unknown fields \['verdict'\]"):
+        from_json({**to_json(event), "verdict": "1-0-9"})

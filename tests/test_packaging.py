@@ -11,21 +11,25 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tomllib
 import venv
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from tests.searches import scripted_search
+
 ROOT = Path(__file__).parent.parent
 LOCK = ROOT / "requirements" / "local.lock"
-# Parts of the checkout that a wheel is built from.
-SOURCES = ("actors", "llmzero_ray", "prompts", "LICENSE", "README.md", "pyproject.toml")
+# Parts of the checkout that a wheel is built from, and the jobs, which it leaves out.
+SOURCES = ("actors", "jobs", "llmzero_ray", "prompts", "LICENSE", "README.md", "pyproject.toml", "setup.py")
 # A search of two nodes: the root is done, its only child failed.
 HISTORY = [
     {"id": 0, "kind": "root", "on": None, "status": "completed", "score": 0.5},
@@ -81,9 +85,11 @@ def llmzero(request: pytest.FixtureRequest, core_venv: Path, wheel: Path, checko
     run([*pip, "uninstall", "-q", "-y", "llmzero-ray"], cwd=core_venv)
 
 
-def run(command: list[str | Path], *, cwd: Path) -> str:
-    """Standard output of a command that knows nothing of this checkout."""
+def run(command: list[str | Path], *, cwd: Path, path: Sequence[Path] = ()) -> str:
+    """Standard output of a command that knows nothing of this checkout, with `path` on PYTHONPATH."""
     env = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    if path:
+        env["PYTHONPATH"] = os.pathsep.join(map(str, path))
     done = subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
     return done.stdout
@@ -108,16 +114,7 @@ def unmet(requirement: Requirement) -> bool:
 # --- the wheel
 
 
-def test_every_package_of_the_tree_is_listed_for_the_wheel(project: dict[str, Any]) -> None:
-    mounts = {"llmzero_ray": "", "actors": "llmzero_ray.", "prompts": "llmzero_ray."}
-    tree = {
-        mount + ".".join(path.parent.relative_to(ROOT).parts)
-        for folder, mount in mounts.items()
-        for path in (ROOT / folder).rglob("__init__.py")
-    }
-    assert set(project["tool"]["setuptools"]["packages"]) == tree
-
-
+@pytest.mark.slow
 def test_the_wheel_holds_every_module_and_every_text_and_nothing_else(wheel: Path) -> None:
     inside = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     kinds = (".py", ".yaml", ".md", ".j2", ".json", ".typed")
@@ -132,11 +129,13 @@ def test_the_wheel_holds_every_module_and_every_text_and_nothing_else(wheel: Pat
     assert any(name.startswith("llmzero_ray/prompts/") for name in inside)
 
 
+@pytest.mark.slow
 def test_the_console_script_says_what_it_can_do_from_any_directory(llmzero: Path, tmp_path: Path) -> None:
     said = run([llmzero, "--help"], cwd=tmp_path)
     assert {"prepare", "search", "status", "explain", "stop"} <= set(re.findall(r"\w+", said))
 
 
+@pytest.mark.slow
 def test_explain_needs_only_the_core_dependencies(llmzero: Path, tmp_path: Path) -> None:
     (tmp_path / "history.json").write_text(json.dumps(HISTORY))
     said = json.loads(run([llmzero, "explain", "--history", "history.json"], cwd=tmp_path))
@@ -144,6 +143,94 @@ def test_explain_needs_only_the_core_dependencies(llmzero: Path, tmp_path: Path)
     # Both have one visit by the fair count, so the exploration terms are equal and the root's own score
     # (1 after normalising) wins over the failed child's 0.
     assert said["next"] == {"action": "evolve", "on": 0}
+
+
+# --- which actors belong to the library
+
+WHICH = (
+    "import sys; from llmzero_ray import _actors; names = _actors.names; "
+    "print(_actors.package_name(), names.__file__, {'actors', 'llmzero_ray.actors'} & set(sys.modules))"
+)
+
+
+@pytest.fixture(scope="module")
+def bare_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Python that finds every dependency and neither this checkout nor an installation of it."""
+    place = tmp_path_factory.mktemp("bare")
+    venv.create(place, symlinks=True)
+    (packages,) = place.glob("lib/python*/site-packages")
+    # A directory that a .pth file names is searched for modules, but its own .pth files are not read.
+    (packages / "dependencies.pth").write_text(sysconfig.get_paths()["purelib"] + "\n")
+    return place / "bin" / "python"
+
+
+@pytest.fixture(scope="module")
+def unpacked(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The files of the wheel, as an installation lays them into site-packages."""
+    place = tmp_path_factory.mktemp("installed")
+    zipfile.ZipFile(wheel).extractall(place)
+    return place
+
+
+@pytest.fixture
+def stranger(tmp_path: Path) -> Path:
+    """A directory with a package called `actors` that has nothing to do with this project."""
+    (tmp_path / "project" / "actors").mkdir(parents=True)
+    (tmp_path / "project" / "actors" / "__init__.py").write_text("raise ImportError('a stranger')\n")
+    return tmp_path / "project"
+
+
+def which_actors(python: Path, cwd: Path, *path: Path) -> tuple[str, Path]:
+    """Name and folder of the actors that a process in `cwd` uses, with `path` on PYTHONPATH."""
+    said = run([python, "-c", WHICH], cwd=cwd, path=path)
+    name, file, loaded = said.split(maxsplit=2)
+    assert loaded.strip() == str({name})
+    return name, Path(file).parent
+
+
+def test_a_copied_tree_uses_its_own_actors(bare_python: Path, checkout: Path, stranger: Path) -> None:
+    assert which_actors(bare_python, checkout) == ("actors", checkout / "actors")
+    refused = subprocess.run(
+        [bare_python, "-c", WHICH],
+        cwd=stranger,
+        env={**os.environ, "PYTHONPATH": str(checkout)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert f"the actors of {checkout / 'llmzero_ray'} are in {checkout / 'actors'}" in refused.stderr
+    assert f"the package `actors` is {stranger / 'actors'}" in refused.stderr
+
+
+@pytest.mark.slow
+def test_an_installed_wheel_uses_its_own_actors_beside_any_other(
+    bare_python: Path, unpacked: Path, checkout: Path, stranger: Path, tmp_path: Path
+) -> None:
+    inside = ("llmzero_ray.actors", unpacked / "llmzero_ray" / "actors")
+    assert which_actors(bare_python, tmp_path, unpacked) == inside
+    assert which_actors(bare_python, stranger, unpacked) == inside
+    # The working directory of a Ray job comes first: a copy of the checkout, with the actors beside it.
+    assert which_actors(bare_python, checkout, unpacked) == ("actors", checkout / "actors")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("where", ["copied tree", "wheel beside a stranger", "copied tree beside the wheel"])
+def test_a_search_runs_with_the_actors_that_belong_to_it(
+    where: str, bare_python: Path, unpacked: Path, checkout: Path, stranger: Path, tmp_path: Path
+) -> None:
+    from llmzero_ray.tasks.prepare import prepare
+
+    prepare(dir=tmp_path / "task", family="echo", n_train=64, n_val=32, n_test=64, seed=1, make_model=False)
+    engine = {"backend": "scripted:make_engine"}
+    config = tmp_path / "search.yaml"
+    config.write_text(yaml.safe_dump(scripted_search(tmp_path, tmp_path / "task", engine=engine)))
+    cwd = stranger if "stranger" in where else checkout
+    shutil.copy(ROOT / "tests" / "fakes.py", cwd / "scripted.py")  # Ray's workers import from the directory
+    path = [unpacked] if "wheel" in where else []
+    module = "llmzero_ray.cli" if "stranger" in where else "jobs.search"
+    words = ["search", config] if "stranger" in where else [config]
+    said = run([bare_python, "-m", module, *words], cwd=cwd, path=path)
+    assert "search demo has ended (budget) after 2 runs" in said
 
 
 # --- the pins

@@ -37,6 +37,7 @@ def load_sweep(path: Path) -> None:
 # Folder of a file, relative to the root -> its reader.
 READERS: dict[str, Callable[[Path], object]] = {
     ".": load_cluster,
+    ".github/workflows": load_mapping,
     "benchmarks": load_sweep,
     "jobs/configs": load_config,
     "jobs/configs/warm_start": load_warm_start,

@@ -7,15 +7,23 @@ import random
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from llmzero_ray import commands as cmd
 from llmzero_ray import events as ev
-from llmzero_ray.agents.base import Curves, ProposalRequest
-from llmzero_ray.coordinator import build_request, check_decisions, lineage, over_budget, refusal, replay
+from llmzero_ray.agents.base import ProposalRequest
+from llmzero_ray.coordinator import (
+    build_request,
+    check_decisions,
+    checkpoint_retention,
+    over_budget,
+    refusal,
+    replay,
+)
 from llmzero_ray.coordinator.steering import MAX_HINT, MAX_HINTS
 from llmzero_ray.errors import ConfigError
+from llmzero_ray.metrics import Curves
 from llmzero_ray.records import Event, PhaseFailure, PhaseResult, ResumeFrom
 from tests.builders import LR, ROOT, Driver, make_config, make_proposal
 
@@ -84,8 +92,8 @@ def test_a_veto_stops_the_running_phase_charges_no_failure_and_closes_the_subtre
     stop = search.only(cmd.StopPhase)
     assert (stop.node, stop.reason) == (1, "veto: I know this recipe")
     search.finish(1, score=0.9, stop_reason=stop.reason)
-    node = search.core.tree.node(1)
-    assert (node.status, node.pruned, search.core.tree.node(0).v_fail) == ("completed", True, 0)
+    node = search.core.search.node(1)
+    assert (node.status, node.pruned, search.core.search.node(0).v_fail) == ("completed", True, 0)
     assert search.core.runs[2].on == 0
 
 
@@ -104,7 +112,7 @@ def test_a_veto_of_a_run_that_is_still_being_proposed_frees_its_slot() -> None:
     assert search.core.runs[1].status == "cancelled"
     assert search.propose(1) == []
     assert (search.core.runs[2].on, search.core.runs[2].stage) == (0, "proposing")
-    assert search.core.tree.running == (2,)
+    assert search.core.search.running == (2,)
 
 
 @pytest.mark.parametrize(("node", "said"), [(9, "unknown; the search has nodes 0, 1"), (0, "is the root")])
@@ -142,7 +150,7 @@ def test_a_clone_is_trained_in_the_next_free_slot_exactly_as_asked_without_an_ag
     assert run.spec.hyperparameters[LR] == 2e-4
     assert run.proposal is not None
     assert run.proposal.agent == "user"
-    assert search.core.tree.node(2).exempt
+    assert search.core.search.node(2).exempt
     assert search.core.clones == []
     assert [e.clone for e in search.journal if isinstance(e, ev.Decided)] == ["", "", asked.source]
 
@@ -166,7 +174,7 @@ def test_clones_are_no_decisions_of_the_rules_and_the_others_are_taken_again_the
     search.propose(3)
     search.train(3, score=0.7)
     assert [check.differences for check in check_decisions(search.journal, ROOT) if check.differences] == []
-    assert replay(search.journal, ROOT).tree.to_dict() == search.core.tree.to_dict()
+    assert replay(search.journal, ROOT).search.nodes == search.core.search.nodes
 
 
 @pytest.mark.parametrize(
@@ -391,7 +399,7 @@ def test_a_corrupt_adapter_is_replaced_by_the_nearest_good_one_before_it() -> No
 
 def test_deleted_adapters_are_offered_to_nobody_and_deleted_after_they_are_journalled() -> None:
     search = after((0.5, 0.6, 0.7))
-    found = lineage.thin(search.core, sizes_of(search), 450)
+    found = checkpoint_retention.thin(search.core, sizes_of(search), 450)
     assert [(item.node, item.step) for item in found.items] == [(0, 10), (1, 10)]
     assert (found.used_bytes, found.freed_bytes, found.fits) == (600, 200, True)
     event = ev.CheckpointsDeleted(items=found.items, freed_bytes=200, used_bytes=600, limit_bytes=450)
@@ -411,10 +419,9 @@ def test_what_was_planned_since_the_list_was_made_is_kept() -> None:
 
 def test_what_is_pinned_does_not_fit() -> None:
     search = after((0.5, 0.6))
-    assert not lineage.thin(search.core, sizes_of(search), 150).fits
+    assert not checkpoint_retention.thin(search.core, sizes_of(search), 150).fits
 
 
-@settings(max_examples=80, deadline=None)
 @given(st.integers(0, 2**32), st.integers(0, 2000))
 def test_nothing_that_is_pinned_is_ever_deleted(seed: int, limit: int) -> None:
     """Random searches: failures, odd checkpoints, losses, clones, vetoes; thinned again and again."""
@@ -448,16 +455,16 @@ def test_nothing_that_is_pinned_is_ever_deleted(seed: int, limit: int) -> None:
                 search.finish(run.node, score=chance.random(), saved=saved, best_step=best)
             if search.core.runs[run.node].outcome is not None:
                 on_disk |= {(run.node, step) for step in saved}
-        if chance.random() < 0.2 and len(search.core.tree.nodes) > 1:
+        if chance.random() < 0.2 and len(search.core.search.nodes) > 1:
             ask(
                 search,
-                ev.NodeVetoed(node=chance.randrange(1, len(search.core.tree.nodes))),
+                ev.NodeVetoed(node=chance.randrange(1, len(search.core.search.nodes))),
                 str(chance.random()),
             )
-        thinning = lineage.thin(search.core, dict.fromkeys(on_disk, 100), limit)
+        thinning = checkpoint_retention.thin(search.core, dict.fromkeys(on_disk, 100), limit)
         items = {(item.node, item.step) for item in thinning.items}
         assert items <= on_disk
-        assert not items & lineage.pinned(search.core)
+        assert not items & checkpoint_retention.pinned(search.core)
         assert thinning.fits == (100 * (len(on_disk) - len(items)) <= limit)
         search.post(
             ev.CheckpointsDeleted(items=thinning.items, freed_bytes=0, used_bytes=0, limit_bytes=limit)
@@ -469,7 +476,7 @@ def test_nothing_that_is_pinned_is_ever_deleted(seed: int, limit: int) -> None:
                 assert (source.node, source.step) in on_disk
         if search.core.best is not None and search.core.best.outcome is not None:
             assert (search.core.best.node, search.core.best.outcome.best_step) in on_disk
-    assert replay(search.journal, ROOT).tree.to_dict() == search.core.tree.to_dict()
+    assert replay(search.journal, ROOT).search.nodes == search.core.search.nodes
 
 
 def test_unknown_settings_are_named() -> None:

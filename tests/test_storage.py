@@ -7,18 +7,30 @@ import json
 import math
 import os
 import shutil
+import socket
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
 
-from llmzero_ray.agents.base import Curves
 from llmzero_ray.capacity import Machine, asked_and_there, private_head_resources, shortfall, side_cpus
 from llmzero_ray.config_changes import with_changes
-from llmzero_ray.durable import replace_file, storage_error
-from llmzero_ray.errors import ConfigError, StorageError
+from llmzero_ray.errors import ConfigError, SearchBusyError, StorageError
 from llmzero_ray.events import REFERENCE
+from llmzero_ray.files import replace_file, storage_error
+from llmzero_ray.metric_files import (
+    MetricWriter,
+    compact,
+    last_points,
+    load_curves,
+    load_items,
+    lost_phase,
+    write_items,
+)
+from llmzero_ray.metrics import Curves
 from llmzero_ray.presence import (
     Owner,
     SearchLock,
@@ -31,15 +43,6 @@ from llmzero_ray.presence import (
     waiting_requests,
 )
 from llmzero_ray.records import ItemOutcome, MetricPoint
-from llmzero_ray.series import (
-    MetricWriter,
-    compact,
-    last_points,
-    load_curves,
-    load_items,
-    salvage,
-    write_items,
-)
 from llmzero_ray.storage import SearchStorage
 from tests.builders import Driver, make_config, make_failure, make_result
 
@@ -336,7 +339,7 @@ def test_a_lost_phase_leaves_its_best_score_and_its_adapters(storage: SearchStor
     write(storage, *phase())
     storage.paths.adapter(0, 2).mkdir(parents=True)
     (storage.paths.adapter(0, 2) / "manifest.json").write_text("{}")
-    left = salvage(storage, 0, "killed", n_gpus=8, attempt=0)
+    left = lost_phase(storage, 0, "killed", n_gpus=8, attempt=0)
     assert (left.failure_class, left.cause) == ("resource", "its runner was lost: killed")
     assert (left.steps_done, left.best_score, left.best_step, left.start_score) == (3, 0.5, 2, 0.25)
     assert [(c.step, c.val_score) for c in left.checkpoints] == [(2, 0.5)]
@@ -344,7 +347,7 @@ def test_a_lost_phase_leaves_its_best_score_and_its_adapters(storage: SearchStor
 
 
 def test_a_phase_lost_before_its_first_step_leaves_nothing(storage: SearchStorage) -> None:
-    left = salvage(storage, 0, "killed", n_gpus=1, attempt=0)
+    left = lost_phase(storage, 0, "killed", n_gpus=1, attempt=0)
     assert (left.steps_done, left.best_score, left.checkpoints) == (0, None, ())
 
 
@@ -414,6 +417,54 @@ def test_a_lock_that_was_given_back_can_be_taken(tmp_path: Path) -> None:
     SearchLock(tmp_path).acquire(private_head=False)
 
 
+def test_a_command_that_prepares_the_directory_is_no_coordinator_and_yields_to_one(tmp_path: Path) -> None:
+    command, other = SearchLock(tmp_path), SearchLock(tmp_path)
+    command.acquire(private_head=True, role="command")
+    assert owner(tmp_path) is None
+    with pytest.raises(SearchBusyError, match="another process is at work"):
+        other.acquire(private_head=False, wait_s=0.1)
+    command.release()
+    other.acquire(private_head=False)
+    began = time.monotonic()
+    with pytest.raises(SearchBusyError, match=f"process {os.getpid()} on .* is at work"):
+        command.acquire(private_head=True, role="command", wait_s=60.0)
+    assert time.monotonic() - began < 30.0
+    other.release()
+
+
+def test_a_coordinator_waits_for_the_lock_of_one_that_is_leaving(tmp_path: Path) -> None:
+    process = hold(tmp_path)
+    lock = SearchLock(tmp_path)
+    waiting = threading.Thread(target=lambda: lock.acquire(private_head=False, wait_s=60.0))
+    waiting.start()
+    process.kill()
+    process.wait()
+    waiting.join(60.0)
+    found = owner(tmp_path)
+    assert found is not None
+    assert found.pid == os.getpid()
+    lock.release()
+
+
+def test_whoever_reads_the_lock_while_it_changes_hands_finds_it_whole(tmp_path: Path) -> None:
+    lock, done = SearchLock(tmp_path), threading.Event()
+    lock.acquire(private_head=False)
+    seen: list[str] = []
+
+    def read() -> None:
+        while not done.is_set():
+            seen.append((tmp_path / "lock").read_text().strip())
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    for number in range(300):
+        lock.release()
+        lock.acquire(private_head=bool(number % 2))
+    done.set()
+    reader.join()
+    assert {json.loads(text)["host"] for text in seen} == {socket.gethostname()}
+
+
 def test_on_another_machine_the_heartbeat_tells(tmp_path: Path) -> None:
     (tmp_path / "lock").write_text(json.dumps({"host": "elsewhere", "pid": 7, "private_head": False}))
     assert owner(tmp_path) is None
@@ -444,12 +495,19 @@ def test_a_new_coordinator_forgets_ends_that_were_asked_of_the_one_before_and_ke
     assert [(r.kind, r.asked["text"]) for r in waiting_requests(tmp_path)] == [("hint", "try a higher lr")]
 
 
-@pytest.mark.parametrize("text", ["", "no json", "[]", '{"kind": "dance", "reason": ""}', '{"kind": "stop"}'])
-def test_a_file_that_is_no_request_is_removed(tmp_path: Path, text: str) -> None:
+@pytest.mark.parametrize(
+    "text", ["", "no json", "[]", '{"kind": "dance", "reason": ""}', '{"kind": "stop"}', "[" * 100_000]
+)
+def test_a_file_that_is_no_request_is_found_with_the_reason_and_stays_until_it_is_answered(
+    tmp_path: Path, text: str
+) -> None:
     (tmp_path / "requests").mkdir()
     (tmp_path / "requests" / "x.json").write_text(text)
+    (found,) = waiting_requests(tmp_path)
+    assert (found.id, found.kind) == ("x", "unreadable")
+    assert found.reason != ""
+    done_with(tmp_path, found.id)
     assert waiting_requests(tmp_path) == ()
-    assert list((tmp_path / "requests").iterdir()) == []
 
 
 # --- hardware in numbers ------------------------------------------------------------------------------------

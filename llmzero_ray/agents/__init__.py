@@ -1,1 +1,1 @@
-"""Who diagnoses, proposes, stops and debugs: the protocols in base.py, the offline rules in expert.py."""
+"""Who diagnoses, proposes, stops and debugs: the protocols in base.py, the offline rules in expert/."""

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from llmzero_ray.agents.base import EarlyStopper, ErrorAnalyzer, Proposer
 from llmzero_ray.config import AgentsConfig, SearchConfig
+from llmzero_ray.config_text import validated
 from llmzero_ray.errors import ConfigError
 from llmzero_ray.plugin import load_factory
 
 if TYPE_CHECKING:
     from llmzero_ray.agents.llm.agents import Picture
-    from llmzero_ray.agents.llm.calling import Keep, Post
-    from llmzero_ray.agents.llm.metered import Purse
+    from llmzero_ray.agents.llm.budget import BudgetClient
+    from llmzero_ray.agents.llm.call_records import Post, WriteCall
     from llmzero_ray.agents.llm.settings import LlmSettings, Thinking
 
 MODEL_BACKENDS = ("claude", "replay")
@@ -31,21 +32,21 @@ class Agents:
 
 
 @dataclass(frozen=True, kw_only=True)
-class House:
+class AgentServices:
     """What agents of a language model need of the search they work for."""
 
     facts: Mapping[str, Any]
     """Prompts and price as frozen for the search (`SearchStarted.agents`)."""
-    purse: Purse
+    budget: BudgetClient
     post: Post
     """Takes events for the journal."""
-    keep: Keep
-    """Takes records of calls."""
-    picture: Picture
+    write_call: WriteCall
+    """Keeps records of calls."""
+    draw: Picture
     """Draws what agents are shown."""
 
 
-def make_agents(config: SearchConfig, n_val: int, house: House | None = None) -> Agents:
+def make_agents(config: SearchConfig, n_val: int, services: AgentServices | None = None) -> Agents:
     """The agents of a search; `n_val` (validation items) gives the noise of its scores.
 
     A backend `package.module:factory` is called with (config, n_val) and returns one object that speaks all
@@ -64,9 +65,9 @@ def make_agents(config: SearchConfig, n_val: int, house: House | None = None) ->
             early_stopper=ExpertEarlyStopper(n_val=n_val),
         )
     if backend in MODEL_BACKENDS:
-        if house is None:
+        if services is None:
             raise ConfigError(f"agents.backend {backend!r} works inside a search only.")
-        agent: Any = _model_agents(config, n_val, house)
+        agent: Any = _model_agents(config, n_val, services)
     else:
         agent = load_factory(backend, field="agents.backend")(config, n_val)
     return Agents(proposer=agent, error_analyzer=agent, early_stopper=agent)
@@ -82,14 +83,12 @@ def agent_facts(config: SearchConfig) -> dict[str, Any]:
     agents = config.agents
     if agents.backend not in MODEL_BACKENDS:
         return {}
-    from llmzero_ray.agents.llm.prices import Price, Prices
+    from llmzero_ray.agents.llm.prices import FREE, price_of
     from llmzero_ray.agents.llm.prompting import Prompts
 
     prompts = Prompts.load(agents.prompts)
-    if agents.backend == "replay":
-        price = Price.of((0.0, 0.0, 0.0, 0.0))
-    else:
-        price = Prices.load(agents.prompts).price_of(agents.model, agents.price)
+    replayed = agents.backend == "replay"
+    price = FREE if replayed else price_of(agents.model, agents.price, agents.prompts)
     return {"prompts": dict(prompts.texts), "digest": prompts.digest, "price": price.to_json()}
 
 
@@ -122,47 +121,53 @@ diagnosis before the changes: that is where the thinking stands."""
 
 
 def llm_settings(agents: AgentsConfig) -> LlmSettings:
-    """How the model of a search is reached."""
+    """How the model of a search is reached.
+
+    Raises:
+        ConfigError: settings of `agents` that cannot work.
+    """
     from llmzero_ray.agents.llm.settings import LlmSettings
 
-    return LlmSettings(
-        model=agents.model,
-        base_url=agents.base_url,
-        temperature=agents.temperature,
-        thinking=agents.thinking or (None if agents.thinking_budget else QUIET.get(agents.model)),
-        thinking_budget=agents.thinking_budget,
-        effort=agents.effort,
-        deadline_s=agents.deadline_s,
-        check_deadline_s=min(agents.deadline_s, 20.0),
-    )
+    settings = {
+        "model": agents.model,
+        "base_url": agents.base_url,
+        "temperature": agents.temperature,
+        "thinking": agents.thinking or (None if agents.thinking_budget else QUIET.get(agents.model)),
+        "thinking_budget": agents.thinking_budget,
+        "effort": agents.effort,
+        "deadline_s": agents.deadline_s,
+        "check_deadline_s": min(agents.deadline_s, 20.0),
+    }
+    return validated(LlmSettings, settings, "search.yaml")
 
 
-def _model_agents(config: SearchConfig, n_val: int, house: House) -> Any:
-    from llmzero_ray.agents.llm.agents import ModelAgents, Setting
-    from llmzero_ray.agents.llm.calling import Caller
+def _model_agents(config: SearchConfig, n_val: int, services: AgentServices) -> Any:
+    from llmzero_ray.agents.llm.agent_client import AgentClient
+    from llmzero_ray.agents.llm.agents import ROOM_TO_THINK, ModelAgents, ModelAgentSettings
+    from llmzero_ray.agents.llm.call_records import CallRecorder
     from llmzero_ray.agents.llm.prompting import Prompts
 
     agents = config.agents
-    texts = {str(name): str(text) for name, text in house.facts["prompts"].items()}
-    caller = Caller(
-        prompts=Prompts(texts=texts, origins={name: f"prompts/{name}" for name in texts}),
+    texts = {str(name): str(text) for name, text in services.facts["prompts"].items()}
+    prompts = Prompts(texts=texts, origins={name: f"prompts/{name}" for name in texts})
+    client = AgentClient(
         client=_client(agents),
-        purse=house.purse,
-        post=house.post,
-        keep=house.keep,
+        budget=services.budget,
+        report=CallRecorder(prompts.digest, services.post, services.write_call),
         model=agents.model,
         deadline_s=agents.deadline_s,
-        strict=agents.strict_tools,
+        room_to_think=ROOM_TO_THINK,
     )
-    setting = Setting(
+    setting = ModelAgentSettings(
         n_val=n_val,
         n_gpus=config.slots.n_gpus,
         visual=agents.visual,
         multi_stage=config.search.multi_stage,
+        strict_tools=agents.strict_tools,
         on_cap=agents.on_cap,
         backend=agents.backend,
     )
-    return ModelAgents(caller, setting, house.picture)
+    return ModelAgents(client, prompts, setting, services.draw)
 
 
 def _client(agents: AgentsConfig) -> Any:

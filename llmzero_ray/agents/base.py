@@ -6,10 +6,10 @@ appear here.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
+from llmzero_ray.metrics import Curves
 from llmzero_ray.records import (
     Checkpoint,
     Diagnosis,
@@ -18,20 +18,6 @@ from llmzero_ray.records import (
     Proposal,
     StopDecision,
 )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Curves:
-    """Per-step metrics of one phase. `steps` (inside the phase) and every series have the same length; None =
-    not logged there."""
-
-    steps: tuple[int, ...] = ()
-    base_step: int = 0
-    metrics: Mapping[str, tuple[float | None, ...]] = field(default_factory=dict)
-    val_steps: tuple[int, ...] = ()
-    """Steps that validated, step 0 (continuity check) excluded."""
-    val_scores: tuple[float, ...] = ()
-    start_score: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,7 +166,6 @@ __all__ = [
     "AgentName",
     "Budget",
     "Checkpoint",
-    "Curves",
     "EarlyStopper",
     "ErrorAnalyzer",
     "ErrorRequest",

@@ -2,7 +2,7 @@
 
 `observe` turns recorded curves into a `Dynamics`; nothing here says what is good or bad, and nothing is
 decided. Thresholds that make a number a "spike" or a "trend" are stated where they are used. Not here: words
-and verdicts (diagnosis.py), what to do about them (treatments.py).
+and verdicts (expert/diagnosis.py), what to do about them (expert/moves.py).
 """
 
 from __future__ import annotations
@@ -13,22 +13,26 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean, median
 
-from llmzero_ray.agents.base import Curves
 from llmzero_ray.hyperparameters.table import MAX_RESPONSE, MINI_BATCH, PPO_EPOCHS, TRAIN_BATCH
+from llmzero_ray.metrics import (
+    ADVANTAGE_MAX,
+    ADVANTAGE_MIN,
+    CLIPFRAC,
+    ENTROPY,
+    GRAD_NORM,
+    KL,
+    LEARNING_RATE,
+    LENGTH,
+    LENGTH_AT_MAX,
+    LENGTH_MAX,
+    PPO_KL,
+    REWARDS,
+    Curves,
+    Series,
+    accuracy_error,
+    series,
+)
 from llmzero_ray.records import Hyperparameters
-
-REWARD = ("critic/score/mean", "critic/rewards/mean")
-KL = "actor/kl_loss"
-PPO_KL = "actor/ppo_kl"
-ENTROPY = "actor/entropy"
-GRAD_NORM = "actor/grad_norm"
-CLIPFRAC = "actor/pg_clipfrac"
-LENGTH = "response_length/mean"
-LENGTH_MAX = "response_length/max"
-LENGTH_AT_MAX = "response_length/clip_ratio"
-ADVANTAGE_MAX = "critic/advantages/max"
-ADVANTAGE_MIN = "critic/advantages/min"
-LEARNING_RATE = "actor/lr"
 
 SPIKE = 5.0
 """How many times its settled level a series jumps to in a spike."""
@@ -41,53 +45,6 @@ def significance(n: int) -> float:
     Near Student's quantiles for n - 2 degrees of freedom: 5 at 3 points, 3.1 at 10, 2.5 at 40.
     """
     return 2.3 + 8 / max(n, 1)
-
-
-@dataclass(frozen=True)
-class Series:
-    """The finite values of one metric with their steps, in order."""
-
-    name: str
-    steps: tuple[int, ...]
-    values: tuple[float, ...]
-
-    def __len__(self) -> int:
-        return len(self.values)
-
-    def since(self, step: int) -> Series:
-        """The part from `step` on."""
-        return self._where([s >= step for s in self.steps])
-
-    def until(self, step: int) -> Series:
-        """The part up to and with `step`."""
-        return self._where([s <= step for s in self.steps])
-
-    def _where(self, keep: Sequence[bool]) -> Series:
-        pairs = [(s, v) for s, v, k in zip(self.steps, self.values, keep, strict=True) if k]
-        return Series(self.name, tuple(s for s, _ in pairs), tuple(v for _, v in pairs))
-
-    @property
-    def window(self) -> int:
-        """Points that make a level: a fifth of the series, at least 2 and at most 10 (never more than there
-        are)."""
-        return min(len(self), max(2, min(10, len(self) // 5)))
-
-    @property
-    def first(self) -> float:
-        """Mean of the first `window` points; NaN when empty."""
-        return fmean(self.values[: self.window]) if self.values else math.nan
-
-    @property
-    def last(self) -> float:
-        """Mean of the last `window` points; NaN when empty."""
-        return fmean(self.values[-self.window :]) if self.values else math.nan
-
-    def smooth(self) -> Series:
-        """Means over 3 points, each at the step of its last point (fewer points: unchanged)."""
-        if len(self) < 3:
-            return self
-        means = tuple(fmean(self.values[i - 2 : i + 1]) for i in range(2, len(self)))
-        return Series(self.name, self.steps[2:], means)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -277,12 +234,12 @@ class Dynamics:
 
 def observe(curves: Curves, hyperparameters: Hyperparameters, *, n_val: int = 500) -> Dynamics:
     """The dynamics of a phase. `n_val` (validation items) gives the noise of a validation score."""
-    reward = series(curves, REWARD[0])
+    reward = series(curves, REWARDS[0])
     cap = int(_number(hyperparameters.get(MAX_RESPONSE)))
     return Dynamics(
         n_steps=len(curves.steps),
         last_step=max((*curves.steps, *curves.val_steps), default=0),
-        reward=reward if len(reward) else series(curves, REWARD[1]),
+        reward=reward if len(reward) else series(curves, REWARDS[1]),
         kl=series(curves, KL),
         ppo_kl=series(curves, PPO_KL),
         entropy=series(curves, ENTROPY),
@@ -297,13 +254,6 @@ def observe(curves: Curves, hyperparameters: Hyperparameters, *, n_val: int = 50
         batch=int(_number(hyperparameters.get(TRAIN_BATCH))),
         validation=_validation(curves, n_val),
     )
-
-
-def series(curves: Curves, name: str) -> Series:
-    """The finite values of a metric; empty when it was never logged."""
-    values = curves.metrics.get(name, ())
-    pairs = [(s, v) for s, v in zip(curves.steps, values, strict=False) if v is not None and math.isfinite(v)]
-    return Series(name, tuple(s for s, _ in pairs), tuple(v for _, v in pairs))
 
 
 def clip_is_inert(hyperparameters: Hyperparameters) -> bool:
@@ -344,16 +294,9 @@ def _validation(curves: Curves, n_val: int) -> Validation | None:
         best=best,
         best_step=steps[scores.index(best)],
         last=scores[-1],
-        se=score_se(best, n_val),
+        se=accuracy_error(best, n_val),
         one_item=1.0 / n_val,
     )
-
-
-def score_se(score: float, n_items: int) -> float:
-    """Standard error of a mean of `n_items` right-or-wrong answers; never below that of one answer's
-    difference."""
-    p = min(max(score, 1 / n_items), 1 - 1 / n_items)
-    return math.sqrt(p * (1 - p) / n_items)
 
 
 def _number(value: object) -> float:

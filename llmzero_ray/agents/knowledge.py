@@ -1,14 +1,13 @@
 """Human knowledge about metrics and hyper-parameters, read from prompts/*.yaml when first asked for.
 
 Works from a checkout (prompts/ beside the package) and from a wheel (`llmzero_ray.prompts`); a directory of
-one's own replaces files one by one. Not here: thresholds and rules (diagnosis.py, treatments.py), the prompts
-that quote this (prompting.py).
+one's own replaces files one by one. Not here: thresholds and rules (expert/), the prompts that
+quote this (prompting.py).
 """
 
 from __future__ import annotations
 
 import dataclasses
-import difflib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -18,9 +17,10 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
 from llmzero_ray.errors import ConfigError, HyperparameterError
+from llmzero_ray.hyperparameters import canonical
 from llmzero_ray.hyperparameters.table import ENTROPY_COEFF, USE_KL_IN_REWARD, USE_KL_LOSS
-from llmzero_ray.hyperparameters.values import canonical
 from llmzero_ray.records import Hyperparameters
+from llmzero_ray.text import nearest
 
 METRICS, HYPERPARAMETERS = "metrics.yaml", "hyperparameters.yaml"
 
@@ -225,8 +225,8 @@ def check_names(directory: str, allowed: tuple[str, ...]) -> None:
     """
     for name in _visible(prompt_directory(directory)):
         if name not in allowed:
-            near = difflib.get_close_matches(name, allowed, n=1, cutoff=0.5)
-            hint = f"did you mean {near[0]}?" if near else "remove it."
+            near = nearest(name, allowed)
+            hint = f"did you mean {near}?" if near else "remove it."
             raise ConfigError(
                 f"{directory}/{name} replaces no prompt: {hint} Names that are read: {', '.join(allowed)}."
             )

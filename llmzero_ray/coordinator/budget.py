@@ -7,33 +7,33 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from llmzero_ray.coordinator.core import CoordinatorCore
+from llmzero_ray.coordinator.state import SearchState
 from llmzero_ray.events import REFERENCE, BudgetKind, BudgetReached
 
 
-def over_budget(core: CoordinatorCore, *, worked_s: float, now: float) -> Iterator[BudgetReached]:
+def over_budget(state: SearchState, *, worked_s: float, now: float) -> Iterator[BudgetReached]:
     """Limits that are reached `worked_s` seconds into the search, reserved slots counted up to `now`.
 
     Each limit is named as one delivery, so that the journal takes it once and again when it was raised.
     """
-    budget = core.config.budget
+    budget = state.config.budget
     used: tuple[tuple[BudgetKind, float, float | None], ...] = (
         ("wall_clock", worked_s / 3600, budget.wall_clock_hours),
-        ("gpu_hours", core.meter.gpu_hours(now), budget.gpu_hours),
-        ("dollars", core.dollars, budget.dollars if core.config.agents.on_cap == "stop" else None),
+        ("gpu_hours", state.meter.gpu_hours(now), budget.gpu_hours),
+        ("dollars", state.dollars, budget.dollars if state.config.agents.on_cap == "stop" else None),
     )
     for kind, amount, limit in used:
         if limit is not None and amount >= limit:
             yield BudgetReached(kind=kind, used=amount, limit=limit, source=f"timer:{kind}:{limit:g}")
 
 
-def busy_gpu_hours(core: CoordinatorCore, now: float) -> float:
+def busy_gpu_hours(state: SearchState, now: float) -> float:
     """GPU hours in which phases trained, the reference included, those under way counted up to `now`."""
     running_s = sum(
         now - run.started_at
-        for run in core.runs.values()
+        for run in state.runs.values()
         if run.started and run.active and run.started_at is not None
     )
-    reference = core.runs.get(REFERENCE)
+    reference = state.runs.get(REFERENCE)
     done = 0.0 if reference is None or reference.outcome is None else reference.outcome.gpu_hours
-    return core.gpu_hours + done + running_s / 3600 * core.config.slots.n_gpus
+    return state.gpu_hours + done + running_s / 3600 * state.config.slots.n_gpus

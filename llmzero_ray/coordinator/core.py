@@ -5,8 +5,8 @@ journal to a fresh core, ask `outstanding`, carry on. What the core concludes it
 failure) it asks to have recorded and acts on only when it comes back as an event: the journal, not the code,
 says what was decided.
 
-No clock, no Ray, no disk. Not here: what follows from the state (agenda.py), the search rules (search/), the
-measurements after the search (final.py).
+No clock, no Ray, no disk. Not here: what follows from the state (next_commands.py), the search rules
+(search/), the measurements after the search (final_evaluation.py).
 """
 
 from __future__ import annotations
@@ -17,65 +17,26 @@ from typing import Any
 
 from llmzero_ray import events as ev
 from llmzero_ray.commands import Command
-from llmzero_ray.config import SearchConfig, parse_config
-from llmzero_ray.coordinator import lineage, steering
-from llmzero_ray.coordinator.agenda import agenda, record
-from llmzero_ray.coordinator.final import FinalStage
+from llmzero_ray.config import parse_config
+from llmzero_ray.coordinator import checkpoint_retention, steering
+from llmzero_ray.coordinator.final_evaluation import FinalEvaluation
 from llmzero_ray.coordinator.meter import Meter
+from llmzero_ray.coordinator.next_commands import next_commands
 from llmzero_ray.coordinator.plan import Planner
-from llmzero_ray.coordinator.state import Run, SlotState, finite
+from llmzero_ray.coordinator.runs import PhaseRun, SlotState, finite
+from llmzero_ray.coordinator.state import SearchState
 from llmzero_ray.errors import JournalError
 from llmzero_ray.events import REFERENCE
 from llmzero_ray.records import Event, NodeKind, PhaseFailure, PhaseResult, ResumeFrom
-from llmzero_ray.search import TreeSearch
+from llmzero_ray.search import make_search
 from llmzero_ray.storage import SearchPaths
 
 
-class CoordinatorCore:
-    """One search. `paths` are where its files are now, which may be elsewhere than when the journal was
-    written."""
+class CoordinatorCore(SearchState):
+    """The state of one search, and how events change it."""
 
     def __init__(self, paths: SearchPaths) -> None:
-        self.paths = paths
-        self.runs: dict[int, Run] = {}
-        """Nodes of the tree by id, and the reference run."""
-        self.slots: list[SlotState] = []
-        self.ending: str | None = None
-        """Why the search is to end as soon as no phase trains."""
-        self.end_reason: str | None = None
-        """Why the search has ended; set once no phase trains."""
-        self.interrupted: tuple[str, int] | None = None
-        """Reason and exit code of a pause or an abort, until the next coordinator takes over."""
-        self.finished: ev.SearchFinished | None = None
-        self.problem: str | None = None
-        """What could not be written at the end."""
-        self.gpu_hours = 0.0
-        """Of all phases of the search that have ended, lost attempts included; the reference is not
-        counted."""
-        self.meter = Meter(0)
-        """GPU hours for which slots were reserved, whatever they did."""
-        self.hints: list[str] = []
-        """A person's advice to the proposer, oldest first."""
-        self.clones: list[ev.CloneAsked] = []
-        """What a person asked for and no slot has begun yet."""
-        self.stop_deadline_s: float | None = None
-        """How long a person who stopped the search waits for phases to end."""
-        self.now = 0.0
-        """Unix seconds of the newest event."""
-        self.n_settings = 0
-        """How often settings were changed."""
-        self.deletions: list[ev.CheckpointsDeleted] = []
-        self.dollars = 0.0
-        """Price of all agent calls."""
-        self.n_calls = 0
-        """Agent calls."""
-        self.started: ev.SearchStarted | None = None
-        self.n_ended = 0
-        """Nodes of the tree that have an outcome."""
-        self.n_interruptions = 0
-        """How often a coordinator left an unfinished search."""
-        self.written = False
-        """Whether the outcome is on the disk."""
+        super().__init__(paths)
         self._emitted: set[str] = set()
 
     # --- in and out -----------------------------------------------------------------------------------------
@@ -116,43 +77,7 @@ class CoordinatorCore:
 
     def outstanding(self) -> list[Command]:
         """Everything that is to be done as things stand, things under way included."""
-        return agenda(self)
-
-    # --- reading --------------------------------------------------------------------------------------------
-
-    @property
-    def stage(self) -> str:
-        """new, searching, measuring, writing, finished or interrupted: one word for people."""
-        if self.started is None:
-            return "new"
-        if self.interrupted is not None:
-            return "interrupted"
-        if self.finished is not None:
-            return "finished"
-        if self.end_reason is None:
-            return "searching"
-        return "writing" if self.final.done else "measuring"
-
-    @property
-    def best(self) -> Run | None:
-        """The best-scored node so far."""
-        best = self.tree.best if self.started is not None else None
-        return None if best is None else self.runs[best.id]
-
-    @property
-    def reference(self) -> Run | None:
-        """The default recipe in one phase; None before its time."""
-        return self.runs.get(REFERENCE)
-
-    @property
-    def rolling_freq(self) -> int:
-        """Steps between two full checkpoints of a running phase; 0: none."""
-        wanted = self.config.checkpoints.rolling_freq
-        return self.config.phase.save_freq if wanted is None else wanted
-
-    def offered(self, node: int) -> tuple[int, ...]:
-        """Nodes whose checkpoints a node may resume from, the first phase first."""
-        return self.tree.offered_checkpoint_nodes(node)
+        return next_commands(self)
 
     # --- what happened --------------------------------------------------------------------------------------
 
@@ -162,8 +87,8 @@ class CoordinatorCore:
                 "the journal holds a second SearchStarted; two searches wrote to one directory."
             )
         self.started = event
-        self.config: SearchConfig = parse_config(_thawed(event.config), source="journal")
-        self.tree = TreeSearch(self.config.search, budget=self.config.budget.runs)
+        self.config = parse_config(_thawed(event.config), source="journal")
+        self.search = make_search(self.config.search.method, self.config.search, self.config.budget.runs)
         self.fit_slots()
         self.meter = Meter(self.config.slots.n_gpus)
         self.planner = Planner(
@@ -173,16 +98,7 @@ class CoordinatorCore:
             paths=self.paths,
             runs=self.runs,
         )
-        self.final = FinalStage(self.config, self.planner, self.runs, record)
-
-    def fit_slots(self) -> None:
-        """One state per slot that the configuration asks for; those beyond are closed when idle."""
-        self.slots += [SlotState(index=i) for i in range(len(self.slots), self.config.slots.count)]
-
-    @property
-    def open_slots(self) -> list[SlotState]:
-        """Slots that may be given something to do."""
-        return self.slots[: self.config.slots.count]
+        self.final = FinalEvaluation(self.config, self.planner, self.runs)
 
     def _on_coordinator_started(self, _: ev.CoordinatorStarted) -> None:
         self.interrupted = None
@@ -206,19 +122,19 @@ class CoordinatorCore:
     def _on_decided(self, event: ev.Decided) -> None:
         if event.action == "stop":
             self.end_reason = event.stop_reason or "user"
-            self.final.begin(self.tree, skip=self.end_reason == "user")
+            self.final.begin(self.search.best, skip=self.end_reason == "user")
             return self._settle()
         assert event.node is not None
         assert event.slot is not None
         kind: NodeKind = event.action
-        run = Run(node=event.node, kind=kind, on=event.on, slot=event.slot)
+        run = PhaseRun(node=event.node, kind=kind, on=event.on, slot=event.slot)
         # What was decided is what the journal says, also where this version would decide otherwise.
         if event.clone and event.on is not None:
             run.clone = self._take_clone(event.clone)
             run.answer = None if run.clone is None else steering.clone_proposal(self, run.clone)
-            self.tree.clone(event.on, event.node)
+            self.search.clone(event.on, event.node)
         else:
-            self.tree.create(kind, event.on, event.node)
+            self.search.create(kind, event.on, event.node)
         self.runs[event.node] = run
         self.slots[event.slot].node = event.node
         return None
@@ -238,7 +154,7 @@ class CoordinatorCore:
         if run is not None:
             run.no_answer = f"the agent gave no answer ({event.reason})"
 
-    def _waiting_for_answer(self, node: int, tries: int) -> Run | None:
+    def _waiting_for_answer(self, node: int, tries: int) -> PhaseRun | None:
         run = self.runs.get(node)
         waits = run is not None and run.stage == "proposing" and run.tries == tries and run.answer is None
         return run if waits else None
@@ -253,7 +169,7 @@ class CoordinatorCore:
             return
         run.stage, run.spec, run.proposal, run.note = "planned", event.spec, event.proposal, event.note
         if event.spec.resume_from is not None:
-            self.tree.set_resume_from(run.node, event.spec.resume_from.node, event.spec.resume_from.step)
+            self.search.set_resume_from(run.node, event.spec.resume_from.node, event.spec.resume_from.step)
 
     def _on_phase_started(self, event: ev.PhaseStarted) -> None:
         run = self._current(event.node, event.phase_attempt)
@@ -273,12 +189,12 @@ class CoordinatorCore:
             self._node_ended(run, outcome, event.time)
         self._settle()
 
-    def _node_ended(self, run: Run, outcome: PhaseResult | PhaseFailure, now: float) -> None:
+    def _node_ended(self, run: PhaseRun, outcome: PhaseResult | PhaseFailure, now: float) -> None:
         status = outcome.status if isinstance(outcome, PhaseResult) else "failed"
-        self.tree.tell(run.node, status, outcome.best_score, outcome.best_step)
+        self.search.tell(run.node, status, outcome.best_score, outcome.best_step)
         self.n_ended += 1
         self.gpu_hours += outcome.gpu_hours
-        budget, best = self.config.budget, self.tree.best
+        budget, best = self.config.budget, self.search.best
         if (
             budget.target is not None
             and best is not None
@@ -314,7 +230,7 @@ class CoordinatorCore:
             run.silent = event
 
     def _on_checkpoints_deleted(self, event: ev.CheckpointsDeleted) -> None:
-        keep = lineage.pinned(self)  # something may have been planned since the list was made
+        keep = checkpoint_retention.pinned(self)  # something may have been planned since the list was made
         items = tuple(item for item in event.items if (item.node, item.step) not in keep)
         self.deletions.append(dataclasses.replace(event, items=items))
         for item in items:
@@ -326,15 +242,17 @@ class CoordinatorCore:
             source = None if run.spec is None else run.spec.resume_from
             waits = run.stage == "planned" and not run.started
             if source is not None and waits and (source.node, source.step) == (event.node, event.step):
-                self._resume_elsewhere(run, lineage.nearest_good(self, (source.node, source.step)))
+                self._resume_elsewhere(
+                    run, checkpoint_retention.nearest_good(self, (source.node, source.step))
+                )
 
-    def _resume_elsewhere(self, run: Run, source: ResumeFrom | None) -> None:
+    def _resume_elsewhere(self, run: PhaseRun, source: ResumeFrom | None) -> None:
         assert run.spec is not None
         base = 0 if source is None else self.runs[source.node].base_step + source.step
         run.spec = dataclasses.replace(run.spec, resume_from=source, base_step=base)
         run.replanned += 1
         if run.node != REFERENCE:
-            self.tree.set_resume_from(
+            self.search.set_resume_from(
                 run.node, *(None, None) if source is None else (source.node, source.step)
             )
 
@@ -353,6 +271,9 @@ class CoordinatorCore:
 
     def _on_request_refused(self, event: ev.RequestRefused) -> None:
         self._take_clone(event.source.removeprefix("core:clone-"))
+
+    def _on_background_task_failed(self, _: ev.BackgroundTaskFailed) -> None:
+        """For people; nothing follows from it."""
 
     def _on_verdict(self, event: ev.VerdictPosted) -> None:
         run = self._current(event.node, event.phase_attempt)
@@ -394,7 +315,7 @@ class CoordinatorCore:
 
     # --- parts ----------------------------------------------------------------------------------------------
 
-    def _current(self, node: int, attempt: int) -> Run | None:
+    def _current(self, node: int, attempt: int) -> PhaseRun | None:
         """The run if this attempt of it is the one that counts."""
         run = self.runs.get(node)
         return run if run is not None and run.stage == "planned" and run.attempt == attempt else None
@@ -463,6 +384,7 @@ _HANDLERS: dict[type[Event], Callable[[CoordinatorCore, Any], None]] = {
     ev.CloneAsked: CoordinatorCore._on_clone_asked,
     ev.SettingsChanged: CoordinatorCore._on_settings_changed,
     ev.RequestRefused: CoordinatorCore._on_request_refused,
+    ev.BackgroundTaskFailed: CoordinatorCore._on_background_task_failed,
     ev.UserStop: CoordinatorCore._on_user_stop,
     ev.FinalScored: CoordinatorCore._on_final_scored,
     ev.FinalFailed: CoordinatorCore._on_final_failed,

@@ -12,25 +12,15 @@ from hashlib import blake2b
 from typing import Any
 
 from llmzero_ray.config import SearchConfig
-from llmzero_ray.coordinator.state import Run
+from llmzero_ray.coordinator.runs import PhaseRun
 from llmzero_ray.errors import ConfigError, HyperparameterError, ProposalError
 from llmzero_ray.events import REFERENCE
-from llmzero_ray.hyperparameters import (
-    FROM_CONFIG,
-    Limits,
-    canonical,
-    check_transition,
-    complete,
-    defaults,
-    forbidden,
-    normalize,
-    owned,
-)
+from llmzero_ray.hyperparameters import VERL_SPACE, Limits, Space
+from llmzero_ray.hyperparameters.table import MAX_RESPONSE
 from llmzero_ray.records import Hyperparameters, NodeKind, PhaseSpec, Proposal, ResumeFrom
 from llmzero_ray.search import nearest_saved_step
 from llmzero_ray.storage import SearchPaths
 
-MAX_RESPONSE = canonical("max_response_length")
 MAX_REFUSALS = 3
 """An agent's first answer and two corrections; after that the parent's own configuration is continued."""
 
@@ -53,23 +43,29 @@ def limits(config: SearchConfig, n_train: int | None) -> Limits:
     )
 
 
-def root_hyperparameters(config: SearchConfig, n_train: int | None) -> dict[str, Any]:
+def root_hyperparameters(
+    config: SearchConfig, n_train: int | None, space: Space = VERL_SPACE
+) -> dict[str, Any]:
     """The root's complete configuration: defaults, then the blocks of search.yaml, then `root.overrides`.
 
     Raises:
         ConfigError: an override is unknown, out of bounds, breaks a coupling, or belongs to another block.
     """
     try:
-        asked = normalize(config.root.overrides)
+        asked = space.normalize(config.root.overrides)
         for name in config.root.overrides:
-            reason = owned(canonical(name))
+            reason = space.owned(space.canonical(name))
             if reason is not None:
                 raise ConfigError(f"root.overrides: {name} cannot be set here: {reason}.")
-        blocks = {key: _field(config, dotted) for dotted, key in FROM_CONFIG.items()}
-        base = defaults()
-        if MAX_RESPONSE not in asked:  # our own default must not be what breaks the limit
+        blocks = {key: _field(config, dotted) for dotted, key in space.from_config.items()}
+        base = space.defaults()
+        if (
+            MAX_RESPONSE in base and MAX_RESPONSE not in asked
+        ):  # our own default must not be what breaks the limit
             blocks[MAX_RESPONSE] = min(int(str(base[MAX_RESPONSE])), config.engine.max_response_length)
-        return complete(base, {**blocks, **asked}, n_gpus=config.slots.n_gpus, limits=limits(config, n_train))
+        return space.complete(
+            base, {**blocks, **asked}, n_gpus=config.slots.n_gpus, limits=limits(config, n_train)
+        )
     except HyperparameterError as error:
         raise ConfigError(f"root.overrides: {error}") from error
 
@@ -82,7 +78,8 @@ class Planner:
     n_train: int
     root: Hyperparameters
     paths: SearchPaths
-    runs: Mapping[int, Run]
+    runs: Mapping[int, PhaseRun]
+    space: Space = VERL_SPACE
 
     def root_phase(self) -> PhaseSpec:
         """The first run of the search: no proposer, `root.overrides` as they are."""
@@ -97,7 +94,7 @@ class Planner:
             node=REFERENCE, kind="root", parent=None, hyperparameters=self.root, n_steps=n_steps
         )
 
-    def proposed_phase(self, run: Run, proposal: Proposal, offered: tuple[int, ...]) -> Planned:
+    def proposed_phase(self, run: PhaseRun, proposal: Proposal, offered: tuple[int, ...]) -> Planned:
         """The phase that a proposal asks for.
 
         Raises:
@@ -111,14 +108,15 @@ class Planner:
         if len(changes) != len(proposal.changes):
             raise ProposalError("changes: a hyper-parameter is named twice; name each one once.")
         try:
-            full = complete(self._base(run), changes, n_gpus=self.config.slots.n_gpus, limits=self._limits())
+            n_gpus, limits = self.config.slots.n_gpus, self._limits()
+            full = self.space.complete(self._base(run), changes, n_gpus=n_gpus, limits=limits)
             if source is not None:
-                check_transition(self._hyperparameters(source.node), full, resumed=True)
+                self.space.check_transition(self._hyperparameters(source.node), full, resumed=True)
         except HyperparameterError as error:
             raise ProposalError(str(error)) from error
         return Planned(spec=self._child(run, full, proposal.n_steps, source), note=note)
 
-    def fallback(self, run: Run, offered: tuple[int, ...]) -> PhaseSpec:
+    def fallback(self, run: PhaseRun, offered: tuple[int, ...]) -> PhaseSpec:
         """The parent's own configuration continued: what trains when the agents gave nothing usable.
 
         It goes on from the best step saved on the resume chain's last phase that has one (the last step where
@@ -141,7 +139,7 @@ class Planner:
 
     def _check_allowed(self, name: str) -> None:
         try:
-            reason = forbidden(canonical(name))
+            reason = self.space.forbidden(self.space.canonical(name))
         except HyperparameterError as error:
             raise ProposalError(str(error)) from error
         if reason is not None:
@@ -153,7 +151,7 @@ class Planner:
             raise ProposalError(f"n_steps is {n_steps} (training steps); must be between 1 and {longest}.")
 
     def _source(
-        self, run: Run, wanted: ResumeFrom | None, offered: tuple[int, ...]
+        self, run: PhaseRun, wanted: ResumeFrom | None, offered: tuple[int, ...]
     ) -> tuple[ResumeFrom | None, str]:
         """The saved checkpoint nearest to the wanted one, and what to say about it."""
         if wanted is None:
@@ -173,7 +171,7 @@ class Planner:
             return None, f"{missing} and no earlier one is: started from the base model"
         return ResumeFrom(node=wanted.node, step=step), f"{missing}: resumed from step {step}"
 
-    def _base(self, run: Run) -> Hyperparameters:
+    def _base(self, run: PhaseRun) -> Hyperparameters:
         """What a proposal's changes are applied to: the parent's configuration; the root's for a run from
         scratch."""
         return self.root if run.kind == "scratch" or run.on is None else self._hyperparameters(run.on)
@@ -183,7 +181,9 @@ class Planner:
         assert spec is not None, f"node {node} was used before it was planned"
         return spec.hyperparameters
 
-    def _child(self, run: Run, full: Hyperparameters, n_steps: int, source: ResumeFrom | None) -> PhaseSpec:
+    def _child(
+        self, run: PhaseRun, full: Hyperparameters, n_steps: int, source: ResumeFrom | None
+    ) -> PhaseSpec:
         return self._spec(
             node=run.node, kind=run.kind, parent=run.on, hyperparameters=full, n_steps=n_steps, source=source
         )
@@ -212,7 +212,6 @@ class Planner:
             seed=phase_seed(self.config.seed, node),
             save_freq=phase.save_freq,
             test_freq=min(phase.test_freq, n_steps),
-            node_dir=str(self.paths.node(node)),
             checkpoint_dir=str(self.paths.checkpoints(node)),
             max_wall_s=None if phase.max_hours is None else phase.max_hours * 3600,
         )

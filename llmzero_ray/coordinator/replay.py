@@ -1,6 +1,6 @@
 """A search from its journal: the same state, and every decision taken again and compared.
 
-Not here: reading the journal (journal.py), telling people (explain.py).
+Not here: reading the journal (journal/), telling people (cli/explain.py).
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ class DecisionCheck:
     """Position of the event in the journal, from 1."""
     recorded: Decided
     again: Decision
+    reason: str
+    """Why it was taken, in the words of the search method."""
     differences: tuple[str, ...]
     """What is not the same, in words; empty when everything is."""
 
@@ -50,10 +52,12 @@ def check_decisions(events: Iterable[Event], root: Path) -> Iterator[DecisionChe
     core = CoordinatorCore(SearchPaths(root=root))
     for number, event in enumerate(events, start=1):
         if isinstance(event, Decided):
-            again = core.tree.ask()
+            again = core.search.ask()
             # What a person asked for is no decision of the rules; only what it saw can be compared.
             found = () if event.clone else tuple(_differences(event, again, core.ending))
-            yield DecisionCheck(number=number, recorded=event, again=again, differences=found)
+            facts = {name: getattr(event, name) for name in ("action", "on", "stop_reason", "seen")}
+            reason = core.search.explain(facts)
+            yield DecisionCheck(number=number, recorded=event, again=again, reason=reason, differences=found)
         core.apply(event)
 
 

@@ -11,14 +11,14 @@ from typing import Any, TypeAlias
 from llmzero_ray import commands as cmd
 from llmzero_ray.agents.base import (
     Budget,
-    Curves,
     ErrorRequest,
     NodeView,
     OfferedCheckpoint,
     ProposalRequest,
     TaskView,
 )
-from llmzero_ray.coordinator.core import CoordinatorCore
+from llmzero_ray.coordinator.state import SearchState
+from llmzero_ray.metrics import Curves
 from llmzero_ray.records import PhaseFailure, PhaseResult, StopDecision, to_json
 
 LoadCurves: TypeAlias = Callable[[int], Curves]
@@ -26,57 +26,57 @@ LoadCurves: TypeAlias = Callable[[int], Curves]
 
 
 def build_request(
-    core: CoordinatorCore, command: cmd.Propose | cmd.Analyze, curves: LoadCurves
+    state: SearchState, command: cmd.Propose | cmd.Analyze, curves: LoadCurves
 ) -> ProposalRequest | ErrorRequest:
     """The question to the proposer or to the error analyzer."""
-    on = node_view(core, command.on, curves)
+    on = node_view(state, command.on, curves)
     if isinstance(command, cmd.Analyze):
         return ErrorRequest(
-            task=task_view(core),
+            task=task_view(state),
             failed=on,
-            chain=tuple(node_view(core, node, curves) for node in _debug_chain(core, command.on)),
-            default=core.planner.root,
-            checkpoints=_offered(core, command.node),
+            chain=tuple(node_view(state, node, curves) for node in _debug_chain(state, command.on)),
+            default=state.planner.root,
+            checkpoints=_offered(state, command.node),
             rejected=command.rejected,
             node=command.node,
             tries=command.tries,
-            budget=_budget(core),
+            budget=_budget(state),
         )
-    children = [child for child in core.tree.node(command.on).children if child != command.node]
-    best = core.best
+    children = [child for child in state.search.node(command.on).children if child != command.node]
+    best = state.best
     return ProposalRequest(
-        task=task_view(core),
+        task=task_view(state),
         on=on,
-        path=tuple(node_view(core, node, curves) for node in core.tree.resume_chain(command.on)),
-        siblings=tuple(node_view(core, node, curves) for node in children),
-        best=None if best is None else node_view(core, best.node, curves),
-        default=core.planner.root,
-        checkpoints=() if command.from_scratch else _offered(core, command.node),
+        path=tuple(node_view(state, node, curves) for node in state.search.resume_chain(command.on)),
+        siblings=tuple(node_view(state, node, curves) for node in children),
+        best=None if best is None else node_view(state, best.node, curves),
+        default=state.planner.root,
+        checkpoints=() if command.from_scratch else _offered(state, command.node),
         from_scratch=command.from_scratch,
         rejected=command.rejected,
-        hints=tuple(core.hints),
+        hints=tuple(state.hints),
         n_scratch=sum(
-            run.kind in ("root", "scratch") for node, run in core.runs.items() if 0 <= node != command.node
+            run.kind in ("root", "scratch") for node, run in state.runs.items() if 0 <= node != command.node
         ),
         node=command.node,
         tries=command.tries,
-        budget=_budget(core),
+        budget=_budget(state),
     )
 
 
-def _budget(core: CoordinatorCore) -> Budget:
+def _budget(state: SearchState) -> Budget:
     """What is left when the run that is being planned has trained."""
-    budget, spent = core.config.budget, core.meter.gpu_hours(core.now)
+    budget, spent = state.config.budget, state.meter.gpu_hours(state.now)
     return Budget(
-        runs=max(0, budget.runs - len(core.tree.nodes)),
+        runs=max(0, budget.runs - len(state.search.nodes)),
         gpu_hours=None if budget.gpu_hours is None else max(0.0, budget.gpu_hours - spent),
-        dollars=None if budget.dollars is None else max(0.0, budget.dollars - core.dollars),
+        dollars=None if budget.dollars is None else max(0.0, budget.dollars - state.dollars),
     )
 
 
-def node_view(core: CoordinatorCore, node: int, curves: LoadCurves) -> NodeView:
+def node_view(state: SearchState, node: int, curves: LoadCurves) -> NodeView:
     """What may be known of one node; one that has not been planned yet has no configuration."""
-    run = core.runs[node]
+    run = state.runs[node]
     outcome, spec = run.outcome, run.spec
     return NodeView(
         node=node,
@@ -94,10 +94,10 @@ def node_view(core: CoordinatorCore, node: int, curves: LoadCurves) -> NodeView:
     )
 
 
-def task_view(core: CoordinatorCore) -> TaskView:
+def task_view(state: SearchState) -> TaskView:
     """Facts about the task and the limits of the search."""
-    assert core.started is not None
-    facts, config = core.started.task, core.config
+    assert state.started is not None
+    facts, config = state.started.task, state.config
     return TaskView(
         name=str(facts["name"]),
         n_train=int(facts["n_train"]),
@@ -109,25 +109,25 @@ def task_view(core: CoordinatorCore) -> TaskView:
     )
 
 
-def _offered(core: CoordinatorCore, node: int) -> tuple[OfferedCheckpoint, ...]:
+def _offered(state: SearchState, node: int) -> tuple[OfferedCheckpoint, ...]:
     return tuple(
         OfferedCheckpoint(
             node=source,
             step=saved.step,
-            global_step=core.runs[source].base_step + saved.step,
+            global_step=state.runs[source].base_step + saved.step,
             val_score=saved.val_score,
         )
-        for source in core.offered(node)
-        for saved in core.runs[source].checkpoints
+        for source in state.offered(node)
+        for saved in state.runs[source].checkpoints
     )
 
 
-def _debug_chain(core: CoordinatorCore, failed: int) -> list[int]:
+def _debug_chain(state: SearchState, failed: int) -> list[int]:
     """Failed nodes from the first failure to `failed`, along who was created from whom."""
     chain = [failed]
-    while core.runs[chain[0]].kind == "debug":
-        on = core.runs[chain[0]].on
-        if on is None or core.runs[on].status != "failed":
+    while state.runs[chain[0]].kind == "debug":
+        on = state.runs[chain[0]].on
+        if on is None or state.runs[on].status != "failed":
             break
         chain.insert(0, on)
     return chain

@@ -1,172 +1,116 @@
-"""What the core remembers beside the tree: runs, slots, and the measurements after the search.
+"""Everything that a search remembers, and the facts that follow from it.
 
-Plain mutable records that only the core writes to. Not here: what happens to them (core.py, final.py).
+Only `CoordinatorCore` and the functions of this package that it calls change a state; everyone else reads it.
+Not here: what an event changes (core.py), what is to be done (next_commands.py).
 """
 
 from __future__ import annotations
 
-import dataclasses
-from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from llmzero_ray import events as ev
+from llmzero_ray.config import SearchConfig
+from llmzero_ray.coordinator.final_evaluation import FinalEvaluation
+from llmzero_ray.coordinator.meter import Meter
+from llmzero_ray.coordinator.plan import Planner
+from llmzero_ray.coordinator.runs import PhaseRun, SlotState
+from llmzero_ray.events import REFERENCE
+from llmzero_ray.search import SearchMethod
+from llmzero_ray.storage import SearchPaths
 
-from llmzero_ray.events import CloneAsked, FinalScored, FinalWhat, RunnerSilent, VerdictPosted
-from llmzero_ray.records import Checkpoint, NodeKind, PhaseFailure, PhaseResult, PhaseSpec, Proposal
 
-Stage: TypeAlias = Literal["proposing", "planned", "done", "cancelled"]
-"""`proposing` an agent is asked · `planned` its spec is settled; it trains or waits for its slot · `done` it
-has an outcome · `cancelled` the search ended before it trained."""
+class SearchState:
+    """The state of one search. `paths` are where its files are now, which may be elsewhere than when the
+    journal was written.
 
+    `config`, `search`, `planner` and `final` are there once the search has started.
+    """
 
-@dataclass(kw_only=True)
-class Run:
-    """One run: a node of the tree, or the reference."""
+    config: SearchConfig
+    search: SearchMethod
+    """Decides which run begins next, and knows all nodes."""
+    planner: Planner
+    final: FinalEvaluation
 
-    node: int
-    kind: NodeKind
-    on: int | None
-    slot: int
-    stage: Stage = "proposing"
-    tries: int = 0
-    """Answers of the agent that were refused."""
-    rejected: str | None = None
-    """Why the last one was."""
-    answer: Proposal | None = None
-    """An answer that waits to be planned or refused."""
-    no_answer: str | None = None
-    """Why there is none and will be none."""
-    spec: PhaseSpec | None = None
-    proposal: Proposal | None = None
-    note: str = ""
-    attempt: int = 0
-    """Raised whenever the phase has to begin again."""
-    started: bool = False
-    """Whether a runner was handed the current attempt."""
-    started_at: float | None = None
-    """Unix seconds of that moment; for people and budgets."""
-    losses: int = 0
-    """Attempts that hardware took away."""
-    restart_step: int | None = None
-    """Where the repeat after the last loss goes on; None before the first one."""
-    silent: RunnerSilent | None = None
-    """The current attempt hangs and is to be killed."""
-    replanned: int = 0
-    """How often its checkpoint source was replaced because the adapter was corrupt."""
-    clone: CloneAsked | None = None
-    """What a person asked for; None for runs that the rules chose."""
-    lost_steps: frozenset[int] = frozenset()
-    """Adapters that were deleted or found corrupt."""
-    salvaged: PhaseFailure | None = None
-    """What the last lost attempt left."""
-    given_up: bool = False
-    """The loss is final: it becomes a failure, or the end that was asked for."""
-    stop_reason: str | None = None
-    """Asked to stop, and why."""
-    outcome: PhaseResult | PhaseFailure | None = None
-    verdicts: list[VerdictPosted] = field(default_factory=list)
-
-    @property
-    def active(self) -> bool:
-        """Begun, and without an end."""
-        return self.stage in ("proposing", "planned")
-
-    @property
-    def status(self) -> str:
-        """pending, running, completed, early_stopped, failed or cancelled: one word for people and agents."""
-        if isinstance(self.outcome, PhaseResult):
-            return self.outcome.status
-        if isinstance(self.outcome, PhaseFailure):
-            return "failed"
-        if self.stage == "cancelled":
-            return "cancelled"
-        return "running" if self.started else "pending"
+    def __init__(self, paths: SearchPaths) -> None:
+        self.paths = paths
+        self.runs: dict[int, PhaseRun] = {}
+        """Nodes of the tree by id, and the reference run."""
+        self.slots: list[SlotState] = []
+        self.ending: str | None = None
+        """Why the search is to end as soon as no phase trains."""
+        self.end_reason: str | None = None
+        """Why the search has ended; set once no phase trains."""
+        self.interrupted: tuple[str, int] | None = None
+        """Reason and exit code of a pause or an abort, until the next coordinator takes over."""
+        self.finished: ev.SearchFinished | None = None
+        self.problem: str | None = None
+        """What could not be written at the end."""
+        self.gpu_hours = 0.0
+        """Of all phases of the search that have ended, lost attempts included; the reference is not
+        counted."""
+        self.meter = Meter(0)
+        """GPU hours for which slots were reserved, whatever they did."""
+        self.hints: list[str] = []
+        """A person's advice to the proposer, oldest first."""
+        self.clones: list[ev.CloneAsked] = []
+        """What a person asked for and no slot has begun yet."""
+        self.stop_deadline_s: float | None = None
+        """How long a person who stopped the search waits for phases to end."""
+        self.now = 0.0
+        """Unix seconds of the newest event."""
+        self.n_settings = 0
+        """How often settings were changed."""
+        self.deletions: list[ev.CheckpointsDeleted] = []
+        self.dollars = 0.0
+        """Price of all agent calls."""
+        self.n_calls = 0
+        """Agent calls."""
+        self.started: ev.SearchStarted | None = None
+        self.n_ended = 0
+        """Nodes of the tree that have an outcome."""
+        self.n_interruptions = 0
+        """How often a coordinator left an unfinished search."""
+        self.written = False
+        """Whether the outcome is on the disk."""
 
     @property
-    def score(self) -> float | None:
-        """Best validation score of its own steps."""
-        return self.outcome.best_score if self.outcome else None
+    def stage(self) -> str:
+        """new, searching, measuring, writing, finished or interrupted: one word for people."""
+        if self.started is None:
+            return "new"
+        if self.interrupted is not None:
+            return "interrupted"
+        if self.finished is not None:
+            return "finished"
+        if self.end_reason is None:
+            return "searching"
+        return "writing" if self.final.done else "measuring"
 
     @property
-    def checkpoints(self) -> tuple[Checkpoint, ...]:
-        """Adapters that are on the disk, once the phase has ended."""
-        if self.outcome is None:
-            return ()
-        return tuple(kept for kept in self.outcome.checkpoints if kept.step not in self.lost_steps)
+    def best(self) -> PhaseRun | None:
+        """The best-scored node so far."""
+        best = self.search.best if self.started is not None else None
+        return None if best is None else self.runs[best.id]
 
     @property
-    def base_step(self) -> int:
-        """Global step of its resume point."""
-        return self.spec.base_step if self.spec else 0
-
-    def begin_again(self) -> None:
-        """The current attempt is void; a new one waits for its slot."""
-        if self.started:
-            self.attempt, self.started, self.silent = self.attempt + 1, False, None
-
-    def as_ended(self) -> PhaseResult:
-        """A phase that was asked to stop and then lost: it ends with what it left behind."""
-        left = self.salvaged
-        assert left is not None
-        assert self.stop_reason is not None
-        return PhaseResult(
-            node=self.node,
-            status="early_stopped" if self.stop_reason.startswith("verdict") else "completed",
-            stop_reason=f"{self.stop_reason} (its runner was lost)",
-            steps_done=left.steps_done,
-            best_score=left.best_score,
-            best_step=left.best_step,
-            start_score=left.start_score,
-            final_score=None,
-            checkpoints=left.checkpoints,
-            wall_s=left.wall_s,
-            train_wall_s=left.wall_s,
-            gpu_hours=left.gpu_hours,
-            warm=left.warm,
-        )
-
-
-@dataclass(kw_only=True)
-class SlotState:
-    """One slot: whether its runner answers, and what it is busy with."""
-
-    index: int
-    ready: bool = False
-    generation: int = 0
-    """How many runners it has had."""
-    node: int | None = None
-    scoring: FinalWhat | None = None
+    def reference(self) -> PhaseRun | None:
+        """The default recipe in one phase; None before its time."""
+        return self.runs.get(REFERENCE)
 
     @property
-    def idle(self) -> bool:
-        """Neither trains nor scores."""
-        return self.node is None and self.scoring is None
+    def rolling_freq(self) -> int:
+        """Steps between two full checkpoints of a running phase; 0: none."""
+        wanted = self.config.checkpoints.rolling_freq
+        return self.config.phase.save_freq if wanted is None else wanted
 
+    def offered(self, node: int) -> tuple[int, ...]:
+        """Nodes whose checkpoints a node may resume from, the first phase first."""
+        return self.search.offered_checkpoint_nodes(node)
 
-@dataclass(kw_only=True)
-class FinalJob:
-    """One policy to be scored on the test split."""
+    @property
+    def open_slots(self) -> list[SlotState]:
+        """Slots that may be given something to do."""
+        return self.slots[: self.config.slots.count]
 
-    what: FinalWhat
-    adapter: str | None = None
-    node: int | None = None
-    step: int | None = None
-    ready: bool = True
-    """False while the reference still trains."""
-    slot: int | None = None
-    losses: int = 0
-    problem: str | None = None
-    """Why it cannot be scored; to be made known."""
-    done: bool = False
-    score: FinalScored | None = None
-
-
-def without_infinities(score: float | None) -> float | None:
-    """The score, or None when it is no finite number."""
-    return score if score is not None and abs(score) < float("inf") else None
-
-
-def finite(outcome: PhaseResult | PhaseFailure) -> PhaseResult | PhaseFailure:
-    """The outcome with a best score that can be compared, or none."""
-    score = without_infinities(outcome.best_score)
-    if score == outcome.best_score:
-        return outcome
-    return dataclasses.replace(outcome, best_score=score, best_step=None)
+    def fit_slots(self) -> None:
+        """One state per slot that the configuration asks for; those beyond are closed when idle."""
+        self.slots += [SlotState(index=i) for i in range(len(self.slots), self.config.slots.count)]

@@ -1,6 +1,6 @@
 """What persons ask of a search at work: whether it can be done, and what it changes.
 
-`refusal` is asked before a request becomes an event; the other functions are how the core takes the events.
+`refusal` is asked before a request becomes an event; the other functions are how the state takes the events.
 Not here: how requests get here (presence.py, actors/).
 """
 
@@ -8,16 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from llmzero_ray import events as ev
 from llmzero_ray.config_changes import with_changes
-from llmzero_ray.coordinator.state import Run
+from llmzero_ray.coordinator.runs import PhaseRun
+from llmzero_ray.coordinator.state import SearchState
 from llmzero_ray.errors import ConfigError, ProposalError
 from llmzero_ray.records import Change, Diagnosis, Event, Proposal, ResumeFrom
-
-if TYPE_CHECKING:
-    from llmzero_ray.coordinator.core import CoordinatorCore
 
 MAX_HINT = 2000
 """Characters of one hint: it is part of every later question to the proposer."""
@@ -31,51 +28,51 @@ _LIFTED = {
 }
 
 
-def refusal(core: CoordinatorCore, event: Event) -> str | None:
+def refusal(state: SearchState, event: Event) -> str | None:
     """Why a person's request cannot be carried out as things stand; None when it can."""
-    if core.finished is not None:
+    if state.finished is not None:
         return "the search has ended; nothing can be changed any more."
     if isinstance(event, ev.UserStop | ev.SettingsChanged):
-        return _settings_problem(core, event) if isinstance(event, ev.SettingsChanged) else None
-    if core.end_reason is not None or core.ending is not None:
-        why = core.end_reason or core.ending
+        return _settings_problem(state, event) if isinstance(event, ev.SettingsChanged) else None
+    if state.end_reason is not None or state.ending is not None:
+        why = state.end_reason or state.ending
         return f"the search is coming to its end ({why}); no further run begins."
     if isinstance(event, ev.HintGiven):
-        return _hint_problem(core, event.text)
+        return _hint_problem(state, event.text)
     if isinstance(event, ev.NodeVetoed):
-        return _veto_problem(core, event.node)
-    return clone_problem(core, event) if isinstance(event, ev.CloneAsked) else None
+        return _veto_problem(state, event.node)
+    return clone_problem(state, event) if isinstance(event, ev.CloneAsked) else None
 
 
-def clone_problem(core: CoordinatorCore, asked: ev.CloneAsked) -> str | None:
+def clone_problem(state: SearchState, asked: ev.CloneAsked) -> str | None:
     """Why a node cannot be cloned like that; None when it can."""
-    run = core.runs.get(asked.of)
-    if run is None or asked.of not in core.tree.nodes:
-        return f"node {asked.of} is unknown; the search has nodes {_listed(core.tree.nodes)}."
+    run = state.runs.get(asked.of)
+    if run is None or asked.of not in state.search.nodes:
+        return f"node {asked.of} is unknown; the search has nodes {_listed(state.search.nodes)}."
     if run.outcome is None:
         return f"node {asked.of} is {run.status}; only a node that has ended can be cloned."
-    node = core.tree.node(asked.of)
+    node = state.search.node(asked.of)
     if node.pruned:
         return f"node {asked.of} is pruned; clone a node of the open tree."
-    if len(core.tree.nodes) >= core.config.budget.runs:
-        return f"all {core.config.budget.runs} runs of the budget are begun; raise budget.runs first."
+    if len(state.search.nodes) >= state.config.budget.runs:
+        return f"all {state.config.budget.runs} runs of the budget are begun; raise budget.runs first."
     saved = [kept.step for kept in run.checkpoints]
     if asked.step is not None and asked.step not in saved:
         return f"step {asked.step} of node {asked.of} is not saved; saved are {_listed(saved) or 'none'}."
     if asked.step is None and not saved:
         return f"node {asked.of} has no saved adapter to go on from."
     try:
-        core.planner.proposed_phase(
-            _clone_run(core, asked), clone_proposal(core, asked), core.tree.resume_chain(asked.of)
+        state.planner.proposed_phase(
+            _clone_run(state, asked), clone_proposal(state, asked), state.search.resume_chain(asked.of)
         )
     except ProposalError as error:
         return str(error)
     return None
 
 
-def clone_proposal(core: CoordinatorCore, asked: ev.CloneAsked) -> Proposal:
+def clone_proposal(state: SearchState, asked: ev.CloneAsked) -> Proposal:
     """A person's wish in the form that agents' answers have."""
-    run = core.runs[asked.of]
+    run = state.runs[asked.of]
     old = {} if run.spec is None else run.spec.hyperparameters
     step = asked.step
     if step is None and run.outcome is not None:
@@ -90,76 +87,76 @@ def clone_proposal(core: CoordinatorCore, asked: ev.CloneAsked) -> Proposal:
         diagnosis=Diagnosis(state="unknown", summary=f"A person's clone of node {asked.of}."),
         changes=changes,
         resume_from=None if step is None else ResumeFrom(node=asked.of, step=step),
-        n_steps=asked.n_steps or core.config.phase.n_steps,
+        n_steps=asked.n_steps or state.config.phase.n_steps,
         total_epochs=None,
         rationale="Asked for by a person.",
         agent="user",
     )
 
 
-def veto(core: CoordinatorCore, event: ev.NodeVetoed) -> None:
+def veto(state: SearchState, event: ev.NodeVetoed) -> None:
     """Close a subtree; what trains in it is to stop, what does not train yet never will."""
     reason = f"veto: {event.reason}" if event.reason else "veto"
-    for node in core.tree.veto(event.node):
-        run = core.runs[node]
+    for node in state.search.veto(event.node):
+        run = state.runs[node]
         if run.started:
             run.stop_reason = run.stop_reason or reason
         elif run.salvaged is not None:  # an earlier attempt trained: it ends with what that one left
             run.stop_reason, run.given_up = run.stop_reason or reason, True
         else:
             run.stage = "cancelled"
-            core.slots[run.slot].node = None
-            core.tree.tell(node, "completed")
+            state.slots[run.slot].node = None
+            state.search.tell(node, "completed")
 
 
-def change_settings(core: CoordinatorCore, event: ev.SettingsChanged) -> None:
+def change_settings(state: SearchState, event: ev.SettingsChanged) -> None:
     """Use other limits and slots from now on; an end that only an old limit asked for is off."""
-    core.config = with_changes(core.config, event.changes)
-    core.planner = dataclasses.replace(core.planner, config=core.config)
-    core.final.use(core.config, core.planner)
-    core.tree.budget = core.config.budget.runs
-    core.fit_slots()
-    core.n_settings += 1
-    if core.end_reason is None and _LIFTED.get(core.ending or "") in event.changes:
-        core.ending = None
+    state.config = with_changes(state.config, event.changes)
+    state.planner = dataclasses.replace(state.planner, config=state.config)
+    state.final.use(state.config, state.planner)
+    state.search.budget = state.config.budget.runs
+    state.fit_slots()
+    state.n_settings += 1
+    if state.end_reason is None and _LIFTED.get(state.ending or "") in event.changes:
+        state.ending = None
 
 
 # --- parts --------------------------------------------------------------------------------------------------
 
 
-def _settings_problem(core: CoordinatorCore, event: ev.SettingsChanged) -> str | None:
+def _settings_problem(state: SearchState, event: ev.SettingsChanged) -> str | None:
     try:
-        with_changes(core.config, event.changes)
+        with_changes(state.config, event.changes)
     except ConfigError as error:
         return str(error)
     runs = event.changes.get("budget.runs")
-    if isinstance(runs, int) and runs < len(core.tree.nodes):
-        return f"budget.runs is {runs}; {len(core.tree.nodes)} runs have begun already."
+    if isinstance(runs, int) and runs < len(state.search.nodes):
+        return f"budget.runs is {runs}; {len(state.search.nodes)} runs have begun already."
     return None
 
 
-def _hint_problem(core: CoordinatorCore, text: str) -> str | None:
+def _hint_problem(state: SearchState, text: str) -> str | None:
     if not text.strip():
         return "the hint is empty; say what the proposer should know."
     if len(text) > MAX_HINT:
         return (
             f"the hint has {len(text)} characters; at most {MAX_HINT} are shown to the proposer. Shorten it."
         )
-    if len(core.hints) >= MAX_HINTS:
+    if len(state.hints) >= MAX_HINTS:
         return f"there are {MAX_HINTS} hints already; more would crowd out the training dynamics."
     return None
 
 
-def _veto_problem(core: CoordinatorCore, node: int) -> str | None:
-    if node not in core.tree.nodes:
-        return f"node {node} is unknown; the search has nodes {_listed(core.tree.nodes)}."
-    if core.tree.node(node).kind == "root":
+def _veto_problem(state: SearchState, node: int) -> str | None:
+    if node not in state.search.nodes:
+        return f"node {node} is unknown; the search has nodes {_listed(state.search.nodes)}."
+    if state.search.node(node).kind == "root":
         return f"node {node} is the root; stop the search instead of vetoing it."
-    return f"node {node} is pruned already." if core.tree.node(node).pruned else None
+    return f"node {node} is pruned already." if state.search.node(node).pruned else None
 
 
-def _clone_run(core: CoordinatorCore, asked: ev.CloneAsked) -> Run:
-    return Run(node=len(core.tree.nodes), kind="evolve", on=asked.of, slot=0)
+def _clone_run(state: SearchState, asked: ev.CloneAsked) -> PhaseRun:
+    return PhaseRun(node=len(state.search.nodes), kind="evolve", on=asked.of, slot=0)
 
 
 def _listed(numbers: Iterable[int]) -> str:

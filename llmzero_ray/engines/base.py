@@ -41,7 +41,7 @@ class Slot:
 
 @dataclass(frozen=True, kw_only=True)
 class Stage:
-    """What an engine is doing, for whoever has to tell slow from hung."""
+    """What an engine is doing and since when, by which a slow phase is told from a hung one."""
 
     name: str
     """`start`, `rollout`, `update`, `validation` or `save`; other engines may have others."""
@@ -59,8 +59,8 @@ class Engine(Protocol):
 
         `on_metric` is called once per finished step, in order, on the engine's thread, and once for the
         validation at step 0; a validation travels in the point of its step, with its per-item outcomes. A
-        phase that fails is a
-        returned `PhaseFailure`, never an exception; the engine is usable again afterwards.
+        phase that fails is a returned `PhaseFailure`, never an exception; the engine is usable again
+        afterwards.
 
         Raises:
             EngineError: the engine itself cannot start (wrong VeRL version, no capacity).

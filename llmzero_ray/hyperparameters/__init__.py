@@ -1,45 +1,36 @@
-"""The space of hyper-parameters: VeRL's keys, aliases, bounds, couplings, what a proposal may never touch.
+"""Spaces of hyper-parameters, and the one that searches use: VeRL's.
 
-A configuration is a flat mapping from VeRL's dotted keys to plain values, always complete. Pure: reads no
-file, loads no VeRL. Not here: how a configuration becomes hydra overrides and is read back (engines/verl).
+A configuration is a flat mapping from a trainer's keys to plain values, always complete. The functions here
+are the methods of `VERL_SPACE`; code that may meet another trainer takes a `Space`. Pure: reads no file,
+loads no VeRL. Not here: how a configuration becomes hydra overrides and is read back (engines/verl).
 """
 
-from llmzero_ray.hyperparameters.access import FROM_CONFIG, forbidden, is_hot, owned
-from llmzero_ray.hyperparameters.couplings import (
-    MICRO_BATCHES,
-    Limits,
-    check_transition,
-    complete,
-    largest_divisor,
-    resolve,
-    validate,
-)
-from llmzero_ray.hyperparameters.table import ADAPTER, BY_KEY, CAPACITY, SPACE, Parameter
-from llmzero_ray.hyperparameters.values import (
-    AUTO,
-    NAMES,
-    allowed,
-    canonical,
-    defaults,
-    diff,
-    format_value,
-    normalize,
-    short,
-)
+from llmzero_ray.hyperparameters.couplings import MICRO_BATCHES, largest_divisor, resolve
+from llmzero_ray.hyperparameters.space import AUTO, Limits, Parameter, Space, allowed, format_value
+from llmzero_ray.hyperparameters.table import ADAPTER, CAPACITY
 from llmzero_ray.hyperparameters.verl_keys import VERL_VERSION
+from llmzero_ray.hyperparameters.verl_space import VERL_SPACE
+
+SPACE, BY_KEY, NAMES = VERL_SPACE.parameters, VERL_SPACE.by_key, VERL_SPACE.names
+canonical, short, is_hot = VERL_SPACE.canonical, VERL_SPACE.short, VERL_SPACE.is_hot
+owned, forbidden = VERL_SPACE.owned, VERL_SPACE.forbidden
+defaults, normalize, diff = VERL_SPACE.defaults, VERL_SPACE.normalize, VERL_SPACE.diff
+complete, validate = VERL_SPACE.complete, VERL_SPACE.validate
+check_transition = VERL_SPACE.check_transition
 
 __all__ = [
     "ADAPTER",
     "AUTO",
     "BY_KEY",
     "CAPACITY",
-    "FROM_CONFIG",
     "MICRO_BATCHES",
     "NAMES",
     "SPACE",
+    "VERL_SPACE",
     "VERL_VERSION",
     "Limits",
     "Parameter",
+    "Space",
     "allowed",
     "canonical",
     "check_transition",

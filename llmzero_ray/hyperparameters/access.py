@@ -1,15 +1,13 @@
-"""Who may touch which key: users at the root, proposers at every phase, and what the engine keeps for itself.
+"""Who may touch which of VeRL's keys: users at the root, proposers at every phase, and what the engine keeps.
 
-Not here: whether a value is sensible (values.py, couplings.py).
+Data alone; `Space` reads it. Not here: whether a value is sensible (table.py, couplings.py).
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 
 from llmzero_ray.hyperparameters.table import (
-    BY_KEY,
     GPU_MEMORY,
     LORA_ALPHA,
     LORA_RANK,
@@ -18,12 +16,6 @@ from llmzero_ray.hyperparameters.table import (
     TARGET_MODULES,
     TENSOR_PARALLEL,
 )
-
-
-def is_hot(key: str) -> bool:
-    """Whether a live engine can take a new value between phases; unknown keys are cold."""
-    return key in BY_KEY and BY_KEY[key].hot
-
 
 _PER_BLOCK = {
     LORA_RANK: "model.lora_rank",
@@ -37,7 +29,7 @@ _PER_BLOCK = {
 FROM_CONFIG: Mapping[str, str] = {field: key for key, field in _PER_BLOCK.items()}
 """Field of search.yaml -> the key whose root value it gives."""
 
-_OWNED: tuple[tuple[str, str], ...] = (
+OWNED_BY: tuple[tuple[str, str], ...] = (
     (r"trainer\.total_(epochs|training_steps)", "phases are counted in steps: set phase.n_steps"),
     (r"trainer\.(test|save)_freq", "set phase.test_freq and phase.save_freq"),
     (r"trainer\..*", "the engine sets the trainer up"),
@@ -78,32 +70,11 @@ _OWNED: tuple[tuple[str, str], ...] = (
     (r"algorithm\.adv_estimator", "this project trains with GRPO"),
 )
 
-_CODE = re.compile(
+NEVER = (
     r"(^|[._])(path|paths|dir|dirs|file|files|url|logger|backend)$|(^|\.)(custom|external)_|_class$|_target_"
     r"|trust_remote_code|^reward|(^|\.)(tool|function)_|chat_template|tokenizer|engine_kwargs|optimizer_impl"
     r"|override_config|override_optimizer_config|^ray_kwargs|^transfer_queue"
 )
+"""What runs code, or names a path, a reward or a log."""
 
-
-def owned(key: str) -> str | None:
-    """Why `root.overrides` may not set a key (and what to set instead); None: it may."""
-    if key in _PER_BLOCK:
-        return f"set {_PER_BLOCK[key]} in search.yaml"
-    for pattern, reason in _OWNED:
-        if re.fullmatch(pattern, key):
-            return reason
-    return None
-
-
-def forbidden(key: str) -> str | None:
-    """Why a proposer may never change a key; None: it may.
-
-    Refused: what runs code or touches paths, rewards and logging, and what the engine or the measurement
-    owns. Memory keys and the adapter's shape are allowed (the latter only without a resume:
-    `check_transition`).
-    """
-    if _CODE.search(key):
-        return "it runs code, or names a path, a reward or a log"
-    if key == MAX_PROMPT:
-        return "it decides which prompts are seen: fixed for the whole search"
-    return None if key in _PER_BLOCK else owned(key)
+FIXED: Mapping[str, str] = {MAX_PROMPT: "it decides which prompts are seen: fixed for the whole search"}

@@ -1,18 +1,16 @@
-"""What values mean together: batches that divide, lengths that fit, switches that make a coefficient act.
+"""What VeRL's values mean together: batches that divide, lengths that fit, switches that turn a term on.
 
-`complete` is the one way from "these changes" to a full configuration; `validate` refuses what VeRL would
-refuse minutes later, or worse, silently read as something else. Not here: single values (values.py).
+`follow_…` move what hangs on a changed value, `check_…` refuse what VeRL would refuse minutes later, or
+worse, silently read as something else. Not here: single values (table.py), applying them (space.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
 
 from llmzero_ray.errors import HyperparameterError
+from llmzero_ray.hyperparameters.space import AUTO, Limits, format_value
 from llmzero_ray.hyperparameters.table import (
-    ADAPTER,
     ALGO_KL,
     CLIP_HIGH,
     CLIP_LOW,
@@ -25,6 +23,7 @@ from llmzero_ray.hyperparameters.table import (
     MAX_RESPONSE,
     MICRO_BATCH,
     MINI_BATCH,
+    PARAMETERS,
     REF_MICRO,
     ROLLOUT_N,
     TENSOR_PARALLEL,
@@ -32,7 +31,6 @@ from llmzero_ray.hyperparameters.table import (
     USE_KL_IN_REWARD,
     USE_KL_LOSS,
 )
-from llmzero_ray.hyperparameters.values import AUTO, defaults, diff, format_value, normalize, short
 from llmzero_ray.records import Hyperparameters, HyperparameterValue
 
 MICRO_BATCHES: Mapping[str, str] = {
@@ -41,43 +39,13 @@ MICRO_BATCHES: Mapping[str, str] = {
     REF_MICRO: TRAIN_BATCH,
 }
 """Micro batch (sequences per GPU) -> the batch (prompts) that it cuts up."""
+_ALIASES = {row.key: row.alias for row in PARAMETERS}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Limits:
-    """What the slot and the task allow; None = not limited here."""
-
-    max_model_len: int | None = None
-    """Prompt + response that the rollout server has room for, tokens."""
-    max_response_length: int | None = None
-    """Longest response of any phase of the search, tokens."""
-    n_train: int | None = None
-    """Training items: a larger batch would make an epoch of zero steps."""
-
-
-def complete(
-    base: Hyperparameters, changes: Mapping[str, Any], *, n_gpus: int = 1, limits: Limits | None = None
-) -> dict[str, HyperparameterValue]:
-    """A full configuration with changes applied and validated.
-
-    Names may be aliases. Values that hang on a changed one follow where that does no harm: `clip_ratio` moves
-    both sides, the mini batch keeps the number of updates per step, micro batches become a divisor no larger
-    than before, a KL coefficient above 0 switches its term on. A value named in `changes` is never touched.
-
-    Raises:
-        HyperparameterError: unknown key, wrong value, or a broken coupling.
-    """
-    asked = normalize(changes)
-    full = {**base, **asked}
-    _follow_clip(full, asked)
-    _follow_kl(full, asked)
-    _follow_mini_batch(full, base, asked)
-    _follow_micro_batches(full, asked, n_gpus)
-    validate(full, n_gpus=n_gpus, limits=limits or Limits())
-    return full
-
-
-def _follow_clip(full: dict[str, HyperparameterValue], asked: Hyperparameters) -> None:
+def follow_clip(
+    full: dict[str, HyperparameterValue], _: Hyperparameters, asked: Hyperparameters, __: int
+) -> None:
+    """`clip_ratio` moves both sides."""
     # VeRL reads clip_ratio only where low or high is null, and both default to 0.2: alone it would change
     # nothing.
     if CLIP_RATIO in asked:
@@ -86,7 +54,10 @@ def _follow_clip(full: dict[str, HyperparameterValue], asked: Hyperparameters) -
                 full[key] = asked[CLIP_RATIO]
 
 
-def _follow_kl(full: dict[str, HyperparameterValue], asked: Hyperparameters) -> None:
+def follow_kl(
+    full: dict[str, HyperparameterValue], _: Hyperparameters, asked: Hyperparameters, __: int
+) -> None:
+    """A KL coefficient above 0 switches its term on."""
     for coefficient, switch in ((KL_LOSS_COEF, USE_KL_LOSS), (ALGO_KL, USE_KL_IN_REWARD)):
         if switch not in asked and _number(asked.get(coefficient)) > 0:
             full[switch] = True
@@ -98,9 +69,10 @@ def _number(value: object) -> float:
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else 0.0
 
 
-def _follow_mini_batch(
-    full: dict[str, HyperparameterValue], base: Hyperparameters, asked: Hyperparameters
+def follow_mini_batch(
+    full: dict[str, HyperparameterValue], base: Hyperparameters, asked: Hyperparameters, _: int
 ) -> None:
+    """The mini batch keeps the number of updates per step."""
     if TRAIN_BATCH not in asked or MINI_BATCH in asked:
         return
     train, old_mini = int(_number(asked[TRAIN_BATCH])), _number(base.get(MINI_BATCH))
@@ -108,7 +80,10 @@ def _follow_mini_batch(
     full[MINI_BATCH] = nearest_divisor(train, train / updates)
 
 
-def _follow_micro_batches(full: dict[str, HyperparameterValue], asked: Hyperparameters, n_gpus: int) -> None:
+def follow_micro_batches(
+    full: dict[str, HyperparameterValue], _: Hyperparameters, asked: Hyperparameters, n_gpus: int
+) -> None:
+    """Micro batches become a divisor no larger than before."""
     for micro in MICRO_BATCHES:
         rows, size = _rows_per_gpu(full, micro, n_gpus), full.get(micro)
         if micro not in asked and isinstance(size, int) and rows:
@@ -151,31 +126,8 @@ def resolve(
 # --- what is refused --------------------------------------------------------------------------------------
 
 
-def validate(full: Hyperparameters, *, n_gpus: int = 1, limits: Limits | None = None) -> None:
-    """Refuse a configuration that is incomplete, out of bounds or inconsistent.
-
-    Raises:
-        HyperparameterError: what is wrong, with the values at hand.
-    """
-    limits = limits or Limits()
-    missing = [key for key in defaults() if key not in full]
-    if missing:
-        raise HyperparameterError(
-            f"the configuration is not complete, it lacks {', '.join(short(k) for k in missing)}; apply "
-            "changes to a full configuration (`complete(defaults(), ...)`)."
-        )
-    full = normalize(full)
-    _check_batches(full, n_gpus)
-    _check_lengths(full, limits)
-    if limits.n_train is not None and _number(full[TRAIN_BATCH]) > limits.n_train:
-        raise _broken(
-            full, [TRAIN_BATCH], f"with {limits.n_train} training items an epoch would have no step"
-        )
-    if n_gpus % int(_number(full[TENSOR_PARALLEL])):
-        raise _broken(full, [TENSOR_PARALLEL], f"must divide the {n_gpus} GPUs of a slot")
-
-
-def _check_batches(full: Hyperparameters, n_gpus: int) -> None:
+def check_batches(full: Hyperparameters, n_gpus: int, _: Limits) -> None:
+    """Batches divide into mini batches, over the GPUs, and into micro batches."""
     train, mini, n = (int(_number(full[key])) for key in (TRAIN_BATCH, MINI_BATCH, ROLLOUT_N))
     if train % mini:
         raise _broken(
@@ -193,7 +145,8 @@ def _check_batches(full: Hyperparameters, n_gpus: int) -> None:
             raise _broken(full, [micro, batch, ROLLOUT_N], why)
 
 
-def _check_lengths(full: Hyperparameters, limits: Limits) -> None:
+def check_lengths(full: Hyperparameters, _: int, limits: Limits) -> None:
+    """Prompt and response fit into the server, and the response under the search's cap."""
     prompt, response = int(_number(full[MAX_PROMPT])), int(_number(full[MAX_RESPONSE]))
     room = [v for v in (limits.max_model_len, full.get(MAX_MODEL_LEN)) if isinstance(v, int)]
     if room and prompt + response > min(room):
@@ -203,24 +156,20 @@ def _check_lengths(full: Hyperparameters, limits: Limits) -> None:
         raise _broken(full, [MAX_RESPONSE], f"the search allows at most {limits.max_response_length} tokens")
 
 
+def check_task(full: Hyperparameters, _: int, limits: Limits) -> None:
+    """The task has items for a step."""
+    if limits.n_train is not None and _number(full[TRAIN_BATCH]) > limits.n_train:
+        raise _broken(
+            full, [TRAIN_BATCH], f"with {limits.n_train} training items an epoch would have no step"
+        )
+
+
+def check_gpus(full: Hyperparameters, n_gpus: int, _: Limits) -> None:
+    """A server's GPUs divide those of the slot."""
+    if n_gpus % int(_number(full[TENSOR_PARALLEL])):
+        raise _broken(full, [TENSOR_PARALLEL], f"must divide the {n_gpus} GPUs of a slot")
+
+
 def _broken(full: Hyperparameters, keys: list[str], why: str) -> HyperparameterError:
-    given = ", ".join(f"{short(key)}={format_value(key, full[key])}" for key in keys)
+    given = ", ".join(f"{_ALIASES[key]}={format_value(key, full[key])}" for key in keys)
     return HyperparameterError(f"{given}: {why}.")
-
-
-def check_transition(parent: Hyperparameters, child: Hyperparameters, *, resumed: bool) -> None:
-    """Refuse a child that resumes from a parent's checkpoint with another adapter shape.
-
-    Raises:
-        HyperparameterError: LoRA rank, alpha or target modules differ; a phase from the base model may change
-        them.
-    """
-    if not resumed:
-        return
-    for key, (old, new) in diff(parent, child).items():
-        if key in ADAPTER:
-            change = f"{short(key)} changes from {format_value(key, old)} to {format_value(key, new)}"
-            raise HyperparameterError(
-                f"{change} at a resume: the adapter of a checkpoint keeps its shape. Keep the old value, or "
-                "start from the base model."
-            )

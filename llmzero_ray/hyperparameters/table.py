@@ -9,42 +9,10 @@ advice on values (prompts/hyperparameters.yaml).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeAlias
+from dataclasses import replace
+from typing import Any
 
-from llmzero_ray.records import HyperparameterValue
-
-Kind: TypeAlias = Literal["float", "int", "bool", "choice", "betas", "text"]
-Group: TypeAlias = Literal[
-    "optimisation", "clipping", "kl", "rollout", "capacity", "batch", "memory", "duration", "adapter", "fixed"
-]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Parameter:
-    """One hyper-parameter."""
-
-    key: str
-    """VeRL's dotted key."""
-    alias: str
-    """Short name for people: accepted as input, shown in tables."""
-    kind: Kind
-    default: HyperparameterValue
-    doc: str
-    group: Group = "fixed"
-    low: float | None = None
-    """Smallest value allowed (of numbers, and of each of the betas)."""
-    high: float | None = None
-    """Largest value allowed."""
-    choices: tuple[str, ...] = ()
-    hot: bool = False
-    also: tuple[str, ...] = ()
-    """Further short names."""
-    nullable: bool = False
-    """Whether null is allowed. A default of None leaves the key out: the engine or VeRL decides."""
-    auto: bool = False
-    """Whether "auto" is allowed: `resolve` replaces it by a number that fits the batch."""
+from llmzero_ray.hyperparameters.space import Group, Parameter
 
 
 def _float(key: str, alias: str, low: float, high: float, default: float, doc: str, **more: Any) -> Parameter:
@@ -91,18 +59,18 @@ _AGGREGATES = (
 _MANY = 2**31 - 1
 
 # fmt: off
-SPACE: tuple[Parameter, ...] = (
+PARAMETERS: tuple[Parameter, ...] = (
     *_group(
         "optimisation",
         _float(_OPTIM + "lr", "lr", 0.0, 0.1, 5e-5, "Learning rate; 0 trains nothing.",
-               hot=True, also=("learning_rate",)),
+               hot=True, also=("learning_rate",), scale="log"),
         _float(_OPTIM + "weight_decay", "weight_decay", 0.0, 1.0, 0.01, "AdamW's decoupled decay.",
-               hot=True, also=("wd",)),
+               hot=True, also=("wd",), scale="log"),
         Parameter(key=_OPTIM + "betas", alias="betas", kind="betas", low=0.0, high=0.9999,
                   default=(0.9, 0.999), doc="AdamW's two moment decays.", hot=True),
         # actor.grad_clip exists too, but VeRL's FSDP engine reads only this one.
         _float(_OPTIM + "clip_grad", "grad_clip", 1e-4, 1e4, 1.0, "Largest gradient norm of an update.",
-               hot=True),
+               hot=True, scale="log"),
         _int(_OPTIM + "lr_warmup_steps", "lr_warmup_steps", -1, _MANY, -1,
              "Steps over which the rate rises; -1: by ratio.", hot=True),
         _float(_OPTIM + "lr_warmup_steps_ratio", "lr_warmup_ratio", 0.0, 1.0, 0.0,
@@ -115,7 +83,7 @@ SPACE: tuple[Parameter, ...] = (
         _choice(_ACTOR + "loss_agg_mode", "loss_agg_mode", _AGGREGATES, "How token losses become one.",
                hot=True),
         _float(_ACTOR + "entropy_coeff", "entropy_coeff", 0.0, 0.1, 0.0,
-               "Entropy bonus; leave 0 with GRPO.", hot=True),
+               "Entropy bonus; leave 0 with GRPO.", hot=True, scale="log"),
     ),
     *_group(
         "clipping",
@@ -133,16 +101,16 @@ SPACE: tuple[Parameter, ...] = (
         _bool(_ACTOR + "use_kl_loss", "use_kl_loss", True, "Add the KL to the base model to the loss.",
                hot=True),
         _float(_ACTOR + "kl_loss_coef", "kl_loss_coef", 0.0, 10.0, 0.001, "Weight of that KL.",
-               hot=True, also=("kl", "kl_coef")),
+               hot=True, also=("kl", "kl_coef"), scale="log"),
         _choice(_ACTOR + "kl_loss_type", "kl_loss_type", _LOSS_KL, "Estimator of that KL.", hot=True),
         _bool("algorithm.use_kl_in_reward", "use_kl_in_reward", False, "Subtract a KL from the reward.",
                hot=True),
         _float("algorithm.kl_ctrl.kl_coef", "algo_kl", 0.0, 10.0, 0.001, "Weight of the KL in the reward.",
-               hot=True),
+               hot=True, scale="log"),
         _choice("algorithm.kl_ctrl.type", "algo_kl_type", ("fixed", "adaptive"),
                 "Whether that weight adapts."),
         _float("algorithm.kl_ctrl.target_kl", "algo_kl_target", 1e-6, 100.0, 0.1,
-               "What an adaptive weight aims at."),
+               "What an adaptive weight aims at.", scale="log"),
         _int("algorithm.kl_ctrl.horizon", "algo_kl_horizon", 1, _MANY, 10_000,
              "Pace of an adaptive weight."),
         _choice("algorithm.kl_penalty", "algo_kl_estimator", ("kl", "abs", "mse", "low_var_kl", "full"),
@@ -230,8 +198,6 @@ SPACE: tuple[Parameter, ...] = (
 """Every hyper-parameter of the paper's tables and App. F, and the rest that a phase's configuration is made
 of."""
 
-BY_KEY: Mapping[str, Parameter] = {row.key: row for row in SPACE}
-
 LR = "actor_rollout_ref.actor.optim.lr"
 WEIGHT_DECAY = "actor_rollout_ref.actor.optim.weight_decay"
 GRAD_CLIP = "actor_rollout_ref.actor.optim.clip_grad"
@@ -268,5 +234,5 @@ TARGET_MODULES = "actor_rollout_ref.model.target_modules"
 
 CAPACITY = (MAX_RESPONSE, ROLLOUT_N)
 """Keys that only ever grow along a path, unless memory ran out (paper, section 4.3.2)."""
-ADAPTER = tuple(row.key for row in SPACE if row.group == "adapter")
+ADAPTER = tuple(row.key for row in PARAMETERS if row.group == "adapter")
 """Keys that a phase which resumes must share with the phase it resumes from."""

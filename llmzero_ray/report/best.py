@@ -1,7 +1,7 @@
 """best/: the winning adapter, copied whole and checked, with its card.
 
 The folder is replaced in one step: readers find the old adapter or the new one, never half of one. Not here:
-the card's text (card.py).
+the card's text (card.md.j2).
 """
 
 from __future__ import annotations
@@ -11,11 +11,10 @@ import json
 import os
 import shutil
 from collections.abc import Mapping
-from hashlib import file_digest
 from pathlib import Path
 
-from llmzero_ray.durable import replace_file, storage_error
 from llmzero_ray.errors import StorageError
+from llmzero_ray.files import file_digest, replace_file, storage_error
 
 ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors")
 CARD = "README.md"
@@ -28,7 +27,7 @@ def adapter_checksums(adapter: Path) -> dict[str, str]:
     Raises:
         StorageError: a file is missing, cannot be read, or is not the one that was saved.
     """
-    found = {name: _sha256(adapter / name) for name in ADAPTER_FILES}
+    found = {name: _digest(adapter / name) for name in ADAPTER_FILES}
     recorded = _recorded(adapter / "manifest.json")
     damaged = [name for name, digest in found.items() if recorded.get(name, digest) != digest]
     if damaged:
@@ -82,7 +81,7 @@ def _copy(source: Path, target: Path, digest: str) -> None:
     shutil.copyfile(source, target)
     with open(target, "rb+") as file:
         os.fsync(file.fileno())
-    if _sha256(target) != digest:
+    if _digest(target) != digest:
         raise StorageError(f"{target}: the copy differs from {source}; check the disk, then write it again.")
 
 
@@ -103,10 +102,9 @@ def _swap(new: Path, place: Path) -> None:
     shutil.rmtree(old, ignore_errors=True)
 
 
-def _sha256(path: Path) -> str:
+def _digest(path: Path) -> str:
     try:
-        with open(path, "rb") as file:
-            return file_digest(file, "sha256").hexdigest()
+        return file_digest(path)
     except OSError as error:
         raise StorageError(
             f"{path}: cannot be read ({error.strerror}); the adapter there is incomplete or gone."

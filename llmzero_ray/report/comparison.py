@@ -1,6 +1,6 @@
 """The three policies a search is judged by, and how far they lie apart: base model, default recipe, best.
 
-Not here: the arithmetic of noise (noise.py), the sentences (headline.py).
+Not here: the arithmetic of noise (significance.py), the sentences (summary.py).
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from llmzero_ray.events import REFERENCE, FinalScored, FinalWhat
+from llmzero_ray.metrics import Score
 from llmzero_ray.records import ItemOutcome
 from llmzero_ray.report.facts import SearchFacts
-from llmzero_ray.report.noise import Difference, independent, paired
-from llmzero_ray.scores import Score
+from llmzero_ray.report.significance import Difference, independent, paired
 
 Split: TypeAlias = Literal["validation", "test"]
 SPLITS: tuple[Split, ...] = ("validation", "test")

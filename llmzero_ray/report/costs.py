@@ -1,6 +1,6 @@
 """What a search cost: wall clock, and how much of it was spent in phases; GPU hours; warm and cold starts.
 
-All from event times and from what the phases reported. Not here: prices, and the table (costs_text.py).
+All from event times and from what the phases reported. Not here: prices, and the table (cost_tables.py).
 """
 
 from __future__ import annotations

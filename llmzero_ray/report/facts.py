@@ -13,20 +13,18 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from llmzero_ray.agents.base import Curves
 from llmzero_ray.config import SearchConfig
 from llmzero_ray.coordinator import replay
-from llmzero_ray.coordinator.state import FinalJob, Run
+from llmzero_ray.coordinator.runs import FinalJob, PhaseRun
 from llmzero_ray.errors import ConfigError
 from llmzero_ray.events import REFERENCE, FinalWhat
 from llmzero_ray.hyperparameters import canonical, diff
 from llmzero_ray.hyperparameters.table import ROLLOUT_N, TRAIN_BATCH
 from llmzero_ray.journal import read_all
+from llmzero_ray.metric_files import load_curves, load_items
+from llmzero_ray.metrics import Curves, Score, mean_score, score_without_items
 from llmzero_ray.records import Event, Hyperparameters, HyperparameterValue, ItemOutcome, PhaseResult
-from llmzero_ray.report.noise import score_without_items
-from llmzero_ray.scores import Score, mean_score
-from llmzero_ray.search import Node
-from llmzero_ray.series import load_curves, load_items
+from llmzero_ray.search import SearchNode
 from llmzero_ray.storage import SearchPaths, SearchStorage
 
 
@@ -36,7 +34,7 @@ class PathPhase:
 
     number: int
     """From 1."""
-    run: Run
+    run: PhaseRun
     cut: int
     """Step of the phase at which the strategy leaves it: the next phase's resume point, or its best step."""
 
@@ -125,17 +123,17 @@ class SearchFacts:
     # --- the tree -------------------------------------------------------------------------------------------
 
     @property
-    def nodes(self) -> Mapping[int, Node]:
+    def nodes(self) -> Mapping[int, SearchNode]:
         """Nodes of the tree by id, in the order of creation."""
-        return self.core.tree.nodes
+        return self.core.search.nodes
 
     @property
-    def runs(self) -> dict[int, Run]:
+    def runs(self) -> dict[int, PhaseRun]:
         """Runs of the tree by node; the reference is not among them."""
         return {node: run for node, run in self.core.runs.items() if node != REFERENCE}
 
     @property
-    def best(self) -> Run | None:
+    def best(self) -> PhaseRun | None:
         """The best-scored run so far."""
         return self.core.best
 
@@ -143,7 +141,7 @@ class SearchFacts:
     def path(self) -> tuple[PathPhase, ...]:
         """The best strategy, phase by phase; empty while nothing has a score at a known step."""
         best = self.best
-        cuts = () if best is None else self.core.tree.recipe(best.node)
+        cuts = () if best is None else self.core.search.recipe(best.node)
         phases = [
             PathPhase(number=number, run=self.core.runs[cut.node], cut=cut.step)
             for number, cut in enumerate(cuts, start=1)
@@ -156,17 +154,17 @@ class SearchFacts:
         """Nodes of the best strategy."""
         return frozenset(phase.node for phase in self.path)
 
-    def diagnosed_by(self, node: int) -> tuple[Run, ...]:
+    def diagnosed_by(self, node: int) -> tuple[PhaseRun, ...]:
         """Runs that were proposed from this node, so that their proposals say what was seen in it."""
         return tuple(run for run in self.runs.values() if run.on == node and run.proposal is not None)
 
-    def source(self, run: Run) -> Run | None:
+    def source(self, run: PhaseRun) -> PhaseRun | None:
         """The run whose checkpoint this one started from; None from the base model."""
         if run.spec is None or run.spec.resume_from is None:
             return None
         return self.core.runs[run.spec.resume_from.node]
 
-    def changes(self, run: Run) -> tuple[Changed, ...]:
+    def changes(self, run: PhaseRun) -> tuple[Changed, ...]:
         """What this run trained with other than the run it continues (from scratch: the default recipe)."""
         if run.spec is None:
             return ()
@@ -177,9 +175,9 @@ class SearchFacts:
             for key, (old, new) in diff(before, run.spec.hyperparameters).items()
         )
 
-    def _reason(self, run: Run, key: str, new: HyperparameterValue) -> str:
+    def _reason(self, run: PhaseRun, key: str, new: HyperparameterValue) -> str:
         """The agent's reason, here or where an ancestor brought the value in."""
-        at: Run | None = run
+        at: PhaseRun | None = run
         while at is not None and at.spec is not None and at.spec.hyperparameters.get(key) == new:
             for change in at.proposal.changes if at.proposal else ():
                 if canonical(change.key) == key:
@@ -188,7 +186,7 @@ class SearchFacts:
         return "follows from the other changes" if run.proposal else "the configuration it was created from"
 
     @staticmethod
-    def rollouts(run: Run, steps: int | None) -> int | None:
+    def rollouts(run: PhaseRun, steps: int | None) -> int | None:
         """Answers that a run samples in so many steps; None when its batch is not a plain number."""
         used = run.spec.hyperparameters if run.spec else {}
         batch, n = used.get(TRAIN_BATCH), used.get(ROLLOUT_N)
@@ -240,7 +238,7 @@ class SearchFacts:
             return kept
         return score_without_items(score, self.n_val)
 
-    def start_score(self, run: Run) -> float | None:
+    def start_score(self, run: PhaseRun) -> float | None:
         """Validation of the policy that a run started from, before its first step."""
         recorded = run.outcome.start_score if run.outcome else None
         return finite(self.curves(run.node).start_score if recorded is None else recorded)
@@ -248,7 +246,7 @@ class SearchFacts:
     # --- after the search -----------------------------------------------------------------------------------
 
     @property
-    def reference(self) -> Run | None:
+    def reference(self) -> PhaseRun | None:
         """The default recipe in one phase."""
         return self.core.reference
 
@@ -269,7 +267,7 @@ def finite(score: float | None) -> float | None:
     return score if score is not None and math.isfinite(score) else None
 
 
-def stop_reason(run: Run) -> str:
+def stop_reason(run: PhaseRun) -> str:
     """Why a run ended, in its own words; empty while it has not."""
     if isinstance(run.outcome, PhaseResult):
         return run.outcome.stop_reason

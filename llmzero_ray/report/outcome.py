@@ -9,14 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from llmzero_ray.durable import replace_file
 from llmzero_ray.errors import StorageError
+from llmzero_ray.files import replace_file
 from llmzero_ray.report.best import adapter_checksums, remove, write_best
-from llmzero_ray.report.card import card_text
 from llmzero_ray.report.facts import SearchFacts
 from llmzero_ray.report.pictures import draw_pictures
 from llmzero_ray.report.recipe import best_strategy
-from llmzero_ray.report.report_text import report_text
+from llmzero_ray.report.render import card_text, report_text
 from llmzero_ray.storage import SearchStorage
 
 

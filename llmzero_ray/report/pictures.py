@@ -1,6 +1,6 @@
 """The pictures of a report: their names and captions, and drawing those that the search has data for.
 
-Not here: the drawings themselves (plot_*.py), how a picture looks and is saved (canvas.py).
+Not here: the drawings themselves (plot_*.py), how a picture looks and is saved (plots/style.py).
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from llmzero_ray.durable import replace_file
+from llmzero_ray.files import replace_file
 from llmzero_ray.report.best import remove
 from llmzero_ray.report.facts import SearchFacts
 

@@ -1,6 +1,6 @@
 """Picture: the dynamics along the best strategy, phase after phase over global steps.
 
-Not here: colours and files (canvas.py, pictures.py).
+Not here: colours and files (plots/style.py, pictures.py).
 """
 
 from __future__ import annotations
@@ -9,16 +9,16 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from llmzero_ray.agents.base import Curves
-from llmzero_ray.agents.dynamics import ENTROPY, GRAD_NORM, KL, LENGTH, REWARD
 from llmzero_ray.agents.knowledge import metric_label
 from llmzero_ray.hyperparameters.table import MAX_RESPONSE
-from llmzero_ray.report import canvas, words
+from llmzero_ray.metrics import ENTROPY, GRAD_NORM, KL, LENGTH, REWARDS, Curves
+from llmzero_ray.plots import style
+from llmzero_ray.report import formatting as fmt
 from llmzero_ray.report.facts import PathPhase, SearchFacts
 from llmzero_ray.report.plot_scores import line_of
 
 VALIDATION = "validation"
-PANELS = (REWARD[0], VALIDATION, KL, ENTROPY, LENGTH, GRAD_NORM)
+PANELS = (REWARDS[0], VALIDATION, KL, ENTROPY, LENGTH, GRAD_NORM)
 PER_ROW = 4
 """Phases beside each other in the strip."""
 MOST_LINES = 5
@@ -29,9 +29,9 @@ def draw_curves(facts: SearchFacts) -> bytes | None:
     """The picture as PNG; None without a best strategy."""
     if not facts.path:
         return None
-    with canvas.style():
+    with style.applied():
         rows = math.ceil(len(facts.path) / PER_ROW)
-        figure = canvas.new_figure(12.0, 8.8 + 1.6 * rows)
+        figure = style.new_figure(12.0, 8.8 + 1.6 * rows)
         grid = figure.add_gridspec(4, 2, height_ratios=(0.62 * rows, 1, 1, 1))
         strip = figure.add_subplot(grid[0, :])
         _strip(strip, facts)
@@ -45,7 +45,7 @@ def draw_curves(facts: SearchFacts) -> bytes | None:
         figure.suptitle(
             f"{facts.config.name}: dynamics along the best strategy", x=0.01, ha="left", fontsize=13
         )
-        return canvas.png(figure)
+        return style.png(figure)
 
 
 # --- the strip of changes -----------------------------------------------------------------------------------
@@ -58,15 +58,15 @@ def _strip(axes: Any, facts: SearchFacts) -> None:
     axes.axis("off")
     for i, phase in enumerate(facts.path):
         x, top = i % PER_ROW, -(i // PER_ROW)
-        axes.fill_between((x + 0.01, x + 0.99), top - 0.97, top, color=canvas.BANDS[0], linewidth=0)
+        axes.fill_between((x + 0.01, x + 0.99), top - 0.97, top, color=style.BANDS[0], linewidth=0)
         head = f"phase {phase.number} · node {phase.node} · steps {phase.begin}–{phase.end}"
-        axes.text(x + 0.03, top - 0.16, head, fontweight="bold", color=canvas.BEST, fontsize=9)
+        axes.text(x + 0.03, top - 0.16, head, fontweight="bold", color=style.BEST, fontsize=9)
         for row, line in enumerate(_told(facts, phase, n)):
             axes.text(x + 0.03, top - 0.32 - 0.125 * row, line, fontsize=8.5)
 
 
 def _told(facts: SearchFacts, phase: PathPhase, n: int) -> list[str]:
-    changes = [words.change(change) for change in facts.changes(phase.run)]
+    changes = [fmt.change(change) for change in facts.changes(phase.run)]
     if not changes:
         return ["the default recipe" if phase.number == 1 else "nothing changed"]
     width = 160 // n
@@ -81,11 +81,9 @@ def _told(facts: SearchFacts, phase: PathPhase, n: int) -> list[str]:
 
 def _panel(axes: Any, facts: SearchFacts, name: str) -> None:
     for phase in facts.path:
-        axes.axvspan(
-            phase.begin, phase.end, color=canvas.BANDS[(phase.number + 1) % 2], linewidth=0, zorder=0
-        )
+        axes.axvspan(phase.begin, phase.end, color=style.BANDS[(phase.number + 1) % 2], linewidth=0, zorder=0)
         if phase.number > 1:
-            axes.axvline(phase.begin, color=canvas.GREY, linewidth=1.0, linestyle="--", zorder=1)
+            axes.axvline(phase.begin, color=style.GREY, linewidth=1.0, linestyle="--", zorder=1)
         if name == VALIDATION:
             _validation(axes, facts.curves(phase.node), phase.cut)
         else:
@@ -94,7 +92,7 @@ def _panel(axes: Any, facts: SearchFacts, name: str) -> None:
         _caps(axes, facts)
     if not axes.lines or not any(len(line.get_xdata()) for line in axes.lines if line.get_zorder() >= 3):
         axes.text(
-            0.5, 0.5, "not logged", transform=axes.transAxes, ha="center", va="center", color=canvas.GREY
+            0.5, 0.5, "not logged", transform=axes.transAxes, ha="center", va="center", color=style.GREY
         )
     axes.set_title("validation accuracy" if name == VALIDATION else metric_label(name))
     axes.set_xlim(
@@ -105,7 +103,7 @@ def _panel(axes: Any, facts: SearchFacts, name: str) -> None:
 def _validation(axes: Any, curves: Curves, cut: int) -> None:
     kept, whole = line_of(curves, cut), line_of(curves)
     if kept.start is not None:
-        axes.plot(*kept.start, marker="o", markersize=6, color="white", markeredgecolor=canvas.BEST, zorder=4)
+        axes.plot(*kept.start, marker="o", markersize=6, color="white", markeredgecolor=style.BEST, zorder=4)
         steps, scores = (kept.start[0], *kept.steps), (kept.start[1], *kept.scores)
     else:
         steps, scores = kept.steps, kept.scores
@@ -113,21 +111,21 @@ def _validation(axes: Any, curves: Curves, cut: int) -> None:
     axes.plot(
         whole.steps[past],
         whole.scores[past],
-        color=canvas.BEST,
+        color=style.BEST,
         alpha=0.3,
         marker="o",
         markersize=4,
         zorder=3,
     )
-    axes.plot(steps, scores, color=canvas.BEST, linewidth=2, marker="o", markersize=5, zorder=3)
+    axes.plot(steps, scores, color=style.BEST, linewidth=2, marker="o", markersize=5, zorder=3)
 
 
 def _metric(axes: Any, curves: Curves, name: str, cut: int) -> None:
     """Each step thin, its mean over two steps on both sides thick; past the cut both faint."""
-    values = canvas.finite(curves.metrics.get(name, ()))
+    values = style.finite(curves.metrics.get(name, ()))
     steps = [curves.base_step + step for step in curves.steps[: len(values)]]
     kept = sum(step <= curves.base_step + cut for step in steps)
-    smooth = canvas.rolling_mean(values, 2)
+    smooth = style.rolling_mean(values, 2)
     for part, strength in ((slice(0, kept), 1.0), (slice(max(0, kept - 1), None), 0.3)):
         _line(axes, steps[part], values[part], linewidth=0.9, alpha=0.45 * strength)
         _line(axes, steps[part], smooth[part], linewidth=2.0, alpha=strength)
@@ -136,21 +134,21 @@ def _metric(axes: Any, curves: Curves, name: str, cut: int) -> None:
 def _line(axes: Any, steps: Sequence[int], values: Sequence[float], **look: Any) -> None:
     if len(steps) > 1 or look["alpha"] == 1.0:
         marker = "o" if len(steps) == 1 else ""
-        axes.plot(steps, values, color=canvas.BEST, zorder=3, marker=marker, markersize=3, **look)
+        axes.plot(steps, values, color=style.BEST, zorder=3, marker=marker, markersize=3, **look)
 
 
 def _caps(axes: Any, facts: SearchFacts) -> None:
     """The response cap along the strategy; only named where it lies far above the lengths."""
     low, top = axes.get_ylim()
     for begin, end, cap in _stretches(facts):
-        look = {"color": canvas.VERMILLION, "fontsize": 8, "ha": "left", "va": "bottom"}
+        look = {"color": style.VERMILLION, "fontsize": 8, "ha": "left", "va": "bottom"}
         near = cap <= 2 * top
         axes.text(
             begin + 0.02 * (end - begin), cap if near else top, f"cap {cap}" + ("" if near else " ↑"), **look
         )
         if near:
             axes.plot(
-                (begin, end), (cap, cap), color=canvas.VERMILLION, linewidth=1.4, linestyle="--", zorder=2
+                (begin, end), (cap, cap), color=style.VERMILLION, linewidth=1.4, linestyle="--", zorder=2
             )
     axes.set_ylim(low, axes.get_ylim()[1] + 0.06 * (axes.get_ylim()[1] - low))
 

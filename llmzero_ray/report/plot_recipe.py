@@ -1,6 +1,6 @@
 """Picture: what the best strategy's phases train with, one row per hyper-parameter over global steps.
 
-Not here: colours and files (canvas.py, pictures.py).
+Not here: colours and files (plots/style.py, pictures.py).
 """
 
 from __future__ import annotations
@@ -8,8 +8,9 @@ from __future__ import annotations
 from typing import Any
 
 from llmzero_ray.hyperparameters import SPACE, canonical, short
+from llmzero_ray.plots import style
 from llmzero_ray.records import HyperparameterValue
-from llmzero_ray.report import canvas, words
+from llmzero_ray.report import formatting as fmt
 from llmzero_ray.report.facts import SearchFacts
 
 ALWAYS = tuple(map(canonical, ("lr", "kl_loss_coef", "temperature", "n", "max_response_length")))
@@ -22,8 +23,8 @@ def draw_recipe(facts: SearchFacts) -> bytes | None:
     if not facts.path:
         return None
     keys = shown_keys(facts)
-    with canvas.style():
-        figure = canvas.new_figure(11.0, 1.5 + 0.92 * len(keys))
+    with style.applied():
+        figure = style.new_figure(11.0, 1.5 + 0.92 * len(keys))
         rows = figure.subplots(len(keys), 1, sharex=True, squeeze=False)[:, 0]
         for axes, key in zip(rows, keys, strict=True):
             _row(axes, facts, key)
@@ -31,9 +32,9 @@ def draw_recipe(facts: SearchFacts) -> bytes | None:
         rows[-1].set_xlim(0, facts.path[-1].end)
         rows[0].set_title(f"{facts.config.name}: hyper-parameters along the best strategy", pad=18)
         _phase_names(rows[0], facts)
-        line = figure.axes[0].plot([], [], color=canvas.REFERENCE, linestyle="-.", linewidth=1.4)
+        line = figure.axes[0].plot([], [], color=style.REFERENCE, linestyle="-.", linewidth=1.4)
         figure.legend(line, ["default recipe"], loc="outside lower right")
-        return canvas.png(figure)
+        return style.png(figure)
 
 
 def shown_keys(facts: SearchFacts) -> tuple[str, ...]:
@@ -54,14 +55,12 @@ def _row(axes: Any, facts: SearchFacts, key: str) -> None:
     values = _values(facts, key)
     default = facts.default.get(key)
     moves = any(value != default for value in values)
-    colour = canvas.BEST if moves else canvas.GREY
+    colour = style.BEST if moves else style.GREY
     heights = _heights(axes, values, default)
     for phase in facts.path:
-        axes.axvspan(
-            phase.begin, phase.end, color=canvas.BANDS[(phase.number + 1) % 2], linewidth=0, zorder=0
-        )
+        axes.axvspan(phase.begin, phase.end, color=style.BANDS[(phase.number + 1) % 2], linewidth=0, zorder=0)
     if moves:
-        axes.axhline(heights[-1], color=canvas.REFERENCE, linestyle="-.", linewidth=1.4, zorder=1)
+        axes.axhline(heights[-1], color=style.REFERENCE, linestyle="-.", linewidth=1.4, zorder=1)
     before: float | None = None
     for begin, end, value, height in _stretches(facts, values, heights):
         if before is not None:
@@ -69,7 +68,7 @@ def _row(axes: Any, facts: SearchFacts, key: str) -> None:
         axes.plot((begin, end), (height, height), color=colour, linewidth=2.8, zorder=3)
         cramped = end == facts.path[-1].end and end - begin < 0.08 * end  # its label would leave the picture
         axes.annotate(
-            words.value(key, value),
+            fmt.value(key, value),
             (end if cramped else (begin + end) / 2, height),
             xytext=(0, 4),
             zorder=4,
@@ -128,7 +127,7 @@ def _label(axes: Any, key: str, colour: str) -> None:
         rotation=0,
         ha="right",
         va="center",
-        color=colour if colour == canvas.BEST else canvas.BLACK,
+        color=colour if colour == style.BEST else style.BLACK,
     )
     axes.grid(visible=False)
 
@@ -146,5 +145,5 @@ def _phase_names(axes: Any, facts: SearchFacts) -> None:
             ha="center",
             va="bottom",
             fontsize=8.5,
-            color=canvas.BEST,
+            color=style.BEST,
         )

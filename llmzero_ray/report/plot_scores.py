@@ -1,6 +1,6 @@
 """Picture: validation accuracy of every node over global steps, the best strategy in front.
 
-Not here: colours and files (canvas.py, pictures.py).
+Not here: colours and files (plots/style.py, pictures.py).
 """
 
 from __future__ import annotations
@@ -8,15 +8,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from llmzero_ray.agents.base import Curves
-from llmzero_ray.coordinator.state import Run
+from llmzero_ray import text
+from llmzero_ray.coordinator.runs import PhaseRun
 from llmzero_ray.events import REFERENCE
-from llmzero_ray.report import canvas, words
+from llmzero_ray.metrics import Curves, Score
+from llmzero_ray.plots import style
 from llmzero_ray.report.comparison import policies
 from llmzero_ray.report.facts import PathPhase, SearchFacts
-from llmzero_ray.scores import Score
 
-ENDS = {"failed": ("X", canvas.FAILED, 8.0), "early_stopped": ("s", canvas.EARLY, 6.5)}
+ENDS = {"failed": ("X", style.FAILED, 8.0), "early_stopped": ("s", style.EARLY, 6.5)}
 """How a run ended -> marker, colour and size at the end of its line."""
 
 
@@ -34,8 +34,8 @@ def draw_scores(facts: SearchFacts) -> bytes | None:
     """The picture as PNG; None while nothing was validated."""
     if not any(facts.curves(node).val_steps for node in facts.core.runs):
         return None
-    with canvas.style():
-        figure = canvas.new_figure(11.0, 6.2)
+    with style.applied():
+        figure = style.new_figure(11.0, 6.2)
         axes = figure.add_subplot()
         for run in facts.runs.values():
             if run.node not in facts.path_nodes:
@@ -46,7 +46,7 @@ def draw_scores(facts: SearchFacts) -> bytes | None:
         _best_point(axes, facts)
         _labels(axes, facts)
         _decorate(axes, facts)
-        return canvas.png(figure)
+        return style.png(figure)
 
 
 def line_of(curves: Curves, until: int | None = None) -> Line:
@@ -68,8 +68,8 @@ def _draw(axes: Any, line: Line, **look: Any) -> None:
     axes.plot(line.steps, line.scores, **look)
 
 
-def _other(axes: Any, run: Run, line: Line) -> None:
-    _draw(axes, line, color=canvas.GREY, linewidth=1.2, marker="o", markersize=3.5, alpha=0.8, zorder=2)
+def _other(axes: Any, run: PhaseRun, line: Line) -> None:
+    _draw(axes, line, color=style.GREY, linewidth=1.2, marker="o", markersize=3.5, alpha=0.8, zorder=2)
     if run.status in ENDS and line.steps:
         marker, colour, size = ENDS[run.status]
         axes.plot(
@@ -88,9 +88,9 @@ def _references(axes: Any, facts: SearchFacts) -> None:
     base = next((p for p in policies(facts) if p.what == "base"), None)
     if base is not None and base.validation is not None:
         level, error = base.validation.mean, base.validation.standard_error or 0.0
-        axes.axhspan(level - error, level + error, color=canvas.BASE, alpha=0.08, linewidth=0, zorder=1)
+        axes.axhspan(level - error, level + error, color=style.BASE, alpha=0.08, linewidth=0, zorder=1)
         axes.axhline(
-            level, color=canvas.BASE, linestyle="--", linewidth=1.3, zorder=3, label=f"base model {level:.4f}"
+            level, color=style.BASE, linestyle="--", linewidth=1.3, zorder=3, label=f"base model {level:.4f}"
         )
     reference = facts.reference
     if reference is not None:
@@ -99,7 +99,7 @@ def _references(axes: Any, facts: SearchFacts) -> None:
             "" if reference.score is None else f", best {reference.score:.4f}"
         )
         look = {
-            "color": canvas.REFERENCE,
+            "color": style.REFERENCE,
             "linewidth": 2.0,
             "linestyle": "-.",
             "marker": "^",
@@ -117,7 +117,7 @@ def _best_phase(axes: Any, facts: SearchFacts, phase: PathPhase) -> None:
         axes.plot(
             whole.steps[past],
             whole.scores[past],
-            color=canvas.BEST,
+            color=style.BEST,
             alpha=0.35,
             linewidth=1.4,
             marker="o",
@@ -125,16 +125,16 @@ def _best_phase(axes: Any, facts: SearchFacts, phase: PathPhase) -> None:
             zorder=5,
         )
     label = _strategy_label(facts) if phase.number == 1 else None
-    look = {"color": canvas.BEST, "linewidth": 2.8, "marker": "o", "markersize": 6.0}
+    look = {"color": style.BEST, "linewidth": 2.8, "marker": "o", "markersize": 6.0}
     _draw(axes, kept, zorder=6, label=label, **look)
     if phase.number > 1:
-        axes.axvline(phase.begin, color=canvas.BEST, linewidth=0.8, linestyle=(0, (2, 3)), zorder=1)
+        axes.axvline(phase.begin, color=style.BEST, linewidth=0.8, linestyle=(0, (2, 3)), zorder=1)
 
 
 def _strategy_label(facts: SearchFacts) -> str:
     score = _best_score(facts)
     scored = "" if score is None else f", {score.mean:.4f}"
-    return f"best strategy, {words.plural(len(facts.path), 'phase')}{scored}"
+    return f"best strategy, {text.plural(len(facts.path), 'phase')}{scored}"
 
 
 def _best_score(facts: SearchFacts) -> Score | None:
@@ -146,7 +146,7 @@ def _best_point(axes: Any, facts: SearchFacts) -> None:
     score = _best_score(facts) if facts.path else None
     if score is None:
         return
-    at, look = facts.path[-1].end, {"color": canvas.BEST, "zorder": 8}
+    at, look = facts.path[-1].end, {"color": style.BEST, "zorder": 8}
     if score.standard_error is not None:
         axes.errorbar(at, score.mean, yerr=score.standard_error, capsize=5, linewidth=1.6, **look)
     axes.plot(at, score.mean, marker="*", markersize=17, markeredgecolor="white", **look)
@@ -163,14 +163,14 @@ def _labels(axes: Any, facts: SearchFacts) -> None:
             below = 0.025 * (high - low) if run.node in facts.path_nodes else 0.0
             ends.append((line.steps[-1], line.scores[-1] - below, run))
     for column in _columns(sorted(ends, key=lambda end: end[0]), 0.02 * (right - left)):
-        places = canvas.spread([score for _, score, _ in column], 0.034 * (high - low))
+        places = style.spread([score for _, score, _ in column], 0.034 * (high - low))
         for place, (step, _, run) in zip(places, column, strict=True):
             _label(axes, run.node, (step, place), is_best=run.node in facts.path_nodes)
 
 
-def _columns(ends: list[tuple[int, float, Run]], near: float) -> list[list[tuple[int, float, Run]]]:
+def _columns(ends: list[tuple[int, float, PhaseRun]], near: float) -> list[list[tuple[int, float, PhaseRun]]]:
     """Ends in the order of steps -> groups in which each lies within `near` of the one before."""
-    columns: list[list[tuple[int, float, Run]]] = []
+    columns: list[list[tuple[int, float, PhaseRun]]] = []
     for end in ends:
         if columns and end[0] - columns[-1][-1][0] <= near:
             columns[-1].append(end)
@@ -187,7 +187,7 @@ def _label(axes: Any, node: int, at: tuple[float, float], *, is_best: bool) -> N
         textcoords="offset points",
         va="center",
         fontsize=9,
-        color=canvas.BEST if is_best else canvas.DARK,
+        color=style.BEST if is_best else style.DARK,
         fontweight="bold" if is_best else "normal",
         zorder=9,
     )
@@ -199,7 +199,7 @@ def _decorate(axes: Any, facts: SearchFacts) -> None:
             name = status.replace("_", " ")
             axes.plot([], [], marker=marker, color=colour, markersize=size, linestyle="", label=name)
     if any(node not in facts.path_nodes and facts.curves(node).val_steps for node in facts.runs):
-        axes.plot([], [], color=canvas.GREY, marker="o", markersize=3.5, label="other nodes")
+        axes.plot([], [], color=style.GREY, marker="o", markersize=3.5, label="other nodes")
     n = "" if facts.n_val is None else f" ({facts.n_val} items)"
     axes.set(xlabel="global step", ylabel=f"validation accuracy{n}")
     axes.set_title(f"{facts.config.name}: validation accuracy of every node")

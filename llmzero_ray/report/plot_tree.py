@@ -1,6 +1,6 @@
 """Picture: the search tree, coloured by score, shaped by how each node ended, the best strategy in bold.
 
-Not here: colours and files (canvas.py, pictures.py).
+Not here: colours and files (plots/style.py, pictures.py).
 """
 
 from __future__ import annotations
@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from llmzero_ray.coordinator.state import Run
+from llmzero_ray.coordinator.runs import PhaseRun
+from llmzero_ray.plots import style
 from llmzero_ray.records import PhaseFailure
-from llmzero_ray.report import canvas
 from llmzero_ray.report.facts import SearchFacts
 from llmzero_ray.report.tree_text import best_at
 
@@ -33,8 +33,8 @@ def draw_tree(facts: SearchFacts) -> bytes | None:
     generations, leaves = (1 + max(abs(place[i]) for place in places.values()) for i in (0, 1))
     width = min(26.0, max(9.0, 1.9 * generations + 1.8))
     height = min(20.0, max(3.6, 1.12 * leaves + 1.2))
-    with canvas.style():
-        figure = canvas.new_figure(width, height)
+    with style.applied():
+        figure = style.new_figure(width, height)
         axes = figure.add_subplot()
         for node in facts.nodes:
             _edge(axes, facts, places, node)
@@ -44,7 +44,7 @@ def draw_tree(facts: SearchFacts) -> bytes | None:
         axes.axis("off")
         axes.set_xlim(-0.45, generations - 0.5)
         axes.set_ylim(-leaves + 0.3, 0.5)
-        return canvas.png(figure)
+        return style.png(figure)
 
 
 def layout(facts: SearchFacts) -> dict[int, tuple[float, float]]:
@@ -84,15 +84,15 @@ def _edge(axes: Any, facts: SearchFacts, places: dict[int, tuple[float, float]],
     if parent is not None:
         (x0, y0), (x1, y1) = places[parent], places[node]
         along = bold and source is not None and source.node == parent
-        style = ":" if facts.nodes[node].pruned else "--" if source is None else "-"
-        look = {"color": canvas.BEST, "linewidth": 3.4} if along else {"color": canvas.GREY, "linewidth": 1.2}
-        axes.plot((x0, x1), (y0, y1), linestyle=style, zorder=1, **look)
+        line = ":" if facts.nodes[node].pruned else "--" if source is None else "-"
+        look = {"color": style.BEST, "linewidth": 3.4} if along else {"color": style.GREY, "linewidth": 1.2}
+        axes.plot((x0, x1), (y0, y1), linestyle=line, zorder=1, **look)
         _edge_label(axes, run, (x0 + 0.5 * (x1 - x0), y0 + 0.5 * (y1 - y0)), bold)
     if source is not None and source.node != parent:
         _detour(axes, places[source.node], places[node], bold)
 
 
-def _edge_label(axes: Any, run: Run, at: tuple[float, float], bold: bool) -> None:
+def _edge_label(axes: Any, run: PhaseRun, at: tuple[float, float], bold: bool) -> None:
     if run.spec is None:
         return
     source = run.spec.resume_from
@@ -103,7 +103,7 @@ def _edge_label(axes: Any, run: Run, at: tuple[float, float], bold: bool) -> Non
         ha="center",
         va="center",
         fontsize=7.5,
-        color=canvas.BEST if bold else canvas.DARK,
+        color=style.BEST if bold else style.DARK,
         zorder=2,
         bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.8},
     )
@@ -113,7 +113,7 @@ def _detour(axes: Any, begin: tuple[float, float], end: tuple[float, float], bol
     """An arrow from the checkpoint's node where that is not the parent."""
     arrow = {
         "arrowstyle": "-|>",
-        "color": canvas.BEST if bold else canvas.GREY,
+        "color": style.BEST if bold else style.GREY,
         "linewidth": 2.6 if bold else 1.0,
         "linestyle": "-" if bold else "--",
         "connectionstyle": "arc3,rad=-0.3",
@@ -140,9 +140,11 @@ def _points(figure: Any, axes: Any, facts: SearchFacts, places: dict[int, tuple[
         figure.colorbar(scale, ax=axes, label="best validation accuracy", shrink=0.9, pad=0.01)
 
 
-def _point(axes: Any, facts: SearchFacts, run: Run, at: tuple[float, float], fill: Any, ink: str) -> None:
+def _point(
+    axes: Any, facts: SearchFacts, run: PhaseRun, at: tuple[float, float], fill: Any, ink: str
+) -> None:
     on_path, failed = run.node in facts.path_nodes, run.status == "failed"
-    edge = canvas.FAILED if failed else canvas.BEST if on_path else canvas.BLACK
+    edge = style.FAILED if failed else style.BEST if on_path else style.BLACK
     size = 620 if failed else 720
     axes.scatter(
         *at,
@@ -163,14 +165,14 @@ def _point(axes: Any, facts: SearchFacts, run: Run, at: tuple[float, float], fil
         ha="center",
         va="top",
         fontsize=8,
-        color=canvas.BEST if on_path else canvas.BLACK,
+        color=style.BEST if on_path else style.BLACK,
         linespacing=1.15,
         zorder=4,
         bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.6, "alpha": 0.85},
     )
 
 
-def _told(run: Run) -> str:
+def _told(run: PhaseRun) -> str:
     """The score, else why there is none."""
     if run.score is None and isinstance(run.outcome, PhaseFailure):
         return run.outcome.failure_class
@@ -188,10 +190,10 @@ def _legend(axes: Any, facts: SearchFacts) -> None:
                 marker=marker,
                 color="white",
                 label=status.replace("_", " "),
-                edgecolor=canvas.FAILED if status == "failed" else canvas.BLACK,
+                edgecolor=style.FAILED if status == "failed" else style.BLACK,
             )
     if facts.path:
-        axes.plot([], [], color=canvas.BEST, linewidth=3.4, label="best strategy")
+        axes.plot([], [], color=style.BEST, linewidth=3.4, label="best strategy")
     if any(node.pruned for node in facts.nodes.values()):
-        axes.plot([], [], color=canvas.GREY, linestyle=":", label="pruned")
+        axes.plot([], [], color=style.GREY, linestyle=":", label="pruned")
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, 0.0), ncols=7)

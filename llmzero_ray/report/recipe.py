@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from llmzero_ray.metrics import Score
 from llmzero_ray.report.comparison import SPLITS, Policy, Split, policies
 from llmzero_ray.report.facts import PathPhase, SearchFacts, finite
 from llmzero_ray.report.strategy import (
@@ -21,7 +22,6 @@ from llmzero_ray.report.strategy import (
     StrategyPhase,
     plain,
 )
-from llmzero_ray.scores import Score
 
 
 def best_strategy(facts: SearchFacts, adapter: Mapping[str, str]) -> Strategy | None:

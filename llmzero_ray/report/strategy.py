@@ -13,8 +13,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from llmzero_ray.config import StrictModel
-from llmzero_ray.config_text import read_yaml, to_yaml, validated
+from llmzero_ray.config_text import StrictModel, read_yaml, to_yaml, validated
 from llmzero_ray.errors import ConfigError, HyperparameterError
 from llmzero_ray.hyperparameters import check_transition, normalize
 from llmzero_ray.records import Hyperparameters, NodeKind, PhaseSpec, ResumeFrom
@@ -246,7 +245,6 @@ def _spec(phase: StrategyPhase, paths: SearchPaths, name: str) -> PhaseSpec:
         seed=phase.seed,
         save_freq=phase.save_freq,
         test_freq=phase.test_freq,
-        node_dir=str(paths.node(node)),
         checkpoint_dir=str(paths.checkpoints(node)),
     )
 

@@ -1,30 +1,16 @@
 """The search tree as text: one drawing, one table.
 
-Not here: the drawing as a picture (plot_tree.py), why each node was created (events_text.py).
+Not here: the drawing as a picture (plot_tree.py), why each node was created (event_tables.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from llmzero_ray.coordinator.state import Run
+from llmzero_ray.coordinator.runs import PhaseRun
 from llmzero_ray.records import PhaseFailure
-from llmzero_ray.report import words
+from llmzero_ray.report import formatting as fmt
 from llmzero_ray.report.facts import SearchFacts, stop_reason
-
-
-def tree_section(facts: SearchFacts, pictures: str) -> str:
-    """The tree, drawn and as a table."""
-    if not facts.nodes:
-        return words.section("The tree", "No run has begun yet.")
-    legend = (
-        "`*` marks the phases of the best strategy; `score@step` is the best validation score of a node's "
-        "own steps and the global step it was reached at; `from 0@30` is the checkpoint it started from: "
-        "step 30 of node 0's phase."
-    )
-    return words.section(
-        "The tree", "```text\n" + "\n".join(draw(facts)) + "\n```", legend, pictures, _table(facts)
-    )
 
 
 def draw(facts: SearchFacts) -> Iterator[str]:
@@ -48,7 +34,7 @@ def _line(facts: SearchFacts, node: int) -> str:
     return f"{node} {run.kind}{mark}  {best_at(run)}  {status}, {started_from(run)}"
 
 
-def best_at(run: Run) -> str:
+def best_at(run: PhaseRun) -> str:
     """`0.4512@70` with the global step, or `no score`."""
     if run.score is None or run.outcome is None:
         return "no score"
@@ -56,7 +42,7 @@ def best_at(run: Run) -> str:
     return f"{run.score:.4f}" + ("" if step is None else f"@{run.base_step + step}")
 
 
-def started_from(run: Run) -> str:
+def started_from(run: PhaseRun) -> str:
     """`from 2@30`, `from the base model`, or that it is not planned yet."""
     if run.spec is None:
         return "not planned yet"
@@ -64,7 +50,8 @@ def started_from(run: Run) -> str:
     return "from the base model" if source is None else f"from {source.node}@{source.step}"
 
 
-def _table(facts: SearchFacts) -> str:
+def table_of(facts: SearchFacts) -> str:
+    """A row for each node."""
     header = (
         "node",
         "parent",
@@ -77,12 +64,12 @@ def _table(facts: SearchFacts) -> str:
         "what was seen in the node it was proposed from",
     )
     rows = [_row(facts, run) for run in facts.runs.values()]
-    return words.table(header, rows, right=(0, 1, 5))
+    return fmt.table(header, rows, right=(0, 1, 5))
 
 
-def _row(facts: SearchFacts, run: Run) -> tuple[str, ...]:
+def _row(facts: SearchFacts, run: PhaseRun) -> tuple[str, ...]:
     node = facts.nodes[run.node]
-    parent = words.NONE if node.parent is None else str(node.parent)
+    parent = fmt.NONE if node.parent is None else str(node.parent)
     if node.parent != node.created_on:
         parent += f" (created on {node.created_on})"
     return (
@@ -98,14 +85,14 @@ def _row(facts: SearchFacts, run: Run) -> tuple[str, ...]:
     )
 
 
-def _steps(run: Run) -> str:
+def _steps(run: PhaseRun) -> str:
     if run.spec is None:
-        return words.NONE
-    done = words.NONE if run.outcome is None else str(run.outcome.steps_done)
+        return fmt.NONE
+    done = fmt.NONE if run.outcome is None else str(run.outcome.steps_done)
     return f"{done} of {run.spec.n_steps}"
 
 
-def _ended_by(run: Run) -> str:
+def _ended_by(run: PhaseRun) -> str:
     if isinstance(run.outcome, PhaseFailure):
         return f"{run.outcome.failure_class}: {run.outcome.cause}"
     return "all its steps" if stop_reason(run) == "n_steps" else stop_reason(run)

@@ -3,10 +3,12 @@
 No clock, no file, no randomness: the same outcomes always give the same search.
 """
 
-from llmzero_ray.search.decision import Action, ChildView, Decision, Level, Seen, StopReason
-from llmzero_ray.search.recipe import Cut, nearest_saved_step
+from llmzero_ray.search.base import Action, Cut, Decision, SearchMethod, SearchNode, StopReason
+from llmzero_ray.search.decision import ChildView, Level, Seen, TreeDecision
+from llmzero_ray.search.recipe import nearest_saved_step
+from llmzero_ray.search.registry import make_search
 from llmzero_ray.search.rules import SearchRules
-from llmzero_ray.search.tree import Node, NodeStatus
+from llmzero_ray.search.tree import NodeStatus, TreeNode
 from llmzero_ray.search.tree_search import TreeSearch
 
 __all__ = [
@@ -15,11 +17,15 @@ __all__ = [
     "Cut",
     "Decision",
     "Level",
-    "Node",
     "NodeStatus",
+    "SearchMethod",
+    "SearchNode",
     "SearchRules",
     "Seen",
     "StopReason",
+    "TreeDecision",
+    "TreeNode",
     "TreeSearch",
+    "make_search",
     "nearest_saved_step",
 ]

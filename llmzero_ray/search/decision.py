@@ -1,18 +1,16 @@
-"""What the search decided and everything it saw when it did: plain numbers, JSON in and out.
+"""What the tree search decided and everything it saw when it did: plain numbers, JSON in and out.
 
 A journal keeps these records, so that a later replay can be compared with them number by number.
-Not here: making the decision (tree_search.py) or putting it into words (llmzero_ray/explain.py).
+Not here: making the decision (tree_search.py) or putting it into words (reasons.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, TypeAlias
+from dataclasses import dataclass, fields
+from typing import Any, NamedTuple
 
-Action: TypeAlias = Literal["root", "evolve", "debug", "scratch", "stop", "wait"]
-StopReason: TypeAlias = Literal["budget", "exhausted", "target", "gpu_hours", "dollars", "wall_clock", "user"]
-"""Why a search ends. The rules give only the first two; the others come from whoever runs the search."""
+from llmzero_ray.search.base import Decision
 
 
 class ChildView(NamedTuple):
@@ -123,29 +121,21 @@ class Seen:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Seen:
-        """The record that `to_dict` wrote."""
+        """The record that `to_dict` wrote; facts that this version does not know are left out."""
         trace = Trace()
         for level in data["descent"]:
             trace.add_dict(level)
-        facts = {name: value for name, value in data.items() if name != "descent"}
-        return cls(**facts, trace=tuple(trace.numbers))
+        known = [field.name for field in fields(cls) if field.name != "trace"]
+        return cls(**{name: data[name] for name in known}, trace=tuple(trace.numbers))
 
 
 @dataclass(frozen=True, kw_only=True)
-class Decision:
-    """The next thing to do: begin a run of kind `action` on node `on`, stop, or wait for a run to finish."""
+class TreeDecision(Decision):
+    """A decision of `TreeSearch`."""
 
-    action: Action
-    on: int | None = None
-    """Node to create the run from; None for root, stop and wait."""
-    stop_reason: StopReason | None = None
     seen: Seen
 
-    def to_dict(self) -> dict[str, Any]:
-        """JSON values only."""
-        return {**vars(self), "seen": self.seen.to_dict()}
-
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Decision:
+    def from_dict(cls, data: Mapping[str, Any]) -> TreeDecision:
         """The decision that `to_dict` wrote."""
         return cls(**{**data, "seen": Seen.from_dict(data["seen"])})

@@ -3,26 +3,26 @@
 Two forms, both lists of JSON objects. A history names each run's kind and the node it was created on, and is
 taken at its word. Outcomes name neither: the rules choose, and each row is what came of it. A run whose
 status is `running` is begun and never finished, and its score, if any, is not looked at. Not here: files and
-command lines (llmzero_ray/explain.py).
+command lines (llmzero_ray/cli/explain.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Any, get_args
 
 from llmzero_ray.errors import HistoryError, SearchError
 from llmzero_ray.records import NodeKind, PhaseStatus
-from llmzero_ray.search.decision import Decision
+from llmzero_ray.search.decision import TreeDecision
 from llmzero_ray.search.rules import SearchRules
 from llmzero_ray.search.tree import NodeStatus
 from llmzero_ray.search.tree_search import TreeSearch, check_score
+from llmzero_ray.text import nearest
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outcome:
+class OutcomeRow:
     """How one run went."""
 
     id: int
@@ -31,7 +31,7 @@ class Outcome:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RecordedRun(Outcome):
+class RecordedRun(OutcomeRow):
     """One run, where it was created, and how it went."""
 
     kind: NodeKind
@@ -44,7 +44,7 @@ class Played:
     """What came of playing outcomes through the rules."""
 
     search: TreeSearch
-    decisions: tuple[tuple[int, Decision], ...]
+    decisions: tuple[tuple[int, TreeDecision], ...]
     """The decision that each row's run was begun by, with the row's id."""
     unused: tuple[int, ...]
     """Ids of rows that no run was begun for, because the rules stopped or waited before them."""
@@ -68,14 +68,14 @@ def read_history(data: object) -> list[RecordedRun]:
     ]
 
 
-def read_outcomes(data: object) -> list[Outcome]:
+def read_outcomes(data: object) -> list[OutcomeRow]:
     """The rows of a list of outcomes, in order.
 
     Raises:
         HistoryError: the form is wrong; the message names the row.
     """
     return [
-        Outcome(id=_whole(entry, "id", where), status=_status(entry, where), score=_score(entry, where))
+        OutcomeRow(id=_whole(entry, "id", where), status=_status(entry, where), score=_score(entry, where))
         for where, entry in _entries(data, "outcomes", ("id", "status", "score"))
     ]
 
@@ -96,14 +96,14 @@ def play_history(runs: Sequence[RecordedRun], rules: SearchRules, budget: int | 
     return search
 
 
-def play_outcomes(rows: Sequence[Outcome], rules: SearchRules, budget: int | None = None) -> Played:
+def play_outcomes(rows: Sequence[OutcomeRow], rules: SearchRules, budget: int | None = None) -> Played:
     """The search in which the rules choose every run and the rows say how it went.
 
     Raises:
         HistoryError: an id is repeated; the message names the row.
     """
     search = TreeSearch(rules, budget)
-    decisions: list[tuple[int, Decision]] = []
+    decisions: list[tuple[int, TreeDecision]] = []
     for number, row in enumerate(rows):
         if row.id in search.nodes:
             raise HistoryError(f"outcomes entry {number}: node {row.id} exists already; ids must be unique.")
@@ -118,7 +118,7 @@ def play_outcomes(rows: Sequence[Outcome], rules: SearchRules, budget: int | Non
     return Played(search=search, decisions=tuple(decisions), unused=())
 
 
-def _finish(search: TreeSearch, run: Outcome) -> None:
+def _finish(search: TreeSearch, run: OutcomeRow) -> None:
     if run.status != "running":
         search.tell(run.id, run.status, run.score)
 
@@ -137,8 +137,8 @@ def _entries(data: object, what: str, keys: tuple[str, ...]) -> list[tuple[str, 
         where += f" (id {entry['id']!r})" if "id" in entry else ""
         for key in entry:
             if key not in keys:
-                near = get_close_matches(key, keys, n=1, cutoff=0.5)
-                hint = f"; did you mean {near[0]}?" if near else "."
+                near = nearest(key, keys)
+                hint = f"; did you mean {near}?" if near else "."
                 raise HistoryError(f"{where}: key {key!r} is unknown{hint} Known keys: {', '.join(keys)}.")
         found.append((where, entry))
     return found

@@ -7,20 +7,12 @@ it. Not here: which checkpoints are on disk (storage), or what a phase trains wi
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
 
-from llmzero_ray.search.tree import Node
-
-
-class Cut(NamedTuple):
-    """One phase of a recipe: train `node`'s configuration up to `step`, counted inside the phase."""
-
-    node: int
-    step: int | None
-    """None only for a last phase that never validated: it has no best step."""
+from llmzero_ray.search.base import Cut
+from llmzero_ray.search.tree import TreeNode
 
 
-def resume_chain(nodes: Mapping[int, Node], node: Node) -> tuple[int, ...]:
+def resume_chain(nodes: Mapping[int, TreeNode], node: TreeNode) -> tuple[int, ...]:
     """Ids from the run that started from the base model to `node`, along checkpoint sources."""
     chain = [node.id]
     while node.resume_from is not None:
@@ -29,7 +21,7 @@ def resume_chain(nodes: Mapping[int, Node], node: Node) -> tuple[int, ...]:
     return tuple(reversed(chain))
 
 
-def recipe(nodes: Mapping[int, Node], node: Node) -> tuple[Cut, ...]:
+def recipe(nodes: Mapping[int, TreeNode], node: TreeNode) -> tuple[Cut, ...]:
     """The resume chain of `node`, each phase cut where the next one resumed, the last at its best step."""
     cuts = [Cut(node.id, node.best_step)]
     while node.resume_from is not None:

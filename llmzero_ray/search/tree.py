@@ -21,7 +21,7 @@ NodeStatus: TypeAlias = Literal["running"] | PhaseStatus
 
 
 @dataclass(kw_only=True, slots=True)
-class Node:
+class TreeNode:
     """One training phase in the tree. Only the tree writes to it."""
 
     id: int
@@ -86,9 +86,9 @@ class Tree:
 
     def __init__(self, rules: SearchRules) -> None:
         self.rules = rules
-        self.nodes: dict[int, Node] = {}
+        self.nodes: dict[int, TreeNode] = {}
         """In the order of creation; a parent always comes before its children."""
-        self.root: Node | None = None
+        self.root: TreeNode | None = None
         self.next_id = 0
         """Lowest id above all that are taken."""
         self.n_running = 0
@@ -100,33 +100,33 @@ class Tree:
         self.s_max: float | None = None
         self.first_score: float | None = None
         """Scores are summed as differences from this one: exact to their spread, however large they are."""
-        self.best: Node | None = None
+        self.best: TreeNode | None = None
         """Best-scored node of all, failed and pruned ones included; the earliest of equals."""
         self._ranked: list[tuple[float, int, int]] = []
 
-    def __getitem__(self, node_id: int) -> Node:
+    def __getitem__(self, node_id: int) -> TreeNode:
         return self.nodes[node_id]
 
     # --- reading --------------------------------------------------------------------------------------------
 
-    def cap(self, node: Node) -> int:
+    def cap(self, node: TreeNode) -> int:
         """Slots of a node: by its status, and none left at the deepest level of debugging."""
         if node.status != "failed":
             return self.rules.max_evolve_children
         return 0 if node.debug_depth >= self.rules.max_debug_depth else self.rules.max_debug_children
 
-    def is_full(self, node: Node) -> bool:
+    def is_full(self, node: TreeNode) -> bool:
         """Whether selection may not create a further child here."""
         return node.fixed or node.k_cap >= self.cap(node)
 
-    def path_up(self, node: Node) -> Iterator[Node]:
+    def path_up(self, node: TreeNode) -> Iterator[TreeNode]:
         """The node and its ancestors, up to the root."""
-        at: Node | None = node
+        at: TreeNode | None = node
         while at is not None:
             yield at
             at = None if at.parent is None else self.nodes[at.parent]
 
-    def subtree(self, node: Node) -> Iterator[Node]:
+    def subtree(self, node: TreeNode) -> Iterator[TreeNode]:
         """The node and all its descendants, parents first."""
         todo = [node.id]
         while todo:
@@ -134,21 +134,21 @@ class Tree:
             yield at
             todo.extend(at.children)
 
-    def best_unpruned(self) -> Node | None:
+    def best_unpruned(self) -> TreeNode | None:
         """Best-scored node that is not pruned, the earliest of equals; None while nothing has a score."""
         while self._ranked and self.nodes[self._ranked[0][2]].pruned:
             heapq.heappop(self._ranked)
         return self.nodes[self._ranked[0][2]] if self._ranked else None
 
-    def debug_origin(self, node: Node) -> Node:
+    def debug_origin(self, node: TreeNode) -> TreeNode:
         """The failed run that a chain of debug runs began with: itself no debug run."""
         return next(above for above in self.path_up(node) if above.kind != "debug")
 
     # --- changing -------------------------------------------------------------------------------------------
 
-    def add(self, node_id: int, kind: NodeKind, on: Node | None, *, exempt: bool = False) -> Node:
+    def add(self, node_id: int, kind: NodeKind, on: TreeNode | None, *, exempt: bool = False) -> TreeNode:
         """Create a running node on `on` (None for the root). Under a pruned node it is pruned too."""
-        node = Node(
+        node = TreeNode(
             id=node_id,
             order=len(self.nodes),
             kind=kind,
@@ -164,7 +164,7 @@ class Tree:
             self._attach(node, on)
         return node
 
-    def finish(self, node: Node, status: PhaseStatus, score: float | None) -> None:
+    def finish(self, node: TreeNode, status: PhaseStatus, score: float | None) -> None:
         """Give a running node its outcome: move it if it fixed a failure, then count it in its ancestors."""
         self.n_running -= 1
         # A person ended the vetoed run, whatever its last words: no failure is charged, no fix is made.
@@ -176,7 +176,7 @@ class Tree:
         self._backpropagate(node)
         self._refresh(node)
 
-    def veto(self, node: Node) -> list[int]:
+    def veto(self, node: TreeNode) -> list[int]:
         """Prune a subtree for a person; its running nodes, which are to be stopped."""
         members = list(self.subtree(node))
         for member in members:
@@ -184,24 +184,9 @@ class Tree:
         self._prune(node)
         return [member.id for member in members if member.is_running]
 
-    def restore_counts(self) -> None:
-        """Derive everything that follows from each node's own facts: links, counts, flags, ranks."""
-        for node in self.nodes.values():
-            self._count_node(node)
-            self._rank(node)
-            if node.parent is not None:
-                parent = self.nodes[node.parent]
-                parent.children.append(node.id)
-                parent.k_cap += not node.exempt
-        for node in reversed(self.nodes.values()):
-            self._count_own_run(node)
-            node.terminal, node.blocked = self._flags(node)
-            if node.parent is not None:
-                self._add_to_parent(node, self.nodes[node.parent])
-
     # --- parts of a change ----------------------------------------------------------------------------------
 
-    def _count_node(self, node: Node) -> None:
+    def _count_node(self, node: TreeNode) -> None:
         self.next_id = max(self.next_id, node.id + 1)
         self.n_running += node.is_running
         self.n_evolve += node.kind != "debug"
@@ -209,7 +194,7 @@ class Tree:
         if node.kind == "root":
             self.root = node
 
-    def _settle_fix(self, node: Node) -> None:
+    def _settle_fix(self, node: TreeNode) -> None:
         """Move a debug run that succeeded beside the failure it fixed, and prune what it leaves behind."""
         origin = self.debug_origin(node)
         home = origin if origin.parent is None else self.nodes[origin.parent]
@@ -229,7 +214,7 @@ class Tree:
                 self._prune(child)
         self._refresh(origin)
 
-    def _backpropagate(self, node: Node) -> None:
+    def _backpropagate(self, node: TreeNode) -> None:
         failed, validated = node.status == "failed", node.is_validated
         early = node.status == "early_stopped"
         above_first = 0.0 if node.score is None or self.first_score is None else node.score - self.first_score
@@ -245,12 +230,12 @@ class Tree:
             else:
                 above.v_unval += 1
 
-    def _enter_score(self, node: Node) -> None:
+    def _enter_score(self, node: TreeNode) -> None:
         if self.first_score is None:
             self.first_score = node.score
         self._rank(node)
 
-    def _rank(self, node: Node) -> None:
+    def _rank(self, node: TreeNode) -> None:
         if node.score is None:
             return
         self.s_min = node.score if self.s_min is None else min(self.s_min, node.score)
@@ -260,12 +245,12 @@ class Tree:
         if best is None or best.score is None or (-node.score, node.order) < (-best.score, best.order):
             self.best = node
 
-    def _prune(self, top: Node) -> None:
+    def _prune(self, top: TreeNode) -> None:
         for node in self.subtree(top):
             node.pruned = True
             self._refresh(node)
 
-    def _attach(self, node: Node, parent: Node) -> None:
+    def _attach(self, node: TreeNode, parent: TreeNode) -> None:
         node.parent = parent.id
         node.pruned = node.pruned or parent.pruned
         # Only a fix that moves is older than children already there; a new node goes to the end.
@@ -280,7 +265,7 @@ class Tree:
             above.in_flight += node.in_flight
         self._refresh(parent)
 
-    def _detach(self, node: Node) -> None:
+    def _detach(self, node: TreeNode) -> None:
         assert node.parent is not None
         parent = self.nodes[node.parent]
         parent.children.remove(node.id)
@@ -291,13 +276,13 @@ class Tree:
             above.in_flight -= node.in_flight
         self._refresh(parent)
 
-    def _flags(self, node: Node) -> tuple[bool, bool]:
+    def _flags(self, node: TreeNode) -> tuple[bool, bool]:
         """(terminal, blocked) of a node from its own facts and its children's counts."""
         running, full = node.is_running, self.is_full(node)
         terminal = node.pruned or (not running and full and node.n_live == 0)
         return terminal, terminal or running or (full and node.n_open == 0)
 
-    def _refresh(self, node: Node) -> None:
+    def _refresh(self, node: TreeNode) -> None:
         """Bring a node's flags up to date, and its ancestors' as far as they change."""
         for at in self.path_up(node):
             terminal, blocked = self._flags(at)
@@ -308,24 +293,3 @@ class Tree:
                 parent.n_live += at.terminal - terminal
                 parent.n_open += at.blocked - blocked
             at.terminal, at.blocked = terminal, blocked
-
-    @staticmethod
-    def _count_own_run(node: Node) -> None:
-        if node.is_running:
-            node.in_flight += 1
-            return
-        node.visits += 1
-        node.v_early += node.status == "early_stopped"
-        if node.status == "failed":
-            node.v_fail += 1
-        elif node.is_validated:
-            node.v_val += 1
-        else:
-            node.v_unval += 1
-
-    @staticmethod
-    def _add_to_parent(node: Node, parent: Node) -> None:
-        parent.n_live += not node.terminal
-        parent.n_open += not node.blocked
-        for counter in ("in_flight", "visits", "v_val", "v_fail", "v_early", "v_unval"):
-            setattr(parent, counter, getattr(parent, counter) + getattr(node, counter))

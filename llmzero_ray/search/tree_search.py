@@ -21,10 +21,11 @@ from typing import Any, get_args
 from llmzero_ray.errors import SearchError
 from llmzero_ray.records import NodeKind, PhaseStatus
 from llmzero_ray.search import recipe
-from llmzero_ray.search.decision import Action, Decision, Seen, StopReason, Trace
+from llmzero_ray.search.base import Action, Cut, Decision, StopReason
+from llmzero_ray.search.decision import Seen, Trace, TreeDecision
+from llmzero_ray.search.reasons import reason_in_words
 from llmzero_ray.search.rules import SearchRules
-from llmzero_ray.search.snapshot import node_from_dict, node_to_dict
-from llmzero_ray.search.tree import Node, Tree
+from llmzero_ray.search.tree import Tree, TreeNode
 from llmzero_ray.search.uct import TIE, exploration, fair_visits, q_value
 from llmzero_ray.search.values import Values
 
@@ -48,12 +49,12 @@ class TreeSearch:
     # --- reading --------------------------------------------------------------------------------------------
 
     @property
-    def nodes(self) -> Mapping[int, Node]:
+    def nodes(self) -> Mapping[int, TreeNode]:
         """All nodes by id in the order of creation; read only."""
         return MappingProxyType(self._tree.nodes)
 
     @property
-    def best(self) -> Node | None:
+    def best(self) -> TreeNode | None:
         """Best-scored node, failed and pruned ones included, the earliest of equals; None without scores."""
         return self._tree.best
 
@@ -72,7 +73,7 @@ class TreeSearch:
         """Why no further run will begin, as things stand; None while one may."""
         return self.ask().stop_reason
 
-    def node(self, node_id: int) -> Node:
+    def node(self, node_id: int) -> TreeNode:
         """The node of that id; read only.
 
         Raises:
@@ -87,7 +88,7 @@ class TreeSearch:
 
     # --- ask ------------------------------------------------------------------------------------------------
 
-    def ask(self) -> Decision:
+    def ask(self) -> TreeDecision:
         """The next thing to do, with all that the decision was based on. Changes nothing."""
         tree = self._tree
         if self.budget is not None and len(tree.nodes) >= self.budget:
@@ -104,13 +105,17 @@ class TreeSearch:
         chosen, trace = self._descend(tree.root)
         return self._decide("debug" if chosen.status == "failed" else "evolve", chosen, trace)
 
+    def explain(self, decision: Mapping[str, Any]) -> str:
+        """Why that was decided, in words; `decision` is what `TreeDecision.to_dict` wrote."""
+        return reason_in_words(TreeDecision.from_dict(decision))
+
     def _decide(
         self,
         action: Action,
-        on: Node | None = None,
+        on: TreeNode | None = None,
         trace: Trace | None = None,
         stop_reason: StopReason | None = None,
-    ) -> Decision:
+    ) -> TreeDecision:
         tree = self._tree
         seen = Seen(
             s_min=tree.s_min,
@@ -123,18 +128,20 @@ class TreeSearch:
             rho_min=self.rules.rho_min,
             trace=() if trace is None else tuple(trace.numbers),
         )
-        return Decision(action=action, on=None if on is None else on.id, stop_reason=stop_reason, seen=seen)
+        return TreeDecision(
+            action=action, on=None if on is None else on.id, stop_reason=stop_reason, seen=seen
+        )
 
-    def _descend(self, root: Node) -> tuple[Node, Trace]:
+    def _descend(self, root: TreeNode) -> tuple[TreeNode, Trace]:
         """The node whose virtual child wins, and the levels down to it. The root must not be blocked."""
         self._values.bring_up_to_date()
         trace = Trace()
-        node: Node | None = root
+        node: TreeNode | None = root
         while node is not None:
             chosen, node = node, self._look_at(node, trace)
         return chosen, trace
 
-    def _look_at(self, node: Node, trace: Trace) -> Node | None:
+    def _look_at(self, node: TreeNode, trace: Trace) -> TreeNode | None:
         """The child to descend into, or None when the virtual child wins.
 
         Written flat: a deep tree has as many levels as it has generations.
@@ -301,43 +308,13 @@ class TreeSearch:
         """
         return recipe.resume_chain(self._tree.nodes, self.node(node_id))
 
-    def recipe(self, node_id: int) -> tuple[recipe.Cut, ...]:
+    def recipe(self, node_id: int) -> tuple[Cut, ...]:
         """The phases that replay this node's best adapter, each with the step to cut it at.
 
         Raises:
             SearchError: the node is unknown.
         """
         return recipe.recipe(self._tree.nodes, self.node(node_id))
-
-    # --- state ----------------------------------------------------------------------------------------------
-
-    def to_dict(self) -> dict[str, Any]:
-        """The whole state as JSON values; `from_dict` continues from it with the same decisions."""
-        scale = self._values.shaped_scale
-        return {
-            "rules": self.rules.to_dict(),
-            "budget": self.budget,
-            "first_score": self._tree.first_score,
-            "shaped_scale": None if scale is None else list(scale),
-            "nodes": [node_to_dict(node) for node in self._tree.nodes.values()],
-        }
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> TreeSearch:
-        """The search that `to_dict` wrote.
-
-        Raises:
-            ConfigError: its rules are not those of this version.
-        """
-        search = cls(SearchRules.from_dict(data["rules"]), data["budget"])
-        tree, scale = search._tree, data["shaped_scale"]
-        for order, entry in enumerate(data["nodes"]):
-            node = node_from_dict(entry, order)
-            tree.nodes[node.id] = node
-        tree.first_score = data["first_score"]
-        tree.restore_counts()
-        search._values.shaped_scale = None if scale is None else (scale[0], scale[1])
-        return search
 
 
 def check_score(score: object) -> float | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
-from llmzero_ray.search.tree import Node, Tree
+from llmzero_ray.search.tree import Tree, TreeNode
 from llmzero_ray.search.uct import normalise, shape
 
 Scale: TypeAlias = tuple[float, float]
@@ -22,17 +22,17 @@ class Values:
         self._tree = tree
         self._temperature = tree.rules.T
         self._of_mean = tree.rules.q_aggregate == "f_of_mean"
-        self.shaped_scale: Scale | None = None
+        self._shaped_scale: Scale | None = None
         """(s_min, s_max) for which the nodes' `shaped_sum` holds."""
 
-    def own(self, node: Node) -> float:
+    def own(self, node: TreeNode) -> float:
         """Shaped value of the node's own score, a failed run's too; 0 without one."""
         low, high = self._tree.s_min, self._tree.s_max
         if node.score is None or low is None or high is None:
             return 0.0
         return shape(normalise(node.score, low, high), self._temperature)
 
-    def mean(self, node: Node) -> float:
+    def mean(self, node: TreeNode) -> float:
         """Shaped value of the validated runs in the node's subtree; 0 without one."""
         low, high, first = self._tree.s_min, self._tree.s_max, self._tree.first_score
         if not node.v_val or low is None or high is None or first is None:
@@ -44,9 +44,9 @@ class Values:
         # Rounding may carry the mean just past an end of the scale, which a tiny temperature would blow up.
         return shape(x if 0.0 <= x <= 1.0 else float(x > 0.5), self._temperature)
 
-    def record(self, node: Node) -> None:
+    def record(self, node: TreeNode) -> None:
         """Count a run that has just finished."""
-        if self._of_mean or not node.is_validated or self.shaped_scale != self._scale():
+        if self._of_mean or not node.is_validated or self._shaped_scale != self._scale():
             return
         value = self.own(node)
         for above in self._tree.path_up(node):
@@ -55,7 +55,7 @@ class Values:
     def bring_up_to_date(self) -> None:
         """Rebuild the shaped sums if the scale has changed since they were built; call it before `mean`."""
         scale = self._scale()
-        if self._of_mean or scale is None or scale == self.shaped_scale:
+        if self._of_mean or scale is None or scale == self._shaped_scale:
             return
         nodes = self._tree.nodes
         for node in nodes.values():
@@ -64,7 +64,7 @@ class Values:
         for node in reversed(nodes.values()):
             if node.parent is not None:
                 nodes[node.parent].shaped_sum += node.shaped_sum
-        self.shaped_scale = scale
+        self._shaped_scale = scale
 
     def _scale(self) -> Scale | None:
         low, high = self._tree.s_min, self._tree.s_max

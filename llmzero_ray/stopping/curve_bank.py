@@ -20,9 +20,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from llmzero_ray.agents.base import NodeView, StopRequest
-from llmzero_ray.agents.dynamics import Dynamics, Series, Validation, fit, observe
-from llmzero_ray.agents.expert_stopper import grows_longer, incumbent_at
-from llmzero_ray.agents.reading import reward_rising, stands_still
+from llmzero_ray.agents.dynamics import Dynamics, Validation, fit, observe
+from llmzero_ray.agents.expert.early_stopper import grows_longer, incumbent_at
+from llmzero_ray.agents.observations import reward_rising, stands_still
+from llmzero_ray.metrics import Series
 
 FEWEST_VALIDATIONS = 2
 """Validations inside the phase below which a trajectory is not judged."""

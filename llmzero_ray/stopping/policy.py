@@ -1,20 +1,20 @@
-"""Whether a running phase goes on: rules at every step, then bank and early-stopper agent at its intervals.
+"""Whether a running phase goes on: rules at every step; curve bank and early-stopper agent at intervals.
 
-The agent is asked only when there is somebody to beat and the curve bank has no clear answer; its failures
-mean CONTINUE. Who decided is the decision's `rule`. Not here: posting the verdict and ending the phase
-(actors/).
+The agent is asked only when there is an incumbent to beat and the curve bank has no clear answer; its
+failures mean CONTINUE. `StopDecision.rule` names what decided. Not here: collecting a phase's points
+(phase_monitor.py), posting the verdict and ending the phase (actors/).
 """
 
 from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from llmzero_ray.agents.base import Curves, EarlyStopper, NodeView, StopRequest, TaskView
+from llmzero_ray.agents.base import EarlyStopper, NodeView, StopRequest
+from llmzero_ray.metrics import STEP_TIME, Curves
 from llmzero_ray.records import Hyperparameters, StopDecision
 from llmzero_ray.stopping.curve_bank import CurveBank
-from llmzero_ray.stopping.phase_watch import STEP_TIME, PhaseWatch
 from llmzero_ray.stopping.rules import Rule, make_rules
 from llmzero_ray.stopping.settings import StopperSettings
 from llmzero_ray.stopping.signals import Signal, annotate, check_signals, stopping_signals
@@ -35,9 +35,9 @@ def trained_s(curves: Curves, since: int) -> float:
 
 
 class StoppingPolicy:
-    """Decides for the running phases of a search; holds only when and on what each was last judged.
+    """Decides for the running phases of a search; its state is when and on what each was last judged.
 
-    Without a `bank` every question goes to the agent. Whoever gives one adds the phases that complete to it.
+    Without a `bank` every question goes to the agent. `learn` adds completed phases to the bank.
     """
 
     def __init__(
@@ -53,35 +53,8 @@ class StoppingPolicy:
 
     @property
     def stopping(self) -> tuple[Rule | Signal, ...]:
-        """Rules and pre-checks that may end a phase; none while stopping is switched off."""
+        """Rules and pre-checks that may end a phase; empty while stopping is switched off."""
         return (*self._rules, *self._signals) if self._settings.enabled else ()
-
-    def watch(self, view: NodeView) -> PhaseWatch:
-        """A phase that begins, or begins again: what it reports is judged as it comes."""
-        self.forget(view.node)
-        return PhaseWatch(self, view)
-
-    def decide(
-        self,
-        task: TaskView,
-        running: NodeView,
-        incumbent: NodeView | None = None,
-        incumbent_path: Sequence[tuple[int, float]] = (),
-    ) -> StopDecision:
-        """STOP or CONTINUE for one phase: the rules, and the agent where it is due.
-
-        Without an incumbent (or while it is the phase itself) the agent is not asked. May block on the
-        agent: callers that must not wait use `check_rules`, `is_due` and `ask`.
-        """
-        ruled = self.check_rules(running.curves, running.hyperparameters)
-        if ruled is not None:
-            return ruled
-        if not self.is_due(running, incumbent):
-            return StopDecision(stop=False, reason="not due", rule="policy")
-        assert incumbent is not None
-        return self.ask(
-            StopRequest(task=task, running=running, incumbent=incumbent, incumbent_path=tuple(incumbent_path))
-        )
 
     def check_rules(
         self, curves: Curves, hyperparameters: Hyperparameters | None = None
@@ -97,30 +70,23 @@ class StoppingPolicy:
         return ruled or check_signals(self._signals, curves, hyperparameters)
 
     def is_due(self, running: NodeView, incumbent: NodeView | None) -> bool:
-        """Whether the bank and the agent should be asked about this phase now."""
-        steps, node = running.curves.steps, running.node
-        return bool(steps) and self.is_due_at(
-            node, steps[-1], lambda since: trained_s(running.curves, since), incumbent
-        )
+        """Whether the curve bank and the agent should be asked about this phase now.
 
-    def is_due_at(
-        self, node: int, step: int, trained: Callable[[int], float], incumbent: NodeView | None
-    ) -> bool:
-        """The same of a phase at its newest step; `trained` gives its seconds of training after a step."""
-        nobody = self._agent is None and self._bank is None
-        if not self._settings.enabled or nobody:
+        Never without an incumbent that has a score, nor while the phase itself is the incumbent. The first
+        question comes at `min_steps`, every further one an interval later.
+        """
+        steps, node = running.curves.steps, running.node
+        no_judge = self._agent is None and self._bank is None
+        if not self._settings.enabled or no_judge or not steps or steps[-1] < self._settings.min_steps:
             return False
         if incumbent is None or incumbent.score is None or incumbent.node == node:
             return False
-        if step < self._settings.min_steps:
-            return False
-        # The first question comes at min_steps, every further one an interval later.
         last = self._asked_at.get(node)
         if last is None:
             return True
         if self._settings.interval_steps is not None:
-            return step - last >= self._settings.interval_steps
-        return trained(last) >= self._settings.interval_s
+            return steps[-1] - last >= self._settings.interval_steps
+        return trained_s(running.curves, last) >= self._settings.interval_s
 
     def ask(self, request: StopRequest) -> StopDecision:
         """The bank's answer where it is clear, else the agent's; CONTINUE when nobody gives one.

@@ -1,8 +1,8 @@
 """Rules that end a running phase on its numbers alone: one short class each, pure functions of its curves.
 
-A rule says STOP with its reason, or nothing. Its watch tells which new steps it has to be asked about. Not
-here: the early-stopper agent (agents/expert_stopper.py),
-when rules are asked (policy.py), wall-clock caps and silent runners (the coordinator's timers).
+A rule says STOP with its reason, or nothing. Not here: the early-stopper agent
+(agents/expert/early_stopper.py), when rules are checked (policy.py), wall-clock caps and silent runners (the
+coordinator's timers).
 """
 
 from __future__ import annotations
@@ -13,23 +13,18 @@ from itertools import pairwise
 from statistics import fmean, median
 from typing import Protocol
 
-from llmzero_ray.agents.base import Curves
+from llmzero_ray.metrics import ADVANTAGE_MEAN, ENTROPY, GRAD_NORM, KLS, LOSS, PG_LOSS, REWARDS, Curves
 from llmzero_ray.records import StopDecision
-from llmzero_ray.stopping.phase_log import PhaseLog
 from llmzero_ray.stopping.settings import StopperSettings
-from llmzero_ray.stopping.suspects import Fallen, NotFinite, Watch
 
-REWARDS = ("critic/score/mean", "critic/rewards/mean")
-KLS = ("actor/kl_loss", "actor/ppo_kl")
 WATCHED = (
-    "actor/pg_loss",
-    "actor/loss",
-    "actor/kl_loss",
-    "actor/ppo_kl",
-    "actor/grad_norm",
-    "actor/entropy",
+    PG_LOSS,
+    LOSS,
+    *KLS,
+    GRAD_NORM,
+    ENTROPY,
     *REWARDS,
-    "critic/advantages/mean",
+    ADVANTAGE_MEAN,
 )
 """Metrics that are numbers in any sound run. Others may be NaN for good reasons (a batch without full
 responses)."""
@@ -44,10 +39,6 @@ class Rule(Protocol):
 
     def check(self, curves: Curves) -> StopDecision | None:
         """STOP with its reason, or None."""
-        ...
-
-    def watch(self, log: PhaseLog) -> Watch:
-        """What suspects every step of a phase after which `check` would say STOP."""
         ...
 
 
@@ -72,10 +63,6 @@ class NonFinite:
                 reason += f", not finite since step {since}" if self.steps > 1 else ""
                 return StopDecision(stop=True, reason=reason, rule=self.name, hard=True)
         return None
-
-    def watch(self, log: PhaseLog) -> Watch:
-        """Suspects the steps with a value that is not finite."""
-        return NotFinite(log, WATCHED)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,18 +93,6 @@ class Collapse:
                 reason = f"{name} rose x{spike:.1f} and {lost}"
                 return StopDecision(stop=True, reason=reason, rule=self.name)
         return None
-
-    def watch(self, log: PhaseLog) -> Watch:
-        """Suspects the steps at which reward and KL have moved as far as it takes."""
-        return Fallen(
-            log,
-            rewards=REWARDS,
-            kls=KLS,
-            window=self.window,
-            kl_factor=self.kl_factor,
-            drop=self.reward_drop,
-            quiet=QUIET_KL,
-        )
 
     def _fall(self, reward: list[tuple[int, float]]) -> tuple[int, float] | None:
         """(step of the best level, share lost since) where the last `window` steps all stayed below.

@@ -9,38 +9,21 @@ default (rules.py).
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import median
 from typing import Protocol
 
-from llmzero_ray.agents.base import Curves
-from llmzero_ray.agents.dynamics import (
-    ADVANTAGE_MAX,
-    ADVANTAGE_MIN,
-    ENTROPY,
-    GRAD_NORM,
-    KL,
-    LEARNING_RATE,
-    LENGTH_AT_MAX,
-    Dynamics,
+from llmzero_ray.agents.dynamics import Dynamics, fit, observe
+from llmzero_ray.agents.observations import NEAR_BASE, entropy_is_low, rate_is_zero, reward_rising
+from llmzero_ray.metrics import (
+    Curves,
     Series,
-    fit,
-    observe,
-)
-from llmzero_ray.agents.reading import (
-    LOW_ENTROPY,
-    NEAR_BASE,
-    entropy_is_low,
-    number,
-    rate_is_zero,
-    reward_rising,
 )
 from llmzero_ray.records import Hyperparameters, StopDecision
-from llmzero_ray.stopping.phase_log import PhaseLog
 from llmzero_ray.stopping.rules import WATCHED, Collapse
 from llmzero_ray.stopping.settings import StopperSettings
-from llmzero_ray.stopping.suspects import Ends, Tail, Watch
+from llmzero_ray.text import number
 
 HIGH_REWARD = 0.9
 """Mean reward from which low entropy and silent groups mean that the task is learnt (rewards in [0, 1])."""
@@ -60,10 +43,6 @@ class Signal(Protocol):
 
     def fact(self, d: Dynamics) -> str | None:
         """What is wrong, with numbers; None where nothing is, or where too little is known."""
-        ...
-
-    def watch(self, log: PhaseLog) -> Watch:
-        """What suspects every step of a phase after which there would be a fact."""
         ...
 
 
@@ -89,16 +68,6 @@ class DeadRun:
             return f"actor/grad_norm was 0 in the last {self.steps} steps{level}"
         return None
 
-    def watch(self, log: PhaseLog) -> Watch:
-        """Suspects the steps at which the newest rate, gradient or spread is nothing."""
-        bounds = (0.0, NO_GRADIENT, NO_SPREAD)
-
-        def met(ends: Sequence[Ends]) -> bool:
-            pairs = zip(ends, bounds, strict=True)
-            return any(end.last and abs(end.last[-1]) <= bound for end, bound in pairs)
-
-        return Tail(log, (LEARNING_RATE, GRAD_NORM, (ADVANTAGE_MAX, ADVANTAGE_MIN)), met)
-
     def _silent(self, series: Series, bound: float) -> bool:
         last = series.values[-self.steps :]
         return len(last) == self.steps and all(abs(value) <= bound for value in last)
@@ -116,15 +85,6 @@ class EntropyCollapse:
             return None
         fell = f"actor/entropy fell {number(d.entropy.first)} -> {number(d.entropy.last)}"
         return f"{fell} while the mean reward went {number(d.reward.first)} -> {number(d.reward.last)}"
-
-    def watch(self, log: PhaseLog) -> Watch:
-        """Suspects the steps at which one of the last values is low beside one of the first."""
-
-        def met(ends: Sequence[Ends]) -> bool:
-            (entropy,) = ends
-            return bool(entropy.last) and min(entropy.last) <= LOW_ENTROPY * max(entropy.first)
-
-        return Tail(log, (ENTROPY,), met)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,16 +109,6 @@ class KlRunaway:
         ratio = f"x{number(d.kl.last / before)} its level before step {half}"
         return f"actor/kl_loss is {number(d.kl.last)}, {ratio}, and still rises"
 
-    def watch(self, log: PhaseLog) -> Watch:
-        """Suspects the steps at which one of the last values is as high as it must be above the lowest
-        level."""
-
-        def met(ends: Sequence[Ends]) -> bool:
-            (kl,) = ends
-            return bool(kl.last) and max(kl.last) >= self.factor * NEAR_BASE
-
-        return Tail(log, (KL,), met)
-
 
 @dataclass(frozen=True, kw_only=True)
 class TruncationFlood:
@@ -178,15 +128,6 @@ class TruncationFlood:
             return None
         grew = f"{d.truncated.first:.0%} -> {d.truncated.last:.0%}"
         return f"responses cut off at the cap of {d.cap} tokens: {grew}"
-
-    def watch(self, log: PhaseLog) -> Watch:
-        """Suspects the steps at which one of the last shares is high."""
-
-        def met(ends: Sequence[Ends]) -> bool:
-            (share,) = ends
-            return bool(share.last) and max(share.last) >= self.share
-
-        return Tail(log, (LENGTH_AT_MAX,), met)
 
 
 SIGNALS: tuple[Signal, ...] = (DeadRun(), EntropyCollapse(), KlRunaway(), TruncationFlood())

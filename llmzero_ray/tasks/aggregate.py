@@ -4,7 +4,7 @@ Validation is the mean over rows. Test is the mean over the task's parts: ChemCo
 editing and reaction categories (each the mean of its subtasks), SSMR-Bench's four subtasks, WildSci's nine
 disciplines; other tasks keep the mean over rows. A part without rows is reported as missing and left out of
 the mean. Standard errors cover the choice of rows and nothing else. Not here: scoring a row (rewards/),
-differences between policies (report/noise.py).
+differences between policies (report/significance.py).
 """
 
 from __future__ import annotations
@@ -13,11 +13,10 @@ import logging
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean
 from typing import TypeAlias
 
 from llmzero_ray.errors import TaskError
-from llmzero_ray.scores import Score, mean_score
+from llmzero_ray.metrics import Score, macro_mean, mean_score
 from llmzero_ray.tasks.rewards.chem_subtasks import PREFIX as CHEMCOT
 from llmzero_ray.tasks.rewards.chem_subtasks import SUBTASKS, subtask_named
 
@@ -72,19 +71,6 @@ def validation_score(accs: Sequence[float]) -> Score:
     return mean_score(accs)
 
 
-def macro_mean(scores: Sequence[Score]) -> Score | None:
-    """Mean of independent scores with equal weights, its standard error from theirs; None of no scores."""
-    if not scores:
-        return None
-    errors = [score.standard_error for score in scores if score.standard_error is not None]
-    known = len(errors) == len(scores)
-    return Score(
-        mean=fmean(score.mean for score in scores),
-        standard_error=math.hypot(*errors) / len(scores) if known else None,
-        n=sum(score.n or 0 for score in scores),
-    )
-
-
 def task_score(rows: Iterable[tuple[str, float]], *, missing_as_zero: bool = False) -> TaskScore:
     """The test score of (data_source, acc) pairs of one task.
 
@@ -105,7 +91,7 @@ def task_score(rows: Iterable[tuple[str, float]], *, missing_as_zero: bool = Fal
 
 
 def macro_average(rows: Iterable[tuple[str, float]]) -> Score | None:
-    """`TaskScore.macro` of (data_source, acc) pairs; None too, with a warning, where parts cannot be told: a
+    """`TaskScore.macro` of (data_source, acc) pairs; None too, with a warning, where the parts are unknown: a
     score that was measured is not lost for it."""
     try:
         return task_score(rows).macro

@@ -6,14 +6,14 @@ checking the files it names (prepared.py).
 
 from __future__ import annotations
 
-import difflib
 import json
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from llmzero_ray.errors import TaskError
+from llmzero_ray.text import nearest
 
 MANIFEST = "manifest.json"
 FORMAT = 1
@@ -41,6 +41,10 @@ class SplitFiles(_Strict):
     test: SplitFile
 
 
+_RENAMED_MODULES = {"llmzero_ray.tasks.sources.gym_reward": "llmzero_ray.tasks.rewards.reasoning_gym"}
+"""Reward modules under the names that older manifests give them."""
+
+
 class RewardEntry(_Strict):
     """Where the reward function is: an importable module, or a file beside the manifest or elsewhere."""
 
@@ -51,6 +55,11 @@ class RewardEntry(_Strict):
     """A perfect response, `{answer}` standing for the ground truth; when given, it must score 1."""
     allow_unsandboxed: bool = False
     """Whether the code of `path` may be tried on machines that have no sandbox."""
+
+    @field_validator("module")
+    @classmethod
+    def _todays_name(cls, module: str | None) -> str | None:
+        return None if module is None else _RENAMED_MODULES.get(module, module)
 
     @model_validator(mode="after")
     def _one_place(self) -> RewardEntry:
@@ -145,7 +154,7 @@ class Manifest(_Strict):
     majority_baseline: float | None = Field(None, ge=0, le=1)
     """Test accuracy of always giving the most frequent answer, of the row's data_source if there are many."""
     source: SourceEntry | None = None
-    """How a data set became this task; None: generated, or put together by hand."""
+    """How a data set became this task; None: generated, or assembled by hand."""
     gate: GateEntry | None = None
     """For a reward of the user's own that came through `prepare`."""
     recipe: dict[str, Any] | None = None
@@ -213,5 +222,5 @@ def _problem(place: tuple[int | str, ...], kind: str, message: str) -> str:
         return f"{where}: {message}"
     parts = (Manifest, SplitFiles, SplitFile, RewardEntry, ModelEntry, SourceEntry, GateEntry)
     known = sorted({name for part in parts for name in part.model_fields})
-    near = difflib.get_close_matches(str(place[-1]), known, n=1)
-    return f"{where}: unknown key" + (f"; did you mean {near[0]}?" if near else "")
+    near = nearest(str(place[-1]), known)
+    return f"{where}: unknown key" + (f"; did you mean {near}?" if near else "")

@@ -1,12 +1,12 @@
 """Make a warm-started tiny model in a process of its own.
 
-Torch's threads spin while they wait for each other, unless told otherwise before torch is loaded. Beside
-another such program on the same two cores a warm start of 5 s then took 447 s. So the process that trains
-gets the right environment at its birth, and the caller need not load torch. A request goes to its standard
-input, reports come back as JSON lines.
+Torch's threads spin while they wait for each other, unless `OMP_WAIT_POLICY` is set before torch is loaded:
+beside another such program on the same two cores a warm start of 5 s took 447 s. So training runs in a
+process that is started with the right environment, and the caller need not load torch. The request goes to
+its standard input, reports come back as JSON lines.
 
 Not here: the training (warm_start/, the same as that of the job on Ray Train), what a task consists of
-(making.py).
+(prepare.py).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from llmzero_ray.errors import TaskError
-from llmzero_ray.tasks.families import Problem, WarmStart
+from llmzero_ray.tasks.families.base import Problem, WarmStart
 from llmzero_ray.tasks.warm_start.plan import Plan
 
 _N_THREADS = "2"
@@ -41,12 +41,12 @@ _MAX_MICRO_BATCH = 32
 """Responses that pass the model together: a batch is cut by length, which saves half of the padding."""
 
 OnStep = Callable[[int, float], None]
-"""Hears every training step, counted from 1, and its mean loss per response token."""
+"""Called after every training step with its number, counted from 1, and its mean loss per response token."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ModelRequest:
-    """Which model to make, and on what to teach and measure it."""
+    """Which model to make, and the data to train and evaluate it on."""
 
     directory: str
     """Where to save it; must not exist."""
@@ -71,7 +71,7 @@ class MadeModel:
 
 
 def make_model_in_process(request: ModelRequest, on_step: OnStep) -> MadeModel:
-    """Make, teach, measure and save a tiny model.
+    """Make, train, evaluate and save a tiny model.
 
     Raises:
         TaskError: torch, transformers or deepspeed are missing, or the process died.
@@ -91,12 +91,12 @@ def make_model_in_process(request: ModelRequest, on_step: OnStep) -> MadeModel:
         ) as process,
     ):
         try:
-            return _converse(process, request, on_step, errors)
+            return _read_reports(process, request, on_step, errors)
         finally:
             process.kill()
 
 
-def _converse(
+def _read_reports(
     process: subprocess.Popen[str], request: ModelRequest, on_step: OnStep, errors: IO[str]
 ) -> MadeModel:
     assert process.stdin is not None and process.stdout is not None
@@ -126,7 +126,7 @@ def _converse(
 
 def main() -> None:
     """Serve one request: standard input to standard output."""
-    # Libraries print when they like; from here on their lines go where the last words are looked for.
+    # Libraries print to standard output, which carries the reports: their lines go to standard error instead.
     reports = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     body = json.load(sys.stdin)
@@ -157,7 +157,8 @@ def _make(request: ModelRequest, on_step: OnStep) -> MadeModel:
     # First, because transformers without torch fails later and in stranger ways.
     import torch  # noqa: F401
 
-    from llmzero_ray.tasks import quality, tiny_model
+    from llmzero_ray.tasks import tiny_model
+    from llmzero_ray.tasks.greedy_accuracy import greedy_accuracy
     from llmzero_ray.tasks.warm_start.engine import alone, make_engine
     from llmzero_ray.tasks.warm_start.examples import Examples, encode
     from llmzero_ray.tasks.warm_start.training import train
@@ -174,7 +175,7 @@ def _make(request: ModelRequest, on_step: OnStep) -> MadeModel:
     longest = tiny_model.longest(
         tokenizer, [response + tiny_model.END for _, response in request.demonstrations]
     )
-    accuracy = quality.greedy_accuracy(model, tokenizer, request.problems, longest)
+    accuracy = greedy_accuracy(model, tokenizer, request.problems, longest)
     tiny_model.save(model, tokenizer, Path(request.directory))
     return MadeModel(
         params=model.num_parameters(),

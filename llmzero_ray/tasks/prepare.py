@@ -1,26 +1,41 @@
-"""Make a task once: a directory that appears whole, or not at all.
+"""`prepare`: a task family's splits, its reward and a warm-started tiny model, in one directory.
 
-It is built beside its place and renamed. A second call finds it and returns at once; of two calls at the same
-time one makes it and the other waits. Not here: what goes into it (making.py), checking it (prepared.py).
+The same arguments give the same parquet bytes everywhere (with one version of pyarrow), and the same model on
+one machine. Not here: tasks from data sets (sources/prepare.py), how the directory appears whole
+(task_directory.py).
 """
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
-import os
-import shutil
-import uuid
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from llmzero_ray.errors import StorageError, TaskError
-from llmzero_ray.tasks.catalogue import family_named
-from llmzero_ray.tasks.making import Progress, Recipe, fill, silent
-from llmzero_ray.tasks.manifest import MANIFEST, read_manifest
+from llmzero_ray.errors import TaskError
+from llmzero_ray.files import text_digest
+from llmzero_ray.tasks.families.base import GOLD_RESPONSE, REWARD_MODULE, Family, Problem
+from llmzero_ray.tasks.families.registry import family_named
+from llmzero_ray.tasks.manifest import FORMAT, Manifest, ModelEntry, RewardEntry, SplitFiles, write_manifest
+from llmzero_ray.tasks.model_process import MadeModel, ModelRequest, make_model_in_process
 from llmzero_ray.tasks.prepared import PreparedTask, load_task
+from llmzero_ray.tasks.splits import MAX_PROBLEMS, MAX_SEED, SPLITS, Splits, majority_share, make_splits
+from llmzero_ray.tasks.task_directory import (
+    Progress,
+    check_same_recipe,
+    create_once,
+    no_progress,
+    recipe_differences,
+)
+from llmzero_ray.tasks.tiny_model import SHAPE
+from llmzero_ray.tasks.verl_rows import verl_row, write_split
+from llmzero_ray.tasks.warm_start.training import VERSION as TRAINER
+
+_MODEL = "model"
+_DATA_DONE, _TRAINING_DONE = 0.05, 0.97
+"""Share of the whole that is finished once the splits are written, and once the model is trained."""
 
 
 def prepare(
@@ -32,7 +47,7 @@ def prepare(
     n_test: int = 1024,
     seed: int = 0,
     make_model: bool = True,
-    progress: Progress = silent,
+    progress: Progress = no_progress,
 ) -> PreparedTask:
     """The task in `dir`, made first if there is none: sizes in problems, a tiny base model if `make_model`.
 
@@ -49,32 +64,15 @@ def prepare(
     if family is None:
         return load_task(target)
     sizes = {"train": n_train, "val": n_val, "test": n_test}
-    recipe = Recipe(family=family_named(family), sizes=sizes, seed=seed, make_model=make_model)
+    recipe = FamilyRecipe(family=family_named(family), sizes=sizes, seed=seed, make_model=make_model)
     recipe.check_bounds()
-    make_once(target, lambda part: fill(part, recipe, progress), progress)
+    create_once(target, lambda part: write_task(part, recipe, progress), progress)
     check_same_recipe(target, lambda found: _differences(found, recipe))
     return load_task(target)
 
 
-def check_same_recipe(target: Path, differences_from: Callable[[Mapping[str, Any]], list[str]]) -> None:
-    """Return quietly when the task in `target` was written by hand, or its recipe shows no difference.
-
-    Raises:
-        TaskError: the differences.
-    """
-    found = read_manifest(target).recipe
-    if found is None:
-        return
-    differences = differences_from(found)
-    if differences:
-        raise TaskError(
-            f"task directory {target} holds a task of another recipe: {'; '.join(differences)}. Choose "
-            "another task.dir, or delete that directory to make it again"
-        )
-
-
-def _differences(found: Mapping[str, Any], recipe: Recipe) -> list[str]:
-    """What `recipe` asks for and `found` does not say; a model that nobody asked for does no harm."""
+def _differences(found: Mapping[str, Any], recipe: FamilyRecipe) -> list[str]:
+    """What `recipe` asks for and `found` does not say; a model that was not asked for is no difference."""
     lacks_model = recipe.make_model and not any(key.startswith("model.") for key in found)
     wanted = replace(recipe, make_model=recipe.make_model and not lacks_model).as_dict()
     return [
@@ -83,100 +81,116 @@ def _differences(found: Mapping[str, Any], recipe: Recipe) -> list[str]:
     ]
 
 
-def recipe_differences(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
-    """What `wanted` says and `found` does not, in words."""
+@dataclass(frozen=True, kw_only=True)
+class FamilyRecipe:
+    """What to make."""
+
+    family: Family
+    sizes: dict[str, int]
+    """Problems by split."""
+    seed: int
+    make_model: bool
+
+    def check_bounds(self) -> None:
+        """Return quietly when sizes and seed can be used.
+
+        Raises:
+            TaskError: which one cannot, and what is allowed.
+        """
+        for split, size in self.sizes.items():
+            if not 1 <= size <= MAX_PROBLEMS:
+                raise TaskError(f"task: n_{split} is {size}; it must lie between 1 and {MAX_PROBLEMS}")
+        if not 0 <= self.seed <= MAX_SEED:
+            raise TaskError(f"task: seed is {self.seed}; it must lie between 0 and {MAX_SEED}")
+
+    def as_dict(self) -> dict[str, Any]:
+        """Everything that decides the content, flat: equal exactly when the content is."""
+        sizes = {f"n_{split}": size for split, size in self.sizes.items()}
+        name, made_by = self.family.name, self.family.version
+        recipe = {"format": FORMAT, "family": name, "family_version": made_by, **sizes, "seed": self.seed}
+        if self.make_model:
+            recipe |= {f"model.{key}": value for key, value in SHAPE.items()}
+            recipe |= {f"warm_start.{key}": value for key, value in asdict(self.family.warm_start).items()}
+            recipe["warm_start.trainer"] = TRAINER
+        return recipe
+
+
+def write_task(directory: Path, recipe: FamilyRecipe, progress: Progress) -> None:
+    """Write a whole task into an empty directory.
+
+    Raises:
+        TaskError: too few different problems for these sizes, or a library is missing.
+        OSError: it cannot be written.
+    """
+    progress("making problems", 0.0)
+    splits = make_splits(recipe.family, recipe.sizes, recipe.seed)
+    rows = {split: to_rows(recipe.family, split, splits.problems[split]) for split in SPLITS}
+    files = {split: write_split(directory, split, rows[split]) for split in SPLITS}
+    made = _make_model(directory / _MODEL, recipe, splits, progress) if recipe.make_model else None
+    name, flat = recipe.family.name, recipe.as_dict()
+    manifest = Manifest(
+        name=name,
+        family=name,
+        data_sources=(name,),
+        splits=SplitFiles(**files),
+        reward=RewardEntry(module=REWARD_MODULE, gold_response=GOLD_RESPONSE),
+        max_prompt_tokens=made.max_prompt_tokens if made else None,
+        max_answer_tokens=made.max_answer_tokens if made else None,
+        model=_model_entry(made) if made else None,
+        licence=recipe.family.licence,
+        majority_baseline=majority_share(splits.problems["test"]),
+        recipe=flat,
+        recipe_hash=text_digest(json.dumps(flat, sort_keys=True)),
+        made_with=_versions(),
+    )
+    write_manifest(manifest, directory)
+    progress("done", 1.0)
+
+
+def to_rows(family: Family, split: str, problems: tuple[Problem, ...]) -> list[dict[str, Any]]:
+    """Problems as rows in VeRL's schema; `extra_info.index` counts inside the split."""
     return [
-        f"{key} is {found.get(key)!r} there, {value!r} wanted"
-        for key, value in wanted.items()
-        if found.get(key) != value
+        verl_row(
+            data_source=family.name,
+            prompt=[{"role": "user", "content": problem.prompt}],
+            ability=family.name,
+            ground_truth=problem.answer,
+            index=index,
+            split=split,
+        )
+        for index, problem in enumerate(problems)
     ]
 
 
-def make_once(target: Path, fill_in: Callable[[Path], None], progress: Progress) -> None:
-    """Let `fill_in` write the task into an empty directory, and put that in place of `target`, unless a task
-    is there already.
+def _make_model(directory: Path, recipe: FamilyRecipe, splits: Splits, progress: Progress) -> MadeModel:
+    """Put a warm-started tiny model into `directory`."""
+    plan = recipe.family.warm_start
 
-    Raises:
-        TaskError: `target` holds something else, or `fill_in` refuses.
-        StorageError: it cannot be written; nothing is left there.
-    """
-    if (target / MANIFEST).exists():
-        return
-    try:
-        _make_in_part(target, fill_in, progress)
-    except OSError as error:
-        raise StorageError(
-            f"task directory {target} cannot be written: {error.strerror or error}; nothing was kept "
-            "there. Free space, or set task.dir to a directory that can be written"
-        ) from error
+    def on_step(step: int, loss: float) -> None:
+        share = _DATA_DONE + (_TRAINING_DONE - _DATA_DONE) * step / plan.n_steps
+        progress(f"warm start: step {step} of {plan.n_steps}, loss {loss:.2f}", share)
+
+    progress("making the tiny model", _DATA_DONE)
+    request = ModelRequest(
+        directory=str(directory),
+        seed=recipe.seed,
+        warm_start=plan,
+        demonstrations=splits.demonstrations,
+        problems=splits.problems["val"],
+        prompts=tuple(problem.prompt for split in SPLITS for problem in splits.problems[split]),
+    )
+    return make_model_in_process(request, on_step)
 
 
-def _make_in_part(target: Path, fill_in: Callable[[Path], None], progress: Progress) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with _only_one(target, progress):
-        if (target / MANIFEST).exists():
-            return
-        _check_vacant(target)
-        part = target.parent / f".{target.name}.part-{uuid.uuid4().hex[:8]}"
+def _model_entry(made: MadeModel) -> ModelEntry:
+    return ModelEntry(path=_MODEL, params=made.params, greedy_val_accuracy=made.greedy_accuracy)
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for package in ("deepspeed", "pyarrow", "reasoning-gym", "torch", "transformers"):
         try:
-            part.mkdir()
-            fill_in(part)
-            _flush(part)
-            _put_in_place(part, target)
-        finally:
-            shutil.rmtree(part, ignore_errors=True)
-
-
-def _check_vacant(target: Path) -> None:
-    if target.exists() and not target.is_dir():
-        raise TaskError(f"task directory {target} is a file; choose another task.dir")
-    if target.exists() and (held := sorted(entry.name for entry in target.iterdir())):
-        raise TaskError(
-            f"task directory {target} holds {', '.join(held[:8])}, but no {MANIFEST}: not made by prepare. "
-            "Choose another task.dir, or empty it"
-        )
-
-
-def _flush(directory: Path) -> None:
-    """Force everything to the disk: the rename must not survive a power cut that its content does not."""
-    for path in [*directory.rglob("*"), directory]:
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-
-
-def _put_in_place(part: Path, target: Path) -> None:
-    try:
-        part.rename(target)
-    except OSError:
-        # Where locks do not work another process may have been first; then its task is the task.
-        if not (target / MANIFEST).exists():
-            raise
-
-
-@contextlib.contextmanager
-def _only_one(target: Path, progress: Progress) -> Iterator[None]:
-    """Let one process at a time make `target`, and remove what a killed one left behind.
-
-    The lock ends with its process. Where the file system has no locks, the rename alone decides who was
-    first.
-    """
-    with (target.parent / f".{target.name}.lock").open("w") as stream:
-        if _lock(stream.fileno(), progress):
-            for left in target.parent.glob(f".{target.name}.part-*"):
-                shutil.rmtree(left, ignore_errors=True)
-        yield
-
-
-def _lock(descriptor: int, progress: Progress) -> bool:
-    """Wait for the lock; False where there are none."""
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        progress("waiting for another process that makes the same task", 0.0)
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-    except OSError:
-        return False
-    return True
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found

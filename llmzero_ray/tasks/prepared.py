@@ -1,6 +1,6 @@
 """Open a prepared task: every file checked, every path absolute.
 
-Accepts what `prepare` made and what people put together by hand: three parquet files of VeRL rows and a
+Accepts what `prepare` made and what users assembled by hand: three parquet files of VeRL rows and a
 manifest. Not here: making one (prepare.py).
 """
 
@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from hashlib import file_digest
 from pathlib import Path
 
 from llmzero_ray.errors import TaskError
+from llmzero_ray.files import file_digest
 from llmzero_ray.tasks.manifest import Manifest, SplitFile, read_manifest
 from llmzero_ray.tasks.model_dir import check_model_dir
-from llmzero_ray.tasks.reward_check import check_reward
+from llmzero_ray.tasks.reward_validation import RewardValidator
 from llmzero_ray.tasks.rewards.vetted import check_loader
-from llmzero_ray.tasks.rows import SplitFacts, check_between, check_split
 from llmzero_ray.tasks.splits import SPLITS
+from llmzero_ray.tasks.verl_rows import SplitFacts, check_between, check_split
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,15 +87,12 @@ def _check_file(path: Path, split: str, entry: SplitFile) -> SplitFacts:
             f"{path} ({split}) has {facts.n_rows} rows, the manifest says {entry.rows}; make the task again, "
             "or correct the manifest"
         )
-    if entry.sha256 is not None:
-        with path.open("rb") as stream:
-            found = file_digest(stream, "sha256").hexdigest()
-        if found != entry.sha256:
-            raise TaskError(
-                f"{path} ({split}) has changed since the task was made: its sha256 is {found[:12]}..., the "
-                f"manifest says {entry.sha256[:12]}...; make the task again, or remove sha256 from the "
-                "manifest"
-            )
+    if entry.sha256 is not None and (found := file_digest(path)) != entry.sha256:
+        raise TaskError(
+            f"{path} ({split}) has changed since the task was made: its sha256 is {found[:12]}..., the "
+            f"manifest says {entry.sha256[:12]}...; make the task again, or remove sha256 from the "
+            "manifest"
+        )
     return facts
 
 
@@ -105,7 +102,7 @@ def _checked_reward(root: Path, manifest: Manifest, facts: Mapping[str, SplitFac
     entry = manifest.reward
     if vetted is not None and entry.path is not None:
         return check_loader((root / entry.path).resolve(), entry.name, vetted)
-    return check_reward(entry, root, [row for fact in facts.values() for row in fact.samples])
+    return RewardValidator(entry, root).check([row for fact in facts.values() for row in fact.samples])
 
 
 def _assemble(

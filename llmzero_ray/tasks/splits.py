@@ -8,13 +8,12 @@ overlapping sets.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from llmzero_ray.errors import TaskError
-from llmzero_ray.tasks.families import Family, Problem
+from llmzero_ray.tasks.families.base import Family, Problem
 
 SPLITS = ("train", "val", "test")
 MAX_PROBLEMS = 1_000_000
@@ -98,52 +97,3 @@ def majority_share(problems: tuple[Problem, ...]) -> float:
     """Accuracy of always giving the most frequent answer: what a score must beat to mean anything."""
     answers = [problem.answer for problem in problems]
     return max(answers.count(answer) for answer in set(answers)) / len(answers)
-
-
-def to_rows(family: Family, split: str, problems: tuple[Problem, ...]) -> list[dict[str, Any]]:
-    """Rows in VeRL's schema; `extra_info.index` counts inside the split."""
-    return [
-        {
-            "data_source": family.name,
-            "prompt": [{"role": "user", "content": problem.prompt}],
-            "ability": family.name,
-            "reward_model": {"style": "rule", "ground_truth": problem.answer},
-            "extra_info": {"index": index, "split": split},
-        }
-        for index, problem in enumerate(problems)
-    ]
-
-
-def write_parquet(rows: list[dict[str, Any]], path: Path, extra: Mapping[str, str] | None = None) -> None:
-    """Write rows under one explicit schema: VeRL concatenates files, which must agree in every type.
-
-    `extra` gives the Arrow type by name of what `extra_info` holds beside index and split.
-
-    Raises:
-        OSError: the file cannot be written.
-    """
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    more = [(name, pa.type_for_alias(kind)) for name, kind in (extra or {}).items()]
-    schema = pa.schema(
-        [
-            ("data_source", pa.string()),
-            ("prompt", pa.list_(pa.struct([("role", pa.string()), ("content", pa.string())]))),
-            ("ability", pa.string()),
-            ("reward_model", pa.struct([("style", pa.string()), ("ground_truth", pa.string())])),
-            ("extra_info", pa.struct([("index", pa.int64()), ("split", pa.string()), *more])),
-        ]
-    )
-    pq.write_table(pa.Table.from_pylist(rows, schema=schema), path)
-
-
-def read_problems(path: str | Path) -> list[Problem]:
-    """The problems of a file that `write_parquet` wrote."""
-    import pyarrow.parquet as pq
-
-    rows = pq.ParquetFile(path).read(columns=["prompt", "reward_model"]).to_pylist()
-    return [
-        Problem(prompt=row["prompt"][-1]["content"], answer=row["reward_model"]["ground_truth"])
-        for row in rows
-    ]

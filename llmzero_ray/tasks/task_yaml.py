@@ -14,8 +14,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from llmzero_ray.config import StrictModel
-from llmzero_ray.config_text import load_file, validated
+from llmzero_ray.config_text import StrictModel, load_file, validated
 
 DATASETS = ("chemcot", "papersearchqa", "ssmr", "wildsci")
 OPTIONS_FIELD = "options"

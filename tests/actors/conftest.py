@@ -1,8 +1,7 @@
-"""A local Ray for the actors, a small prepared task, and searches with the scripted engine on both."""
+"""A small prepared task, and searches with the scripted engine on it and the shared head."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,6 @@ import pytest
 import ray
 
 from actors import app
-from actors.options import NAMESPACE
 from llmzero_ray.config import SearchConfig, parse_config
 from llmzero_ray.follow import Follower
 from llmzero_ray.storage import SearchStorage
@@ -20,8 +18,7 @@ from llmzero_ray.tasks import PreparedTask, load_task
 from llmzero_ray.tasks.prepare import prepare
 from tests.builders import with_blocks
 from tests.searches import scripted_search
-
-PATIENCE_S = 90.0
+from tests.waiting import wait_until
 
 
 @pytest.fixture(scope="session")
@@ -29,22 +26,6 @@ def task_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("task") / "echo"
     prepare(dir=directory, family="echo", n_train=64, n_val=32, n_test=64, seed=1, make_model=False)
     return directory
-
-
-@pytest.fixture(scope="module")
-def head() -> Iterator[None]:
-    """One private head for the tests of a module that drive actors directly."""
-    ray.init(
-        address="local",
-        num_cpus=16,
-        num_gpus=4,
-        include_dashboard=False,
-        namespace=NAMESPACE,
-        log_to_driver=False,
-        logging_level="ERROR",
-    )
-    yield
-    ray.shutdown()
 
 
 class Search:
@@ -80,10 +61,7 @@ class Search:
         return self.core
 
     def until(self, happened: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + PATIENCE_S
-        while not happened():
-            assert time.monotonic() < deadline, f"not within {PATIENCE_S} s; {self.core.stage}, {self.log()}"
-            time.sleep(0.05)
+        wait_until(happened, lambda: f"{self.core.stage}, {self.log()}")
 
     def until_step(self, node: int, step: int) -> None:
         """Until that step of a running phase is on the disk."""
@@ -106,7 +84,7 @@ class Search:
 
 
 @pytest.fixture
-def make_search(head: None, task_dir: Path, tmp_path: Path) -> Iterator[Callable[..., Search]]:
+def make_search(head: str, task_dir: Path, tmp_path: Path) -> Iterator[Callable[..., Search]]:
     """Searches of 3 runs of 10 steps unless told otherwise; whatever they leave on the head is removed."""
     made: list[Search] = []
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,15 +12,16 @@ import ray
 from ray.cluster_utils import Cluster
 
 from actors.gauges import ACTIONS, STATUSES, Gauges
-from actors.options import NAMESPACE, actor_options, stopper_name
+from actors.names import NAMESPACE, actor_options, stopper_name
 from actors.stopper import StopperActor, start_stopper
 from llmzero_ray import events as ev
 from llmzero_ray.coordinator import CoordinatorCore
 from llmzero_ray.records import Event
 from llmzero_ray.storage import SearchPaths, SearchStorage
 from tests.builders import ROOT, Driver, make_config
+from tests.waiting import PATIENCE_S, wait_until
 
-from .conftest import PATIENCE_S
+pytestmark = pytest.mark.slow
 
 _LINE = re.compile(r"^ray_llmzero_(?P<name>\w+)\{(?P<labels>[^}]*)\} (?P<value>\S+)$", re.MULTILINE)
 _LABEL = re.compile(r'(\w+)="([^"]*)"')
@@ -72,7 +72,7 @@ def scraped(worker: str) -> Series:
     """Our series of one process, as the node's endpoint serves them."""
     node = ray.nodes()[0]
     url = f"http://{node['NodeManagerAddress']}:{node['MetricsExportPort']}/metrics"
-    text = urllib.request.urlopen(url, timeout=10).read().decode()
+    text = urllib.request.urlopen(url, timeout=PATIENCE_S).read().decode()
     found: Series = {}
     for line in _LINE.finditer(text):
         labels = dict(_LABEL.findall(line["labels"]))
@@ -84,11 +84,9 @@ def scraped(worker: str) -> Series:
 
 
 def scraped_when(worker: str, complete: Callable[[Series], bool]) -> Series:
-    """The series once they are as awaited; as they are when patience ends."""
-    deadline = time.monotonic() + PATIENCE_S
-    while not complete(found := scraped(worker)) and time.monotonic() < deadline:
-        time.sleep(0.2)
-    return found
+    """The series once they are as awaited."""
+    wait_until(lambda: complete(scraped(worker)), lambda: scraped(worker), every_s=0.2)
+    return scraped(worker)
 
 
 def searched() -> Driver:

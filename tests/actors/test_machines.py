@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import tempfile
@@ -13,9 +14,11 @@ import pytest
 import ray
 from ray.cluster_utils import Cluster
 
-from actors import hardware
-from actors.options import NAMESPACE, group_name
+from actors import placement
+from actors.names import NAMESPACE, group_name
+from actors.placement import Placement
 from llmzero_ray import events as ev
+from llmzero_ray.config import SearchConfig
 from llmzero_ray.errors import CapacityError
 
 from .conftest import Search, left_over
@@ -45,6 +48,13 @@ def head() -> Iterator[Any]:
     shutil.rmtree(temporary, ignore_errors=True)
 
 
+def reserved(config: SearchConfig) -> tuple[str, ...]:
+    """The groups of the one slot, once they are created."""
+    groups = asyncio.run(Placement(config.name).reserve(config, 0))
+    assert groups is not None
+    return groups
+
+
 def machines_of(groups: tuple[str, ...]) -> list[set[str]]:
     """For each group the nodes its bundles are on."""
     table = ray.util.placement_group_table()
@@ -54,19 +64,19 @@ def machines_of(groups: tuple[str, ...]) -> list[set[str]]:
 @pytest.mark.slow
 def test_the_groups_of_one_slot_lie_on_distinct_machines(make_search: MakeSearch) -> None:
     config = make_search(slots={"nodes": 2, "gpus_per_node": 1, "cpus_per_gpu": 2, "timeout_s": 20.0}).config
-    (groups,) = hardware.reserve_all(config, private_head=False)
+    groups = reserved(config)
     first, second = machines_of(groups)
     assert (len(first), len(second), len(first | second)) == (1, 1, 2)
-    assert hardware.reserve_all(config, private_head=False) == [groups]
-    hardware.release_all(config)
+    assert reserved(config) == groups
+    placement.remove_groups(config.name)
 
 
 @pytest.mark.slow
 def test_groups_that_share_a_machine_after_a_loss_are_parted(make_search: MakeSearch) -> None:
     config = make_search(slots={"nodes": 2, "gpus_per_node": 1, "cpus_per_gpu": 2, "timeout_s": 20.0}).config
-    (groups,) = hardware.reserve_all(config, private_head=False)
+    groups = reserved(config)
     _, second = machines_of(groups)
-    ray.util.remove_placement_group(hardware.group_of(groups[0]))
+    ray.util.remove_placement_group(placement.group_of(groups[0]))
     # Ray itself knows nothing of a second group, so it may put the first one beside it.
     together = {"ray.io/node-id": next(iter(second))}
     name = group_name(config.name, 0, 0)
@@ -74,16 +84,16 @@ def test_groups_that_share_a_machine_after_a_loss_are_parted(make_search: MakeSe
         [{"GPU": 1, "CPU": 2}], name=name, lifetime="detached", bundle_label_selector=[together]
     )
     assert misplaced.wait(20)
-    again = machines_of(hardware.wait_for(config, 0))
+    again = machines_of(reserved(config))
     assert again[0] != again[1]
-    hardware.release_all(config)
+    placement.remove_groups(config.name)
 
 
 @pytest.mark.slow
 def test_more_machines_than_there_are_is_refused_and_gives_everything_back(make_search: MakeSearch) -> None:
     search = make_search(slots={"nodes": 3, "gpus_per_node": 1, "timeout_s": 5.0})
     with pytest.raises(CapacityError, match=r"within 5 s.*1 slot\(s\) of 3 machine\(s\)"):
-        hardware.reserve_all(search.config, private_head=False)
+        asyncio.run(Placement(search.config.name).reserve_all(search.config))
     assert left_over(search) == []
 
 
@@ -91,7 +101,7 @@ def test_more_machines_than_there_are_is_refused_and_gives_everything_back(make_
 def test_cpus_that_verl_needs_beside_the_slots_are_counted(make_search: MakeSearch) -> None:
     search = make_search(engine={"backend": "verl"}, slots={"count": 2, "gpus_per_node": 2, "timeout_s": 8.0})
     with pytest.raises(CapacityError, match="only 8 CPUs are free beside them and VeRL needs 20"):
-        hardware.reserve_all(search.config, private_head=False)
+        asyncio.run(Placement(search.config.name).reserve_all(search.config))
     assert left_over(search) == []
 
 

@@ -15,9 +15,9 @@ import pytest
 
 from llmzero_ray import events as ev
 from llmzero_ray.agents.backend import MODEL_BACKENDS
+from llmzero_ray.cli.view import outcome_lines
 from llmzero_ray.coordinator import check_decisions
 from llmzero_ray.storage import SearchStorage
-from llmzero_ray.view import outcome_lines
 from tests.agents.llm.messages_server import KEY, Answer, Fail, Hang, MessagesServer, Reply, Request
 
 from .conftest import Search, left_over
@@ -68,7 +68,7 @@ def sensible(request: Request) -> Reply:
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[MessagesServer]:
-    """One server; its key is in the environment before the head starts, as actors inherit it from there."""
+    """One server; the shared head has its key too, from where actors inherit it."""
     before = os.environ.get("ANTHROPIC_API_KEY")
     os.environ["ANTHROPIC_API_KEY"] = KEY
     with MessagesServer() as running:
@@ -121,6 +121,7 @@ def test_the_model_proposes_and_everything_it_was_asked_is_kept(
     ]
 
 
+@pytest.mark.slow
 def test_the_model_ends_a_phase_and_mends_a_failed_one(
     server: MessagesServer, model_search: MakeSearch
 ) -> None:
@@ -149,6 +150,7 @@ def test_the_model_ends_a_phase_and_mends_a_failed_one(
     assert child.proposal.diagnosis.summary == "oom: Memory ran out."
 
 
+@pytest.mark.slow
 def test_a_proposal_against_the_rules_goes_back_once_and_is_then_repaired(
     server: MessagesServer, model_search: MakeSearch
 ) -> None:
@@ -170,6 +172,7 @@ def test_a_proposal_against_the_rules_goes_back_once_and_is_then_repaired(
     assert "Repaired: " in proposal.rationale
 
 
+@pytest.mark.slow
 def test_a_dead_endpoint_costs_each_decision_its_deadline_and_the_expert_goes_on(
     server: MessagesServer, model_search: MakeSearch
 ) -> None:
@@ -212,6 +215,7 @@ def test_a_slot_trains_while_another_one_waits_for_an_answer(
     assert ended  # another slot's phase trained and ended meanwhile
 
 
+@pytest.mark.slow
 def test_the_cap_holds_over_all_processes_and_ends_the_search_where_that_is_wanted(
     server: MessagesServer, model_search: MakeSearch
 ) -> None:
@@ -241,6 +245,7 @@ def test_a_coordinator_that_is_killed_keeps_the_books(
     assert core.runs[2].proposal.agent == "claude"
 
 
+@pytest.mark.slow
 def test_a_search_is_replayed_without_a_network(
     server: MessagesServer, model_search: MakeSearch, make_search: MakeSearch
 ) -> None:
@@ -261,6 +266,7 @@ def test_a_search_is_replayed_without_a_network(
     assert [(call.node, call.agent, call.prompt) for call in again.events(ev.AgentCalled)] == asked
 
 
+@pytest.mark.slow
 def test_the_journal_of_a_model_driven_search_is_read_back(
     server: MessagesServer, model_search: MakeSearch, tmp_path: Path
 ) -> None:

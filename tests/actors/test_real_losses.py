@@ -9,7 +9,7 @@ import dataclasses
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from llmzero_ray.records import MetricPoint, PhaseResult, PhaseSpec
 from llmzero_ray.tasks import PreparedTask
 from llmzero_ray.tasks.prepare import prepare
 from tests.engines.verl.conftest import abandoned_segments, assert_same_metrics, processes_of, socket_files
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.verl, pytest.mark.slow, pytest.mark.long]
 
@@ -103,7 +104,7 @@ def test_a_killed_runner_takes_all_of_its_job_with_it_although_host_and_worker_a
         checkpoint_dir=str(tmp_path / "adapters"),
     )
     running, beside = lost.begin(spec), other.begin()
-    until(lambda: (state_of(lost)["step"] or 0) >= 6)
+    wait_until(lambda: (state_of(lost)["step"] or 0) >= 6)
     segments = abandoned_segments()
     host, mine = host_of(lost.slot), job_of(lost.slot)
     assert {name for name in VERL_ACTORS if any(name in title for title in mine.values())} == {*VERL_ACTORS}
@@ -112,14 +113,14 @@ def test_a_killed_runner_takes_all_of_its_job_with_it_although_host_and_worker_a
         os.kill(pid, signal.SIGSTOP)
     os.kill(state_of(lost)["pid"], signal.SIGKILL)
     killed = time.monotonic()
-    until(lambda: not is_running(host))
+    wait_until(lambda: not is_running(host))
     print(f"host gone after {time.monotonic() - killed:.2f} s")
-    until(lambda: not [pid for pid in mine if is_running(pid)])
+    wait_until(lambda: not [pid for pid in mine if is_running(pid)])
     print(f"its {len(mine)} processes gone after {time.monotonic() - killed:.2f} s")
     with pytest.raises(ray.exceptions.RayActorError):
         ray.get(running)
     assert_same_metrics(other.alone, points_of(ray.get(beside)))  # the other slot has noticed nothing
-    until(lambda: abandoned_segments() <= segments)
+    wait_until(lambda: abandoned_segments() <= segments)
     lost.start()
     outcome, points = ray.get(lost.begin(dataclasses.replace(spec, restore=True, attempt=1)))
     again = [point for _, point in points]
@@ -142,13 +143,6 @@ def state_of(lane: Lane) -> dict[str, Any]:
     return found
 
 
-def until(happened: Callable[[], bool], patience_s: float = 120.0) -> None:
-    deadline = time.monotonic() + patience_s
-    while not happened():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
 def is_running(pid: int) -> bool:
     """Whether a process is there and not a zombie."""
     try:
@@ -160,7 +154,9 @@ def is_running(pid: int) -> bool:
 def host_of(slot: Slot) -> int:
     """The VeRL host process of a slot."""
     name = f"llmzero-{slot.search}-slot{slot.index}"
-    (pid,) = [pid for pid, title in titles().items() if "engines.verl.host" in title and title.endswith(name)]
+    (pid,) = [
+        pid for pid, title in titles().items() if "engines.verl.driver" in title and title.endswith(name)
+    ]
     return pid
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import uuid
 from pathlib import Path
 
 import pytest
@@ -13,10 +14,13 @@ from llmzero_ray.storage import SearchStorage
 from llmzero_ray.tasks.prepare import prepare
 from tests.agents.llm.messages_server import KEY, Answer, MessagesServer, Reply, Request
 from tests.searches import run_search, verl_search
+from tests.security.processes import Seen, processes_with
 
 from .test_model_search import propose
 
 pytestmark = [pytest.mark.verl, pytest.mark.slow, pytest.mark.long]
+MARK = f"mark-{uuid.uuid4().hex}"
+"""In the environment of the search, and of every process below it."""
 RATES = (2e-3, 0.0, 4e-3)
 """What is proposed, one after the other; nothing is learnt at the second."""
 BETAS = "actor_rollout_ref.actor.optim.betas"
@@ -27,11 +31,14 @@ class Script:
 
     def __init__(self) -> None:
         self.n_proposed = 0
+        self.seen: dict[int, Seen] = {}
+        """VeRL's processes, by process id, as they were when a phase was proposed."""
 
     def __call__(self, request: Request) -> Reply:
         if request.tool == "propose_phase":
             rate = RATES[self.n_proposed % len(RATES)]
             self.n_proposed += 1
+            self.seen |= {one.pid: one for one in processes_with(MARK)}
             changes = [
                 {"name": "lr", "value": rate, "reason": "another rate"},
                 {"name": BETAS, "value": [0.9, 0.99], "reason": "any key of VeRL's may be changed"},
@@ -50,7 +57,9 @@ def test_a_language_model_drives_four_phases_on_real_verl(tmp_path: Path) -> Non
         config = verl_search(
             tmp_path, lr=1e-3, name="model", budget={"runs": 4, "dollars": 3.0}, agents=agents
         )
-        done = run_search(config, tmp_path, env={**os.environ, "ANTHROPIC_API_KEY": KEY})
+        done = run_search(
+            config, tmp_path, env={**os.environ, "ANTHROPIC_API_KEY": KEY, "LLMZERO_TEST_MARK": MARK}
+        )
     follower = Follower(SearchStorage(str(tmp_path / "runs"), "model"))
     follower.poll()
     core = follower.core
@@ -66,6 +75,11 @@ def test_a_language_model_drives_four_phases_on_real_verl(tmp_path: Path) -> Non
     assert [call.agent for call in calls].count("proposer") == 3
     assert 0 < core.dollars < 3.0
     assert all(request.n_images == 1 for request in server.messages if request.tool == "propose_phase")
+    titles = " ".join(one.title for one in script.seen.values())
+    for part in ("verl.driver", "ray::WorkerDict", "ray::RewardLoopWorker", "ray::TransferQueueController"):
+        assert part in titles
+    holders = [one.title for one in script.seen.values() if KEY.encode() in one.environment]
+    assert all("jobs.search" in title for title in holders), holders
     files = [path for path in (tmp_path / "runs").rglob("*") if path.is_file()]
     assert not [path for path in files if KEY.encode() in path.read_bytes()]
     assert "Traceback" not in done.stdout + done.stderr

@@ -14,9 +14,9 @@ from llmzero_ray import events as ev
 from llmzero_ray.agents.knowledge import expected_metrics, metric_notes, note_of
 from llmzero_ray.events import REFERENCE
 from llmzero_ray.follow import Follower
+from llmzero_ray.metric_files import load_curves, load_items
 from llmzero_ray.records import PhaseFailure, PhaseResult
 from llmzero_ray.report.strategy import load_strategy
-from llmzero_ray.series import load_curves, load_items
 from llmzero_ray.storage import SearchStorage
 from llmzero_ray.tasks.prepare import prepare
 from tests.searches import CHECKOUT, run_search, verl_search
@@ -50,7 +50,7 @@ def test_the_divergence_is_a_failure_of_its_class_and_gets_a_debug_child(searche
 
 
 def test_the_fix_moves_beside_the_failure_and_the_search_goes_on_below_it(searched: tuple[Path, str]) -> None:
-    tree = core_of(searched[0]).core.tree
+    tree = core_of(searched[0]).core.search
     assert (tree.node(2).parent, tree.node(1).pruned) == (0, True)
     assert (tree.node(3).kind, tree.node(3).parent) == ("evolve", 2)
 

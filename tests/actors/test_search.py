@@ -16,9 +16,9 @@ from llmzero_ray import events as ev
 from llmzero_ray.coordinator import check_decisions
 from llmzero_ray.errors import LlmzeroError
 from llmzero_ray.events import REFERENCE
+from llmzero_ray.metric_files import load_curves, load_items
 from llmzero_ray.presence import owner, request
 from llmzero_ray.records import PhaseFailure
-from llmzero_ray.series import load_curves, load_items
 
 from .conftest import Search, left_over, pids_of
 
@@ -37,6 +37,7 @@ def test_a_search_runs_to_its_end_and_leaves_nothing_running(make_search: MakeSe
     assert owner(search.root) is None
 
 
+@pytest.mark.slow
 def test_every_decision_in_the_journal_can_be_taken_again(make_search: MakeSearch) -> None:
     search = make_search(budget={"runs": 4}).start()
     search.wait()
@@ -45,6 +46,7 @@ def test_every_decision_in_the_journal_can_be_taken_again(make_search: MakeSearc
     assert [check.differences for check in checks if check.differences] == []
 
 
+@pytest.mark.slow
 def test_metrics_and_items_of_every_phase_are_on_the_disk(make_search: MakeSearch) -> None:
     search = make_search(budget={"runs": 2}).start()
     search.wait()
@@ -58,6 +60,7 @@ def test_metrics_and_items_of_every_phase_are_on_the_disk(make_search: MakeSearc
     assert (search.storage.paths.node(0) / "metrics.parquet").is_file()
 
 
+@pytest.mark.slow
 def test_a_hopeless_phase_is_stopped_by_a_verdict_and_keeps_what_was_compared(
     make_search: MakeSearch,
 ) -> None:
@@ -76,6 +79,7 @@ def test_a_hopeless_phase_is_stopped_by_a_verdict_and_keeps_what_was_compared(
     assert list(search.storage.paths.agents(1).glob("early_stopper-*.json"))
 
 
+@pytest.mark.slow
 def test_a_failed_phase_gets_a_debug_child_and_the_search_goes_on(make_search: MakeSearch) -> None:
     core = make_search({"fail": [0]}).start().wait()
     assert core.runs[0].status == "failed"
@@ -83,6 +87,7 @@ def test_a_failed_phase_gets_a_debug_child_and_the_search_goes_on(make_search: M
     assert core.finished.reason == "budget"
 
 
+@pytest.mark.slow
 def test_a_bug_of_the_engine_is_a_failed_phase_too(make_search: MakeSearch) -> None:
     core = make_search({"bug": [1]}, budget={"runs": 2}).start().wait()
     outcome = core.runs[1].outcome
@@ -90,6 +95,7 @@ def test_a_bug_of_the_engine_is_a_failed_phase_too(make_search: MakeSearch) -> N
     assert outcome.cause == "ValueError: scripted bug"
 
 
+@pytest.mark.slow
 def test_a_loss_that_is_no_number_ends_the_phase_by_the_hard_rule(make_search: MakeSearch) -> None:
     search = make_search({"nan": [0], "step_s": 0.1}, budget={"runs": 2}, phase={"n_steps": 30})
     core = search.start().wait()
@@ -112,6 +118,7 @@ def test_a_killed_coordinator_comes_back_and_loses_nothing(make_search: MakeSear
     assert len(load_curves(search.storage, 0).steps) == 40
 
 
+@pytest.mark.slow
 def test_a_coordinator_killed_again_and_again_still_ends_the_search(make_search: MakeSearch) -> None:
     search = make_search({"step_s": 0.05}, phase={"n_steps": 20}).start()
     for node in range(3):
@@ -129,6 +136,7 @@ def test_a_killed_runner_means_the_phase_is_repeated_on_a_fresh_one(make_search:
     assert load_curves(search.storage, 0).steps == tuple(range(1, 11))
 
 
+@pytest.mark.slow
 def test_a_phase_that_kills_every_runner_has_failed_for_want_of_resources(make_search: MakeSearch) -> None:
     search = make_search({"die_always": [1]}, budget={"runs": 2}).start()
     core = search.wait()
@@ -144,6 +152,7 @@ def test_an_engine_that_loses_a_process_means_the_phase_is_repeated(make_search:
     assert (core.runs[1].status, core.runs[1].attempt) == ("completed", 1)
 
 
+@pytest.mark.slow
 def test_a_killed_stopper_comes_back_and_still_stops_a_hopeless_phase(make_search: MakeSearch) -> None:
     search = make_search(
         {"sink": [1], "step_s": 0.2},
@@ -157,6 +166,7 @@ def test_a_killed_stopper_comes_back_and_still_stops_a_hopeless_phase(make_searc
     assert search.wait().runs[1].status == "early_stopped"
 
 
+@pytest.mark.slow
 def test_a_phase_that_does_not_stop_is_killed_and_has_failed(make_search: MakeSearch) -> None:
     search = make_search(
         {"deaf": [0], "nan": [0], "step_s": 0.1}, budget={"runs": 2}, phase={"n_steps": 400, "max_steps": 400}
@@ -173,6 +183,7 @@ def test_a_phase_that_does_not_stop_is_killed_and_has_failed(make_search: MakeSe
     search.wait()
 
 
+@pytest.mark.slow
 def test_a_phase_whose_runner_and_coordinator_die_at_its_end_is_not_trained_again(
     make_search: MakeSearch,
 ) -> None:
@@ -203,6 +214,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", str(place)], check=True)
 
 
+@pytest.mark.slow
 def test_a_storage_that_fills_up_ends_the_work_with_a_message_and_the_search_goes_on_later(
     make_search: MakeSearch, small_disk: Path
 ) -> None:
@@ -228,6 +240,7 @@ def test_a_storage_that_fills_up_ends_the_work_with_a_message_and_the_search_goe
 # --- ends ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("script", "exit_code"), [("version_error", 5), ("cannot_start", 5)])
 def test_an_engine_that_cannot_start_aborts_the_search_which_can_be_resumed(
     make_search: MakeSearch, script: str, exit_code: int
@@ -253,6 +266,7 @@ def test_a_person_can_stop_a_search_through_its_directory(make_search: MakeSearc
     assert left_over(search) == []
 
 
+@pytest.mark.slow
 def test_a_paused_search_goes_on_at_no_charge(make_search: MakeSearch) -> None:
     search = make_search({"step_s": 0.1}, budget={"runs": 2}, phase={"n_steps": 20}).start()
     search.until_step(0, 3)
@@ -265,6 +279,7 @@ def test_a_paused_search_goes_on_at_no_charge(make_search: MakeSearch) -> None:
     assert (core.runs[0].attempt, core.runs[0].losses) == (1, 0)
 
 
+@pytest.mark.slow
 def test_wall_clock_ends_the_search_at_the_next_step(make_search: MakeSearch) -> None:
     search = make_search(
         {"step_s": 0.1}, budget={"wall_clock_hours": 2.0 / 3600}, phase={"n_steps": 200, "max_steps": 200}
@@ -286,6 +301,7 @@ def test_hardware_that_is_not_there_is_refused_with_the_numbers_and_nothing_stay
     assert left_over(search) == []
 
 
+@pytest.mark.slow
 def test_policies_that_cannot_be_scored_are_left_out_and_the_search_ends(make_search: MakeSearch) -> None:
     search = make_search({"unscorable": True}, budget={"runs": 2}, final={"test": True}).start()
     core = search.wait()
@@ -296,6 +312,7 @@ def test_policies_that_cannot_be_scored_are_left_out_and_the_search_ends(make_se
 # --- several slots ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_two_slots_train_at_once_and_one_lost_runner_does_not_disturb_the_other(
     make_search: MakeSearch,
 ) -> None:
@@ -312,6 +329,7 @@ def test_two_slots_train_at_once_and_one_lost_runner_does_not_disturb_the_other(
     ] == []
 
 
+@pytest.mark.slow
 def test_names_of_actors_and_groups_carry_the_search_and_the_slot(make_search: MakeSearch) -> None:
     search = make_search({"step_s": 0.1}, slots={"count": 2}, phase={"n_steps": 40}).start()
     search.until_step(0, 2)

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from llmzero_ray import hyperparameters as hp
-from llmzero_ray.agents.base import Curves, NodeView, OfferedCheckpoint, TaskView
+from llmzero_ray.agents.base import NodeView, OfferedCheckpoint, TaskView
+from llmzero_ray.metrics import Curves
 from llmzero_ray.records import Hyperparameters
 
 TINY = hp.complete(
@@ -327,7 +328,7 @@ def paper_plateau() -> Curves:
 
 
 def ssmr_regressed() -> Curves:
-    """SSMR-Bench, phase 2: .700 -> .672 under conservative settings (500 items)."""
+    """SSMR-ProposalBase, phase 2: .700 -> .672 under conservative settings (500 items)."""
     return curves(
         20,
         start=0.700,

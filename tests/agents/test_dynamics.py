@@ -6,17 +6,8 @@ import math
 
 import pytest
 
-from llmzero_ray.agents.base import Curves
-from llmzero_ray.agents.dynamics import (
-    Series,
-    change_point,
-    clip_is_inert,
-    find_spike,
-    fit,
-    observe,
-    score_se,
-    significance,
-)
+from llmzero_ray.agents.dynamics import change_point, clip_is_inert, find_spike, fit, observe, significance
+from llmzero_ray.metrics import Curves, Series, accuracy_error
 from tests.agents import curves as c
 
 
@@ -140,10 +131,10 @@ def test_one_update_per_step_makes_clip_ranges_inert() -> None:
 
 
 def test_the_standard_error_of_a_score_is_binomial_and_never_zero() -> None:
-    assert score_se(0.5, 100) == pytest.approx(0.05)
-    assert score_se(0.2, 400) == pytest.approx(0.02)
-    assert score_se(1.0, 100) == pytest.approx(math.sqrt(0.01 * 0.99 / 100))
-    assert score_se(0.0, 100) == pytest.approx(score_se(1.0, 100))
+    assert accuracy_error(0.5, 100) == pytest.approx(0.05)
+    assert accuracy_error(0.2, 400) == pytest.approx(0.02)
+    assert accuracy_error(1.0, 100) == pytest.approx(math.sqrt(0.01 * 0.99 / 100))
+    assert accuracy_error(0.0, 100) == pytest.approx(accuracy_error(1.0, 100))
 
 
 def test_a_validation_knows_best_last_gain_and_margin() -> None:

@@ -24,6 +24,7 @@ from llmzero_ray.agents.knowledge import (
 from llmzero_ray.agents.llm.prompting import Prompts
 from llmzero_ray.errors import ConfigError
 from llmzero_ray.hyperparameters.verl_keys import is_verl_key
+from llmzero_ray.metrics import REWARDS
 from llmzero_ray.stopping import rules
 
 
@@ -34,7 +35,7 @@ def packaged() -> Knowledge:
 
 def test_every_metric_that_a_rule_reads_is_explained() -> None:
     read = {value for name, value in vars(dynamics).items() if name.isupper() and isinstance(value, str)}
-    read |= {*dynamics.REWARD, *rules.WATCHED}
+    read |= {*REWARDS, *rules.WATCHED}
     assert [name for name in read - set(hp.BY_KEY) if note_of(name) is None] == []
 
 

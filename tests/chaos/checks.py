@@ -15,12 +15,12 @@ from typing import Any
 
 from llmzero_ray import events as ev
 from llmzero_ray.coordinator import CoordinatorCore, check_decisions, replay
-from llmzero_ray.coordinator.state import Run
+from llmzero_ray.coordinator.runs import PhaseRun
 from llmzero_ray.errors import LlmzeroError
 from llmzero_ray.journal import read_all
 from llmzero_ray.manifests import problem_of
+from llmzero_ray.metric_files import load_items, load_points
 from llmzero_ray.records import MetricPoint, PhaseFailure
-from llmzero_ray.series import load_items, load_points
 from tests.fakes import BASE_SCORE, LR, learn
 
 from .witness import Witness
@@ -94,11 +94,11 @@ def decisions(witness: Witness) -> Iterator[str]:
 def budgets(witness: Witness) -> Iterator[str]:
     """Runs, busy and reserved GPU hours agree, and no phase was charged more time than it took."""
     core = witness.core
-    if len(core.tree.nodes) != sum(1 for node in core.runs if node != ev.REFERENCE):
-        yield f"the tree has {len(core.tree.nodes)} nodes and there are {len(core.runs)} runs"
+    if len(core.search.nodes) != sum(1 for node in core.runs if node != ev.REFERENCE):
+        yield f"the tree has {len(core.search.nodes)} nodes and there are {len(core.runs)} runs"
     budget = core.config.budget.runs
-    if core.finished is not None and core.finished.reason == "budget" and len(core.tree.nodes) != budget:
-        yield f"{len(core.tree.nodes)} runs of {budget}, and the budget is used up"
+    if core.finished is not None and core.finished.reason == "budget" and len(core.search.nodes) != budget:
+        yield f"{len(core.search.nodes)} runs of {budget}, and the budget is used up"
     slack = _SLACK_S / 3600 * core.config.slots.n_gpus
     if core.gpu_hours > core.meter.gpu_hours(core.now) + slack:
         yield f"{core.gpu_hours:.6f} GPU hours were busy, {core.meter.gpu_hours(core.now):.6f} were reserved"
@@ -140,7 +140,7 @@ def tidy(witness: Witness) -> Iterator[str]:
         yield f"the journal's last file {witness.follower.torn} is torn"
 
 
-def series(witness: Witness, run: Run, n_val: int) -> Iterator[str]:
+def series(witness: Witness, run: PhaseRun, n_val: int) -> Iterator[str]:
     """One point for each step of a phase, in order, with the items of each validation."""
     assert run.outcome is not None
     points = load_points(witness.storage, run.node)
@@ -242,7 +242,7 @@ def steps_lost(event: ev.RunnerLost) -> int:
 def state_of(core: CoordinatorCore) -> dict[str, str]:
     """Everything that a core remembers, as comparable text by part."""
     parts = {
-        "tree": core.tree.to_dict(),
+        "tree": [dataclasses.asdict(node) for node in core.search.nodes.values()],
         "runs": [dataclasses.asdict(run) for run in core.runs.values()],
         "slots": [dataclasses.asdict(slot) for slot in core.slots],
         "finals": [dataclasses.asdict(job) for job in core.final.jobs.values()],

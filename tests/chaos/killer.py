@@ -15,8 +15,8 @@ from typing import Literal, TypeAlias
 
 import psutil
 
-from actors.options import coordinator_name, runner_name, slot_of, stopper_name
-from llmzero_ray.coordinator.state import Run
+from actors.names import coordinator_name, runner_name, slot_of, stopper_name
+from llmzero_ray.coordinator.runs import PhaseRun
 from llmzero_ray.failpoints import PLACES
 
 from .lab import Actor, Lab, kill, until
@@ -128,7 +128,7 @@ class Hand:
         blow = self.blow(strike, strike.victim, [])
         return blow if kill(actor.pid) else None
 
-    def _hit_slot(self, strike: Strike, run: Run) -> Blow | None:
+    def _hit_slot(self, strike: Strike, run: PhaseRun) -> Blow | None:
         runner = self._lab.actors().get(runner_name(self._name, run.slot))
         if runner is None or runner.state != "ALIVE":
             return None
@@ -182,7 +182,7 @@ class Hand:
             blow.steps = {}
         return blow
 
-    def blow(self, strike: Strike, victim: Victim, hit: list[Run]) -> Blow:
+    def blow(self, strike: Strike, victim: Victim, hit: list[PhaseRun]) -> Blow:
         """How things stand just before a strike."""
         self._witness.look()
         return Blow(
@@ -197,7 +197,7 @@ class Hand:
         found = self._lab.actors().items()
         return {name: actor for name, actor in found if self._name in name and actor.state == "ALIVE"}
 
-    def _trained(self) -> list[Run]:
+    def _trained(self) -> list[PhaseRun]:
         self._witness.look()
         return [run for run in self._witness.training() if self._witness.step(run.node) > 0]
 

@@ -126,7 +126,7 @@ def told(story: Story) -> str:
     struck = ", ".join(
         f"{blow.victim}{f' at {blow.strike.place}' if blow.strike.place else ''}" for blow in story.blows
     )
-    return f"{len(core.tree.nodes)} runs, {core.stage}; struck: {struck or 'nothing'}"
+    return f"{len(core.search.nodes)} runs, {core.stage}; struck: {struck or 'nothing'}"
 
 
 def say(text: str) -> None:

@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from actors.options import runner_name
+from actors.names import runner_name
 from llmzero_ray import events as ev
 from llmzero_ray.config import SearchConfig
+from llmzero_ray.metric_files import load_points
 from llmzero_ray.presence import owner
-from llmzero_ray.series import load_points
 from llmzero_ray.storage import SearchStorage
 from llmzero_ray.tasks.prepare import prepare
+from tests.waiting import PATIENCE_S
 
 from .checks import broken
 from .lab import Command, Lab, until
@@ -22,7 +23,6 @@ from .witness import Witness
 
 pytestmark = pytest.mark.slow
 
-PATIENCE_S = 180.0
 N_VAL = 32
 
 
@@ -67,7 +67,7 @@ class Search:
         assert until(lambda: not command.running, within_s=PATIENCE_S), command.said
         assert command.process.returncode == 0, command.said
         self.witness.look()
-        assert until(lambda: not self.lab.left_over(self.config.name), within_s=30.0, look_s=0.5)
+        assert until(lambda: not self.lab.left_over(self.config.name), within_s=PATIENCE_S, look_s=0.5)
         assert broken(self.witness, n_val=N_VAL) == []
 
 
@@ -144,4 +144,4 @@ def test_a_search_that_is_at_work_is_followed_by_a_resume_and_keeps_its_settings
     search.to_its_end(search.command)
     assert until(lambda: not same.running, within_s=PATIENCE_S)
     assert (same.process.returncode, same.said.count("is at work on it; following")) == (0, 1)
-    assert len(search.witness.core.tree.nodes) == 3
+    assert len(search.witness.core.search.nodes) == 3

@@ -13,7 +13,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from actors.options import runner_name, stopper_name
+from actors.names import runner_name, stopper_name
 from llmzero_ray import events as ev
 from llmzero_ray.config import SearchConfig, parse_config
 from llmzero_ray.storage import SearchStorage
@@ -24,7 +24,7 @@ from .witness import Witness
 
 SCRIPT: dict[str, Any] = {"step_s": 0.04, "fail": [2], "sink": [4, 7], "adapter_kib": 64}
 """What the scripted engine of a search under strikes does: one node fails, two unlearn."""
-_CLEAN_S = 30.0
+_CLEAN_S = 120.0
 """How long actors and processes may take to go away after the end."""
 _ATTACHED = ("is at work on it; following", "has ended")
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TypeAlias
 
 from llmzero_ray.coordinator import CoordinatorCore
-from llmzero_ray.coordinator.state import Run
+from llmzero_ray.coordinator.runs import PhaseRun
 from llmzero_ray.errors import LlmzeroError
 from llmzero_ray.follow import Follower
 from llmzero_ray.records import Event, PhaseFailure, PhaseResult
@@ -51,7 +51,7 @@ class Witness:
                 self.seen.setdefault(node, run.outcome)
         return new
 
-    def training(self) -> list[Run]:
+    def training(self) -> list[PhaseRun]:
         """Phases under way."""
         return [run for run in self.core.runs.values() if run.active and run.started]
 

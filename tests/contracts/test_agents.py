@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from llmzero_ray.agents.backend import Agents, House, agent_facts, make_agents
+from llmzero_ray.agents.backend import Agents, AgentServices, agent_facts, make_agents
 from llmzero_ray.agents.base import ProposalRequest
+from llmzero_ray.agents.llm.budget import BudgetLedger
 from llmzero_ray.agents.llm.figures import picture
-from llmzero_ray.agents.llm.ledger import Ledger
 from llmzero_ray.agents.llm.prices import Price
 from llmzero_ray.agents.llm.repair import bounds_of
 from llmzero_ray.hyperparameters import forbidden
@@ -72,13 +72,13 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, st
 def build(agents: Mapping[str, Any], storage: SearchStorage) -> Agents:
     config = make_config(agents=dict(agents))
     facts = agent_facts(config)
-    house = None
+    services = None
     if facts:
-        ledger = Ledger(Price(**facts["price"]))
-        house = House(
-            facts=facts, purse=ledger, post=lambda _: None, keep=storage.write_call, picture=picture
+        ledger = BudgetLedger(Price(**facts["price"]))
+        services = AgentServices(
+            facts=facts, budget=ledger, post=lambda _: None, write_call=storage.write_call, draw=picture
         )
-    return make_agents(config, 500, house)
+    return make_agents(config, 500, services)
 
 
 @pytest.fixture(params=["expert", "claude", "replay"])

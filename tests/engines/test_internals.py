@@ -3,6 +3,7 @@ line."""
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
 from pathlib import Path
@@ -34,6 +35,17 @@ def test_names_that_are_gone_are_listed() -> None:
         internals.check_names(
             {"omegaconf": ("OmegaConf.create", "OmegaConf.not_there"), "no_such_module": ("x",)}
         )
+
+
+def test_every_private_name_of_ray_in_the_project_is_listed() -> None:
+    root = Path(__file__).parents[2]
+    used: set[tuple[str, str]] = set()
+    for path in (*(root / "llmzero_ray").rglob("*.py"), *(root / "actors").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("ray._"):
+                used |= {(str(node.module), alias.name) for alias in node.names}
+    assert used == {(module, name) for module, names in internals.RAY_PRIVATE.items() for name in names}
+    internals.check_names(internals.RAY_PRIVATE)
 
 
 def test_config_paths_that_are_gone_are_listed() -> None:

@@ -60,7 +60,6 @@ def spec(**changes: Any) -> PhaseSpec:
         seed=2**40 + 7,
         save_freq=10,
         test_freq=5,
-        node_dir="/runs/n",
         checkpoint_dir="/runs/c",
     )
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from hypothesis import given
-from hypothesis import settings as with_settings
 from hypothesis import strategies as st
 
 from llmzero_ray.memory import GIB, KNOWN, ModelShape, Moment, Setup, moments
@@ -149,7 +148,6 @@ SETUPS = st.builds(
     utilization=st.floats(0.1, 0.9),
     sleeps=st.booleans(),
 )
-QUICK = with_settings(max_examples=60, deadline=None)
 MODELS = st.sampled_from(list(KNOWN.values()))
 
 
@@ -159,7 +157,6 @@ def assert_never_more(shape: ModelShape, less: Setup, more: Setup) -> None:
             assert getattr(small.total, bound) <= getattr(large.total, bound) * (1 + 1e-9), small.name
 
 
-@QUICK
 @given(MODELS, SETUPS)
 def test_bounds_are_in_order(shape: ModelShape, phase: Setup) -> None:
     for moment in moments(shape, phase):
@@ -170,14 +167,12 @@ def test_bounds_are_in_order(shape: ModelShape, phase: Setup) -> None:
 @pytest.mark.parametrize(
     "key", ["max_tokens", "log_prob_max_tokens", "micro_batch", "log_prob_micro_batch", "response", "prompt"]
 )
-@QUICK
 @given(shape=MODELS, phase=SETUPS, factor=st.integers(2, 5))
 def test_more_tokens_never_take_less(key: str, shape: ModelShape, phase: Setup, factor: int) -> None:
     more: dict[str, Any] = {key: getattr(phase, key) * factor}
     assert_never_more(shape, phase, replace(phase, **more))
 
 
-@QUICK
 @given(MODELS, SETUPS, st.sampled_from(["param_offload", "optimizer_offload", "offload_policy"]))
 def test_offloading_never_takes_more(shape: ModelShape, phase: Setup, key: str) -> None:
     off: dict[str, Any] = {key: False}
@@ -185,13 +180,11 @@ def test_offloading_never_takes_more(shape: ModelShape, phase: Setup, key: str) 
     assert_never_more(shape, replace(phase, **on), replace(phase, **off))
 
 
-@QUICK
 @given(MODELS, SETUPS, st.integers(2, 4))
 def test_more_gpus_never_take_more_of_each(shape: ModelShape, phase: Setup, factor: int) -> None:
     assert_never_more(shape, replace(phase, n_gpus=phase.n_gpus * factor), phase)
 
 
-@QUICK
 @given(SETUPS)
 def test_larger_models_never_take_less(phase: Setup) -> None:
     for small, large in zip(("0.6B", "1.7B", "4B"), ("1.7B", "4B", "8B"), strict=True):

@@ -56,7 +56,6 @@ def composed(overrides: dict[str, Any] | None = None) -> Any:
         seed=0,
         save_freq=1,
         test_freq=1,
-        node_dir="/tmp",
         checkpoint_dir="/tmp",
     )
     return compose(all_overrides(settings, spec, 5000))

@@ -19,6 +19,8 @@ from llmzero_ray.commands import Command
 from llmzero_ray.config import SearchConfig
 from llmzero_ray.coordinator import CoordinatorCore, build_request, root_hyperparameters
 from llmzero_ray.journal import Journal
+from llmzero_ray.metric_files import MetricWriter, compact, load_curves, write_items
+from llmzero_ray.metrics import mean_score
 from llmzero_ray.records import (
     Checkpoint,
     Event,
@@ -31,8 +33,6 @@ from llmzero_ray.records import (
     Proposal,
     StopDecision,
 )
-from llmzero_ray.scores import mean_score
-from llmzero_ray.series import MetricWriter, compact, load_curves, write_items
 from llmzero_ray.storage import SearchStorage
 from llmzero_ray.tasks.aggregate import macro_average
 from tests.builders import make_config, make_proposal
@@ -188,7 +188,6 @@ class SearchBuilder:
                 ev.VerdictPosted(
                     node=spec.node,
                     phase_attempt=spec.attempt,
-                    verdict_id="v1",
                     step=done - 1,
                     decision=phase.stop,
                     source=f"stopper:{spec.node}",

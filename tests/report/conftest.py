@@ -10,7 +10,7 @@ import pytest
 from llmzero_ray.records import StopDecision
 from llmzero_ray.report import Outcome, write_outcome
 from llmzero_ray.report.facts import SearchFacts
-from llmzero_ray.report.report_text import report_text
+from llmzero_ray.report.render import report_text
 from tests.builders import make_config
 from tests.report.builder import Phase, SearchBuilder, items, proposal
 

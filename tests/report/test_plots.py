@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from llmzero_ray.report import canvas
+from llmzero_ray.plots import style
 from llmzero_ray.report.facts import SearchFacts
 from llmzero_ray.report.pictures import PICTURES
 from llmzero_ray.report.plot_curves import draw_curves
@@ -47,19 +47,19 @@ def test_pictures_are_whole_png_files_with_something_drawn_in_them(finished: Wri
         assert min(image.size) >= 500
         assert name not in SIZES or image.size == SIZES[name]
     assert (pixels(path.read_bytes()) != 0xFFFFFF).mean() > 0.02
-    assert amount(path.read_bytes(), canvas.BEST) > 500  # the best strategy's colour
+    assert amount(path.read_bytes(), style.BEST) > 500  # the best strategy's colour
 
 
 def test_what_happened_has_its_colour_only_when_it_happened(finished: Written, tmp_path: Path) -> None:
     whole = draw_scores(SearchFacts(finished.root))
     assert whole is not None
-    assert amount(whole, canvas.EARLY) > 50
-    assert amount(whole, canvas.REFERENCE) > 500
+    assert amount(whole, style.EARLY) > 50
+    assert amount(whole, style.REFERENCE) > 500
     begun = draw_scores(SearchFacts(scripted(tmp_path).ready().play(phases=2).root))
     assert begun is not None
-    assert amount(begun, canvas.EARLY) == 0
-    assert amount(begun, canvas.REFERENCE) == 0
-    assert amount(begun, canvas.BEST) > 500
+    assert amount(begun, style.EARLY) == 0
+    assert amount(begun, style.REFERENCE) == 0
+    assert amount(begun, style.BEST) > 500
 
 
 def test_a_failed_node_is_outlined_in_the_tree(finished: Written, tmp_path: Path) -> None:
@@ -67,8 +67,8 @@ def test_a_failed_node_is_outlined_in_the_tree(finished: Written, tmp_path: Path
     begun = draw_tree(SearchFacts(scripted(tmp_path).ready().play(phases=2).root))
     assert whole is not None
     assert begun is not None
-    assert amount(whole, canvas.FAILED) > 100
-    assert amount(begun, canvas.FAILED) == 0
+    assert amount(whole, style.FAILED) > 100
+    assert amount(begun, style.FAILED) == 0
 
 
 def test_the_same_search_gives_the_same_bytes(finished: Written) -> None:
@@ -131,7 +131,7 @@ def test_the_layout_puts_every_node_on_a_place_of_its_own_beside_its_parent(fini
     gap=st.floats(min_value=0.01, max_value=0.5),
 )
 def test_labels_keep_their_distance_their_order_and_their_middle(wanted: list[float], gap: float) -> None:
-    placed = canvas.spread(wanted, gap)
+    placed = style.spread(wanted, gap)
     order = sorted(range(len(wanted)), key=lambda i: wanted[i])
     for before, after in pairwise(order):
         assert placed[after] - placed[before] >= gap - 1e-9
@@ -139,11 +139,11 @@ def test_labels_keep_their_distance_their_order_and_their_middle(wanted: list[fl
 
 
 def test_labels_that_are_far_apart_stay_where_they_are() -> None:
-    assert canvas.spread([0.9, 0.1, 0.5], 0.1) == [0.9, 0.1, 0.5]
+    assert style.spread([0.9, 0.1, 0.5], 0.1) == [0.9, 0.1, 0.5]
 
 
 def test_the_rolling_mean_skips_gaps() -> None:
     nan = float("nan")
-    means = canvas.rolling_mean([1.0, nan, 3.0, nan, nan, nan, nan], 1)
+    means = style.rolling_mean([1.0, nan, 3.0, nan, nan, nan, nan], 1)
     assert means[:4] == [1.0, 2.0, 3.0, 3.0]
     assert np.isnan(means[5])

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from llmzero_ray import events as ev
-from llmzero_ray.event_text import event_line
+from llmzero_ray.cli.event_text import event_line
+from llmzero_ray.cli.view import final_lines
 from llmzero_ray.records import ItemOutcome, PhaseFailure
-from llmzero_ray.report.card import card_text
 from llmzero_ray.report.costs import costs, stays_of
 from llmzero_ray.report.facts import SearchFacts
-from llmzero_ray.view import final_lines
+from llmzero_ray.report.render import card_text
 from tests.builders import make_config
 from tests.report.builder import T0, Phase, SearchBuilder, items, proposal
 from tests.report.conftest import Written, scripted, told

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import random
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from llmzero_ray.explain import node_facts
-from llmzero_ray.search import Decision, SearchRules, TreeSearch
+from llmzero_ray.cli.explain import node_facts
+from llmzero_ray.search import SearchRules, TreeDecision, TreeSearch
 from tests.search.naive import NaiveSearch
 
 STATUSES = ("completed", "early_stopped", "failed")
@@ -47,9 +46,8 @@ class Pair:
     def __init__(self, rules: dict[str, Any], budget: int | None) -> None:
         self.fast = TreeSearch(SearchRules(**rules), budget=budget)
         self.naive = NaiveSearch(budget=budget, **rules)
-        self.restore = False
 
-    def ask(self) -> Decision:
+    def ask(self) -> TreeDecision:
         decision = self.fast.ask()
         action, on, levels = self.naive.ask()
         assert (decision.action, decision.on) == (action, on)
@@ -61,7 +59,7 @@ class Pair:
             assert got == pytest.approx(theirs, abs=1e-9)
         return decision
 
-    def begin(self, decision: Decision) -> int:
+    def begin(self, decision: TreeDecision) -> int:
         node = self.fast.begin(decision)
         self.naive.add("create", node, decision.action, decision.on, decision.action == "scratch")
         return node
@@ -112,11 +110,8 @@ def drive(pair: Pair, steps: list[tuple[str, int, tuple[Any, float | None]]], ru
         elif running:
             pair.tell(running[choice % len(running)], outcome)
         pair.compare()
-        if pair.restore:
-            pair.fast = TreeSearch.from_dict(json.loads(json.dumps(pair.fast.to_dict())))
 
 
-@settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(rules=RULES, steps=STEPS, runners=st.integers(1, 5), budget=st.one_of(st.none(), st.integers(1, 12)))
 def test_any_search_with_any_number_of_runners_follows_the_rules(
     rules: dict[str, Any], steps: list[Any], runners: int, budget: int | None
@@ -124,17 +119,6 @@ def test_any_search_with_any_number_of_runners_follows_the_rules(
     drive(Pair(rules, budget), steps, runners)
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(rules=RULES, steps=STEPS, runners=st.integers(1, 5))
-def test_a_search_restored_after_every_step_follows_the_rules(
-    rules: dict[str, Any], steps: list[Any], runners: int
-) -> None:
-    pair = Pair(rules, None)
-    pair.restore = True
-    drive(pair, steps, runners)
-
-
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(rules=RULES, outcomes=st.lists(OUTCOMES, max_size=30), seed=st.randoms(use_true_random=False))
 def test_failure_rich_searches_with_many_fixes_in_flight_follow_the_rules(
     rules: dict[str, Any], outcomes: list[Any], seed: Any
@@ -178,7 +162,7 @@ def random_rules(rng: random.Random) -> dict[str, Any]:
 
 @pytest.mark.parametrize("seed", range(30))
 def test_long_searches_follow_the_rules_to_the_end(seed: int) -> None:
-    """Up to 40 runs with 1 to 5 runners, clones and vetoes among them, the state restored now and then."""
+    """Up to 40 runs with 1 to 5 runners, clones and vetoes among them."""
     rng = random.Random(seed)
     pair, runners, p_fail = Pair(random_rules(rng), 40), rng.randint(1, 5), rng.choice((0.1, 0.4, 0.7))
     while (decision := pair.ask()).action != "stop":
@@ -191,6 +175,4 @@ def test_long_searches_follow_the_rules_to_the_end(seed: int) -> None:
             pair.clone(rng.randrange(40))
         if rng.random() < 0.02:
             pair.veto(rng.randrange(40))
-        if rng.random() < 0.1:
-            pair.fast = TreeSearch.from_dict(json.loads(json.dumps(pair.fast.to_dict())))
         pair.compare()

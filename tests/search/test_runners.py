@@ -93,7 +93,7 @@ def test_one_runner_is_the_sequential_search(seed: int) -> None:
     for decision, status, score in history:
         assert again.ask() == decision
         again.tell(again.begin(decision), status, score)  # type: ignore[arg-type]
-    assert again.to_dict() == search.to_dict()
+    assert again.nodes == search.nodes
 
 
 # --- clone and veto -----------------------------------------------------------------------------------------

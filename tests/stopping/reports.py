@@ -7,9 +7,8 @@ import math
 from collections.abc import Sequence
 from random import Random
 
+from llmzero_ray.metrics import KLS, REWARDS
 from llmzero_ray.records import MetricPoint
-from llmzero_ray.stopping.rules import KLS, REWARDS
-from llmzero_ray.stopping.stream import PointBatch, PointLog
 
 LEVELS = {
     "critic/score/mean": (0.5, 0.15),
@@ -86,30 +85,12 @@ def sound(n: int) -> list[MetricPoint]:
     ]
 
 
-def logged(points: Sequence[MetricPoint]) -> PointLog:
-    """A runner's log of these points."""
-    log = PointLog()
-    for point in points:
-        log.append(point)
-    return log
-
-
-def polled(points: Sequence[MetricPoint], seed: int) -> list[PointBatch]:
+def polled(points: Sequence[MetricPoint], seed: int) -> list[tuple[MetricPoint, ...]]:
     """The batches in which a reader gets them that polls at random moments of the phase."""
-    random, log = Random(seed), PointLog()
+    random = Random(seed)
     batches, cursor = [], 0
-    for point in points:
-        log.append(point)
+    for n, point in enumerate(points, start=1):
         if random.random() < 0.3 or point is points[-1]:
-            batches += drained(log, cursor)
-            cursor = len(log)
-    return batches
-
-
-def drained(log: PointLog, cursor: int = 0) -> list[PointBatch]:
-    """All that a log still has for a reader."""
-    batches = []
-    while batch := log.since(cursor):
-        batches.append(batch)
-        cursor += len(batch)
+            batches.append(tuple(points[cursor:n]))
+            cursor = n
     return batches

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llmzero_ray.agents.base import Curves, StopRequest
+from llmzero_ray.agents.base import StopRequest
+from llmzero_ray.metrics import Curves
 from llmzero_ray.stopping.curve_bank import FEWEST_PHASES, BankAnswer, BankedPhase, CurveBank
 from tests.agents import curves as c
 
@@ -293,7 +294,7 @@ def scattered(rng: random.Random, n: int) -> Curves:
     )
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(derandomize=True)
 @given(seed=st.integers(0, 10_000), n=st.integers(1, 40), left=st.integers(0, 40), target=st.floats(0, 1))
 def test_any_run_gets_an_answer_and_the_same_one_again(seed: int, n: int, left: int, target: float) -> None:
     rng = random.Random(seed)
@@ -306,7 +307,7 @@ def test_any_run_gets_an_answer_and_the_same_one_again(seed: int, n: int, left: 
         assert 2 * n >= n + left
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(derandomize=True)
 @given(seed=st.integers(0, 10_000), n=st.integers(10, 40), left=st.integers(0, 40), target=st.floats(0, 1))
 def test_an_empty_bank_never_stops_and_a_bank_without_permission_neither(
     seed: int, n: int, left: int, target: float
@@ -318,7 +319,7 @@ def test_an_empty_bank_never_stops_and_a_bank_without_permission_neither(
     assert judge(full, run, n_steps=n + left, target=target, may_stop=False).answer != "stop"
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(derandomize=True)
 @given(gains=st.lists(st.floats(0, 0.6), min_size=8, max_size=16), more=st.floats(0, 0.6))
 def test_a_further_phase_that_gained_more_never_turns_ask_into_stop(gains: list[float], more: float) -> None:
     known = [gained(gain) for gain in gains]

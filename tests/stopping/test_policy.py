@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 
-from llmzero_ray.agents.base import Curves, NodeView, StopRequest
+from llmzero_ray.agents.base import NodeView, StopRequest, TaskView
 from llmzero_ray.agents.expert import ExpertEarlyStopper
+from llmzero_ray.metrics import Curves
 from llmzero_ray.records import StopDecision
 from llmzero_ray.stopping.curve_bank import BankAnswer, CurveBank
 from llmzero_ray.stopping.policy import StoppingPolicy
@@ -35,13 +37,31 @@ class Recorder:
         return StopDecision(stop=self._stop, reason="told so", rule="early_stopper")
 
 
+def decide(
+    policy: StoppingPolicy,
+    task: TaskView,
+    running: NodeView,
+    incumbent: NodeView | None = None,
+    incumbent_path: Sequence[tuple[int, float]] = (),
+) -> StopDecision:
+    """STOP or CONTINUE for one phase as the stopper decides: the rules, then the agent where it is due."""
+    ruled = policy.check_rules(running.curves, running.hyperparameters)
+    if ruled is not None:
+        return ruled
+    if not policy.is_due(running, incumbent):
+        return StopDecision(stop=False, reason="not due", rule="policy")
+    assert incumbent is not None
+    path = tuple(incumbent_path)
+    return policy.ask(StopRequest(task=task, running=running, incumbent=incumbent, incumbent_path=path))
+
+
 def running(n: int, found: Curves | None = None, node: int = 1) -> NodeView:
     return c.node(c.cut(found or c.csum_swinging(), n), node=node, n_steps=40, status="running")
 
 
 def steps_asked(policy: StoppingPolicy, agent: Recorder, n: int = 30, node: int = 1) -> list[int]:
     for step in range(1, n + 1):
-        policy.decide(c.TASK, running(step, node=node), INCUMBENT, PATH)
+        decide(policy, c.TASK, running(step, node=node), INCUMBENT, PATH)
     return agent.asked
 
 
@@ -60,7 +80,7 @@ def test_steps_that_were_missed_are_caught_up_with_one_question() -> None:
     agent = Recorder()
     policy = StoppingPolicy(EVERY_FIVE, agent)
     for step in (3, 13, 14, 19, 23):
-        policy.decide(c.TASK, running(step), INCUMBENT, PATH)
+        decide(policy, c.TASK, running(step), INCUMBENT, PATH)
     assert agent.asked == [13, 19]
 
 
@@ -69,29 +89,29 @@ def test_without_an_incumbent_there_are_rules_only() -> None:
     policy = StoppingPolicy(EVERY_FIVE, agent)
     unscored = c.node(Curves(), node=0)
     for incumbent in (None, unscored, running(20)):
-        assert not policy.decide(c.TASK, running(20), incumbent).stop
+        assert not decide(policy, c.TASK, running(20), incumbent).stop
     assert agent.asked == []
-    assert policy.decide(c.TASK, running(19, c.sort_collapse()), None).rule == "collapse"
+    assert decide(policy, c.TASK, running(19, c.sort_collapse()), None).rule == "collapse"
 
 
 def test_without_an_agent_there_are_rules_only() -> None:
     policy = StoppingPolicy(EVERY_FIVE)
-    assert not policy.decide(c.TASK, running(20), INCUMBENT, PATH).stop
-    assert policy.decide(c.TASK, running(19, c.sort_collapse()), INCUMBENT, PATH).stop
+    assert not decide(policy, c.TASK, running(20), INCUMBENT, PATH).stop
+    assert decide(policy, c.TASK, running(19, c.sort_collapse()), INCUMBENT, PATH).stop
 
 
 def test_rules_come_before_the_agent_and_before_min_steps() -> None:
     agent = Recorder()
     policy = StoppingPolicy(EVERY_FIVE, agent)
     broken = Curves(steps=(1, 2), metrics={"actor/pg_loss": (0.1, math.nan)})
-    decision = policy.decide(c.TASK, running(2, broken), INCUMBENT, PATH)
+    decision = decide(policy, c.TASK, running(2, broken), INCUMBENT, PATH)
     assert (decision.stop, decision.hard, decision.rule) == (True, True, "non_finite")
     assert agent.asked == []
 
 
 def test_the_agent_sees_the_run_the_incumbent_and_its_path() -> None:
     agent = Recorder(stop=True)
-    decision = StoppingPolicy(EVERY_FIVE, agent).decide(c.TASK, running(10), INCUMBENT, list(PATH))
+    decision = decide(StoppingPolicy(EVERY_FIVE, agent), c.TASK, running(10), INCUMBENT, list(PATH))
     assert decision == StopDecision(stop=True, reason="told so", rule="early_stopper")
     (asked,) = agent.requests
     assert (asked.running.node, asked.incumbent, asked.incumbent_path) == (1, INCUMBENT, PATH)
@@ -111,22 +131,22 @@ def test_the_agent_is_told_what_the_pre_checks_noticed_besides_what_it_was_given
 def test_each_phase_has_its_own_interval_and_a_forgotten_one_begins_again() -> None:
     agent = Recorder()
     policy = StoppingPolicy(EVERY_FIVE, agent)
-    policy.decide(c.TASK, running(10, node=1), INCUMBENT, PATH)
-    policy.decide(c.TASK, running(11, node=2), INCUMBENT, PATH)
-    policy.decide(c.TASK, running(12, node=1), INCUMBENT, PATH)
+    decide(policy, c.TASK, running(10, node=1), INCUMBENT, PATH)
+    decide(policy, c.TASK, running(11, node=2), INCUMBENT, PATH)
+    decide(policy, c.TASK, running(12, node=1), INCUMBENT, PATH)
     assert agent.asked == [10, 11]
     policy.forget(1)
-    policy.decide(c.TASK, running(12, node=1), INCUMBENT, PATH)
+    decide(policy, c.TASK, running(12, node=1), INCUMBENT, PATH)
     assert agent.asked == [10, 11, 12]
 
 
 def test_an_agent_that_fails_means_continue_until_its_next_turn() -> None:
     agent = Recorder(error=RuntimeError("no network"))
     policy = StoppingPolicy(EVERY_FIVE, agent)
-    decision = policy.decide(c.TASK, running(10), INCUMBENT, PATH)
+    decision = decide(policy, c.TASK, running(10), INCUMBENT, PATH)
     assert not decision.stop
     assert "no network" in decision.reason
-    policy.decide(c.TASK, running(11), INCUMBENT, PATH)
+    decide(policy, c.TASK, running(11), INCUMBENT, PATH)
     assert agent.asked == [10]
 
 
@@ -134,13 +154,13 @@ def test_switched_off_nothing_is_ended() -> None:
     agent = Recorder(stop=True)
     policy = StoppingPolicy(StopperSettings(enabled=False), agent)
     broken = Curves(steps=(1, 2), metrics={"actor/pg_loss": (0.1, math.nan)})
-    assert not policy.decide(c.TASK, running(2, broken), INCUMBENT, PATH).stop
+    assert not decide(policy, c.TASK, running(2, broken), INCUMBENT, PATH).stop
     assert steps_asked(policy, agent) == []
 
 
 def test_a_phase_that_has_not_logged_a_step_is_left_alone() -> None:
     agent = Recorder(stop=True)
-    assert not StoppingPolicy(EVERY_FIVE, agent).decide(c.TASK, running(0), INCUMBENT, PATH).stop
+    assert not decide(StoppingPolicy(EVERY_FIVE, agent), c.TASK, running(0), INCUMBENT, PATH).stop
     assert agent.asked == []
 
 
@@ -149,7 +169,7 @@ def test_a_hopeless_phase_is_ended_by_the_expert_at_min_steps() -> None:
     dead = c.untrained(15, level=0.42)
     rated = Curves(**{**vars(dead), "metrics": {**dead.metrics, "actor/lr": (0.0,) * 15}})
     stopped_at = next(
-        n for n in range(1, 16) if policy.decide(c.TASK, running(n, rated), INCUMBENT, PATH).stop
+        n for n in range(1, 16) if decide(policy, c.TASK, running(n, rated), INCUMBENT, PATH).stop
     )
     assert stopped_at == 8
 
@@ -170,13 +190,13 @@ def doubtful(n: int) -> NodeView:
 
 
 def sources(policy: StoppingPolicy, *steps: int) -> list[str]:
-    return [policy.decide(c.TASK, doubtful(step), INCUMBENT, PATH).rule for step in steps]
+    return [decide(policy, c.TASK, doubtful(step), INCUMBENT, PATH).rule for step in steps]
 
 
 def test_a_clear_case_is_answered_by_the_bank_and_a_doubtful_one_by_the_agent() -> None:
     agent = Recorder()
     policy = StoppingPolicy(EVERY_FIVE, agent, CurveBank(n_val=512))
-    leads = policy.decide(c.TASK, running(10), c.node(c.regh_capped(), node=0))
+    leads = decide(policy, c.TASK, running(10), c.node(c.regh_capped(), node=0))
     assert (leads.stop, leads.rule) == (False, "curve_bank")
     assert agent.asked == []
     assert sources(policy, 20) == ["early_stopper"]
@@ -215,7 +235,7 @@ def test_a_bank_stops_only_where_it_may_and_says_so() -> None:
     assert sources(StoppingPolicy(EVERY_FIVE, agent, bank), 40) == ["early_stopper"]
     assert agent.asked.pop() == 40
     policy = StoppingPolicy(StopperSettings(interval_steps=5, bank_stop=True), agent, bank)
-    decision = policy.decide(c.TASK, doubtful(40), INCUMBENT, PATH)
+    decision = decide(policy, c.TASK, doubtful(40), INCUMBENT, PATH)
     assert (decision.stop, decision.hard, decision.rule) == (True, False, "curve_bank")
     assert "0 of 10 banked phases" in decision.reason
     assert agent.asked == []
@@ -223,7 +243,7 @@ def test_a_bank_stops_only_where_it_may_and_says_so() -> None:
 
 def test_a_bank_without_an_agent_leaves_doubtful_runs_alone() -> None:
     policy = StoppingPolicy(EVERY_FIVE, bank=CurveBank(n_val=512))
-    decision = policy.decide(c.TASK, doubtful(20), INCUMBENT, PATH)
+    decision = decide(policy, c.TASK, doubtful(20), INCUMBENT, PATH)
     assert (decision.stop, decision.rule) == (False, "policy")
 
 
@@ -242,14 +262,14 @@ def test_a_bank_that_fails_leaves_the_question_to_the_agent() -> None:
 
 def test_rules_come_before_the_bank() -> None:
     policy = StoppingPolicy(EVERY_FIVE, bank=CurveBank(n_val=512))
-    assert policy.decide(c.TASK, running(19, c.sort_collapse()), INCUMBENT, PATH).rule == "collapse"
+    assert decide(policy, c.TASK, running(19, c.sort_collapse()), INCUMBENT, PATH).rule == "collapse"
 
 
 def test_a_pre_check_ends_a_phase_only_where_the_settings_allow_it() -> None:
     flooded = c.curves(20, reward=[0.4] * 20, longest=[24.0] * 20, at_longest=[0.9] * 20)
     allowed = StoppingPolicy(StopperSettings(truncation_flood=True))
-    assert allowed.decide(c.TASK, running(20, flooded)).rule == "truncation_flood"
-    assert not StoppingPolicy(StopperSettings()).decide(c.TASK, running(20, flooded)).stop
+    assert decide(allowed, c.TASK, running(20, flooded)).rule == "truncation_flood"
+    assert not decide(StoppingPolicy(StopperSettings()), c.TASK, running(20, flooded)).stop
     # The cap is part of the configuration: without it nothing is called truncated.
     assert allowed.check_rules(flooded) is None
 
@@ -261,5 +281,5 @@ def test_without_a_number_of_steps_seconds_of_training_decide_when_the_agent_is_
         steady = running(step)
         times = {**steady.curves.metrics, "timing_s/step": (30.0,) * len(steady.curves.steps)}
         timed = dataclasses.replace(steady, curves=dataclasses.replace(steady.curves, metrics=times))
-        policy.decide(c.TASK, timed, INCUMBENT, PATH)
+        decide(policy, c.TASK, timed, INCUMBENT, PATH)
     assert agent.asked == [10, 14, 18]  # 4 steps of 30 s are the first to make 100 s

@@ -8,7 +8,7 @@ from functools import partial
 
 import pytest
 
-from llmzero_ray.agents.base import Curves
+from llmzero_ray.metrics import Curves
 from llmzero_ray.stopping.rules import Collapse, NonFinite, Rule, make_rules
 from llmzero_ray.stopping.settings import StopperSettings
 from tests.agents import curves as c

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from llmzero_ray.config_text import validated
 from llmzero_ray.errors import ConfigError
 from llmzero_ray.stopping.settings import StopperSettings
 
@@ -36,8 +37,8 @@ from llmzero_ray.stopping.settings import StopperSettings
     ],
 )
 def test_a_value_outside_its_bound_is_refused_with_name_and_default(field: str, value: Any) -> None:
-    with pytest.raises(ConfigError, match=rf"stopper\.{field} is .*must be .*default"):
-        StopperSettings(**{field: value})
+    with pytest.raises(ConfigError, match=rf"stopper: {field} is .*must be "):
+        validated(StopperSettings, {field: value}, "stopper")
 
 
 def test_values_at_their_bounds_are_accepted() -> None:
@@ -53,11 +54,11 @@ def test_values_at_their_bounds_are_accepted() -> None:
 
 
 def test_settings_are_read_from_a_mapping_and_a_misspelt_name_is_answered() -> None:
-    assert StopperSettings.from_dict({"min_steps": 4}) == StopperSettings(min_steps=4)
-    with pytest.raises(ConfigError, match=r"stopper\.interval_step .*did you mean 'interval_steps'"):
-        StopperSettings.from_dict({"interval_step": 4})
-    with pytest.raises(ConfigError, match="known: enabled"):
-        StopperSettings.from_dict({"zzz": 4})
+    assert validated(StopperSettings, {"min_steps": 4}, "stopper") == StopperSettings(min_steps=4)
+    with pytest.raises(ConfigError, match=r"unknown key .*did you mean 'interval_steps'"):
+        validated(StopperSettings, {"interval_step": 4}, "stopper")
+    with pytest.raises(ConfigError, match="Known keys: enabled"):
+        validated(StopperSettings, {"zzz": 4}, "stopper")
 
 
 def test_only_rules_that_cannot_be_wrong_or_are_tried_stop_by_default() -> None:

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llmzero_ray.agents.base import Curves
 from llmzero_ray.agents.dynamics import observe
+from llmzero_ray.metrics import Curves
 from llmzero_ray.stopping.settings import StopperSettings
 from llmzero_ray.stopping.signals import (
     SIGNALS,
@@ -89,14 +89,14 @@ def test_entropy_that_falls_for_nothing_is_a_collapse_with_its_numbers() -> None
     assert "mean reward went 0.6" in told
 
 
-@settings(max_examples=50, deadline=None, derandomize=True)
+@settings(derandomize=True)
 @given(level=st.floats(0.9, 1.0), low=st.floats(0.001, 0.2))
 def test_low_entropy_beside_a_high_reward_is_never_a_collapse(level: float, low: float) -> None:
     found = c.curves(20, reward=[level] * 20, entropy=c.line(0.6, low, 20))
     assert EntropyCollapse().fact(observe(found, c.TINY)) is None
 
 
-@settings(max_examples=50, deadline=None, derandomize=True)
+@settings(derandomize=True)
 @given(
     start=st.floats(0.0, 0.5),
     rise=st.floats(0.2, 0.5),

@@ -15,17 +15,18 @@ import pytest
 
 from actors import stopper
 from actors.stopper import StopperActor
-from llmzero_ray.agents.base import Curves, StopRequest
+from llmzero_ray.agents.base import StopRequest
 from llmzero_ray.errors import StorageError
 from llmzero_ray.events import VerdictPosted
+from llmzero_ray.metrics import Curves
 from llmzero_ray.records import MetricPoint, StopDecision
 from llmzero_ray.stopping.policy import StoppingPolicy
 from llmzero_ray.stopping.settings import StopperSettings
-from llmzero_ray.stopping.stream import PointBatch, PointLog
 from tests.agents import curves as c
 from tests.builders import make_config
 from tests.stopping.reports import sound
 from tests.stopping.test_policy import INCUMBENT
+from tests.waiting import PATIENCE_S
 
 VIEW = c.node(Curves(), node=1, n_steps=60, status="pending")
 
@@ -34,22 +35,22 @@ class Runner:
     """Publishes what the test gives it, as an actor's handle."""
 
     def __init__(self) -> None:
-        self.log, self.over = PointLog(), False
+        self.points: list[MetricPoint] = []
+        self.over = False
         self.wanted, self.reached = 10**9, asyncio.Event()
         self.poll = SimpleNamespace(options=lambda **_: SimpleNamespace(remote=self._poll))
 
     async def _poll(
         self, node: int, attempt: int, cursor: int, gather_s: float
-    ) -> tuple[int, PointBatch, bool]:
+    ) -> tuple[tuple[MetricPoint, ...], bool]:
         if cursor >= self.wanted:
             self.reached.set()
         await asyncio.sleep(0.001)
-        batch = self.log.since(cursor)
-        return cursor + len(batch), batch, self.over and not batch
+        points = tuple(self.points[cursor:])
+        return points, self.over and not points
 
     def publish(self, *points: MetricPoint) -> None:
-        for point in points:
-            self.log.append(point)
+        self.points += points
 
 
 class Thinker:
@@ -61,7 +62,7 @@ class Thinker:
 
     def judge(self, request: StopRequest) -> StopDecision:
         self.asked.set()
-        assert self.may_answer.wait(30)
+        assert self.may_answer.wait(PATIENCE_S)
         return StopDecision(stop=self._stop, reason="thought", rule="early_stopper")
 
 
@@ -82,7 +83,7 @@ class Watching:
         context = SimpleNamespace(was_current_actor_reconstructed=False)
         monkeypatch.setattr("ray.get_runtime_context", lambda: context)
         self.agent, self.runner, self.posts = agent, Runner(), Posts()
-        monkeypatch.setattr(stopper, "find", lambda _: self.runner)
+        monkeypatch.setattr(stopper, "find_actor", lambda _: self.runner)
         config = make_config(storage=str(path))
         (path / config.name / "logs").mkdir(parents=True)
         self.actor = StopperActor(config.to_json(), str(path), 100, {})
@@ -97,12 +98,12 @@ class Watching:
             await self.actor.watch(0, 2, VIEW, c.TASK)
             watch = self.actor._watches[0]
             self.runner.publish(*sound(12))
-            await asyncio.to_thread(self.agent.asked.wait, 30)
+            await asyncio.to_thread(self.agent.asked.wait, PATIENCE_S)
             await rest()
             await watch
             self.agent.may_answer.set()
 
-        asyncio.run(asyncio.wait_for(scene(), 60))
+        asyncio.run(asyncio.wait_for(scene(), PATIENCE_S))
 
     async def until_read(self, n: int) -> None:
         self.runner.wanted = n

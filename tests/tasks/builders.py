@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from llmzero_ray.tasks.families import Problem, WarmStart
+from llmzero_ray.tasks.families.base import Problem, WarmStart
 
 REWARD = {"module": "llmzero_ray.tasks.rewards.marked_answer"}
 

@@ -5,18 +5,12 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from llmzero_ray.errors import TaskError
-from llmzero_ray.scores import Score
-from llmzero_ray.tasks.aggregate import (
-    CHEMCOT_19,
-    macro_average,
-    macro_mean,
-    task_score,
-    validation_score,
-)
+from llmzero_ray.metrics import Score, macro_mean
+from llmzero_ray.tasks.aggregate import CHEMCOT_19, macro_average, task_score, validation_score
 from llmzero_ray.tasks.rewards.chem_subtasks import subtask_named
 
 
@@ -178,7 +172,6 @@ def test_no_rows_have_no_test_score() -> None:
         task_score([])
 
 
-@settings(deadline=None)
 @given(
     st.lists(
         st.tuples(st.sampled_from(["ssmr_beat", "ssmr_scale"]), st.sampled_from([0.0, 1.0])), min_size=1

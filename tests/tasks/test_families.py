@@ -12,12 +12,12 @@ from types import ModuleType
 import pytest
 
 from llmzero_ray.errors import TaskError
-from llmzero_ray.tasks.catalogue import FAMILIES, family_named
-from llmzero_ray.tasks.chain_sum import ChainSum
-from llmzero_ray.tasks.chains import partial_results, worked_answer
-from llmzero_ray.tasks.echo import Echo
-from llmzero_ray.tasks.families import Family, Problem
-from llmzero_ray.tasks.register import Register
+from llmzero_ray.tasks.families.base import Family, Problem
+from llmzero_ray.tasks.families.chain_sum import ChainSum
+from llmzero_ray.tasks.families.echo import Echo
+from llmzero_ray.tasks.families.expressions import partial_results, worked_answer
+from llmzero_ray.tasks.families.register import Register
+from llmzero_ray.tasks.families.registry import FAMILIES, family_named
 
 DIRECT, SHORT, FULL = (1, 0, 0), (0, 1, 0), (0, 0, 1)
 

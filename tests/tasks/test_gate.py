@@ -10,12 +10,13 @@ import pytest
 
 from llmzero_ray.errors import TaskError
 from llmzero_ray.tasks import load_task
-from llmzero_ray.tasks.gate import GOLD_FORMS, RewardCode, vet
-from llmzero_ray.tasks.gate_report import GateReport, shown
-from llmzero_ray.tasks.responses import hostile_responses
+from llmzero_ray.tasks.manifest import RewardEntry
+from llmzero_ray.tasks.reward_validation import RewardValidator
+from llmzero_ray.tasks.reward_validation.probe_responses import GOLD_FORMS, hostile_responses
+from llmzero_ray.tasks.reward_validation.report import ValidationReport, shown
 from llmzero_ray.tasks.rewards.vetted import LOADER, check_loader, load_vetted
-from llmzero_ray.tasks.sandbox import Limits, find_isolation
-from llmzero_ray.tasks.sources.preparing import prepare_source
+from llmzero_ray.tasks.sandbox import SandboxLimits, find_isolation
+from llmzero_ray.tasks.sources.prepare import prepare_source
 from llmzero_ray.tasks.sources.summary import Summary
 from llmzero_ray.tasks.task_yaml import parse_task_file
 from tests.tasks.builders import row, write_task
@@ -34,14 +35,15 @@ def score(data_source, solution_str, ground_truth, extra_info=None, **kwargs):
 ROWS = [row(number, f"question {number}", f"City {number % 5}") for number in range(40)]
 
 
-def report(tmp_path: Path, source: str = GOOD, rows: Any = ROWS, **options: Any) -> GateReport:
+def report(tmp_path: Path, source: str = GOOD, rows: Any = ROWS, gold: str | None = None) -> ValidationReport:
     path = tmp_path / "mine.py"
     path.write_text(source)
-    limits = Limits(cpu_s=1, losses=1)
-    return vet(RewardCode(path=path, name="score", **options), rows, limits=limits)
+    limits = SandboxLimits(cpu_s=1, losses=1)
+    reward = RewardEntry(path=path.name, name="score", gold_response=gold)
+    return RewardValidator(reward, tmp_path).validate(rows, limits=limits)
 
 
-def failed(found: GateReport) -> list[str]:
+def failed(found: ValidationReport) -> list[str]:
     return [check.name for check in found.checks if not check.passed]
 
 

@@ -13,25 +13,25 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.reward_rate import hostile_responses
 from llmzero_ray.errors import TaskError
-from llmzero_ray.tasks.rewards import catalogue, math_child
+from llmzero_ray.tasks.rewards import math_client, registry
 from llmzero_ray.tasks.rewards.chem_subtasks import SUBTASKS
 from llmzero_ray.tasks.rewards.loading import load_module
 
 KEYS = ["score", "acc", "fmt_ok", "pred"]
 TASKS = ("chemcot", "papersearchqa", "ssmr", "wildsci")
-MODULES = [*(f"llmzero_ray.tasks.rewards.{task}" for task in TASKS), *catalogue.KINDS.values()]
+MODULES = [*(f"llmzero_ray.tasks.rewards.{task}" for task in TASKS), *registry.KINDS.values()]
 HAS_RDKIT = importlib.util.find_spec("rdkit") is not None
 
 
 @pytest.fixture(autouse=True, scope="module")
 def _no_process_left() -> Iterator[None]:
     yield
-    math_child.close()
+    math_client.close()
 
 
 def check(result: Any) -> None:
@@ -92,7 +92,6 @@ OPTIONS = st.fixed_dictionaries(
 
 
 @pytest.mark.parametrize("module", [name for name in MODULES if "math" not in name])
-@settings(deadline=None)
 @given(
     source=ANYTHING,
     response=ANYTHING | RESPONSES,
@@ -107,21 +106,18 @@ def test_whatever_comes_in_the_same_keys_come_out(
     check(reward(data_source=source, solution_str=response, ground_truth=truth, extra_info=info, **options))
 
 
-@settings(deadline=None)
 @given(RESPONSES, TRUTHS, st.text(max_size=20))
 def test_any_pattern_gives_the_same_keys(response: str, truth: str, pattern: str) -> None:
-    check(load_module(catalogue.KINDS["regex"])("x", response, truth, {}, pattern=pattern))
+    check(load_module(registry.KINDS["regex"])("x", response, truth, {}, pattern=pattern))
 
 
-@settings(deadline=None)
 @given(ANYTHING, ANYTHING | st.sampled_from(["1", "{", '{"target": []}']), INFO)
 def test_unusual_input_never_reaches_the_mathematics(response: Any, truth: Any, info: Any) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("llmzero_ray.tasks.rewards.math_answer.same_objects", lambda gold, answer: False)
-        check(load_module(catalogue.KINDS["math"])("x", response, truth, info))
+        patch.setattr("llmzero_ray.tasks.rewards.math_answer.is_equivalent", lambda gold, answer: False)
+        check(load_module(registry.KINDS["math"])("x", response, truth, info))
 
 
-@settings(deadline=None)
 @given(st.text(alphabet="CNOcn1234567890()[]=#@+-.%:*>HBrl\\/", max_size=60))
 def test_any_smiles_gives_the_same_keys(smiles: str) -> None:
     if not HAS_RDKIT:
@@ -189,19 +185,19 @@ def test_threads_get_the_same_results_as_one(module: str) -> None:
     ],
 )
 def test_the_data_source_finds_its_reward(source: str, module: str) -> None:
-    assert catalogue.reward_module(source).endswith(f".{module}")
+    assert registry.reward_module(source).endswith(f".{module}")
 
 
 def test_every_shipped_family_has_its_reward() -> None:
-    from llmzero_ray.tasks.catalogue import FAMILIES
-    from llmzero_ray.tasks.families import REWARD_MODULE
+    from llmzero_ray.tasks.families.base import REWARD_MODULE
+    from llmzero_ray.tasks.families.registry import FAMILIES
 
-    assert {catalogue.reward_module(family.name) for family in FAMILIES} == {REWARD_MODULE}
+    assert {registry.reward_module(family.name) for family in FAMILIES} == {REWARD_MODULE}
 
 
 def test_an_unknown_data_source_is_refused_with_what_there_is() -> None:
     with pytest.raises(TaskError, match=r"unheard.*wildsci_\*.*exact_match"):
-        catalogue.reward_module("unheard")
+        registry.reward_module("unheard")
 
 
 def test_verl_makes_a_metric_of_the_numbers_and_leaves_the_prediction_out() -> None:

@@ -6,24 +6,24 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from llmzero_ray.errors import TaskError
-from llmzero_ray.tasks.rewards import math_answer, math_child
+from llmzero_ray.tasks.rewards import math_answer, math_client
+from tests.waiting import wait_until
 
 
 @pytest.fixture(autouse=True, scope="module")
 def _no_process_left() -> Iterator[None]:
     yield
-    math_child.close()
+    math_client.close()
 
 
 needs_math_verify = pytest.mark.skipif(
-    math_child.importlib.util.find_spec("math_verify") is None, reason="math-verify is not installed"
+    math_client.importlib.util.find_spec("math_verify") is None, reason="math-verify is not installed"
 )
 
 
@@ -44,13 +44,13 @@ needs_math_verify = pytest.mark.skipif(
 )
 def test_texts_and_numbers_need_no_library(response: str, gold: str, acc: int) -> None:
     assert math_answer.compute_score("x", response, gold)["acc"] == acc
-    assert math_child._child is None
+    assert math_client._child is None
 
 
 def test_a_missing_library_pays_nothing_and_is_refused_before_training(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(math_child.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(math_client.importlib.util, "find_spec", lambda name: None)
     assert math_answer.compute_score("x", r"\boxed{\frac{1}{2}}", "1/2")["acc"] == 0
     with pytest.raises(TaskError, match=r"math-verify.*install"):
         math_answer.check_math_verify()
@@ -83,30 +83,30 @@ def test_an_answer_that_cannot_be_computed_is_given_up_and_the_next_one_is_judge
 
 @needs_math_verify
 def test_a_lost_process_is_replaced() -> None:
-    assert math_child.same_objects(r"\boxed{1}", r"\boxed{\frac{2}{2}}")
-    child = math_child._child
+    assert math_client.is_equivalent(r"\boxed{1}", r"\boxed{\frac{2}{2}}")
+    child = math_client._child
     assert child is not None
     os.killpg(child.pid, signal.SIGKILL)
     child.wait()
-    math_child.same_objects(r"\boxed{1}", r"\boxed{\frac{2}{2}}")
-    assert math_child.same_objects(r"\boxed{1}", r"\boxed{\frac{2}{2}}")
+    math_client.is_equivalent(r"\boxed{1}", r"\boxed{\frac{2}{2}}")
+    assert math_client.is_equivalent(r"\boxed{1}", r"\boxed{\frac{2}{2}}")
 
 
 @needs_math_verify
 def test_nothing_is_left_once_it_was_closed() -> None:
-    assert math_child.same_objects("$1$", r"$\frac{2}{2}$")
-    child = math_child._child
+    assert math_client.is_equivalent("$1$", r"$\frac{2}{2}$")
+    child = math_client._child
     assert child is not None
-    math_child.close()
+    math_client.close()
     with pytest.raises(ProcessLookupError):
         os.killpg(child.pid, 0)
 
 
 ASKER = """
 import sys, time
-from llmzero_ray.tasks.rewards import math_child
-math_child.same_objects("$1$", r"$\\frac{2}{2}$")
-print(math_child._child.pid, flush=True)
+from llmzero_ray.tasks.rewards import math_client
+math_client.is_equivalent("$1$", r"$\\frac{2}{2}$")
+print(math_client._child.pid, flush=True)
 time.sleep(600)
 """
 
@@ -119,10 +119,7 @@ def test_the_child_ends_when_its_asker_is_killed() -> None:
         child = int(asker.stdout.readline())
         assert is_running(child)
         asker.kill()
-    deadline = time.monotonic() + 60
-    while is_running(child) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not is_running(child)
+    wait_until(lambda: not is_running(child))
 
 
 def is_running(pid: int) -> bool:

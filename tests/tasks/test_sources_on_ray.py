@@ -2,42 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from llmzero_ray.errors import TaskError
-from llmzero_ray.tasks.sources.on_ray import RayPasses
-from llmzero_ray.tasks.sources.passes import Passes
-from llmzero_ray.tasks.sources.preparing import prepare_source
+from llmzero_ray.tasks.sources.prepare import prepare_source
+from llmzero_ray.tasks.sources.ray_scanner import RayScanner
+from llmzero_ray.tasks.sources.scan import Scanner
 from llmzero_ray.tasks.sources.summary import Summary
 from llmzero_ray.tasks.task_yaml import parse_task_file
 from tests.tasks import synthetic
 
-ray = pytest.importorskip("ray")
+pytest.importorskip("ray")
 N_ROWS = 3000
 
 
-@pytest.fixture(scope="module")
-def head() -> Iterator[None]:
-    """A private head, unless earlier tests of this run still have one."""
-    if ray.is_initialized():
-        yield
-        return
-    ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
-    yield
-    ray.shutdown()
-
-
-def prepared(directory: Path, passes: Passes | None, *files: Path) -> Summary:
+def prepared(directory: Path, scanner: Scanner | None, *files: Path) -> Summary:
     data: dict[str, Any] = {
         "dataset": "wildsci",
         "files": [str(file) for file in files],
         "dir": str(directory),
     }
-    return prepare_source(parse_task_file({**data, "n_train": 900, "n_val": 90, "n_test": 90}), passes=passes)
+    return prepare_source(
+        parse_task_file({**data, "n_train": 900, "n_val": 90, "n_test": 90}), scanner=scanner
+    )
 
 
 def content(summary: Summary) -> list[bytes]:
@@ -48,9 +38,9 @@ def test_without_a_session_a_cluster_is_not_used(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr("ray.is_initialized", lambda: False)  # earlier tests of this run may have one
     path = synthetic.write_jsonl(tmp_path / "wildsci.jsonl", synthetic.wildsci(30))
     with pytest.raises(TaskError, match=r"needs a Ray session; call ray.init first, or prepare locally"):
-        prepared(tmp_path / "task", RayPasses(), path)
+        prepared(tmp_path / "task", RayScanner(), path)
     with pytest.raises(TaskError, match=r"parts is 0; a file is cut into at least one share"):
-        RayPasses(parts=0)
+        RayScanner(parts=0)
 
 
 @pytest.mark.slow
@@ -64,12 +54,12 @@ def test_the_same_rows_are_chosen_whatever_the_shares_the_files_and_their_order(
     synthetic.write_jsonl(cut / "b.jsonl", rows[500:2000][::-1])
     synthetic.write_json(cut / "c.json", rows[:500])
     local = prepared(tmp_path / "local", None, whole)
-    for name, passes, files in (
-        ("one share", RayPasses(parts=1), (whole,)),
-        ("seven shares", RayPasses(parts=7), (whole,)),
-        ("three files", RayPasses(parts=3), (cut / "c.json", cut / "a.parquet", cut / "b.jsonl")),
+    for name, scanner, files in (
+        ("one share", RayScanner(parts=1), (whole,)),
+        ("seven shares", RayScanner(parts=7), (whole,)),
+        ("three files", RayScanner(parts=3), (cut / "c.json", cut / "a.parquet", cut / "b.jsonl")),
     ):
-        spread = prepared(tmp_path / name, passes, *files)
+        spread = prepared(tmp_path / name, scanner, *files)
         assert content(spread) == content(local), name
         assert (spread.dropped, spread.counts, spread.rows_read) == (local.dropped, local.counts, N_ROWS)
     assert spread.examples["gold not among the options"][0].startswith("c.json, row 11: answer is 'Z'")

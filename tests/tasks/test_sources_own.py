@@ -11,8 +11,8 @@ import pytest
 
 from llmzero_ray.errors import ConfigError, TaskError
 from llmzero_ray.tasks import load_task
-from llmzero_ray.tasks.sources.gym_reward import compute_score, is_safe
-from llmzero_ray.tasks.sources.preparing import prepare_source
+from llmzero_ray.tasks.rewards.reasoning_gym import compute_score, is_safe
+from llmzero_ray.tasks.sources.prepare import prepare_source
 from llmzero_ray.tasks.sources.summary import Summary
 from llmzero_ray.tasks.task_yaml import TaskFile, load_task_file, parse_task_file
 from tests.tasks.synthetic import write_jsonl

@@ -14,9 +14,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from llmzero_ray.errors import TaskError
-from llmzero_ray.tasks.sources.passes import LocalPasses
-from llmzero_ray.tasks.sources.preparing import prepare_source
-from llmzero_ray.tasks.sources.reading import SourceFile, Unreadable, find_files, read_rows
+from llmzero_ray.tasks.sources.prepare import prepare_source
+from llmzero_ray.tasks.sources.readers import SourceFile, Unreadable, find_files, read_rows
+from llmzero_ray.tasks.sources.scan import LocalScanner
 from llmzero_ray.tasks.sources.summary import Summary
 from llmzero_ray.tasks.task_yaml import parse_task_file
 from tests.tasks import synthetic
@@ -262,13 +262,13 @@ def test_a_file_that_changes_while_it_is_prepared_is_noticed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = write_jsonl(tmp_path / "rows.jsonl", ROWS)
-    collect = LocalPasses.collect
+    fetch = LocalScanner.fetch
 
-    def meddle(self: LocalPasses, *arguments: Any) -> Any:
+    def meddle(self: LocalScanner, *arguments: Any) -> Any:
         write_jsonl(path, ROWS[:3])
-        return collect(self, *arguments)
+        return fetch(self, *arguments)
 
-    monkeypatch.setattr(LocalPasses, "collect", meddle)
+    monkeypatch.setattr(LocalScanner, "fetch", meddle)
     assert "rows.jsonl was changed while it was being prepared; prepare again" in refusal(tmp_path, path)
 
 

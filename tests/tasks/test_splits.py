@@ -11,8 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from llmzero_ray.errors import TaskError
-from llmzero_ray.tasks.catalogue import FAMILIES, family_named
-from llmzero_ray.tasks.families import Family, Problem
+from llmzero_ray.tasks.families.base import Family, Problem
+from llmzero_ray.tasks.families.registry import FAMILIES, family_named
+from llmzero_ray.tasks.prepare import to_rows
 from llmzero_ray.tasks.splits import (
     MAX_PROBLEMS,
     MAX_SEED,
@@ -20,10 +21,8 @@ from llmzero_ray.tasks.splits import (
     canonical_prompt,
     majority_share,
     make_splits,
-    read_problems,
-    to_rows,
-    write_parquet,
 )
+from llmzero_ray.tasks.verl_rows import write_parquet
 from tests.tasks.builders import Numbers
 
 SIZES = {"train": 200, "val": 50, "test": 50}
@@ -108,15 +107,16 @@ def test_the_majority_share_is_that_of_the_most_frequent_answer() -> None:
 def test_rows_follow_verls_schema_and_come_back(tmp_path: Path) -> None:
     problems = (Problem(prompt="1+2", answer="3"), Problem(prompt="1-2", answer="-1"))
     write_parquet(to_rows(family_named("chain_sum"), "val", problems), tmp_path / "val.parquet")
-    table = pq.ParquetFile(tmp_path / "val.parquet").read()
-    assert table.to_pylist()[1] == {
+    rows = pq.ParquetFile(tmp_path / "val.parquet").read().to_pylist()
+    assert rows[1] == {
         "data_source": "chain_sum",
         "prompt": [{"role": "user", "content": "1-2"}],
         "ability": "chain_sum",
         "reward_model": {"style": "rule", "ground_truth": "-1"},
         "extra_info": {"index": 1, "split": "val"},
     }
-    assert read_problems(tmp_path / "val.parquet") == list(problems)
+    read = [(row["prompt"][-1]["content"], row["reward_model"]["ground_truth"]) for row in rows]
+    assert read == [(problem.prompt, problem.answer) for problem in problems]
 
 
 def test_equal_rows_give_equal_files(tmp_path: Path) -> None:

@@ -6,17 +6,18 @@ import resource
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 from llmzero_ray.errors import TaskError
-from llmzero_ray.tasks import PreparedTask, check_model_dir, load_task
-from llmzero_ray.tasks.families import Problem, WarmStart
+from llmzero_ray.tasks import PreparedTask, check_model_dir
+from llmzero_ray.tasks.families.base import Problem, WarmStart
+from llmzero_ray.tasks.greedy_accuracy import generate, greedy_accuracy
 from llmzero_ray.tasks.model_process import ModelRequest, make_model_in_process
-from llmzero_ray.tasks.quality import measure_task
+from llmzero_ray.tasks.rewards.marked_answer import compute_score
 from llmzero_ray.tasks.tiny_model import chat_prompt, make_model, make_tokenizer
-from tests.tasks.builders import write_task
 
 PLAN = WarmStart(n_demonstrations=3, n_steps=1, batch_size=2, lr=0.5, warmup_steps=2)
 PAIRS = [("say 1", "#1"), ("say 23", "2,3#3"), ("say 4", "#4")]
@@ -70,16 +71,30 @@ def test_printable_text_survives_the_tokenizer_and_other_characters_become_unkno
     assert tokenizer("é", add_special_tokens=False)["input_ids"] == [tokenizer.unk_token_id]
 
 
-def test_sampling_finds_far_more_answers_than_the_greedy_model(echo_task: PreparedTask) -> None:
-    found = measure_task(echo_task, n_items=64)
-    assert found.greedy == pytest.approx(echo_task.greedy_val_accuracy, abs=1 / 64)
-    assert found.any_of_samples >= found.greedy + 0.25
-    assert found.mixed >= 0.5
-
-
-def test_a_task_without_a_model_has_no_quality(tmp_path: Path) -> None:
-    with pytest.raises(TaskError, match="has no model of its own to measure"):
-        measure_task(load_task(write_task(tmp_path)))
+def test_sampling_finds_far_more_answers_than_the_greedy_model(
+    echo_task: PreparedTask, tokenizer: Any
+) -> None:
+    rows = pq.ParquetFile(echo_task.val).read().to_pylist()[:64]
+    problems = [
+        Problem(prompt=row["prompt"][0]["content"], answer=row["reward_model"]["ground_truth"])
+        for row in rows
+    ]
+    model = AutoModelForCausalLM.from_pretrained(echo_task.model_path)
+    max_new_tokens = echo_task.max_answer_tokens or 0
+    greedy = greedy_accuracy(model, tokenizer, problems, max_new_tokens)
+    assert greedy == pytest.approx(echo_task.greedy_val_accuracy, abs=1 / 64)
+    repeated = [problem for problem in problems for _ in range(8)]
+    torch.manual_seed(0)
+    sampling = {"do_sample": True, "temperature": 1.0, "top_k": 0}
+    prompts = [problem.prompt for problem in repeated]
+    responses = generate(model, tokenizer, prompts, max_new_tokens, **sampling)
+    right = [
+        compute_score("", response, problem.answer)["acc"] == 1.0
+        for problem, response in zip(repeated, responses, strict=True)
+    ]
+    groups = [right[start : start + 8] for start in range(0, len(right), 8)]
+    assert sum(map(any, groups)) / len(groups) >= greedy + 0.25
+    assert sum(any(group) and not all(group) for group in groups) / len(groups) >= 0.5
 
 
 def test_making_a_model_leaves_the_callers_random_numbers_alone() -> None:

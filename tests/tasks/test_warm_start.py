@@ -13,7 +13,7 @@ import pytest
 from llmzero_ray.errors import ConfigError, StorageError, TaskError
 from llmzero_ray.tasks import PreparedTask
 from llmzero_ray.tasks.manifest import Manifest, RewardEntry, SplitFile, SplitFiles
-from llmzero_ray.tasks.rewards.catalogue import KINDS
+from llmzero_ray.tasks.rewards.registry import KINDS
 from llmzero_ray.tasks.tiny_model import make_tokenizer
 from llmzero_ray.tasks.warm_start.config import WarmStartConfig, load_warm_start, parse_warm_start
 from llmzero_ray.tasks.warm_start.examples import IGNORED, Examples, encode
@@ -166,10 +166,10 @@ def test_right_answers_are_written_as_told_or_as_the_task_or_its_reward_says(
 
 
 def test_the_forms_that_rewards_read_are_those_of_own_data() -> None:
-    from llmzero_ray.tasks.sources import own
+    from llmzero_ray.tasks.sources import custom
     from llmzero_ray.tasks.warm_start import gold
 
-    assert {KINDS[kind]: form for kind, form in own._GOLD.items()} == gold._FORMS
+    assert {KINDS[kind]: form for kind, form in custom._GOLD.items()} == gold._FORMS
 
 
 def test_data_sets_write_their_own_answers() -> None:

@@ -2,5 +2,5 @@
 recipe fits, which reward judges it.
 
 `perceive` reads the folder, `draft_task` puts the questions, `write_draft` writes the files. Nothing here
-prepares or trains anything. Not here: the command line (actors/drafting.py).
+prepares or trains anything. Not here: the command line (cli/draft.py).
 """

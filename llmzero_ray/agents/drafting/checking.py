@@ -1,7 +1,7 @@
 """What a language model's drafts must fulfil beyond their schema, and how they are mended.
 
 An answer is sent back with its problems once; what is wrong after that is replaced by what the rules say. Not
-here: asking (asking.py), trying a reward on rows (trial.py).
+here: asking (questions.py), trying a reward on rows (trial.py).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """From a folder and a sentence to the files of a draft: `draft_task` asks the agents, `write_draft` writes.
 
 Nothing is prepared or trained. Not here: the agents (expert.py, model.py), the command line
-(actors/drafting.py).
+(cli/draft.py).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from llmzero_ray.agents.drafting.writing import (
     task_yaml,
     write_files,
 )
-from llmzero_ray.agents.llm.errors import scrubbed
+from llmzero_ray.agents.llm.errors import redacted
 
 TASK, SEARCH, DESCRIPTION, RECORD = "task.yaml", "search.yaml", "description.md", "draft.json"
 _MAX_SKIPPED = 200
@@ -132,7 +132,7 @@ def files_of(draft: Draft, record: Mapping[str, Any], secret: str | None = None)
     if draft.plan.code is not None:
         files[REWARD_FILE] = draft.plan.code.rstrip() + "\n"
     files[RECORD] = record_json({**record, **_result(draft)})
-    return {name: scrubbed(text, secret) for name, text in files.items()}
+    return {name: redacted(text, secret) for name, text in files.items()}
 
 
 def _result(draft: Draft) -> dict[str, Any]:

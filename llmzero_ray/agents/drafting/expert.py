@@ -23,9 +23,9 @@ from llmzero_ray.agents.drafting.values import (
     Table,
     TaskFacts,
 )
-from llmzero_ray.agents.llm.briefing_text import one_line
 from llmzero_ray.errors import ConfigError
 from llmzero_ray.tasks.sources.base import slug
+from llmzero_ray.text import one_line
 
 _LICENCE = re.compile(
     r"^licen[cs]e:\s*[\"']?([A-Za-z0-9][\w.+ -]{1,40}?)[\"']?\s*$", re.IGNORECASE | re.MULTILINE

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any, Literal, TypeAlias
 
-from llmzero_ray.agents.llm.call import Tool
 from llmzero_ray.agents.llm.form import Form, Text, Texts, filled, schema_of
+from llmzero_ray.agents.llm.messages import Tool
 
 DraftingAgent: TypeAlias = Literal["task_descriptor", "tool_selector", "reward_writer"]
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from llmzero_ray.agents.drafting.perceive import as_text
 from llmzero_ray.agents.drafting.values import Given, OpenQuestion, Reading, RewardPlan
 from llmzero_ray.errors import ConfigError
-from llmzero_ray.tasks.rewards.catalogue import KINDS
+from llmzero_ray.tasks.rewards.registry import KINDS
 
 _NUMBER = re.compile(r"[+-]?(?:\d+|\d{1,3}(?:,\d{3})+)(?:\.\d+|/[1-9]\d*)?")
 _LATEX = re.compile(r"\\(?:[dt]?frac|sqrt|pi|cdot|infty|text|left|begin)\b|[\^_]\{|\$.+\$")

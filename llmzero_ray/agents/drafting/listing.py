@@ -27,7 +27,7 @@ _ALIKE = 5
 
 
 @dataclass
-class Listing:
+class FolderListing:
     """Names relative to the folder, with forward slashes."""
 
     groups: dict[str, list[str]] = field(default_factory=dict)
@@ -38,7 +38,7 @@ class Listing:
     complete: bool = True
 
 
-def list_files(folder: Path) -> Listing:
+def list_files(folder: Path) -> FolderListing:
     """What the folder holds.
 
     Raises:
@@ -46,7 +46,7 @@ def list_files(folder: Path) -> Listing:
     """
     if not folder.is_dir():
         raise TaskError(f"{folder} is no directory; name the folder that holds the data")
-    found, skipped = Listing(), dict[str, list[tuple[str, str]]]()
+    found, skipped = FolderListing(), dict[str, list[tuple[str, str]]]()
     try:
         os.scandir(folder).close()
     except OSError as error:
@@ -71,7 +71,7 @@ def list_files(folder: Path) -> Listing:
     return found
 
 
-def _walk(folder: Path, found: Listing) -> Iterator[tuple[str, str]]:
+def _walk(folder: Path, found: FolderListing) -> Iterator[tuple[str, str]]:
     """Every file's name, and why it is not read (empty: it is)."""
     pending = [("", 0)]
     while pending:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
-from llmzero_ray.agents.drafting.asking import Answered, Asker, Problems
 from llmzero_ray.agents.drafting.assembling import response_tokens
 from llmzero_ray.agents.drafting.checking import (
     descriptor_faults,
@@ -22,6 +22,7 @@ from llmzero_ray.agents.drafting.checking import (
 from llmzero_ray.agents.drafting.expert import ExpertDrafters, pick_table
 from llmzero_ray.agents.drafting.forms import DescriptorForm, DraftingAgent, RewardForm
 from llmzero_ray.agents.drafting.judging import INSTRUCTIONS
+from llmzero_ray.agents.drafting.questions import Problems, drafting_question
 from llmzero_ray.agents.drafting.recipes import CASES, cases_of, recipes
 from llmzero_ray.agents.drafting.rendering import data_prompt, rows_for_reward
 from llmzero_ray.agents.drafting.values import (
@@ -33,9 +34,12 @@ from llmzero_ray.agents.drafting.values import (
     RewardPlan,
     TaskFacts,
 )
-from llmzero_ray.agents.llm.briefing_text import clean, one_line, quote
+from llmzero_ray.agents.llm.agent_client import AgentClient, FilledForm
+from llmzero_ray.agents.llm.briefing_text import quote
+from llmzero_ray.agents.llm.budget import BudgetLedger
 from llmzero_ray.agents.llm.errors import ASK_AGAIN, LlmCallError
 from llmzero_ray.errors import AgentError, CapReachedError
+from llmzero_ray.text import clean, one_line
 
 _FINDINGS_CHARS, _CODE_CHARS = 6_000, 24_000
 
@@ -43,8 +47,12 @@ _FINDINGS_CHARS, _CODE_CHARS = 6_000, 24_000
 class ModelDrafters:
     """Task descriptor, tool selector and reward writer."""
 
-    def __init__(self, asker: Asker) -> None:
-        self._asker, self._expert = asker, ExpertDrafters()
+    def __init__(
+        self, client: AgentClient, ledger: BudgetLedger, *, strict: bool = True, secret: str | None = None
+    ) -> None:
+        """`strict`: the server enforces the forms; `secret`: the API key, which is never sent in a prompt."""
+        self._client, self._ledger, self._expert = client, ledger, ExpertDrafters()
+        self._question = partial(drafting_question, strict=strict, secret=secret)
         self._away = ""
         self.notes: list[str] = []
         """What the rules had to answer, and why."""
@@ -84,7 +92,7 @@ class ModelDrafters:
             choices=tuple(form.options),
             answer_form=given.answer_form or form.answer_form,
             licence=one_line(form.licence, 80) if form.licence else by_rules.licence,
-            evidence=(f"columns were chosen by {self._asker.model}",),
+            evidence=(f"columns were chosen by {self._client.model}",),
             doubts=tuple(form.doubts),
         )
 
@@ -130,15 +138,15 @@ class ModelDrafters:
             return self._expert.write_reward(reading, sentence, given, tried)
         return _plan(answered.form)
 
-    def _answer(self, agent: DraftingAgent, values: dict[str, Any], problems: Problems) -> Answered | None:
+    def _answer(self, agent: DraftingAgent, values: dict[str, Any], problems: Problems) -> FilledForm | None:
         """The answer, or None: the rules must answer."""
         if self._away:
             self._note(agent, self._away)
             return None
         try:
-            return self._asker.ask(agent, values, problems)
+            return self._client.ask(self._question(agent, values, problems))
         except CapReachedError:
-            cap, spent = self._asker.ledger.cap_dollars, self._asker.ledger.dollars
+            cap, spent = self._ledger.cap_dollars, self._ledger.dollars
             self._away = f"--max-dollars {cap:g} does not allow another call ({spent:.4f} dollars are spent)"
             self._note(agent, self._away)
         except AgentError as error:

@@ -14,8 +14,8 @@ from typing import Any, get_args
 
 from llmzero_ray.agents.drafting.names import by_name, plain
 from llmzero_ray.agents.drafting.values import AnswerForm, Table
-from llmzero_ray.tasks.sources.base import Item
-from llmzero_ray.tasks.sources.own import OwnTask
+from llmzero_ray.tasks.sources.base import TaskExample
+from llmzero_ray.tasks.sources.custom import CustomTask
 from llmzero_ray.tasks.task_yaml import OPTIONS_FIELD, parse_task_file
 
 FORMS: tuple[AnswerForm, ...] = get_args(AnswerForm)
@@ -122,6 +122,6 @@ def _truths(table: Table, answer: str, choices: tuple[str, ...], form: AnswerFor
             "reward": "mcq",
         }
     )
-    adapter = OwnTask(task)
+    adapter = CustomTask(task)
     items = [adapter.adapt(row, "rows") for row in table.rows]
-    return [item.ground_truth if isinstance(item, Item) else None for item in items]
+    return [item.ground_truth if isinstance(item, TaskExample) else None for item in items]

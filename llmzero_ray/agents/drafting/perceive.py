@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from llmzero_ray.agents.drafting.listing import Listing, list_files
+from llmzero_ray.agents.drafting.listing import FolderListing, list_files
 from llmzero_ray.agents.drafting.sampling import SHORT, Sample, sample_rows, sample_text
 from llmzero_ray.agents.drafting.values import Column, Perception, Row, Table
 from llmzero_ray.errors import TaskError
@@ -50,7 +50,7 @@ def perceive(folder: Path) -> Perception:
     )
 
 
-def _samples(folder: Path, listing: Listing) -> Iterable[tuple[str, Sample]]:
+def _samples(folder: Path, listing: FolderListing) -> Iterable[tuple[str, Sample]]:
     n_opened = 0
     for pattern, files in listing.groups.items():
         for name in _spread(files):
@@ -71,7 +71,7 @@ def _spread(files: Sequence[str]) -> list[str]:
     return [files[0], files[len(files) // 2], files[-1]]
 
 
-def _tables(listing: Listing, samples: dict[str, Sample]) -> Iterable[Table]:
+def _tables(listing: FolderListing, samples: dict[str, Sample]) -> Iterable[Table]:
     by_columns: dict[tuple[str, ...], list[str]] = {}
     for name, sample in samples.items():
         by_columns.setdefault(tuple(sorted({key for row in sample.rows for key in row})), []).append(name)
@@ -91,7 +91,7 @@ def _merged(by_columns: dict[tuple[str, ...], list[str]]) -> Iterable[list[str]]
     return [sorted(names) for _, names in kept]
 
 
-def _table(listing: Listing, samples: dict[str, Sample]) -> Table:
+def _table(listing: FolderListing, samples: dict[str, Sample]) -> Table:
     files = sorted({*samples, *_named_alike(listing, samples)} - set(listing.skipped))
     mean = sum(sample.n_rows for sample in samples.values()) / len(samples)
     share = max(1, TABLE_ROWS // len(samples))
@@ -107,7 +107,7 @@ def _table(listing: Listing, samples: dict[str, Sample]) -> Table:
     )
 
 
-def _named_alike(listing: Listing, opened: Iterable[str]) -> Iterable[str]:
+def _named_alike(listing: FolderListing, opened: Iterable[str]) -> Iterable[str]:
     """Files of groups that were looked into at some places and have these columns at all of them."""
     for files in listing.groups.values():
         if len(files) > GROUP_OPENED and set(_spread(files)) - set(listing.skipped) <= set(opened):
@@ -157,7 +157,7 @@ def _kind(value: Any) -> str:
     return "other"
 
 
-def _texts(folder: Path, listing: Listing) -> dict[str, str]:
+def _texts(folder: Path, listing: FolderListing) -> dict[str, str]:
     found = {}
     for name in listing.texts:
         try:

@@ -14,12 +14,9 @@ from pydantic import Field
 
 from llmzero_ray.agents.drafting.values import Ranking, TaskFacts
 from llmzero_ray.agents.knowledge import prompt_file
-from llmzero_ray.config import StrictModel
-from llmzero_ray.config_text import read_yaml, validated
+from llmzero_ray.config_text import StrictModel, read_yaml, validated
 from llmzero_ray.errors import ConfigError, HyperparameterError
-from llmzero_ray.hyperparameters import normalize
-from llmzero_ray.hyperparameters.access import owned
-from llmzero_ray.hyperparameters.table import BY_KEY
+from llmzero_ray.hyperparameters import BY_KEY, normalize, owned
 
 RECIPES = "recipes.yaml"
 _FEW_ROWS, _LONG_TOKENS, _FEW_LABELS = 2_000, 1_024, 10

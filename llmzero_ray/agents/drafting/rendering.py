@@ -10,7 +10,8 @@ from collections.abc import Iterable, Iterator
 
 from llmzero_ray.agents.drafting.perceive import as_text
 from llmzero_ray.agents.drafting.values import Column, Perception, Row, Table
-from llmzero_ray.agents.llm.briefing_text import CUT, clean, one_line, quote
+from llmzero_ray.agents.llm.briefing_text import quote
+from llmzero_ray.text import CUT, clean, one_line
 
 ROWS_CHARS = 768
 """Of the first rows of a table, together."""

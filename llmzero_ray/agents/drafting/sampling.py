@@ -1,6 +1,6 @@
 """The first rows of a data file and the first words of a text file, never more than a bounded head of it.
 
-Not here: reading whole files (tasks/sources/reading.py), what the rows mean.
+Not here: reading whole files (tasks/sources/readers.py), what the rows mean.
 """
 
 from __future__ import annotations

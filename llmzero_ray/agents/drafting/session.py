@@ -11,15 +11,16 @@ from typing import Any
 
 from llmzero_ray import __version__
 from llmzero_ray.agents.backend import llm_settings
-from llmzero_ray.agents.drafting.asking import Asker, prompts_digest
 from llmzero_ray.agents.drafting.expert import ExpertDrafters
 from llmzero_ray.agents.drafting.model import ModelDrafters
+from llmzero_ray.agents.drafting.questions import draft_record, prompts_digest
 from llmzero_ray.agents.drafting.values import Drafters
-from llmzero_ray.agents.llm.call import Usage
-from llmzero_ray.agents.llm.errors import scrubbed
-from llmzero_ray.agents.llm.key import read_key
-from llmzero_ray.agents.llm.ledger import Ledger
-from llmzero_ray.agents.llm.prices import Prices
+from llmzero_ray.agents.llm.agent_client import AgentClient
+from llmzero_ray.agents.llm.api_key import read_key
+from llmzero_ray.agents.llm.budget import BudgetLedger
+from llmzero_ray.agents.llm.errors import redacted
+from llmzero_ray.agents.llm.messages import Usage
+from llmzero_ray.agents.llm.prices import price_of
 from llmzero_ray.config import AgentsConfig, parse_config
 from llmzero_ray.errors import ConfigError
 
@@ -33,7 +34,7 @@ class Session:
     drafters: Drafters
     backend: str
     model: str | None = None
-    ledger: Ledger | None = None
+    ledger: BudgetLedger | None = None
     secret: str | None = field(default=None, repr=False)
     """The API key, so that no file ever holds it."""
     records: list[dict[str, Any]] = field(default_factory=list, repr=False)
@@ -42,7 +43,7 @@ class Session:
     @property
     def notes(self) -> tuple[str, ...]:
         """Where rules had to answer in place of the model."""
-        return tuple(scrubbed(note, self.secret) for note in getattr(self.drafters, "notes", ()))
+        return tuple(redacted(note, self.secret) for note in getattr(self.drafters, "notes", ()))
 
     def record(self, sentence: str) -> dict[str, Any]:
         """Who was asked what and answered what, and the price: the beginning of draft.json."""
@@ -95,7 +96,7 @@ def open_session(agents: AgentsConfig, max_dollars: float) -> Session:
     if not 0 < max_dollars < float("inf"):
         raise ConfigError(f"--max-dollars is {max_dollars:g}; must be a number > 0")
     settings = llm_settings(agents)
-    ledger = Ledger(Prices.load(agents.prompts).price_of(agents.model, agents.price), max_dollars)
+    ledger = BudgetLedger(price_of(agents.model, agents.price, agents.prompts), max_dollars)
     client = MessagesClient(settings)
     secret = read_key(settings)
     spent = client.check()
@@ -103,17 +104,15 @@ def open_session(agents: AgentsConfig, max_dollars: float) -> Session:
         asked = ledger.reserve("check", 0, spent)
         ledger.settle(asked, usage=spent, latency_s=0.0, outcome="ok")
     records: list[dict[str, Any]] = []
-    asker = Asker(
-        client=client,
-        ledger=ledger,
+    agent_client = AgentClient(
+        client=lambda _node, _name: client,
+        budget=ledger,
+        report=lambda report: records.append(draft_record(report)),
         model=agents.model,
         deadline_s=agents.deadline_s,
-        strict=agents.strict_tools,
-        secret=secret,
-        records=records,
     )
     return Session(
-        drafters=ModelDrafters(asker),
+        drafters=ModelDrafters(agent_client, ledger, strict=agents.strict_tools, secret=secret),
         backend="claude",
         model=agents.model,
         ledger=ledger,

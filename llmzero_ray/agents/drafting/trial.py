@@ -1,7 +1,7 @@
 """Try a drafted task on sampled rows, exactly as `llmzero prepare` will: columns, answers, reward, gate.
 
-The code of a reward runs in the sandbox only. Not here: the gate (tasks/gate.py), what becomes of findings
-(drafting.py).
+The code of a reward runs in the sandbox only. Not here: the gate (tasks/reward_validation),
+what becomes of findings (draft.py).
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import Any
 
 from llmzero_ray.agents.drafting.assembling import REWARD_FILE
 from llmzero_ray.agents.drafting.values import Reading, RewardPlan
-from llmzero_ray.agents.llm.briefing_text import clean
 from llmzero_ray.errors import LlmzeroError
-from llmzero_ray.tasks.gate import GOLD_SHARE
+from llmzero_ray.tasks.reward_validation import GOLD_SHARE
 from llmzero_ray.tasks.sandbox import find_isolation
-from llmzero_ray.tasks.sources.preparing import prepare_source
+from llmzero_ray.tasks.sources.prepare import prepare_source
 from llmzero_ray.tasks.sources.summary import Summary
 from llmzero_ray.tasks.task_yaml import parse_task_file
+from llmzero_ray.text import clean
 
 MAX_ROWS = 200
 _HELD_OUT = 4

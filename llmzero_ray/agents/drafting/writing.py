@@ -13,9 +13,9 @@ from typing import Any
 import yaml
 
 from llmzero_ray.agents.drafting.values import OpenQuestion, Ranking, Reading
-from llmzero_ray.agents.llm.briefing_text import one_line
-from llmzero_ray.durable import replace_file, storage_error
 from llmzero_ray.errors import StorageError
+from llmzero_ray.files import replace_file, storage_error
+from llmzero_ray.text import one_line
 
 _OPEN = "# OPEN:"
 _RECORD = "draft.json"

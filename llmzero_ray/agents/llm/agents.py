@@ -3,7 +3,7 @@
 A fixed workflow: each request is one question with one form to fill in. A proposal that breaks a rule goes
 back once with the reason; the second one is repaired. Whatever goes wrong, the search gets an answer: the
 expert's proposal, or CONTINUE. Not here: texts (prompts/), values (briefing.py), transport and money
-(calling.py).
+(agent_client.py).
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Literal, TypeAlias
 
 from llmzero_ray.agents.base import (
@@ -22,8 +23,9 @@ from llmzero_ray.agents.base import (
 )
 from llmzero_ray.agents.expert import ExpertEarlyStopper, ExpertErrorAnalyzer, ExpertProposer
 from llmzero_ray.agents.llm import briefing
-from llmzero_ray.agents.llm.answers import ErrorForm, ProposalForm, VerdictForm
-from llmzero_ray.agents.llm.calling import Caller, Question
+from llmzero_ray.agents.llm.agent_client import AgentClient, Question
+from llmzero_ray.agents.llm.answers import ErrorForm, ProposalForm, VerdictForm, read, tool
+from llmzero_ray.agents.llm.prompting import Prompts, Rendered
 from llmzero_ray.agents.llm.repair import Bounds, bounds_of, proposal_of, repaired
 from llmzero_ray.errors import AgentError, CapReachedError
 from llmzero_ray.records import Diagnosis, Proposal, StopDecision
@@ -32,6 +34,7 @@ logger = logging.getLogger(__name__)
 
 PROPOSAL_TOKENS, FIX_TOKENS, VERDICT_TOKENS = 1500, 1200, 150
 """Longest answers that are asked for."""
+ROOM_TO_THINK = 4000
 RULE = "early_stopper"
 
 Picture: TypeAlias = Callable[[str, Any, int], bytes]
@@ -39,7 +42,7 @@ Picture: TypeAlias = Callable[[str, Any, int], bytes]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Setting:
+class ModelAgentSettings:
     """What holds for all questions of a search."""
 
     n_val: int
@@ -48,6 +51,8 @@ class Setting:
     """GPUs of a slot."""
     visual: bool = True
     multi_stage: bool = True
+    strict_tools: bool = True
+    """The server is asked to enforce the schema of an answer."""
     on_cap: Literal["expert", "stop"] = "expert"
     backend: str = "claude"
     """Who is named as the author of proposals."""
@@ -56,8 +61,10 @@ class Setting:
 class ModelAgents:
     """Proposer, error analyzer and early stopper in one object."""
 
-    def __init__(self, caller: Caller, setting: Setting, picture: Picture) -> None:
-        self._caller, self._setting, self._picture = caller, setting, picture
+    def __init__(
+        self, client: AgentClient, prompts: Prompts, setting: ModelAgentSettings, picture: Picture
+    ) -> None:
+        self._client, self._prompts, self._setting, self._picture = client, prompts, setting, picture
         self._expert = ExpertProposer(n_val=setting.n_val, n_gpus=setting.n_gpus)
         self._fixer = ExpertErrorAnalyzer(n_gpus=setting.n_gpus)
         self._stopper = ExpertEarlyStopper(n_val=setting.n_val)
@@ -72,18 +79,18 @@ class ModelAgents:
         """
         values = briefing.proposer_context(
             request,
-            self._caller.prompts.knowledge,
+            self._prompts.knowledge,
             n_val=self._setting.n_val,
             n_gpus=self._setting.n_gpus,
         )
 
-        def read(form: ProposalForm, bounds: Bounds) -> Proposal:
+        def proposal_from(form: ProposalForm, bounds: Bounds) -> Proposal:
             return proposal_of(
                 _diagnosis(form), form.changes, form.checkpoint, form.length, bounds, self._setting.backend
             )
 
         return self._answered(
-            "proposer", request, values, PROPOSAL_TOKENS, read, lambda: self._expert.propose(request)
+            "proposer", request, values, PROPOSAL_TOKENS, proposal_from, lambda: self._expert.propose(request)
         )
 
     def analyze(self, request: ErrorRequest) -> Proposal:
@@ -94,7 +101,7 @@ class ModelAgents:
         """
         values = briefing.error_context(request, n_val=self._setting.n_val, n_gpus=self._setting.n_gpus)
 
-        def read(form: ErrorForm, bounds: Bounds) -> Proposal:
+        def proposal_from(form: ErrorForm, bounds: Bounds) -> Proposal:
             summary = f"{form.failure_class}: {form.summary}"
             diagnosis = Diagnosis(state="failed", summary=summary, evidence=tuple(form.evidence))
             return proposal_of(
@@ -102,25 +109,24 @@ class ModelAgents:
             )
 
         return self._answered(
-            "error_analyzer", request, values, FIX_TOKENS, read, lambda: self._fixer.analyze(request)
+            "error_analyzer", request, values, FIX_TOKENS, proposal_from, lambda: self._fixer.analyze(request)
         )
 
     def judge(self, request: StopRequest) -> StopDecision:
         """The model's verdict; CONTINUE on any error. At the cap the expert judges."""
         values = briefing.stop_context(request, n_val=self._setting.n_val, checks=request.checks)
         steps = request.running.curves.steps
-        question = Question(
-            agent="early_stopper",
+        question = self._question(
+            "early_stopper",
             node=request.running.node,
             name=f"early_stopper-{steps[-1] if steps else 0:06d}",
-            stable=self._stable("early_stopper", request.task),
-            call=values,
+            task=request.task,
+            values=values,
             png=self._drawn("overlay", request),
-            max_tokens=VERDICT_TOKENS,
-            rounds=1,
+            max_tokens=(VERDICT_TOKENS,),
         )
         try:
-            form: VerdictForm = self._caller.ask(question)
+            form: VerdictForm = self._client.ask(question).form
         except CapReachedError:
             return self._stopper.judge(request)
         except AgentError as error:
@@ -135,22 +141,22 @@ class ModelAgents:
         request: ProposalRequest | ErrorRequest,
         values: dict[str, Any],
         max_tokens: int,
-        read: Callable[[Any, Bounds], Proposal],
+        proposal_from: Callable[[Any, Bounds], Proposal],
         expert: Callable[[], Proposal],
     ) -> Proposal:
         bounds = bounds_of(request, self._setting.n_gpus)
         base = request.failed if isinstance(request, ErrorRequest) else request.on
-        question = Question(
-            agent=agent,
+        question = self._question(
+            agent,
             node=base.node if request.node is None else request.node,
             name=f"{agent}-{request.tries}",
-            stable=self._stable(agent, request.task),
-            call=values,
+            task=request.task,
+            values=values,
             png=self._drawn("composite", request) if isinstance(request, ProposalRequest) else None,
-            max_tokens=max_tokens,
+            max_tokens=(max_tokens, max_tokens),
         )
         try:
-            proposal = read(self._caller.ask(question), bounds)
+            proposal = proposal_from(self._client.ask(question).form, bounds)
         except CapReachedError as error:
             if self._setting.on_cap == "stop":
                 raise
@@ -167,15 +173,41 @@ class ModelAgents:
             return proposal
         return dataclasses.replace(proposal, rationale=f"{proposal.rationale} Repaired: {'; '.join(notes)}.")
 
-    def _stable(self, agent: AgentName, task: TaskView) -> dict[str, Any]:
-        return briefing.stable_context(
+    def _question(
+        self,
+        agent: AgentName,
+        *,
+        node: int,
+        name: str,
+        task: TaskView,
+        values: dict[str, Any],
+        png: bytes | None,
+        max_tokens: tuple[int, ...],
+    ) -> Question:
+        stable = briefing.stable_context(
             agent,
             task,
-            self._caller.prompts.knowledge,
+            self._prompts.knowledge,
             n_val=self._setting.n_val,
             n_gpus=self._setting.n_gpus,
             visual=self._setting.visual,
             multi_stage=self._setting.multi_stage,
+        )
+
+        def render(refused: str | None) -> Rendered:
+            return self._prompts.render(
+                agent, stable, values if refused is None else {**values, "rejected": refused}
+            )
+
+        return Question(
+            agent=agent,
+            node=node,
+            name=name,
+            render=render,
+            tool=tool(agent, strict=self._setting.strict_tools),
+            read=partial(read, agent),
+            max_tokens=max_tokens,
+            png=png,
         )
 
     def _drawn(self, kind: str, request: Any) -> bytes | None:

@@ -11,8 +11,8 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import Field
 
 from llmzero_ray.agents.base import AgentName
-from llmzero_ray.agents.llm.call import Tool
 from llmzero_ray.agents.llm.form import FEW, Form, Text, Texts, filled, schema_of
+from llmzero_ray.agents.llm.messages import Tool
 
 State: TypeAlias = Literal[
     "healthy", "slow", "plateau", "collapsing", "truncated", "inactive", "failed", "unknown"

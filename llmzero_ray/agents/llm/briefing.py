@@ -10,46 +10,40 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
-from llmzero_ray.agents.base import (
-    AgentName,
-    Curves,
-    ErrorRequest,
-    NodeView,
-    ProposalRequest,
-    StopRequest,
-    TaskView,
-)
-from llmzero_ray.agents.dynamics import (
+from llmzero_ray.agents.base import AgentName, ErrorRequest, NodeView, ProposalRequest, StopRequest, TaskView
+from llmzero_ray.agents.dynamics import clip_is_inert, fit
+from llmzero_ray.agents.knowledge import Knowledge, MetricNote
+from llmzero_ray.agents.llm import briefing_nodes as nodes
+from llmzero_ray.agents.llm.briefing_metrics import describe, summarise, validation_course
+from llmzero_ray.agents.llm.briefing_text import quote, safe_name, score
+from llmzero_ray.hyperparameters import BY_KEY, NAMES, SPACE, Parameter, forbidden
+from llmzero_ray.hyperparameters.table import MAX_RESPONSE, TRAIN_BATCH
+from llmzero_ray.metrics import (
     ENTROPY,
     KL,
     LENGTH,
     LENGTH_MAX,
-    REWARD,
-    clip_is_inert,
-    fit,
-    score_se,
+    MEMORY_ALLOCATED,
+    MEMORY_HOST,
+    MEMORY_RESERVED,
+    REWARDS,
+    VAL_CORE,
+    Curves,
+    accuracy_error,
     series,
 )
-from llmzero_ray.agents.knowledge import Knowledge, MetricNote
-from llmzero_ray.agents.llm import briefing_nodes as nodes
-from llmzero_ray.agents.llm.briefing_metrics import describe, summarise, validation_course
-from llmzero_ray.agents.llm.briefing_text import number, one_line, quote, safe_name, score
-from llmzero_ray.hyperparameters.access import forbidden
-from llmzero_ray.hyperparameters.table import BY_KEY, MAX_RESPONSE, SPACE, TRAIN_BATCH, Parameter
-from llmzero_ray.hyperparameters.values import NAMES
 from llmzero_ray.records import Hyperparameters
+from llmzero_ray.text import number, one_line
 
 Context: TypeAlias = dict[str, Any]
 """JSON-able values under the names that templates use."""
 
 MOST_SOURCES = 8
+"""Data sources that are named."""
 HINTS_ROOM = 4000
 """Characters of all hints together that a question has room for."""
-"""Data sources that are named."""
-STOPPER_METRICS = (REWARD[0], LENGTH, ENTROPY, KL)
+STOPPER_METRICS = (REWARDS[0], LENGTH, ENTROPY, KL)
 """What the early stopper is told beside validation."""
-MEMORY_METRICS = ("actor/perf/max_memory_reserved_gb", "actor/perf/max_memory_allocated_gb")
-MEMORY_HOST = "actor/perf/cpu_memory_used_gb"
 _STOPPER_NOTES = ("val-core", *STOPPER_METRICS)
 _UNCHANGEABLE = ("duration", "fixed")
 
@@ -80,7 +74,7 @@ def stable_context(
             "data_sources": [safe_name(source, 40) for source in task.data_sources[:MOST_SOURCES]],
             "n_train": task.n_train,
             "n_val": n_val,
-            "val_se": f"{score_se(0.5, n_val):.3f}",
+            "val_se": f"{accuracy_error(0.5, n_val):.3f}",
             "phase_steps": task.phase_steps,
             "max_phase_steps": task.max_phase_steps,
             "max_model_len": task.max_model_len,
@@ -197,7 +191,7 @@ def _hints(hints: Sequence[str]) -> list[str]:
 
 def _by_source(curves: Curves) -> list[str]:
     """Validation by data source, where there are several: `chem: 0.310 -> 0.332`."""
-    names = [n for n in curves.metrics if n.startswith("val-core/") and n.endswith("/mean@1")]
+    names = [n for n in curves.metrics if n.startswith(VAL_CORE) and n.endswith("/mean@1")]
     if len(names) < 2:
         return []
     found = [(n.split("/")[1], series(curves, n)) for n in sorted(names)[:MOST_SOURCES]]
@@ -233,7 +227,9 @@ def error_context(request: ErrorRequest, *, n_val: int = 500, n_gpus: int = 1) -
         "cause": quote("" if failure is None else failure.cause, label="cause", max_lines=5, max_chars=600),
         "log": quote(log, label="log", max_lines=50, max_chars=5000, width=240),
         "memory": [
-            _peak(failed.curves, name) for name in (*MEMORY_METRICS, MEMORY_HOST) if _has(failed, name)
+            _peak(failed.curves, name)
+            for name in (MEMORY_RESERVED, MEMORY_ALLOCATED, MEMORY_HOST)
+            if _has(failed, name)
         ],
         "configuration": nodes.configuration(failed.hyperparameters, request.default),
         "validation": nodes.validation(failed, n_val),
@@ -291,7 +287,7 @@ def stop_context(request: StopRequest, *, n_val: int = 500, checks: Sequence[str
         },
         "differs": nodes.changes(incumbent.hyperparameters, running.hyperparameters),
         "metrics": [describe(one) for one in shown],
-        "reward_rising": bool(shown) and shown[0].name == REWARD[0] and fit(shown[0]).rising,
+        "reward_rising": bool(shown) and shown[0].name == REWARDS[0] and fit(shown[0]).rising,
         "checks": [one_line(check, 200) for check in checks[:6]],
         "cap": running.hyperparameters.get(MAX_RESPONSE),
     }

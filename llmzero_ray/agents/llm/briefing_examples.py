@@ -8,11 +8,10 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from llmzero_ray.agents import dynamics as dy
+from llmzero_ray import metrics
 from llmzero_ray.agents.base import (
     AgentName,
     Budget,
-    Curves,
     ErrorRequest,
     NodeView,
     OfferedCheckpoint,
@@ -28,9 +27,8 @@ from llmzero_ray.agents.llm.briefing import (
     stable_context,
     stop_context,
 )
-from llmzero_ray.agents.llm.briefing_nodes import STEP_TIME
-from llmzero_ray.hyperparameters.couplings import complete
-from llmzero_ray.hyperparameters.values import defaults
+from llmzero_ray.hyperparameters import complete, defaults
+from llmzero_ray.metrics import STEP_TIME, Curves
 from llmzero_ray.records import Diagnosis, PhaseFailure
 
 TASK = TaskView(
@@ -123,13 +121,13 @@ def stop_request(*, bare: bool = False) -> StopRequest:
 def _curves(n: int, base: int = 0) -> Curves:
     steps = range(1, n + 1)
     shapes = {
-        dy.REWARD[0]: [0.3 + 0.01 * s + 0.02 * math.sin(s) for s in steps],
-        dy.KL: [0.002 * s for s in steps],
-        dy.ENTROPY: [0.7 - 0.005 * s for s in steps],
-        dy.LENGTH: [500.0 + 5 * s for s in steps],
-        dy.LENGTH_MAX: [2000.0 + s for s in steps],
-        dy.GRAD_NORM: [0.1 + 0.01 * math.cos(s) for s in steps],
-        dy.LEARNING_RATE: [5e-5 for _ in steps],
+        metrics.REWARDS[0]: [0.3 + 0.01 * s + 0.02 * math.sin(s) for s in steps],
+        metrics.KL: [0.002 * s for s in steps],
+        metrics.ENTROPY: [0.7 - 0.005 * s for s in steps],
+        metrics.LENGTH: [500.0 + 5 * s for s in steps],
+        metrics.LENGTH_MAX: [2000.0 + s for s in steps],
+        metrics.GRAD_NORM: [0.1 + 0.01 * math.cos(s) for s in steps],
+        metrics.LEARNING_RATE: [5e-5 for _ in steps],
         STEP_TIME: [60.0 + math.sin(s) for s in steps],
         "actor/perf/max_memory_reserved_gb": [30.0 for _ in steps],
         "val-core/first/acc/mean@1": [0.4 for _ in steps],

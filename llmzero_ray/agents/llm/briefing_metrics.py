@@ -11,20 +11,33 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby, pairwise
 from statistics import fmean
 
-from llmzero_ray.agents.base import Curves
-from llmzero_ray.agents.dynamics import ENTROPY, KL, LENGTH, REWARD, Series, Trend, change_point, fit, series
+from llmzero_ray.agents.dynamics import Trend, change_point, fit
 from llmzero_ray.agents.knowledge import MetricNote, note_of
-from llmzero_ray.agents.llm.briefing_text import number, safe_name
+from llmzero_ray.agents.llm.briefing_text import safe_name
+from llmzero_ray.metrics import (
+    ENTROPY,
+    EPOCH,
+    GLOBAL_STEP,
+    KL,
+    LENGTH,
+    REWARDS,
+    VAL_AUX,
+    VAL_CORE,
+    Curves,
+    Series,
+    series,
+)
+from llmzero_ray.text import number
 
 POINTS = 12
 """Most points of a series that are shown."""
-COURSES = (REWARD[0], KL, ENTROPY, LENGTH)
+COURSES = (REWARDS[0], KL, ENTROPY, LENGTH)
 """Metrics whose course is shown beside their summary."""
 UNKNOWN_SHOWN = 8
 """Metrics that nothing is noted of: this many are summarised, the rest is counted."""
 BACKGROUND_CHARS, STEADY_CHARS = 550, 550
 """Room for background metrics, and for those that never change; what does not fit is counted."""
-HIDDEN = ("training/epoch", "training/global_step")
+HIDDEN = (EPOCH, GLOBAL_STEP)
 """VeRL's own counters, which contradict the steps of the search."""
 
 
@@ -71,7 +84,7 @@ def summarise(curves: Curves, notes: Mapping[str, MetricNote]) -> dict[str, obje
 def _ordered(names: Mapping[str, object], notes: Mapping[str, MetricNote]) -> list[str]:
     """Known metrics in the order of the notes, then the others; validation and counters left out."""
     rank = {name: i for i, note in enumerate(notes.values()) for name in note.names}
-    shown = [n for n in names if n not in HIDDEN and not n.startswith(("val-core/", "val-aux/"))]
+    shown = [n for n in names if n not in HIDDEN and not n.startswith((VAL_CORE, VAL_AUX))]
     return sorted(shown, key=lambda name: (rank.get(name, len(rank)), name))
 
 

@@ -9,19 +9,18 @@ import math
 from collections.abc import Mapping, Sequence
 from statistics import median
 
-from llmzero_ray.agents.base import Budget, Curves, NodeView, OfferedCheckpoint
-from llmzero_ray.agents.dynamics import score_se, series
+from llmzero_ray.agents.base import Budget, NodeView, OfferedCheckpoint
 from llmzero_ray.agents.llm.briefing_metrics import validation_course
-from llmzero_ray.agents.llm.briefing_text import number, one_line, score
-from llmzero_ray.hyperparameters.table import SPACE
-from llmzero_ray.hyperparameters.values import diff, format_value, short
+from llmzero_ray.agents.llm.briefing_text import score
+from llmzero_ray.hyperparameters import SPACE, diff, format_value, short
+from llmzero_ray.metrics import STEP_TIME, Curves, accuracy_error, series
 from llmzero_ray.records import Hyperparameters, HyperparameterValue
+from llmzero_ray.text import number, one_line
 
 MOST_CHANGES = 8
 """Changes of one node that are shown."""
 MOST_CHECKPOINTS = 24
 """Checkpoints that are listed, at least two of each node: its best and its last."""
-STEP_TIME = "timing_s/step"
 
 
 def budget_lines(budget: Budget, curves: Curves, n_gpus: int) -> list[str]:
@@ -96,7 +95,8 @@ def validation(node: NodeView, n_val: int, *, base: int = 0) -> str:
     if not points:
         return f"{start}not validated yet"
     best = max(value for _, value in points)
-    return f"{start}{validation_course(points)} (standard error {score_se(best, n_val):.3f}, {n_val} items)"
+    error = accuracy_error(best, n_val)
+    return f"{start}{validation_course(points)} (standard error {error:.3f}, {n_val} items)"
 
 
 def outcome(node: NodeView) -> str:

@@ -6,35 +6,13 @@ here: which of them an agent is shown (briefing.py).
 
 from __future__ import annotations
 
-import hashlib
 import math
 import re
-import unicodedata
 
-_ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
+from llmzero_ray.files import text_digest
+from llmzero_ray.text import CUT, clean
+
 _NAME = re.compile(r"[^\w./@:+-]+", re.ASCII)
-CUT = "…"
-
-
-def clean(text: str) -> str:
-    """Without terminal sequences, control and invisible characters; tabs become blanks, lines end in \\n."""
-    text = _ANSI.sub("", text).replace("\r\n", "\n").replace("\r", "\n").replace("\t", "    ")
-    return "".join(_shown(c) for c in text)
-
-
-def _shown(character: str) -> str:
-    category = unicodedata.category(character)
-    if character == "\n" or category in ("Zl", "Zp"):
-        return "\n"
-    if category == "Zs":
-        return " "
-    return "" if category.startswith("C") else character
-
-
-def one_line(text: str, limit: int = 200) -> str:
-    """The text on one line of at most `limit` characters."""
-    line = " ".join(clean(text).split())
-    return line if len(line) <= limit else line[: limit - 1].rstrip() + CUT
 
 
 def safe_name(name: str, limit: int = 64) -> str:
@@ -63,21 +41,9 @@ def quote(text: str, *, label: str, max_lines: int = 40, max_chars: int = 3000, 
     told = [f"({missing} earlier lines left out)"] if missing else []
     if not lines:
         told = ["(empty)"]
-    mark = f"{safe_name(label)} {hashlib.sha256(text.encode('utf-8', 'replace')).hexdigest()[:12]}"
+    mark = f"{safe_name(label)} {text_digest(text)[:12]}"
     body = "\n".join(f"| {line}" for line in (*told, *kept))
     return f"<<<data {mark}\n{body}\n>>>end {mark}"
-
-
-def number(value: float) -> str:
-    """A number with three digits that count: `0.0312`, `1630`, `5.2e-05`, `nan`."""
-    if not math.isfinite(value):
-        return str(value)
-    if abs(value) >= 1000:
-        return f"{value:.0f}" if abs(value) < 1e7 else f"{value:.2e}"
-    if 0 < abs(value) < 1e-3:
-        mantissa, _, exponent = f"{value:.1e}".partition("e")
-        return f"{mantissa}e{int(exponent)}"
-    return f"{value:.3g}"
 
 
 def score(value: float | None) -> str:

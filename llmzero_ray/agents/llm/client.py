@@ -1,9 +1,9 @@
 """The client of the Messages API: one question, one answer through a tool, within one deadline.
 
-Everything happens on an event loop in a thread of its own, so that neither an actor's loop nor a stuck
-connection holds a caller longer than its deadline. The SDK's retries are off; ours know the deadline. The key
+Retries, back-off, `retry-after`, time-outs of connections and types of errors are the anthropic SDK's. What
+it lacks is here: one deadline over all attempts, and a reservation in the budget before each of them. The key
 is read for each call and lives only in that call's frames: errors leave them as values, without traceback.
-Not here: what is asked (prompts), what it costs (ledger.py, metered.py).
+Not here: what is asked (prompts), what it costs (budget.py), the bodies (messages_api.py).
 """
 
 from __future__ import annotations
@@ -14,35 +14,51 @@ import importlib.util
 import logging
 import threading
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from llmzero_ray.agents.llm.call import LlmAnswer, LlmCall, Usage
-from llmzero_ray.agents.llm.errors import LlmCallError, shown
-from llmzero_ray.agents.llm.estimate import worst_case
-from llmzero_ray.agents.llm.exchange import Exchange, Response
-from llmzero_ray.agents.llm.key import read_key
-from llmzero_ray.agents.llm.loop import LoopThread
-from llmzero_ray.agents.llm.reply import check_model, parse_reply, reported_usage
-from llmzero_ray.agents.llm.request import probe_body, request_body
-from llmzero_ray.agents.llm.retry import HttpFailure, error_of, refuses_forced_tool
+from llmzero_ray.agents.llm.api_key import KEYLESS, read_key
+from llmzero_ray.agents.llm.budget import BudgetLedger, CallBudget
+from llmzero_ray.agents.llm.call_thread import CallThread
+from llmzero_ray.agents.llm.errors import ErrorKind, LlmCallError, excerpt, redacted
+from llmzero_ray.agents.llm.http_errors import error_of, reason_of, retry_after_s
+from llmzero_ray.agents.llm.messages import LlmAnswer, LlmCall, Usage
+from llmzero_ray.agents.llm.messages_api import (
+    check_model,
+    parse_reply,
+    probe_body,
+    reported_usage,
+    request_body,
+)
+from llmzero_ray.agents.llm.prices import FREE
 from llmzero_ray.agents.llm.settings import LlmSettings
-from llmzero_ray.errors import ConfigError
+from llmzero_ray.agents.llm.token_bound import worst_case
+from llmzero_ray.errors import ConfigError, LlmzeroError
 
 if TYPE_CHECKING:
-    from types import ModuleType
+    from anthropic import AsyncAnthropic
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
-_Work: TypeAlias = Callable[[Exchange, Any], Coroutine[Any, Any, T]]
+_Work: TypeAlias = Callable[["_Attempts", "AsyncAnthropic"], Coroutine[Any, Any, T]]
 
 GRACE_S = 0.25
-"""How long past the deadline a caller waits for a loop that is too busy to keep it."""
+"""How long past the deadline a caller waits for a thread that is too busy to keep it."""
+_CONNECT_S = 10.0
+_MAX_RETRIES = 1_000
+"""More than any deadline allows: the deadline ends them."""
+_PASSING: frozenset[ErrorKind] = frozenset({"rate_limited", "overloaded", "server", "connection"})
+"""What the SDK tries again: 408, 409, 429, 5xx and broken connections."""
+# These failed before the request left, so that nothing can have been billed.
+_UNSENT = frozenset({"ConnectError", "ConnectTimeout", "PoolTimeout", "UnsupportedProtocol", "ProxyError"})
+# Fields that every version of the SDK takes by name. The others come and go (temperature went, effort came),
+# while the server decides by model what it accepts.
+_NAMED = frozenset({"model", "max_tokens", "messages", "system", "tools", "tool_choice"})
 
 
 class MessagesClient:
-    """Asks one model, from any thread or event loop, any number of calls at once; picklable."""
+    """Asks one model, from any thread, any number of calls at once; picklable."""
 
     def __init__(self, settings: LlmSettings) -> None:
         if importlib.util.find_spec("anthropic") is None:
@@ -52,35 +68,21 @@ class MessagesClient:
             )
         self.settings = settings
         self._force_tool = True
-        self._loop = LoopThread("llmzero-llm")
+        self._running: set[CallThread[Any]] = set()
 
-    def call(self, call: LlmCall) -> LlmAnswer:
+    def call(self, call: LlmCall, budget: CallBudget) -> LlmAnswer:
         """The answer; blocks this thread at most the deadline and `GRACE_S`. Not for an event loop's thread.
 
         Raises:
+            CapReachedError: `budget` refused an attempt; it was not sent.
             LlmCallError: no usable answer; `kind` says why.
         """
-        return self._wait(self._ask, call, self._deadline_s(call))
+        deadline_s = self.settings.deadline_s if call.deadline_s is None else call.deadline_s
 
-    async def ask(self, call: LlmCall) -> LlmAnswer:
-        """`call` for coroutines: the work is done on the client's own loop, not on the caller's.
+        async def work(attempts: _Attempts, sdk: AsyncAnthropic) -> LlmAnswer:
+            return await self._ask(call, attempts, sdk)
 
-        Raises:
-            LlmCallError: no usable answer; `kind` says why.
-        """
-        deadline_s = self._deadline_s(call)
-        until = time.monotonic() + deadline_s
-        work = self._loop.submit(self._guarded(self._ask, call, until, deadline_s))
-        try:
-            outcome = await asyncio.wait_for(asyncio.wrap_future(work), deadline_s + GRACE_S)
-        except TimeoutError:
-            outcome = _late(deadline_s)
-        except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if task is None or task.cancelling():
-                raise
-            outcome = _closed()
-        return _result(outcome)
+        return self._run(work, budget, deadline_s)
 
     def check(self, *, image: bytes | None = None) -> Usage:
         """Ask the server for its model, to find a wrong key, base_url or model before anything is reserved.
@@ -93,19 +95,26 @@ class MessagesClient:
         Raises:
             LlmCallError: what is wrong.
         """
-        return self._wait(self._look, image, self.settings.check_deadline_s)
+        import anthropic  # noqa: F401 - takes seconds, which the deadline should not pay
+
+        async def work(attempts: _Attempts, sdk: AsyncAnthropic) -> Usage:
+            return await self._look(image, attempts, sdk)
+
+        unpaid = CallBudget(BudgetLedger(FREE), "check", 0, Usage())
+        return self._run(work, unpaid, self.settings.check_deadline_s)
 
     def worst_case(self, call: LlmCall) -> Usage:
-        """Upper bound of what `call` can cost."""
+        """Upper bound of what one attempt at `call` can cost."""
         return worst_case(call, self.settings)
 
     def warm_up(self) -> None:
-        """Load what calls need in the background: the first one comes when seconds count."""
-        threading.Thread(target=_sdk, name="anthropic-import", daemon=True).start()
+        """Import the SDK in the background: the first call comes when seconds count."""
+        threading.Thread(target=importlib.import_module, args=("anthropic",), daemon=True).start()
 
     def close(self) -> None:
-        """Give up the calls under way and end the thread; a later call starts it again."""
-        self._loop.close()
+        """Give up the calls under way; later ones are made as before."""
+        for thread in tuple(self._running):
+            thread.cancel()
 
     def __getstate__(self) -> dict[str, Any]:
         return {"settings": self.settings}
@@ -116,103 +125,189 @@ class MessagesClient:
     def __repr__(self) -> str:
         return f"MessagesClient({self.settings!r})"
 
-    def _deadline_s(self, call: LlmCall) -> float:
-        return self.settings.deadline_s if call.deadline_s is None else call.deadline_s
-
-    def _wait(self, work: _Work[T], argument: Any, deadline_s: float) -> T:
-        until = time.monotonic() + deadline_s
-        future = self._loop.submit(self._guarded(work, argument, until, deadline_s))
+    def _run(self, work: _Work[T], budget: CallBudget, deadline_s: float) -> T:
+        attempts = _Attempts(self.settings, budget, deadline_s)
+        thread = CallThread(attempts.outcome_of(work), "llmzero-llm")
+        self._running.add(thread)
+        outcome: T | LlmzeroError
         try:
-            outcome = future.result(timeout=deadline_s + GRACE_S)
+            outcome = thread.result(deadline_s + GRACE_S)
         except TimeoutError:
-            future.cancel()
-            outcome = _late(deadline_s)
+            outcome = attempts.described(attempts.late())
         except concurrent.futures.CancelledError:
-            outcome = _closed()
-        return _result(outcome)
+            outcome = attempts.described(LlmCallError("The client was closed while it waited for an answer."))
+        finally:
+            self._running.discard(thread)
+        if isinstance(outcome, LlmzeroError):
+            raise outcome
+        return outcome
 
-    async def _guarded(
-        self, work: _Work[T], argument: Any, until: float, deadline_s: float
-    ) -> T | LlmCallError:
-        """The result of `work`, or any failure of it as a value: nothing that saw the key is raised here."""
-        exchange = Exchange(self.settings, until)
-        error: LlmCallError
-        try:
-            async with asyncio.timeout(until - time.monotonic()):
-                exchange.key = await asyncio.to_thread(read_key, self.settings)
-                sdk = await asyncio.to_thread(_sdk)
-                async with exchange.opened(sdk):
-                    return await work(exchange, argument)
-        except LlmCallError as failure:
-            error = failure
-        except TimeoutError:
-            error = _late(deadline_s, exchange.n_attempts, exchange.last)
-            exchange.maybe_billed |= exchange.in_flight
-        except Exception as failure:  # noqa: BLE001 - its text or traceback may hold the key
-            what = shown(f"{type(failure).__name__}: {failure}", exchange.key)
-            error = LlmCallError(f"The call could not be made: {what}", kind="bad_request")
-        error.__traceback__ = error.__context__ = error.__cause__ = None
-        error.maybe_billed = error.usage is None and (exchange.maybe_billed or error.kind == "malformed")
-        error.n_attempts = exchange.n_attempts
-        error.latency_s = exchange.elapsed_s()
-        error.request_id = error.request_id or exchange.request_id
-        return error
+    async def _ask(self, call: LlmCall, attempts: _Attempts, sdk: AsyncAnthropic) -> LlmAnswer:
+        import anthropic
 
-    async def _ask(self, exchange: Exchange, call: LlmCall) -> LlmAnswer:
         forced = self._force_tool
-        body = request_body(call, self.settings, force_tool=forced)
-        response = await exchange.persist(exchange.create(body))
-        if isinstance(response, HttpFailure) and forced and refuses_forced_tool(response):
+        try:
+            body = request_body(call, self.settings, force_tool=forced)
+            content = await attempts.create(sdk, body)
+        except anthropic.BadRequestError as refusal:
+            # A model that thinks by itself takes no forced tool: the choice must be left to it.
+            if not forced or "tool_choice" not in reason_of(refusal.response.content):
+                raise
             logger.info("model=%s takes no forced tool; its own choice from now on", self.settings.model)
             self._force_tool = False
             body = request_body(call, self.settings, force_tool=False)
-            response = await exchange.persist(exchange.create(body))
-        if isinstance(response, HttpFailure):
-            raise error_of(response, self.settings, exchange.key)
-        reply = parse_reply(response.body, tool=call.tool.name, max_tokens=body["max_tokens"])
+            content = await attempts.create(sdk, body)
+        reply = parse_reply(content, tool=call.tool.name, max_tokens=body["max_tokens"])
         return LlmAnswer(
             input=reply.input,
             stop_reason=reply.stop_reason,
             usage=reply.usage,
-            latency_s=exchange.elapsed_s(),
-            n_attempts=exchange.n_attempts,
+            latency_s=attempts.elapsed_s(),
+            n_attempts=attempts.budget.n_attempts,
             model=reply.model,
-            request_id=response.request_id,
+            request_id=attempts.request_id,
         )
 
-    async def _look(self, exchange: Exchange, image: bytes | None) -> Usage:
-        response = await exchange.persist(exchange.retrieve())
-        own_server = self.settings.base_url is not None
-        if isinstance(response, Response) and check_model(response.body, self.settings, image is not None):
-            return Usage()
-        if isinstance(response, HttpFailure) and not (own_server and response.status in (404, 405, 501)):
-            raise error_of(response, self.settings, exchange.key)
-        response = await exchange.persist(exchange.create(probe_body(self.settings, image)))
-        if isinstance(response, HttpFailure):
-            raise error_of(response, self.settings, exchange.key)
-        return reported_usage(response.body)
+    async def _look(self, image: bytes | None, attempts: _Attempts, sdk: AsyncAnthropic) -> Usage:
+        import anthropic
+
+        try:
+            response = await sdk.models.with_raw_response.retrieve(self.settings.model)
+            if check_model(attempts.content(response.http_response), self.settings, image is not None):
+                return Usage()
+        except anthropic.APIStatusError as failure:
+            if self.settings.base_url is None or failure.status_code not in (404, 405):
+                raise
+        return reported_usage(await attempts.create(sdk, probe_body(self.settings, image)))
 
 
-def _sdk() -> ModuleType:
-    import anthropic
+class _Attempts:
+    """The attempts of one call: a middleware of the SDK, which runs it for each attempt."""
 
-    return anthropic
+    def __init__(self, settings: LlmSettings, budget: CallBudget, deadline_s: float) -> None:
+        self.budget = budget
+        self.request_id: str | None = None
+        self._settings, self._deadline_s = settings, deadline_s
+        self._started = time.monotonic()
+        self._key: str | None = None
+        self._failure: LlmCallError | None = None
+        """What the last attempt failed with; None while none has, or one is under way."""
+        self._last = ""
 
+    def elapsed_s(self) -> float:
+        """Seconds since the call began."""
+        return time.monotonic() - self._started
 
-def _late(deadline_s: float, n_attempts: int = 0, last: str = "") -> LlmCallError:
-    tries = f" ({n_attempts} attempts{'; last: ' + last if last else ''})" if n_attempts else ""
-    error = LlmCallError(f"No answer within {deadline_s:g} s{tries}.", kind="deadline")
-    error.latency_s, error.maybe_billed = deadline_s, True
-    return error
+    def left_s(self) -> float:
+        """Seconds to the deadline; negative after it."""
+        return self._deadline_s - self.elapsed_s()
 
+    async def outcome_of(self, work: _Work[T]) -> T | LlmzeroError:
+        """The result of `work`, or any failure of it as a value: nothing that saw the key is raised."""
+        try:
+            # The SDK limits each attempt, not all of them together with their waits.
+            async with asyncio.timeout(self.left_s()):
+                return await self._connected(work)
+        except TimeoutError:
+            return self.described(self._gave_up(self._failure) if self._failure else self.late())
+        except LlmzeroError as failure:
+            return self.described(failure)
+        except Exception as failure:  # noqa: BLE001 - its text or traceback may hold the key
+            if self._failure is not None:
+                return self.described(self._failure)
+            what = excerpt(f"{type(failure).__name__}: {failure}", self._key)
+            return self.described(LlmCallError(f"The call could not be made: {what}", kind="bad_request"))
 
-def _closed() -> LlmCallError:
-    error = LlmCallError("The client was closed while it waited for an answer.")
-    error.maybe_billed = True
-    return error
+    async def create(self, sdk: AsyncAnthropic, body: dict[str, Any]) -> bytes:
+        """The body that answers `POST /v1/messages`."""
+        named = {name: value for name, value in body.items() if name in _NAMED}
+        extra = {name: value for name, value in body.items() if name not in _NAMED}
+        response = await sdk.messages.with_raw_response.create(**named, extra_body=extra)
+        return self.content(response.http_response)
 
+    def content(self, response: Any) -> bytes:
+        """A response's body, without the key."""
+        body: bytes = response.content
+        return body.replace(self._key.encode(), b"[key]") if self._key else body
 
-def _result(outcome: T | LlmCallError) -> T:
-    if isinstance(outcome, LlmCallError):
-        raise outcome
-    return outcome
+    def late(self) -> LlmCallError:
+        """The error of a call whose time is up."""
+        n_attempts = self.budget.n_attempts
+        last = f"; last: {self._last}" if self._last else ""
+        tries = f" ({n_attempts} attempts{last})" if n_attempts else ""
+        return LlmCallError(f"No answer within {self._deadline_s:g} s{tries}.", kind="deadline")
+
+    def described(self, error: LlmzeroError) -> LlmzeroError:
+        """The error with what is known of the call, and without the frames that it comes from."""
+        error.__traceback__ = error.__context__ = error.__cause__ = None
+        if isinstance(error, LlmCallError):
+            error.n_attempts = self.budget.n_attempts
+            error.latency_s = self.elapsed_s()
+            error.request_id = error.request_id or self.request_id
+        return error
+
+    async def _connected(self, work: _Work[T]) -> T:
+        import anthropic
+
+        from llmzero_ray.agents.llm.body_limit import limit_body
+
+        self._key = read_key(self._settings)
+        # Looser than the deadline, so that a time-out is always reported as such.
+        read_s = max(self.left_s(), 0.0) + 5.0
+        timeout = anthropic.Timeout(read_s, connect=min(_CONNECT_S, read_s))
+        async with anthropic.AsyncAnthropic(
+            api_key=self._key or KEYLESS,
+            base_url=self._settings.url,
+            max_retries=_MAX_RETRIES,
+            timeout=timeout,
+            default_headers={"accept-encoding": "identity"},
+            http_client=anthropic.DefaultAsyncHttpxClient(
+                timeout=timeout, event_hooks={"response": [limit_body]}
+            ),
+            middleware=[self._attempt],
+        ) as sdk:
+            return await work(self, sdk)
+
+    async def _attempt(self, request: Any, call_next: Callable[[Any], Awaitable[Any]]) -> Any:
+        """One attempt, reserved before it is sent. Whether another one follows is for the SDK to decide."""
+        import anthropic
+
+        self.budget.begin_attempt()  # this loop is the call's alone: it may wait for the ledger
+        self._failure = None
+        try:
+            response = await call_next(request)
+        except anthropic.APIConnectionError as failure:
+            cause = failure.__cause__ or failure
+            if type(cause).__name__ in _UNSENT:
+                self.budget.attempt_not_billed()
+            else:
+                self.budget.attempt_lost()
+            if isinstance(cause, LlmCallError):
+                raise cause from None
+            what = excerpt(": ".join(filter(None, (type(cause).__name__, str(cause)))), self._key)
+            self._failed(LlmCallError(f"No answer from {self._settings.url} ({what})."), tried_again=True)
+            raise
+        http = response.http_response
+        self.request_id = redacted(http.headers.get("request-id") or "", self._key) or None
+        if not http.is_success:
+            self.budget.attempt_not_billed()
+            refusal = error_of(http.status_code, http.content, self._settings, self._key)
+            tried_again = refusal.kind in _PASSING
+            self._failed(refusal, tried_again=tried_again)
+            # The SDK waits as long as the server asks, also past the deadline.
+            asked_s = retry_after_s(http.headers.get("retry-after"))
+            if tried_again and asked_s is not None and asked_s >= self.left_s():
+                raise self._gave_up(refusal, f"the server asked to wait {asked_s:.0f} s and ")
+        return response
+
+    def _failed(self, failure: LlmCallError, *, tried_again: bool) -> None:
+        self._failure, self._last = failure, str(failure)
+        if tried_again:
+            logger.warning("attempt %d failed: %s", self.budget.n_attempts, failure)
+
+    def _gave_up(self, failure: LlmCallError, why: str = "") -> LlmCallError:
+        return LlmCallError(
+            f"{failure} Gave up after {self.budget.n_attempts} attempts in {self.elapsed_s():.1f} s: {why}"
+            f"{max(self.left_s(), 0):.1f} s were left.",
+            kind=failure.kind,
+        )

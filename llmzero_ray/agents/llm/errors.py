@@ -1,15 +1,16 @@
 """Why a call to a language model failed, in one class with a kind.
 
 Messages are written for people: what was asked, what came back, what to do. They never hold the key, request
-headers or whole bodies. Not here: when to retry (retry.py).
+headers or whole bodies. Not here: which response means which kind (http_errors.py).
 """
 
 from __future__ import annotations
 
 from typing import Literal, TypeAlias
 
-from llmzero_ray.agents.llm.call import Usage
+from llmzero_ray.agents.llm.messages import Usage
 from llmzero_ray.errors import AgentError
+from llmzero_ray.text import one_line
 
 ErrorKind: TypeAlias = Literal[
     "no_key",
@@ -36,7 +37,7 @@ connection · `deadline` time was up."""
 
 ASK_AGAIN: frozenset[ErrorKind] = frozenset({"malformed", "no_tool_call", "empty", "max_tokens"})
 """After these the same question, with a remark, may get an answer."""
-_SHOWN = 300
+_MAX_EXCERPT = 300
 
 
 class LlmCallError(AgentError):
@@ -47,20 +48,17 @@ class LlmCallError(AgentError):
         self.kind: ErrorKind = kind
         self.usage = usage
         """Tokens that the server reported for the failed answer; None: it reported none."""
-        self.maybe_billed = False
-        """A request was sent and its answer never arrived: it may have cost something all the same."""
         self.latency_s = 0.0
         self.n_attempts = 0
         """HTTP requests sent."""
         self.request_id: str | None = None
 
 
-def shown(text: object, secret: str | None = None) -> str:
-    """Foreign text as it may stand in a message: one short line, without the key."""
-    line = " ".join(scrubbed(str(text), secret).split())
-    return line if len(line) <= _SHOWN else f"{line[: _SHOWN - 1]}…"
+def excerpt(text: object, secret: str | None = None) -> str:
+    """Foreign text as it may stand in a message: one short line, without the key or control characters."""
+    return one_line(redacted(str(text), secret), _MAX_EXCERPT)
 
 
-def scrubbed(text: str, secret: str | None) -> str:
-    """The text with every occurrence of the key blotted out."""
+def redacted(text: str, secret: str | None) -> str:
+    """The text with every occurrence of the key replaced by `[key]`."""
     return text.replace(secret, "[key]") if secret else text

@@ -1,8 +1,8 @@
 """Pictures for agents: the dynamics along a resume path, and a running phase over the best strategy.
 
 PNG bytes, always the same for the same request, and no larger than an agent needs to read them: an image
-costs about width x height / 750 tokens. The look is the report's (report/canvas.py). Not here: what agents
-are told in words (briefing.py), strokes and axes (figures_strokes.py), pictures for people (report/).
+costs about width x height / 750 tokens. The look is the report's (plots/style.py). Not here: what agents
+are told in words (briefing.py), strokes and axes (figure_elements.py), pictures for people (report/).
 """
 
 from __future__ import annotations
@@ -12,8 +12,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from llmzero_ray.agents.base import Curves, NodeView, StopRequest
-from llmzero_ray.agents.dynamics import (
+from llmzero_ray.agents.base import NodeView, StopRequest
+from llmzero_ray.agents.llm import figure_elements as elements
+from llmzero_ray.errors import AgentError
+from llmzero_ray.hyperparameters.table import MAX_RESPONSE
+from llmzero_ray.metrics import (
     ADVANTAGE_MAX,
     ADVANTAGE_MIN,
     CLIPFRAC,
@@ -24,13 +27,11 @@ from llmzero_ray.agents.dynamics import (
     LENGTH_AT_MAX,
     LENGTH_MAX,
     PPO_KL,
-    REWARD,
+    REWARDS,
+    Curves,
     series,
 )
-from llmzero_ray.agents.llm import figures_strokes as strokes
-from llmzero_ray.errors import AgentError
-from llmzero_ray.hyperparameters.table import MAX_RESPONSE
-from llmzero_ray.report import canvas
+from llmzero_ray.plots import style
 
 COMPOSITE_WIDTH, ROW_HEIGHT = 1100, 270
 OVERLAY_SIZE = (900, 520)
@@ -48,7 +49,7 @@ class Panel:
 
 
 PANELS = (
-    Panel(title="reward (train)", metrics=(REWARD[0],)),
+    Panel(title="reward (train)", metrics=(REWARDS[0],)),
     Panel(title="KL to the base model", metrics=(KL,)),
     Panel(title="entropy", metrics=(ENTROPY,)),
     Panel(title="response length", metrics=(LENGTH, LENGTH_MAX), names=("mean", "longest")),
@@ -127,10 +128,10 @@ def composite_png(
         return None
     columns = min(_PER_ROW, n_panels)
     rows = math.ceil(n_panels / columns)
-    with strokes.look():
-        figure = strokes.new_figure(COMPOSITE_WIDTH, rows * ROW_HEIGHT + 30)
+    with elements.look():
+        figure = elements.new_figure(COMPOSITE_WIDTH, rows * ROW_HEIGHT + 30)
         grid = figure.add_gridspec(
-            rows, columns, **strokes.margins(COMPOSITE_WIDTH, rows * ROW_HEIGHT + 30, rows, columns)
+            rows, columns, **elements.margins(COMPOSITE_WIDTH, rows * ROW_HEIGHT + 30, rows, columns)
         )
         places = [figure.add_subplot(grid[divmod(i, columns)]) for i in range(n_panels)]
         if validated:
@@ -141,7 +142,7 @@ def composite_png(
             _frame(axes, parts)
             if i + columns >= n_panels:
                 axes.set_xlabel("step of the phase" if from_scratch else "global step")
-        return canvas.png(figure)
+        return style.png(figure)
 
 
 def _parts(path: Sequence[NodeView]) -> list[_Part]:
@@ -158,23 +159,23 @@ def _validation_panel(axes: Any, parts: Sequence[_Part], n_val: int) -> None:
         steps, values = part.validation()
         start = part.node.curves.start_score
         if start is not None and math.isfinite(start):
-            axes.plot(part.begin, start, "o", color="white", mec=canvas.BLUE, markersize=4, zorder=5)
+            axes.plot(part.begin, start, "o", color="white", mec=style.BLUE, markersize=4, zorder=5)
             steps, values = [part.begin, *steps], [start, *values]
-        strokes.band(axes, steps, values, n_val, canvas.BLUE)
-        axes.plot(steps, values, color=canvas.BLUE, linewidth=1.4, marker="o", markersize=2.5)
+        elements.band(axes, steps, values, n_val, style.BLUE)
+        axes.plot(steps, values, color=style.BLUE, linewidth=1.4, marker="o", markersize=2.5)
         if len(parts) > 1:
             axes.annotate(
                 f"n{part.node.node}", (part.begin, 0), xycoords=("data", "axes fraction"), xytext=(2, 2),
-                textcoords="offset points", fontsize=6.5, color=canvas.DARK,
+                textcoords="offset points", fontsize=6.5, color=style.DARK,
             )  # fmt: skip
     axes.set_title("validation ± 1 std. error", fontweight="bold")
 
 
 def _metric_panel(axes: Any, parts: Sequence[_Part], panel: Panel) -> None:
-    colours = (canvas.BLUE, canvas.ORANGE)
+    colours = (style.BLUE, style.ORANGE)
     for part in parts:
         for name, colour in zip(panel.metrics, colours, strict=False):
-            strokes.course(axes, *part.line(name), colour)
+            elements.course(axes, *part.line(name), colour)
     axes.set_title(panel.title)
     drawn = [name for name in panel.metrics if any(part.line(name)[0] for part in parts)]
     if len(drawn) > 1:
@@ -196,8 +197,8 @@ def _caps(axes: Any, parts: Sequence[_Part]) -> None:
             begin = stretches.pop()[0] if joins else part.begin
             stretches.append((begin, part.end, cap))
     for begin, end, cap in stretches:
-        axes.plot((begin, end), (cap, cap), color=canvas.VERMILLION, linewidth=1.0, linestyle=":")
-        look = {"color": canvas.VERMILLION, "fontsize": 6.5, "ha": "left", "va": "bottom"}
+        axes.plot((begin, end), (cap, cap), color=style.VERMILLION, linewidth=1.0, linestyle=":")
+        look = {"color": style.VERMILLION, "fontsize": 6.5, "ha": "left", "va": "bottom"}
         axes.text(begin, cap, f" cap {cap}", **look)
     if stretches:
         axes.set_ylim(low, max(top, 1.1 * max(cap for _, _, cap in stretches)))
@@ -206,12 +207,12 @@ def _caps(axes: Any, parts: Sequence[_Part]) -> None:
 def _frame(axes: Any, parts: Sequence[_Part]) -> None:
     """Borders of phases, and the same steps in all panels."""
     for part in parts[1:]:
-        axes.axvline(part.begin, color=canvas.DARK, linewidth=0.8, linestyle="--", zorder=1)
+        axes.axvline(part.begin, color=style.DARK, linewidth=0.8, linestyle="--", zorder=1)
     first, last = parts[0].begin, max(part.end for part in parts)
     margin = 0.02 * max(1, last - first)
     axes.set_xlim(first - margin, last + margin)
     axes.locator_params(axis="x", nbins=6, integer=True)
-    strokes.calm(axes)
+    elements.calm(axes)
 
 
 # --- the early stopper's picture ----------------------------------------------------------------------------
@@ -224,35 +225,35 @@ def overlay_png(request: StopRequest, *, n_val: int = 500) -> bytes:
     """
     running, incumbent = request.running, request.incumbent
     end = running.base_step + running.n_steps
-    with strokes.look():
-        figure = strokes.new_figure(*OVERLAY_SIZE)
-        grid = figure.add_gridspec(2, 2, width_ratios=(2.2, 1), **strokes.margins(*OVERLAY_SIZE, 2, 2))
+    with elements.look():
+        figure = elements.new_figure(*OVERLAY_SIZE)
+        grid = figure.add_gridspec(2, 2, width_ratios=(2.2, 1), **elements.margins(*OVERLAY_SIZE, 2, 2))
         main = figure.add_subplot(grid[:, 0])
         _overlay_validation(main, request, n_val)
-        main.axvline(end, color=canvas.DARK, linewidth=0.8, linestyle=":")
+        main.axvline(end, color=style.DARK, linewidth=0.8, linestyle=":")
         main.annotate(
             "planned end", (end, 1), xycoords=("data", "axes fraction"), xytext=(-3, -9),
-            textcoords="offset points", ha="right", fontsize=6.5, color=canvas.DARK,
+            textcoords="offset points", ha="right", fontsize=6.5, color=style.DARK,
         )  # fmt: skip
         main.set_title("validation", fontweight="bold")
         main.set_xlabel("global step")
         main.legend(loc="lower right", bbox_to_anchor=(1.01, 0.985), ncols=2, columnspacing=1.0)
-        strokes.calm(main)
-        for row, (name, title) in enumerate(((REWARD[0], "reward (train)"), (LENGTH, "response length"))):
+        elements.calm(main)
+        for row, (name, title) in enumerate(((REWARDS[0], "reward (train)"), (LENGTH, "response length"))):
             axes = figure.add_subplot(grid[row, 1])
             for curves, colour, dash in (
-                (incumbent.curves, canvas.GREEN, "--"),
-                (running.curves, canvas.BLUE, "-"),
+                (incumbent.curves, style.GREEN, "--"),
+                (running.curves, style.BLUE, "-"),
             ):
                 one = series(curves, name)
                 steps = [curves.base_step + step for step in one.steps]
-                strokes.course(axes, steps, list(one.values), colour, linestyle=dash)
+                elements.course(axes, steps, list(one.values), colour, linestyle=dash)
             if not axes.lines:
-                axes.text(0.5, 0.5, "not logged", transform=axes.transAxes, ha="center", color=canvas.GREY)
+                axes.text(0.5, 0.5, "not logged", transform=axes.transAxes, ha="center", color=style.GREY)
             axes.set_title(title)
             axes.locator_params(axis="x", nbins=4, integer=True)
-            strokes.calm(axes)
-        return canvas.png(figure)
+            elements.calm(axes)
+        return style.png(figure)
 
 
 def _overlay_validation(axes: Any, request: StopRequest, n_val: int) -> None:
@@ -261,15 +262,15 @@ def _overlay_validation(axes: Any, request: StopRequest, n_val: int) -> None:
         [request.incumbent.score] if request.incumbent.score is not None else []
     )
     steps, values = [s for s, _ in history], [v for _, v in history]
-    strokes.band(axes, steps, values, n_val, canvas.GREEN)
+    elements.band(axes, steps, values, n_val, style.GREEN)
     label = f"best (node {request.incumbent.node})"
     look: dict[str, Any] = {"linewidth": 1.6, "marker": "o", "markersize": 3}
-    axes.plot(steps, values, color=canvas.GREEN, linestyle="--", label=label, **look)
+    axes.plot(steps, values, color=style.GREEN, linestyle="--", label=label, **look)
     if scores:
-        axes.axhline(max(scores), color=canvas.GREEN, linewidth=0.8, linestyle=":")
+        axes.axhline(max(scores), color=style.GREEN, linewidth=0.8, linestyle=":")
     steps, values = _with_start(request.running.curves)
-    strokes.band(axes, steps, values, n_val, canvas.BLUE)
-    axes.plot(steps, values, color=canvas.BLUE, label=f"running (node {request.running.node})", **look)
+    elements.band(axes, steps, values, n_val, style.BLUE)
+    axes.plot(steps, values, color=style.BLUE, label=f"running (node {request.running.node})", **look)
 
 
 def _with_start(curves: Curves) -> tuple[list[int], list[float]]:

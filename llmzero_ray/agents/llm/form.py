@@ -10,8 +10,8 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, StringConstraints, ValidationError
 
-from llmzero_ray.agents.llm.briefing_text import clean
 from llmzero_ray.errors import ProposalError
+from llmzero_ray.text import clean
 
 _MAX_TEXT = 2000
 _MAX_ENTRIES = 12

@@ -1,20 +1,26 @@
-"""What tokens cost: a table by model, read from prompts/prices.yaml, and the sum for a call."""
+"""What tokens cost: list prices of the `genai-prices` package, and the sum for a call.
+
+The package brings its table along; nothing is fetched. A search freezes the price that it starts with.
+"""
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import yaml
 
-from llmzero_ray.agents.knowledge import prompt_file
-from llmzero_ray.agents.llm.call import Usage
+from llmzero_ray.agents.knowledge import prompt_directory
+from llmzero_ray.agents.llm.messages import Usage
 from llmzero_ray.errors import ConfigError
+from llmzero_ray.text import nearest
 
 PRICE_FILE = "prices.yaml"
+"""In a user's directory of prompts: a table that replaces the package's."""
 _DATED = re.compile(r"-\d{8}$")
 _PER = 1_000_000
 
@@ -57,48 +63,54 @@ class Price:
         return cls(**dict(zip(names, numbers, strict=True)))
 
 
-@dataclass(frozen=True)
-class Prices:
-    """Model id -> price."""
+FREE = Price(input=0.0, output=0.0, cache_write=0.0, cache_read=0.0)
+"""Of recorded answers, and of a check that is not booked."""
 
-    models: Mapping[str, Price]
 
-    @classmethod
-    def load(cls, directory: str | None = None) -> Prices:
-        """The table in `directory`, a user's directory of prompts, where it has one; else the packaged one.
+def price_of(model: str, override: Sequence[float] | None = None, directory: str | None = None) -> Price:
+    """The price of a model: `override` where given (`agents.price`), else that of `known_prices(directory)`.
+    A dated id (`<id>-20251001`) costs what its undated one does.
 
-        Raises:
-            ConfigError: missing or malformed.
-        """
-        source = prompt_file(PRICE_FILE, directory)
-        try:
-            data = yaml.safe_load(source.read_text(encoding="utf-8"))
-        except yaml.YAMLError as error:
-            raise ConfigError(f"{source} is not YAML: {error}") from error
-        models = data.get("models") if isinstance(data, dict) else None
-        if not isinstance(models, dict) or not models:
-            raise ConfigError(f"{source} must map `models` to prices by model id.")
-        return cls({str(model): _price(source, model, numbers) for model, numbers in models.items()})
+    Raises:
+        ConfigError: the model is not known, or the override or the user's table is malformed.
+    """
+    if override is not None:
+        return Price.of(override)
+    prices = known_prices(directory)
+    found = prices.get(model) or prices.get(_DATED.sub("", model))
+    if found is not None:
+        return found
+    near = nearest(model, prices)
+    hint = f" Did you mean {near}?" if near else ""
+    raise ConfigError(
+        f"agents.model: the price of {model!r} is unknown.{hint} Known: {', '.join(prices)}. Give "
+        "agents.price: [input, output, cache write, cache read] in dollars per million tokens; "
+        "[0, 0, 0, 0] for a server of your own."
+    )
 
-    def price_of(self, model: str, override: Sequence[float] | None = None) -> Price:
-        """The price of a model: `override` where given (`agents.price`), else the table's. A dated id
-        (`<id>-20251001`) costs what its undated one does.
 
-        Raises:
-            ConfigError: the table does not know the model, or the override is malformed.
-        """
-        if override is not None:
-            return Price.of(override)
-        found = self.models.get(model) or self.models.get(_DATED.sub("", model))
-        if found is not None:
-            return found
-        near = difflib.get_close_matches(model, self.models, n=1)
-        hint = f" Did you mean {near[0]}?" if near else ""
+def known_prices(directory: str | None = None) -> Mapping[str, Price]:
+    """Model id -> today's price: the table in `directory`, a user's directory of prompts, where it has one;
+    else the package's, of Anthropic's models.
+
+    Prices that grow with the length of a prompt are those of short ones: agents send a few thousand tokens.
+
+    Raises:
+        ConfigError: the package is missing, or the user's table is malformed.
+    """
+    if directory is not None and (own := prompt_directory(directory) / PRICE_FILE).is_file():
+        return _read_table(own)
+    try:
+        from genai_prices.data_snapshot import get_snapshot
+    except ImportError as error:
         raise ConfigError(
-            f"agents.model: the price of {model!r} is unknown.{hint} Known: {', '.join(self.models)}. Give "
-            "agents.price: [input, output, cache write, cache read] in dollars per million tokens; "
-            "[0, 0, 0, 0] for a server of your own."
-        )
+            "Prices of language models need the genai-prices package; install llmzero-ray[claude], or give "
+            "agents.price."
+        ) from error
+    today = datetime.now(UTC)
+    anthropic = next(provider for provider in get_snapshot().providers if provider.id == "anthropic")
+    found = {model.id: _listed(model.get_prices(today)) for model in anthropic.models}
+    return {model: price for model, price in found.items() if price is not None}
 
 
 def cost(usage: Usage, price: Price) -> float:
@@ -111,7 +123,26 @@ def cost(usage: Usage, price: Price) -> float:
     ) / _PER
 
 
-def _price(source: Any, model: Any, numbers: Any) -> Price:
+def _listed(prices: Any) -> Price | None:
+    """A price of the package; None where it does not say what the prompt cache costs."""
+    per_million = (prices.input_mtok, prices.output_mtok, prices.cache_write_mtok, prices.cache_read_mtok)
+    if any(amount is None for amount in per_million):
+        return None
+    return Price.of([float(getattr(amount, "base", amount)) for amount in per_million])
+
+
+def _read_table(source: Path) -> dict[str, Price]:
+    try:
+        data = yaml.safe_load(source.read_text(encoding="utf-8"))
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{source} is not YAML: {error}") from error
+    models = data.get("models") if isinstance(data, dict) else None
+    if not isinstance(models, dict) or not models:
+        raise ConfigError(f"{source} must map `models` to prices by model id.")
+    return {str(model): _price(source, model, numbers) for model, numbers in models.items()}
+
+
+def _price(source: Path, model: Any, numbers: Any) -> Price:
     names = {field.name for field in fields(Price)}
     if not isinstance(numbers, dict) or set(numbers) != names:
         raise ConfigError(f"{source}: {model} must have exactly {', '.join(sorted(names))}.")

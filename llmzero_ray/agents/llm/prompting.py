@@ -7,8 +7,6 @@ compiled, and templates run in Jinja's sandbox. Not here: the values (briefing.p
 
 from __future__ import annotations
 
-import difflib
-import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -28,6 +26,8 @@ from llmzero_ray.agents.knowledge import (
 from llmzero_ray.agents.llm.briefing_text import quote
 from llmzero_ray.agents.llm.templates import template_environment
 from llmzero_ray.errors import ConfigError
+from llmzero_ray.files import text_digest
+from llmzero_ray.text import nearest
 
 AGENTS: tuple[AgentName, ...] = get_args(AgentName)
 
@@ -99,12 +99,12 @@ class Prompts:
     @cached_property
     def hashes(self) -> Mapping[str, str]:
         """File name -> sha256 of its text, hexadecimal."""
-        return {name: _sha256(text) for name, text in self.texts.items()}
+        return {name: text_digest(text) for name, text in self.texts.items()}
 
     @cached_property
     def digest(self) -> str:
         """One sha256 over all names and texts: changes with any edit."""
-        return _sha256("\n".join(f"{name} {self.hashes[name]}" for name in sorted(self.hashes)))
+        return text_digest("\n".join(f"{name} {self.hashes[name]}" for name in sorted(self.hashes)))
 
     @cached_property
     def knowledge(self) -> Knowledge:
@@ -154,8 +154,8 @@ class Prompts:
         used = dict(_variables(self._environment(), name, self.texts[name], self.origins[name]))
         for variable, line in used.items():
             if variable not in known:
-                near = difflib.get_close_matches(variable, known, n=1)
-                hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(sorted(known))}."
+                near = nearest(variable, known)
+                hint = f"did you mean {near}?" if near else f"known are {', '.join(sorted(known))}."
                 raise ConfigError(f"{self.origins[name]}:{line}: unknown variable {variable!r}: {hint}")
         for variable in REQUIRED.get(name, ()):
             if variable not in used:
@@ -227,7 +227,3 @@ def _line(traceback: TracebackType | None, file: str) -> int:
             line = traceback.tb_lineno
         traceback = traceback.tb_next
     return line
-
-
-def _sha256(text: str) -> str:
-    return hashlib.sha256(text.encode("utf-8")).hexdigest()

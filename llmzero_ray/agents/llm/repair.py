@@ -14,9 +14,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from llmzero_ray.agents.base import ErrorRequest, OfferedCheckpoint, ProposalRequest, TaskView
+from llmzero_ray.agents.expert.rejection import mentioned_keys
+from llmzero_ray.agents.expert.resume import best_scored, count_epochs
 from llmzero_ray.agents.llm.answers import ChangeForm, CheckpointForm, LengthForm
-from llmzero_ray.agents.rejection import mentioned_keys
-from llmzero_ray.agents.resume import best_scored, count_epochs
 from llmzero_ray.errors import HyperparameterError
 from llmzero_ray.hyperparameters import (
     ADAPTER,

@@ -2,7 +2,7 @@
 
 Every question is made anew from the present state and its hash is journalled, so that a changed prompt or
 another course of the search shows; the answer is the one that was recorded for the same node and question.
-Not here: who writes records (calling.py).
+Not here: who writes records (agent_client.py).
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ import re
 from pathlib import Path
 from typing import Any
 
-from llmzero_ray.agents.llm.call import LlmAnswer, LlmCall, Usage
+from llmzero_ray.agents.llm.budget import CallBudget
 from llmzero_ray.agents.llm.errors import LlmCallError
+from llmzero_ray.agents.llm.messages import LlmAnswer, LlmCall, Usage
 from llmzero_ray.errors import ConfigError
 
 _STEP = re.compile(r"^(early_stopper)-(\d+)\.0$")
@@ -59,12 +60,13 @@ class RecordedClient:
     def __init__(self, record: dict[str, Any] | None, what: str) -> None:
         self._record, self._what = record, what
 
-    def call(self, call: LlmCall) -> LlmAnswer:  # noqa: ARG002
+    def call(self, call: LlmCall, budget: CallBudget) -> LlmAnswer:  # noqa: ARG002
         """The answer as it was, its tokens included.
 
         Raises:
             LlmCallError: none was recorded, or what was recorded is an error.
         """
+        budget.reserve()  # no request is sent
         if self._record is None:
             raise LlmCallError(f"No answer was recorded for {self._what}.", kind="not_found")
         answer = self._record.get("answer")
@@ -82,8 +84,9 @@ class RecordedClient:
         )
 
     def worst_case(self, call: LlmCall) -> Usage:  # noqa: ARG002
-        """Nothing: a recorded answer costs no more."""
-        return Usage()
+        """The tokens of the recorded answer; they cost nothing once more."""
+        answer = (self._record or {}).get("answer")
+        return Usage() if answer is None else Usage(**answer["usage"])
 
 
 def _read(path: Path) -> dict[str, Any]:

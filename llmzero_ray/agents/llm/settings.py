@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import urllib.parse
-from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from llmzero_ray.errors import ConfigError
+from pydantic import Field, field_validator, model_validator
+
+from llmzero_ray.api_key import KEY_ENV, KEY_FILE_ENV
+from llmzero_ray.config_text import StrictModel
 
 PUBLIC_URL = "https://api.anthropic.com"
 
@@ -16,62 +18,55 @@ Effort: TypeAlias = Literal["low", "medium", "high", "xhigh", "max"]
 _MIN_THINKING_BUDGET = 1024
 
 
-@dataclass(frozen=True, kw_only=True)
-class LlmSettings:
+class LlmSettings(StrictModel):
     """One model and the manner of asking it. Which values of thinking, effort and temperature are accepted
     depends on the model; what it refuses comes back as its own message."""
 
     model: str
+    """Id of the model, as its server names it."""
     base_url: str | None = None
     """Another server of the Messages API, such as vLLM inside the cluster; None: Anthropic's."""
-    max_tokens: int = 2048
-    """Room for an answer where the caller has no opinion."""
     temperature: float | None = None
     """None: not sent, the model's default. Left out with thinking."""
     thinking: Thinking | None = None
     """The API's thinking type. None: not sent, the model's default; with a `thinking_budget` the same as
     `enabled`."""
-    thinking_budget: int | None = None
+    thinking_budget: int | None = Field(None, ge=_MIN_THINKING_BUDGET)
     """Tokens for thinking on top of an answer's own. With `enabled` the API's `budget_tokens`; with
     `adaptive` only room, since the model decides by `effort`."""
     effort: Effort | None = None
     """How much work goes into an answer; None: not sent, the model's default."""
-    deadline_s: float = 120.0
+    deadline_s: float = Field(120.0, gt=0)
     """Seconds of wall clock for one call with everything it needs."""
-    check_deadline_s: float = 20.0
+    check_deadline_s: float = Field(20.0, gt=0)
     """The same for the check at start-up."""
-    backoff_s: float = 1.0
-    """Wait before the first retry, at most; doubled from retry to retry."""
-    backoff_max_s: float = 30.0
-    """Longest wait between two tries that the server has not asked for."""
-    seed: int | None = None
-    """Seed of the jitter; None: different in every process."""
-    key_env: str = "ANTHROPIC_API_KEY"
+    key_env: str = KEY_ENV
     """Environment variable that holds the key."""
-    key_file_env: str = "ANTHROPIC_API_KEY_FILE"
+    key_file_env: str = KEY_FILE_ENV
     """Environment variable that names a file with the key; read when `key_env` is not set."""
 
-    def __post_init__(self) -> None:
-        if not self.model.strip():
-            raise ConfigError("agents.model is empty; give a model's id, such as claude-sonnet-5-5.")
-        if self.base_url is not None:
-            _check_url(self.base_url)
-        for name in ("deadline_s", "check_deadline_s", "backoff_s", "backoff_max_s"):
-            value = getattr(self, name)
-            if not 0 < value < float("inf"):
-                raise ConfigError(f"agents.{name} is {value} (seconds); must be a number > 0.")
-        if self.max_tokens < 1:
-            raise ConfigError(f"agents.max_tokens is {self.max_tokens}; must be >= 1.")
-        if self.thinking_budget is not None and self.thinking_budget < _MIN_THINKING_BUDGET:
-            raise ConfigError(
-                f"agents.thinking_budget is {self.thinking_budget} (tokens); the API takes "
-                f">= {_MIN_THINKING_BUDGET}. Leave it out to ask without a budget."
-            )
+    @field_validator("model")
+    @classmethod
+    def _named(cls, model: str) -> str:
+        if not model.strip():
+            raise ValueError("agents.model is empty; give a model's id, such as claude-sonnet-5-5.")
+        return model
+
+    @field_validator("base_url")
+    @classmethod
+    def _reachable(cls, url: str | None) -> str | None:
+        if url is not None:
+            _check_url(url)
+        return url
+
+    @model_validator(mode="after")
+    def _consistent(self) -> LlmSettings:
         if self.thinking == "enabled" and self.thinking_budget is None:
-            raise ConfigError(
+            raise ValueError(
                 "agents.thinking is `enabled`, which needs agents.thinking_budget (tokens, >= "
                 f"{_MIN_THINKING_BUDGET}); newer models take `adaptive` instead."
             )
+        return self
 
     @property
     def thinking_type(self) -> Thinking | None:
@@ -99,11 +94,11 @@ class LlmSettings:
 def _check_url(url: str) -> None:
     parts = urllib.parse.urlsplit(url)
     if parts.username is not None or parts.password is not None:
-        raise ConfigError(
+        raise ValueError(
             "agents.base_url holds a user name or password; it is written into the journal. Remove it and "
             "give a key through ANTHROPIC_API_KEY or ANTHROPIC_API_KEY_FILE."
         )
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ConfigError(
+        raise ValueError(
             f"agents.base_url is {url!r}; must be an address such as http://10.0.0.5:8000, without /v1."
         )

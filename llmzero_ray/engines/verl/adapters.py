@@ -1,6 +1,7 @@
 """LoRA tensors between the live module and PEFT folders, on every rank alike.
 
-Not here: when they are exchanged (workers.py), what else a full checkpoint holds (workers.py, rolling.py).
+Not here: when they are exchanged (workers.py), what else a full checkpoint holds
+(workers.py, full_checkpoint.py).
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""The VeRL engine as the rest of the project sees it. Imports no VeRL: it drives a child process (host.py)
+"""The VeRL engine as the rest of the project sees it. Imports no VeRL: it drives a child process (driver.py)
 over a pipe.
 
 Warm or cold: a phase re-uses the child when only hot-settable keys differ from those the child was started
 with; otherwise, and after an error of VeRL's own, the child is ended and a new one started. The result says
 which key forced it.
 
-Not here: VeRL itself (host.py, trainer.py), the child's life (process.py), which keys are hot
-(hyperparameters.py), retries (the coordinator), what is a hang (the runner).
+Not here: VeRL itself (driver.py, trainer.py), the child's life (driver_process.py), which keys are hot
+(hyperparameters/), retries (the coordinator), what is a hang (the runner).
 """
 
 from __future__ import annotations
@@ -22,23 +22,21 @@ from pathlib import Path
 from typing import Any
 
 from llmzero_ray.engines.base import OnMetric, Stage
-from llmzero_ray.engines.verl import failures, internals, rolling
-from llmzero_ray.engines.verl.phase import Progress, refused_adapter
-from llmzero_ray.engines.verl.process import HostProcess, wait_until_slot_is_free
-from llmzero_ray.engines.verl.protocol import (
+from llmzero_ray.engines.verl import failures, internals, rolling_checkpoint
+from llmzero_ray.engines.verl.driver_process import DriverProcess, wait_until_slot_is_free
+from llmzero_ray.engines.verl.messages import (
     CheckpointSaved,
-    Evaluate,
     Evaluated,
+    EvaluateRequest,
     FullCheckpointWritten,
-    Logits,
-    LogitsAnswer,
     Metric,
     Run,
     Stop,
     Trained,
 )
+from llmzero_ray.engines.verl.phase import Progress, refused_adapter
 from llmzero_ray.engines.verl.settings import VerlSettings
-from llmzero_ray.engines.verl.stages import StageClock
+from llmzero_ray.engines.verl.stage_clock import StageClock
 from llmzero_ray.errors import EngineError, EngineLostError
 from llmzero_ray.hyperparameters import resolve
 from llmzero_ray.manifests import problem_of
@@ -55,7 +53,7 @@ class VerlEngine:
     ) -> None:
         """Nothing starts yet. `idle` is the configuration used to score policies before any phase has run."""
         self._settings, self._n_train, self._idle, self._is_hot = settings, n_train, idle, is_hot
-        self._host: HostProcess | None = None
+        self._driver: DriverProcess | None = None
         self._started_with: PhaseSpec | None = None
         self._starts = 0
         self.servers: tuple[str, ...] = ()
@@ -75,7 +73,7 @@ class VerlEngine:
 
         A phase that goes on from a full checkpoint reports only the steps after it, but its outcome is that
         of the whole phase; `gpu_hours` alone are those of this attempt. The last full checkpoint stays: until
-        the outcome is on the disk somebody may need it.
+        the outcome is on the disk a repeat may need it.
 
         Raises:
             EngineLostError: a process or node went away; the phase may be repeated.
@@ -88,7 +86,7 @@ class VerlEngine:
             self._run_id += 1
         self._clock.reset()
         self._clock.enter("start")
-        found = rolling.newest(spec, self._settings.n_gpus)
+        found = rolling_checkpoint.newest(spec, self._settings.n_gpus)
         progress = Progress() if found is None else Progress.from_state(found.state, spec.checkpoint_dir)
         carried_s = progress.wall_s
         try:
@@ -99,10 +97,10 @@ class VerlEngine:
             started = time.monotonic()
             outcome = failure or self._train(spec, on_metric, skip, found, progress)
         except EngineError:
-            self._forget_host("engine lost")
+            self._abandon_driver("engine lost")
             raise
         except BaseException:  # of `on_metric`: the child is still training
-            self._forget_host("the previous phase was broken off")
+            self._abandon_driver("the previous phase was broken off")
             raise
         finally:
             with self._lock:
@@ -126,9 +124,9 @@ class VerlEngine:
             if not self._running or self._stop_asked is not None:
                 return
             self._stop_asked = (time.monotonic(), reason)
-            host = self._host
-        if host is not None:
-            self._pass_stop_on(host, reason)
+            driver = self._driver
+        if driver is not None:
+            self._pass_stop_on(driver, reason)
 
     def stage(self) -> Stage | None:
         """What the running phase or evaluation is doing; None when idle. Thread-safe."""
@@ -154,10 +152,10 @@ class VerlEngine:
             like = self._started_with or self._resolved(self._idle)
             if self._cold_reason(like) is not None and (failure := self._start(like)) is not None:
                 raise EngineError(f"the engine could not start: {failure.cause}")
-            request = Evaluate(like=like, adapter=adapter, parquet=parquet, max_tokens=max_tokens)
-            answer = self._living_host().ask(request, Evaluated)
+            request = EvaluateRequest(like=like, adapter=adapter, parquet=parquet, max_tokens=max_tokens)
+            answer = self._living_driver().ask(request, Evaluated)
         except EngineError:
-            self._forget_host("engine lost")
+            self._abandon_driver("engine lost")
             raise
         finally:
             self._clock.idle()
@@ -166,15 +164,10 @@ class VerlEngine:
             raise EngineError(f"scoring {parquet} with {adapter or 'the base model'} failed: {answer.error}")
         return answer.items
 
-    def logits(self, token_ids: tuple[int, ...]) -> list[list[float]]:
-        """Logits of the live policy per position of one sequence: shows that an adapter on disk is the policy
-        in memory."""
-        return self._living_host().ask(Logits(token_ids), LogitsAnswer).rows
-
     def close(self) -> None:
         """End the child and with its Ray job every VeRL process of this slot."""
         self._broken = None
-        if self._drop_host():
+        if self._end_driver():
             wait_until_slot_is_free(self._settings.slot_namespace)
 
     def _resolved(self, spec: PhaseSpec) -> PhaseSpec:
@@ -190,7 +183,7 @@ class VerlEngine:
             return self._broken or ("first phase" if self._starts == 0 else "engine was closed")
         if self._broken is not None:
             return self._broken
-        if self._host is None or not self._host.alive:
+        if self._driver is None or not self._driver.alive:
             return "engine lost"
         old, new, absent = self._started_with.hyperparameters, spec.hyperparameters, object()
         changed = (key for key in sorted({*old, *new}) if old.get(key, absent) != new.get(key, absent))
@@ -199,42 +192,42 @@ class VerlEngine:
     def _start(self, spec: PhaseSpec) -> PhaseFailure | None:
         """Cold start; a configuration that VeRL refuses comes back as a failure of the phase."""
         internals.check_versions(self._settings.platform)
-        self._drop_host()
+        self._end_driver()
         self._broken = None
         wait_until_slot_is_free(self._settings.slot_namespace)
         self._starts += 1
         settings = dataclasses.replace(self._settings, start_id=uuid.uuid4().hex[:12])
         with self._lock:
-            self._host = HostProcess(settings, self._clock)
-        answer = self._host.start(spec, self._n_train)
+            self._driver = DriverProcess(settings, self._clock)
+        answer = self._driver.start(spec, self._n_train)
         self.servers = answer.servers
         if answer.failure is None:
             self._started_with = spec
             return None
         if answer.lost:
             raise EngineLostError(f"VeRL's start lost a process: {answer.failure.cause}")
-        self._drop_host()
+        self._end_driver()
         self._broken = "the previous start failed"
         return answer.failure
 
-    def _drop_host(self, grace_s: float = 5.0) -> bool:
+    def _end_driver(self, grace_s: float = 5.0) -> bool:
         """End the child, if there is one; whether there was. Its actors may take a moment longer."""
         with self._lock:
-            host, self._host = self._host, None
+            driver, self._driver = self._driver, None
         self._started_with = None
-        if host is not None:
-            host.end(grace_s)
-        return host is not None
+        if driver is not None:
+            driver.end(grace_s)
+        return driver is not None
 
-    def _forget_host(self, why: str) -> None:
+    def _abandon_driver(self, why: str) -> None:
         """End what is left, without waiting: its actors are waited for by the next start."""
-        self._drop_host(grace_s=0.0)
+        self._end_driver(grace_s=0.0)
         self._broken = why
 
-    def _living_host(self) -> HostProcess:
-        if self._host is None:
+    def _living_driver(self) -> DriverProcess:
+        if self._driver is None:
             raise EngineError("VeRL has not been started: run a phase or an evaluation first")
-        return self._host
+        return self._driver
 
     # --- a phase -------------------------------------------------------------------------------------------
 
@@ -243,16 +236,16 @@ class VerlEngine:
         spec: PhaseSpec,
         on_metric: OnMetric,
         skip: tuple[str, ...],
-        found: rolling.Restorable | None,
+        found: rolling_checkpoint.Restorable | None,
         progress: Progress,
     ) -> PhaseResult | PhaseFailure:
         """`progress` is kept up to date, for an outcome when the child has to be killed."""
-        host = self._living_host()
-        host.send(Run(spec, self._run_id, skip, None if found is None else found.path))
+        driver = self._living_driver()
+        driver.send(Run(spec, self._run_id, skip, None if found is None else found.path))
         if self._stop_asked is not None:  # asked while the engine was starting
-            self._pass_stop_on(host, self._stop_asked[1])
+            self._pass_stop_on(driver, self._stop_asked[1])
         while True:
-            message = self._next(host, spec, progress)
+            message = self._next(driver, spec, progress)
             if isinstance(message, Metric):
                 progress.saw(message.point)
                 progress.wall_s, progress.train_wall_s = message.point.wall_s, message.point.wall_s
@@ -260,7 +253,7 @@ class VerlEngine:
             elif isinstance(message, CheckpointSaved):
                 progress.saved[message.checkpoint.step] = message.checkpoint.path
             elif isinstance(message, FullCheckpointWritten):
-                rolling.commit(Path(message.path), spec, self._settings.n_gpus)
+                rolling_checkpoint.commit(Path(message.path), spec, self._settings.n_gpus)
             elif isinstance(message, Trained):
                 return self._ended(message)
             else:
@@ -280,20 +273,20 @@ class VerlEngine:
             outcome, log_tail=f"{outcome.log_tail}\n--- log ---\n{log}" if log else outcome.log_tail
         )
 
-    def _next(self, host: HostProcess, spec: PhaseSpec, progress: Progress) -> Any:
+    def _next(self, driver: DriverProcess, spec: PhaseSpec, progress: Progress) -> Any:
         """The next message; past the deadline of a stop: what is known so far, and the child killed."""
         while True:
-            if (message := host.next_message()) is not None:
+            if (message := driver.next_message()) is not None:
                 return message
             asked = self._stop_asked
             if asked is not None and time.monotonic() - asked[0] > self._settings.stop_deadline_s:
                 logger.warning(
                     "node=%d did not stop within %.0f s: killed", spec.node, self._settings.stop_deadline_s
                 )
-                self._drop_host(grace_s=0.0)
+                self._end_driver(grace_s=0.0)
                 self._broken = "the previous phase had to be killed"
                 return progress.result(spec, f"{asked[1]} (killed: the stop deadline passed)")
 
-    def _pass_stop_on(self, host: HostProcess, reason: str) -> None:
-        with contextlib.suppress(EngineLostError):  # whoever drives the phase finds out too
-            host.send(Stop(reason, self._run_id))
+    def _pass_stop_on(self, driver: DriverProcess, reason: str) -> None:
+        with contextlib.suppress(EngineLostError):  # the thread that runs the phase sees it too
+            driver.send(Stop(reason, self._run_id))

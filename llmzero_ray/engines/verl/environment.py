@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from pathlib import Path
 from typing import Any
 
 import llmzero_ray
-from llmzero_ray.engines.verl.internals import QUEUE_NAMESPACE_ENV, SOCKET_SCOPE_ENV
+from llmzero_ray.api_key import KEY_VARIABLES, without_key
+from llmzero_ray.engines.verl.internals import QUEUE_DIR_ENV, QUEUE_NAMESPACE_ENV, SOCKET_SCOPE_ENV
 from llmzero_ray.engines.verl.settings import VerlSettings
+from llmzero_ray.files import text_digest
 
 EXECUTOR = "+actor_rollout_ref.rollout.engine_kwargs.vllm.distributed_executor_backend"
 """Set to `mp` on the CPU, vLLM's engine gets processes of its own, as it has on GPUs."""
@@ -20,8 +21,8 @@ _COMMON = {
     "TOKENIZERS_PARALLELISM": "false",
     "VLLM_NO_USAGE_STATS": "1",
     "VLLM_LOGGING_LEVEL": "WARN",
-    # Lets a checkpoint be served beside the live policy: POST /v1/load_lora_adapter.
-    "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "true",
+    # VeRL hands adapters to vLLM's workers itself; over HTTP any neighbour could load or unload one.
+    "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "false",
     "DO_NOT_TRACK": "1",
     "RAY_USAGE_STATS_ENABLED": "0",
     "HYDRA_FULL_ERROR": "1",
@@ -42,7 +43,7 @@ _CPU = {
 
 def socket_scope(settings: VerlSettings) -> str:
     """Part of the names of the slot's sockets; short, as such names must be."""
-    return hashlib.sha256(settings.namespace.encode()).hexdigest()[:12]
+    return text_digest(settings.namespace)[:12]
 
 
 def worker_vars(settings: VerlSettings) -> dict[str, str]:
@@ -50,6 +51,7 @@ def worker_vars(settings: VerlSettings) -> dict[str, str]:
     variables = {
         **_COMMON,
         QUEUE_NAMESPACE_ENV: f"{settings.namespace}-queue",
+        QUEUE_DIR_ENV: settings.queue_dir,
         SOCKET_SCOPE_ENV: socket_scope(settings),
         # vLLM's sockets between its processes, too: in Linux's abstract namespace they leave no files.
         "VLLM_RPC_BASE_PATH": f"@llmzero-{socket_scope(settings)}",
@@ -63,9 +65,9 @@ def worker_vars(settings: VerlSettings) -> dict[str, str]:
 
 
 def process_env(settings: VerlSettings) -> dict[str, str]:
-    """Environment of the host process: this process's own, VeRL's variables, and a path that finds this
+    """Environment of the driver process: this process's own, VeRL's variables, and a path that finds this
     package."""
-    env = {**os.environ, **worker_vars(settings), "PYTHONPATH": _python_path()}
+    env = {**without_key(os.environ), **worker_vars(settings), "PYTHONPATH": _python_path()}
     # The host joins as a driver of its own; what marks this process as a worker must not travel.
     for name in [n for n in env if n.startswith("RAY_JOB_CONFIG") or n in ("RAY_RAYLET_PID", "RAY_JOB_ID")]:
         del env[name]
@@ -73,12 +75,16 @@ def process_env(settings: VerlSettings) -> dict[str, str]:
 
 
 def runtime_env(settings: VerlSettings) -> dict[str, Any]:
-    """Ray runtime environment of the host's job; a working_dir given to this process's job is passed on."""
+    """Ray runtime environment of the host's job; a working_dir given to this process's job is passed on.
+
+    The variables of the API key are empty in it: on a head that others started, the environment of Ray itself
+    may carry them.
+    """
     import ray
 
     current = dict(ray.get_runtime_context().runtime_env or {})
     passed_on = {key: current[key] for key in ("working_dir", "py_modules") if key in current}
-    variables = {**current.get("env_vars", {}), **worker_vars(settings)}
+    variables = {**current.get("env_vars", {}), **worker_vars(settings), **dict.fromkeys(KEY_VARIABLES, "")}
     if not passed_on:
         variables["PYTHONPATH"] = _python_path()
     return {**passed_on, "env_vars": variables}

@@ -117,6 +117,5 @@ def _spec(search: str, hyperparameters: Hyperparameters, log_dir: str) -> PhaseS
         seed=0,
         save_freq=1,
         test_freq=1,
-        node_dir=log_dir,
         checkpoint_dir=log_dir,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from llmzero_ray.errors import ConfigError, EffectiveConfigError
+from llmzero_ray.errors import ConfigError, EffectiveConfigError, NonFiniteError
 from llmzero_ray.records import FailureClass
 
 _OOM = re.compile(
@@ -26,7 +26,7 @@ def failure_class(error: BaseException) -> FailureClass:
         return "mismatch"
     if isinstance(error, ConfigError):
         return "config"
-    if type(error).__name__ == "NonFiniteError":
+    if isinstance(error, NonFiniteError):
         return "nan"
     text = f"{type(error).__name__}: {error}"
     return "oom" if isinstance(error, MemoryError) or _OOM.search(text) else "engine"

@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 import inspect
+import itertools
 import os
 import re
 from typing import Any, Final
@@ -21,6 +22,8 @@ VLLM_VERSIONS: Final = {"gpu": ("0.24",), "cpu": ("0.27",)}
 """By platform: VeRL's own pin on GPUs, the community CPU build elsewhere."""
 
 QUEUE_NAMESPACE_ENV: Final = "LLMZERO_TRANSFER_QUEUE_NAMESPACE"
+QUEUE_DIR_ENV: Final = "LLMZERO_TRANSFER_QUEUE_DIR"
+"""Private directory of the TransferQueue's sockets; see `queue_address`."""
 SOCKET_SCOPE_ENV: Final = "LLMZERO_WEIGHT_SOCKET_SCOPE"
 """Unique to one start of an engine; see `weight_socket`."""
 
@@ -86,7 +89,19 @@ RELIED_ON: Final[dict[str, tuple[str, ...]]] = {
     "verl.utils.config": ("validate_config", "omega_conf_to_dataclass"),
     "verl.utils.distributed": ("initialize_global_process_group_ray",),
     "transfer_queue.interface": ("init", "close", "TransferQueueController", "ray"),
+    "transfer_queue.utils.zmq_utils": ("format_zmq_address", "get_free_port"),
+    "transfer_queue.controller": ("format_zmq_address", "get_free_port"),
+    "transfer_queue.storage.simple_storage": ("format_zmq_address", "get_free_port"),
 }
+
+RAY_PRIVATE: Final[dict[str, tuple[str, ...]]] = {
+    # Ray has no public way to
+    # list jobs and actors without the dashboard, which a private head lacks (liveness.py, driver_process.py)
+    "ray._private.state": ("state",),
+    # find the cluster of this machine that `ray start` wrote down (actors/head.py)
+    "ray._private.utils": ("read_ray_address",),
+}
+"""Private names of Ray that this project imports, with what it needs them for."""
 
 CONFIG_PATHS: Final = (
     "actor_rollout_ref.actor.optim.lr",
@@ -133,8 +148,8 @@ def _check_version(package: str, allowed: tuple[str, ...], remedy: str) -> None:
         )
 
 
-def check_names(relied_on: dict[str, tuple[str, ...]] = RELIED_ON) -> None:
-    """Every name in `RELIED_ON` exists in the installed packages. Imports VeRL.
+def check_names(relied_on: dict[str, tuple[str, ...]] = RELIED_ON | RAY_PRIVATE) -> None:
+    """Every name in `RELIED_ON` and `RAY_PRIVATE` exists in the installed packages. Imports VeRL.
 
     Raises:
         EngineVersionError: names what is missing.
@@ -198,3 +213,20 @@ def weight_socket(handle: str) -> str:
     if parts is None:
         raise EngineVersionError(f"the weight socket is called {handle!r}; needed: verl {VERL_VERSION}")
     return f"ipc://@llmzero-{os.environ.get(SOCKET_SCOPE_ENV, '')}-{parts[1]}"
+
+
+_queue_sockets = itertools.count(1)
+
+
+def queue_port(ip: str) -> int:  # noqa: ARG001  the signature is the package's
+    """Number of a TransferQueue socket to come, unique on this machine; it takes the place of a free port."""
+    return os.getpid() << 16 | next(_queue_sockets)
+
+
+def queue_address(ip: str, port: int) -> str:  # noqa: ARG001
+    """ZeroMQ endpoint of a TransferQueue socket: a file in the private directory that the environment names.
+
+    The queue unpickles what it receives, so its sockets must be out of reach for everybody else: on a TCP
+    port any machine of the network could run code here.
+    """
+    return f"ipc://{os.environ[QUEUE_DIR_ENV]}/{port:x}"

@@ -2,10 +2,9 @@
 
 A phase's hyper-parameters already carry VeRL's own keys; what is added here is what VeRL needs besides them:
 paths, lengths, cadence, the LoRA set-up, and the differences of a machine without GPUs. `compose` hands them
-to VeRL's own
-hydra configuration, which refuses unknown keys.
+to VeRL's own hydra configuration, which refuses unknown keys.
 
-Not here: what a hyper-parameter may be (hyperparameters.py), checks that need VeRL itself (host.py).
+Not here: what a hyper-parameter may be (hyperparameters/), checks that need VeRL itself (driver.py).
 """
 
 from __future__ import annotations

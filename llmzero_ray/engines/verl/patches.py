@@ -1,7 +1,7 @@
 """What is changed inside VeRL and its libraries while they run: one function a patch, each says why.
 
-`apply` is for every process; the others are called where they matter. Not here: names and versions that the
-patches rely on (internals.py).
+Not here: which processes are patched (plugin.py, workers.py), names and versions that the patches rely on
+(internals.py).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import os
 import threading
 from typing import Any
 
-from llmzero_ray.engines.verl.internals import QUEUE_NAMESPACE_ENV
+from llmzero_ray.engines.verl.internals import queue_address, queue_port
 
 
 def patch_process_group_backend() -> None:
@@ -64,6 +64,21 @@ def patch_transfer_queue_namespace(namespace: str) -> None:
     interface.TransferQueueController = _Controller()
 
 
+def patch_transfer_queue_sockets() -> None:
+    """Bind and connect the TransferQueue's sockets in the private directory that QUEUE_DIR_ENV names.
+
+    The package binds them to TCP ports of the node's address, asks nobody who connects, and unpickles what it
+    receives. The controller and the storage units are pickled by value in the process that starts them, with
+    these functions; clients connect with them too.
+    """
+    import transfer_queue.controller as controller
+    import transfer_queue.storage.simple_storage as storage
+    import transfer_queue.utils.zmq_utils as sockets
+
+    for module in (sockets, controller, storage):
+        module.format_zmq_address, module.get_free_port = queue_address, queue_port
+
+
 def drop_names_once_connected() -> None:
     """Without GPUs weights travel through a named segment in /dev/shm: take the name away as soon as both
     ends hold it, so that nothing stays there when they are killed."""
@@ -99,12 +114,3 @@ def use_thread_locks_for_progress_bars() -> None:
     from tqdm import tqdm  # type: ignore[import-untyped]
 
     tqdm.set_lock(threading.RLock())
-
-
-def apply() -> None:
-    """The patches that the environment of this process asks for; called once per process by plugin.py."""
-    if os.environ.get("VERL_PLATFORM", "").strip().lower() == "cpu":
-        patch_process_group_backend()
-    use_thread_locks_for_progress_bars()
-    if namespace := os.environ.get(QUEUE_NAMESPACE_ENV):
-        patch_transfer_queue_namespace(namespace)

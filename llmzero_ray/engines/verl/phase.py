@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from llmzero_ray.manifests import problem_of
+from llmzero_ray.metrics import best_validation
 from llmzero_ray.records import Checkpoint, FailureClass, MetricPoint, PhaseFailure, PhaseResult, PhaseSpec
 
 
@@ -35,8 +36,7 @@ class Progress:
     @property
     def best(self) -> tuple[int, float] | None:
         """(step, score) of the best validation after step 0; the earliest of equals."""
-        scored = [(s, v) for s, v in self.scores.items() if s > 0]
-        return max(scored, key=lambda sv: (sv[1], -sv[0])) if scored else None
+        return best_validation(self.scores)
 
     @property
     def checkpoints(self) -> tuple[Checkpoint, ...]:

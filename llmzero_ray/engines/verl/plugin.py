@@ -1,11 +1,17 @@
-"""Loaded by VeRL itself in each of its processes (VERL_USE_EXTERNAL_MODULES): CPU platform and patches.
-Nothing else."""
+"""Loaded by VeRL itself in each of its processes (VERL_USE_EXTERNAL_MODULES): registers the CPU as a platform
+and applies the patches that the environment of the process asks for."""
 
 import os
 
 from llmzero_ray.engines.verl import patches
+from llmzero_ray.engines.verl.internals import QUEUE_DIR_ENV, QUEUE_NAMESPACE_ENV
 
 if os.environ.get("VERL_PLATFORM", "").strip().lower() == "cpu":
     from llmzero_ray.engines.verl import cpu_platform  # noqa: F401  registers itself
 
-patches.apply()
+    patches.patch_process_group_backend()
+patches.use_thread_locks_for_progress_bars()
+if namespace := os.environ.get(QUEUE_NAMESPACE_ENV):
+    patches.patch_transfer_queue_namespace(namespace)
+if os.environ.get(QUEUE_DIR_ENV):
+    patches.patch_transfer_queue_sockets()

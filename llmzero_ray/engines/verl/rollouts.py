@@ -3,7 +3,7 @@
 Plain classes that travel by reference and are wrapped by Ray late. They give every request its own seed and
 length, keep a record of what vLLM was really asked for, and say whether its engine lives.
 
-Not here: the trainer that drives them (trainer.py), what the values should be (effective.py).
+Not here: the trainer that drives them (trainer.py), what the values should be (config_check.py).
 """
 
 from __future__ import annotations

@@ -47,6 +47,8 @@ class VerlSettings:
     """Hex ids, one per node."""
     start_id: str = ""
     """Differs with every cold start."""
+    queue_dir: str = ""
+    """Private directory of the TransferQueue's sockets for one cold start; empty: TCP ports."""
     log_path: str
     """File that receives what VeRL, vLLM and their Ray workers print."""
     start_timeout_s: float = 900.0

@@ -3,8 +3,8 @@
 Every override below adds to VeRL's own method or replaces one documented hook; the training step itself is
 VeRL's.
 
-Not here: processes and messages (host.py), the worker side (workers.py, rollouts.py), what is read back
-(readback.py), full checkpoints (snapshot.py).
+Not here: processes and messages (driver.py), the worker side (workers.py, rollouts.py), what is read back
+(config_check.py), full checkpoints (full_checkpoint.py).
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ from verl.trainer.ppo.v1 import register_trainer
 from verl.utils.dataset.rl_dataset import collate_fn
 from verl.workers.rollout.replica import RolloutReplicaRegistry
 
-from llmzero_ray.engines.verl import readback, snapshot
-from llmzero_ray.engines.verl.effective import expected_of_rollouts, mismatches
-from llmzero_ray.engines.verl.fittings import (
+from llmzero_ray.engines.verl import config_check, full_checkpoint
+from llmzero_ray.engines.verl.config_check import expected_of_rollouts, mismatches
+from llmzero_ray.engines.verl.deterministic_trainer import DeterministicTrainer
+from llmzero_ray.engines.verl.phase import PhaseState, adapter_dir
+from llmzero_ray.engines.verl.rollouts import PhaseAgentLoopManager, RecordingReplica
+from llmzero_ray.engines.verl.seeds import derive_seed
+from llmzero_ray.engines.verl.settings import VerlSettings
+from llmzero_ray.engines.verl.verl_hooks import (
+    CallbackLogger,
+    NumberedRows,
     ReservedBundles,
-    Rows,
-    Stream,
     mean_accuracy,
     outcomes_of,
     scalars,
 )
-from llmzero_ray.engines.verl.phase import PhaseState, adapter_dir
-from llmzero_ray.engines.verl.repeatable import RepeatableTrainer
-from llmzero_ray.engines.verl.rollouts import PhaseAgentLoopManager, RecordingReplica
-from llmzero_ray.engines.verl.seeds import derive_seed
-from llmzero_ray.engines.verl.settings import VerlSettings
 from llmzero_ray.engines.verl.workers import PhaseWorker
 from llmzero_ray.failpoints import reach
 from llmzero_ray.records import Checkpoint, ItemOutcome, MetricPoint
 
 
 @register_trainer("llmzero_phase")
-class PhaseTrainer(RepeatableTrainer):
+class PhaseTrainer(DeterministicTrainer):
     """One warm VeRL: `start` once, then `begin_phase` + `train`, or `evaluate`, as often as wanted."""
 
     total_training_steps: int
@@ -82,9 +82,9 @@ class PhaseTrainer(RepeatableTrainer):
             self.actor_rollout_wg.load_adapter(spec.adapter, derive_seed(spec.seed, "adapter"))
         reach("engine.switching")
         self.actor_rollout_wg.begin_phase(config.actor_rollout_ref, spec.seed % 2**31, phase.skip)
-        readback.check_start(self, spec)
+        config_check.check_start(self, spec)
         if phase.restore is not None:
-            snapshot.restore(self, phase)
+            full_checkpoint.restore(self, phase)
         if "weights" not in phase.skip:
             self._push_weights()
         if "sampling" not in phase.skip:
@@ -154,11 +154,11 @@ class PhaseTrainer(RepeatableTrainer):
 
     def _init_dataloader(self) -> None:
         super()._init_dataloader()
-        self.val_dataset = Rows(self.val_dataset)
+        self.val_dataset = NumberedRows(self.val_dataset)
         self.val_dataloader = self._val_loader()
 
-    def _read(self, parquet: str, is_train: bool) -> Rows:
-        return Rows(
+    def _read(self, parquet: str, is_train: bool) -> NumberedRows:
+        return NumberedRows(
             create_rl_dataset(parquet, self.config.data, self.tokenizer, self.processor, is_train=is_train)
         )
 
@@ -182,7 +182,7 @@ class PhaseTrainer(RepeatableTrainer):
         super().on_sample_end()
         if self._is_first_step and self.phase is not None:
             records = self.ask_servers("read_record")
-            readback.refuse(mismatches(*expected_of_rollouts(self.phase.spec, records)))
+            config_check.refuse(mismatches(*expected_of_rollouts(self.phase.spec, records)))
         self._enter("update")
 
     @property
@@ -217,7 +217,7 @@ class PhaseTrainer(RepeatableTrainer):
         self._enter("rollout")
 
     def _attach_stream(self) -> None:
-        self.logger.logger.setdefault("llmzero", Stream(self._log))
+        self.logger.logger.setdefault("llmzero", CallbackLogger(self._log))
 
     def on_validate_end(self) -> None:
         phase = self.phase
@@ -291,6 +291,6 @@ class PhaseTrainer(RepeatableTrainer):
         phase.progress.saw(point)
         phase.emit(point)
         if step == phase.first_step:
-            readback.check_rollout_kl(metrics)
-        readback.check_finite(metrics, step)
-        snapshot.save_if_due(self, phase, step)
+            config_check.check_rollout_kl(metrics)
+        config_check.check_finite(metrics, step)
+        full_checkpoint.save_if_due(self, phase, step)

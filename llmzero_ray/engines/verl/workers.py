@@ -156,24 +156,6 @@ class PhaseWorker(ActorRolloutRefWorker):
         return digest_of({k: v.to(live[k].dtype) for k, v in wanted.items() if k in live}), digest_of(live)
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
-    def logits(self, token_ids: tuple[int, ...]) -> list[list[float]]:
-        """Logits of the live policy for one sequence, one row per position."""
-        module = self.actor.engine.module
-        module.eval()
-        device = next(module.parameters()).device
-        with torch.no_grad():
-            ids = torch.tensor([token_ids], device=device)
-            out = (
-                module(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False)
-                .logits[0]
-                .float()
-                .cpu()
-            )
-        reshard(module)
-        rows: list[list[float]] = out.tolist()
-        return rows
-
-    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def save_adapter(self, path: str, facts: dict[str, Any]) -> int:
         """Save the live adapter as a PEFT folder; complete with its manifest, or not there at all."""
         tensors, peft_config = self.actor.engine.get_per_tensor_param(

@@ -6,6 +6,11 @@ molecules need RDKit, and without it pay nothing (`missing_requirements` says so
 an optimisation must be one valid fragment, differ from its source and stay near it: counting groups alone
 would also pay for a small molecule that has nothing to do with the source. Properties that need an oracle
 pay nothing.
+
+The headline metric is the mean of three categories, understanding, editing and reaction, each the mean of its
+subtasks' accuracies (aggregate.py). The published scorers differ: they count an echoed molecule as the right
+scaffold, and edits by groups alone.
+Source: Li et al. 2025, arXiv 2505.21318; solubility: Delaney 2004 (ESOL); QED: Bickerton et al. 2012.
 """
 
 from __future__ import annotations
@@ -17,11 +22,11 @@ from functools import lru_cache
 from typing import Any
 
 from llmzero_ray.tasks.rewards import molecules
-from llmzero_ray.tasks.rewards.answers import Result, result, visible
-from llmzero_ray.tasks.rewards.chem_fields import answer_field, as_text
 from llmzero_ray.tasks.rewards.chem_subtasks import Rule, Subtask, subtask_named
+from llmzero_ray.tasks.rewards.choice_letter import bare_letter
+from llmzero_ray.tasks.rewards.extraction import Result, result, visible
 from llmzero_ray.tasks.rewards.functional_groups import group_named
-from llmzero_ray.tasks.rewards.letters import bare_letter
+from llmzero_ray.tasks.rewards.json_field import answer_field, as_text
 
 MIN_SIMILARITY = 0.2
 """Tanimoto similarity to the source that edits and optimisations must keep."""

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from llmzero_ray.tasks.rewards.answers import Result, marked_or_whole, result, visible
-from llmzero_ray.tasks.rewards.options import options_of
-from llmzero_ray.tasks.rewards.targets import short_answer_key, targets_of
+from llmzero_ray.tasks.rewards.extraction import Result, marked_or_whole, result, visible
+from llmzero_ray.tasks.rewards.gold_answers import accepted_answers, normalize_answer
+from llmzero_ray.tasks.rewards.reward_options import options_of_row
 
 
 def compute_score(
@@ -23,14 +23,14 @@ def compute_score(
     **others: Any,
 ) -> Result:
     """Score one response; `pred` is the answer as it was compared, or empty."""
-    options = options_of(extra_info, others)
+    options = options_of_row(extra_info, others)
     key = _key(marked_or_whole(visible(solution_str)), options)
-    right = key != "" and any(key == _key(target, options) for target in targets_of(ground_truth))
+    right = key != "" and any(key == _key(target, options) for target in accepted_answers(ground_truth))
     return result(right=right, found=key != "", pred=key, format_bonus=options.get("format_bonus"))
 
 
 def _key(text: str, options: dict[str, Any]) -> str:
     if options.get("short_answer") is True:
-        return short_answer_key(text)
+        return normalize_answer(text)
     squeezed = " ".join(text.split())
     return squeezed.casefold() if options.get("ignore_case") is True else squeezed

@@ -1,23 +1,25 @@
-"""Get hold of a reward function: of a module, a file, or a prepared task.
+"""Load a reward function: of a module, of a file, or of a prepared task.
 
-Modules are imported; files are code that nobody has vouched for, and every call of their function runs in a
-sandbox. Not here: trying rewards on rows (../reward_check.py, ../gate.py), how VeRL gets them (vetted.py).
+Modules are imported; files are untrusted code, and every call of their function runs in a
+sandbox. Not here: trying rewards on rows (../reward_validation), how VeRL gets them (vetted.py).
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import inspect
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeAlias
 
 from llmzero_ray.errors import TaskError
-from llmzero_ray.tasks.manifest import read_manifest
-from llmzero_ray.tasks.sandbox import Sandbox
+from llmzero_ray.tasks.manifest import RewardEntry, read_manifest
+from llmzero_ray.tasks.sandbox import CallOutcome, Sandbox
 
 RewardFunction: TypeAlias = Callable[..., Any]
 """`compute_score(data_source, solution_str, ground_truth, extra_info, **options)`."""
@@ -25,19 +27,85 @@ ALLOW_IN_MANIFEST = "write allow_unsandboxed: true into `reward` of task.yaml or
 _DEFAULT_NAME = "compute_score"
 
 
-@lru_cache(maxsize=64)
-def load_module(module: str, name: str = _DEFAULT_NAME) -> RewardFunction:
-    """The reward function of an importable module.
+@dataclass(frozen=True, kw_only=True)
+class LoadedReward:
+    """A reward of a manifest, ready to be called."""
+
+    path: Path
+    """Absolute path of its file."""
+    name: str
+    score: Callable[[Sequence[Mapping[str, Any]]], list[CallOutcome]]
+    """One outcome per set of keyword arguments, in order; raises nothing that the function raises."""
+    asynchronous: bool
+
+    def __str__(self) -> str:
+        return f"reward {self.name} of {self.path}"
+
+
+@contextlib.contextmanager
+def open_reward(entry: RewardEntry, directory: Path) -> Iterator[LoadedReward]:
+    """The reward of a manifest: a module in this process, or a file in a sandbox that ends with the context.
+
+    A relative path of a file starts at `directory`.
 
     Raises:
-        TaskError: it cannot be imported, or holds no such function.
+        TaskError: it cannot be imported, holds no such function, or is a file and there is no sandbox here
+        and
+            `allow_unsandboxed` is not set.
     """
+    if entry.module is not None:
+        yield _of_module(entry.module, entry.name)
+        return
+    path = (directory / str(entry.path)).resolve()
+    allowed = entry.allow_unsandboxed
+    with Sandbox(path, entry.name, allow_unsandboxed=allowed, how_to_allow=ALLOW_IN_MANIFEST) as sandbox:
+        yield LoadedReward(path=path, name=entry.name, score=sandbox.score, asynchronous=sandbox.asynchronous)
+
+
+def _of_module(named: str, name: str) -> LoadedReward:
+    module, function = _imported(named, name)
+    path = getattr(module, "__file__", None)
+    if path is None:
+        raise TaskError(f"reward {named} is not a file that VeRL's workers could load; put it into a module")
+
+    def call(arguments: Mapping[str, Any]) -> CallOutcome:
+        try:
+            return CallOutcome(result=function(**arguments))
+        except Exception as error:  # noqa: BLE001  a user's reward may raise anything
+            return CallOutcome(result=None, problem=f"raises {type(error).__name__}: {error}")
+
+    return LoadedReward(
+        path=Path(path).resolve(),
+        name=name,
+        score=lambda calls: [call(arguments) for arguments in calls],
+        asynchronous=inspect.iscoroutinefunction(function),
+    )
+
+
+def _imported(named: str, name: str) -> tuple[ModuleType, RewardFunction]:
+    """A module and its function of that name."""
     try:
-        return _function(importlib.import_module(module), name, module)
-    except TaskError:
-        raise
+        module = importlib.import_module(named)
     except Exception as error:  # a user's module may raise anything
-        raise TaskError(f"reward {module} cannot be imported: {type(error).__name__}: {error}") from error
+        raise TaskError(f"reward {named} cannot be imported: {type(error).__name__}: {error}") from error
+    function = getattr(module, name, None)
+    if not callable(function):
+        held = ", ".join(name for name, value in vars(module).items() if inspect.isfunction(value))
+        raise TaskError(f"reward {named} has no function {name!r}; it has: {held or 'none'}")
+    return module, function
+
+
+@lru_cache(maxsize=64)
+def load_module(module: str, name: str = _DEFAULT_NAME) -> RewardFunction:
+    """The reward function of an importable module, itself.
+
+    Raises:
+        TaskError: it cannot be imported, holds no such function, or the function is asynchronous.
+    """
+    _, function = _imported(module, name)
+    if inspect.iscoroutinefunction(function):
+        raise TaskError(f"reward {module}:{name} is asynchronous; only plain functions can be tried here")
+    return function
 
 
 def load_file(
@@ -46,7 +114,8 @@ def load_file(
     """The reward function of `FILE.py` or `FILE.py:function`, to be called by keywords from this thread.
 
     A call raises TaskError when the function does, or takes too much time or memory; values that are neither
-    number, text nor None come back as `Foreign`. `how_to_allow` says what a user does who has no sandbox.
+    number, text nor None come back as `ForeignValue`. `how_to_allow` says what a user does who has no
+    sandbox.
 
     Raises:
         TaskError: no such file, it does not compile or raises, it holds no such function, or there is no
@@ -62,7 +131,7 @@ def load_file(
     if sandbox.asynchronous:
         sandbox.close()
         raise TaskError(f"reward {path}:{function} is asynchronous; only plain functions can be tried here")
-    return _Confined(sandbox)
+    return _SandboxedFunction(sandbox)
 
 
 def load_task_reward(directory: Path) -> RewardFunction:
@@ -79,25 +148,15 @@ def load_task_reward(directory: Path) -> RewardFunction:
     return load_file(named, allow_unsandboxed=entry.allow_unsandboxed)
 
 
-class _Confined:
+class _SandboxedFunction:
     """A function that runs in a sandbox; the sandbox ends with it."""
 
     def __init__(self, sandbox: Sandbox) -> None:
         self._sandbox = sandbox
         weakref.finalize(self, sandbox.close)
 
-    def __call__(self, **row: Any) -> Any:
-        [outcome] = self._sandbox.score([row])
+    def __call__(self, **arguments: Any) -> Any:
+        [outcome] = self._sandbox.score([arguments])
         if outcome.problem:
             raise TaskError(f"the reward {outcome.problem}; correct the reward")
         return outcome.result
-
-
-def _function(module: ModuleType, name: str, where: str) -> RewardFunction:
-    function = getattr(module, name, None)
-    if not callable(function):
-        raise TaskError(f"reward {where} has no function {name!r}; name one that it has")
-    if inspect.iscoroutinefunction(function):
-        raise TaskError(f"reward {where}:{name} is asynchronous; only plain functions can be tried here")
-    found: RewardFunction = function
-    return found

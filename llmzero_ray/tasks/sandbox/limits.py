@@ -11,7 +11,7 @@ _MIB = 2**20
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limits:
+class SandboxLimits:
     """Of one sandboxed process; the defaults suit rewards that take milliseconds."""
 
     cpu_s: int = 2

@@ -2,7 +2,7 @@
 
 `Sandbox` is what the rest of the project uses. A row that hangs, kills its process or breaks its pipe costs
 that row its score: the process is ended and the next rows get a new one. Not here: the walls (isolation.py),
-what is done inside them (child.py), whether results are any good (../gate.py, ../reward_check.py).
+what is done inside them (child.py), whether results are any good (../reward_validation).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any, BinaryIO
 
 from llmzero_ray.errors import TaskError
 from llmzero_ray.tasks.sandbox.isolation import Isolation, launch, require_isolation
-from llmzero_ray.tasks.sandbox.limits import Limits
+from llmzero_ray.tasks.sandbox.limits import SandboxLimits
 from llmzero_ray.tasks.sandbox.pipe import LinePipe, NoLineError
 
 ALLOW = "set reward.allow_unsandboxed: true"
@@ -35,7 +35,7 @@ Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Foreign:
+class ForeignValue:
     """Stands for a value that is neither number, text nor None."""
 
     name: str
@@ -45,11 +45,12 @@ class Foreign:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outcome:
+class CallOutcome:
     """What became of one row."""
 
     result: Any
-    """The dict that the reward returned, numbers as float; `Foreign` for anything else; None if `problem`."""
+    """The dict that the reward returned, numbers as float; `ForeignValue` for anything else; None if there
+    is a `problem`."""
     problem: str = ""
     """`raises KeyError: 'x'`, `gave no result in 30 s`, ...; empty: there is a result."""
     lost: bool = False
@@ -74,13 +75,13 @@ class Sandbox:
         path: str | Path,
         name: str = "compute_score",
         *,
-        limits: Limits | None = None,
+        limits: SandboxLimits | None = None,
         hash_seed: int = 0,
         allow_unsandboxed: bool = False,
         how_to_allow: str = ALLOW,
     ) -> None:
         self._path, self._name, self._seed = Path(path).absolute(), name, hash_seed
-        self._limits = limits or Limits()
+        self._limits = limits or SandboxLimits()
         if not self._path.is_file():
             raise TaskError(f"reward {path} cannot be imported: FileNotFoundError: no such file")
         self.isolation: Isolation = require_isolation(
@@ -103,18 +104,18 @@ class Sandbox:
     ) -> None:
         self.close()
 
-    def score(self, rows: Iterable[Row]) -> list[Outcome]:
+    def score(self, rows: Iterable[Row]) -> list[CallOutcome]:
         """One outcome per row, in order; never raises for what the reward does with a row.
 
         Raises:
             TaskError: the reward was imported before and cannot be any more.
         """
         waiting = list(rows)
-        outcomes: list[Outcome] = []
+        outcomes: list[CallOutcome] = []
         while len(outcomes) < len(waiting):
             if self._lost >= self._limits.losses:
                 given_up = f"was not tried: {self._lost} rows before it ended or hung the reward's process"
-                outcomes += [Outcome(result=None, problem=given_up, lost=True)] * (
+                outcomes += [CallOutcome(result=None, problem=given_up, lost=True)] * (
                     len(waiting) - len(outcomes)
                 )
                 break
@@ -136,14 +137,14 @@ class Sandbox:
             self._errors.close()
             self._errors = None
 
-    def _batch(self, rows: Sequence[Row]) -> list[Outcome]:
+    def _batch(self, rows: Sequence[Row]) -> list[CallOutcome]:
         """Outcomes of the first rows: all, or up to the one that cost the process its life."""
         if self._process is None:
             self._pipe = self._started()
         numbers = [next(self._numbers) for _ in rows]
         for number, row in zip(numbers, rows, strict=True):
             self._pipe.send(json.dumps([number, row]).encode() + b"\n")
-        outcomes: list[Outcome] = []
+        outcomes: list[CallOutcome] = []
         for number in numbers:
             try:
                 outcomes.append(_outcome(self._pipe.line(self._limits.wall_s), number))
@@ -151,11 +152,11 @@ class Sandbox:
                 self._lost += 1
                 problem = str(error) or self._how_it_ended()
                 self.close()
-                return [*outcomes, Outcome(result=None, problem=problem, lost=True)]
+                return [*outcomes, CallOutcome(result=None, problem=problem, lost=True)]
         return outcomes
 
     def _started(self) -> LinePipe:
-        how = launch(self.isolation.kind, self._path, self._limits, self._seed)
+        how = launch(self.isolation, self._path, self._limits, self._seed)
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115  closed with the process
         try:
             self._process = subprocess.Popen(
@@ -243,7 +244,7 @@ def _object(line: bytes) -> Any:
         return None
 
 
-def _outcome(line: bytes, number: int) -> Outcome:
+def _outcome(line: bytes, number: int) -> CallOutcome:
     """The outcome in a line.
 
     Raises:
@@ -255,16 +256,16 @@ def _outcome(line: bytes, number: int) -> Outcome:
         if asked != number or not isinstance(cpu_ms, float) or not isinstance(said, dict):
             raise ValueError(asked)
         if "raised" in said:
-            return Outcome(result=None, problem=f"raises {said['raised']}"[:_SHOWN], cpu_ms=cpu_ms)
+            return CallOutcome(result=None, problem=f"raises {said['raised']}"[:_SHOWN], cpu_ms=cpu_ms)
         if "result" in said:
             result = {key: _value(value) for key, value in said["result"].items()}
-            return Outcome(result=result, cpu_ms=cpu_ms)
-        return Outcome(result=Foreign(str(said["other"])[:_SHOWN]), cpu_ms=cpu_ms)
+            return CallOutcome(result=result, cpu_ms=cpu_ms)
+        return CallOutcome(result=ForeignValue(str(said["other"])[:_SHOWN]), cpu_ms=cpu_ms)
     except (TypeError, ValueError, AttributeError, KeyError) as error:
         raise NoLineError("wrote something else than results to its pipe") from error
 
 
 def _value(value: Any) -> Any:
     if isinstance(value, dict):
-        return Foreign(str(value["class"])[:_SHOWN])
-    return Foreign("list") if isinstance(value, list) else value
+        return ForeignValue(str(value["class"])[:_SHOWN])
+    return ForeignValue("list") if isinstance(value, list) else value

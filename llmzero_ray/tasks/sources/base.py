@@ -1,6 +1,6 @@
-"""What every data set is turned into: items, refused rows, and the adapter that tells one from the other.
+"""What a data set's rows become: examples, or rejections; and the adapter that a data set implements.
 
-Not here: any data set (one file each), reading files (reading.py), choosing among items (selection.py).
+Not here: any data set (one file each), reading files (readers.py), choosing among examples (selection.py).
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from llmzero_ray.tasks.manifest import RewardEntry
 
 Record: TypeAlias = Mapping[str, Any]
 """One raw row: column -> value."""
-Home: TypeAlias = Literal["", "val", "test"]
+OnlySplit: TypeAlias = Literal["", "val", "test"]
 """The only split that a row may enter, or "" when the data set leaves that open."""
 Shares: TypeAlias = Literal["equal", "proportional"]
 """How the sources of a task share a split: the same number each, or by their sizes."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Item:
+class TaskExample:
     """One question, ready to become a row."""
 
     data_source: str
@@ -39,7 +39,7 @@ class Item:
     group: str = ""
     """Rows of one group never stand in two splits; empty: the row is alone."""
     extra: Mapping[str, str | bool] = field(default_factory=dict)
-    """`extra_info` beside index and split; the same keys for every item of an adapter."""
+    """`extra_info` beside index and split; the same keys for every example of an adapter."""
 
     def messages(self) -> list[dict[str, str]]:
         """The prompt as a chat."""
@@ -57,7 +57,7 @@ class Rejection:
     """What is wrong with this row, and what to do."""
 
 
-class Adapter(Protocol):
+class DatasetAdapter(Protocol):
     """One data set: which columns it has, and what a row of it means."""
 
     @property
@@ -92,7 +92,7 @@ class Adapter(Protocol):
 
     @property
     def extra(self) -> Mapping[str, Literal["string", "bool"]]:
-        """Arrow type by key of `Item.extra`."""
+        """Arrow type by key of `TaskExample.extra`."""
         ...
 
     @property
@@ -121,7 +121,7 @@ class Adapter(Protocol):
         """
         ...
 
-    def adapt(self, record: Record, file: str) -> Item | Rejection:
+    def adapt(self, record: Record, file: str) -> TaskExample | Rejection:
         """What a row of the file of that name becomes; the same wherever the row stands."""
         ...
 

@@ -4,6 +4,7 @@ Both layouts are read: `<task>/<subtask>.json` with a gold answer per row, and t
 stands in `meta` or in the structured reasoning. Rows whose gold or source is no molecule are left out, as are
 properties that need an oracle. Not here: the subtasks' names and rewards (rewards/chem_subtasks.py,
 rewards/chemcot.py).
+Source: Li et al. 2025, arXiv 2505.21318; OpenMol/ChemCoTBench and ChemCoTDataset on the Hugging Face hub.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ from typing import Any, Literal
 
 from llmzero_ray.errors import TaskError
 from llmzero_ray.tasks.manifest import RewardEntry
-from llmzero_ray.tasks.rewards.chem_fields import answer_field, as_text
 from llmzero_ray.tasks.rewards.chem_subtasks import (
     ORACLES,
     SUBTASKS,
@@ -25,8 +25,9 @@ from llmzero_ray.tasks.rewards.chem_subtasks import (
     subtask_named,
 )
 from llmzero_ray.tasks.rewards.functional_groups import group_named
+from llmzero_ray.tasks.rewards.json_field import answer_field, as_text
 from llmzero_ray.tasks.rewards.molecules import read_molecule
-from llmzero_ray.tasks.sources.base import Item, Record, Rejection, Shares, text_of
+from llmzero_ray.tasks.sources.base import Record, Rejection, Shares, TaskExample, text_of
 
 _INPUT = re.compile(r"(?:Input|Source) Molecule:\s*([^\s,]+)")
 _MAJOR, _BY = "fs_major_product", "fs_by_product"
@@ -77,7 +78,7 @@ class ChemCoT:
                 f"chemcot: {'; '.join(problems)}. The option subtasks chooses; these need nothing: {bare}"
             )
 
-    def adapt(self, record: Record, file: str) -> Item | Rejection:
+    def adapt(self, record: Record, file: str) -> TaskExample | Rejection:
         """One question, asked as its data set asks it."""
         query, meta = text_of(record, "query"), _object(record.get("meta"))
         if not query:
@@ -103,7 +104,7 @@ class ChemCoT:
         if problem := _problem(truth, subtask):
             return problem
         row_id = text_of(record, "id")
-        return Item(
+        return TaskExample(
             data_source=subtask.data_source,
             prompt=query,
             ground_truth=json.dumps(truth, ensure_ascii=False),

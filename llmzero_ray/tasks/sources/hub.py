@@ -8,10 +8,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from llmzero_ray.errors import TaskError
-from llmzero_ray.tasks.sources.base import Home
-from llmzero_ray.tasks.sources.reading import SourceFile
+from llmzero_ray.tasks.sources.base import OnlySplit
+from llmzero_ray.tasks.sources.readers import SourceFile
 
-_HOMES: dict[str, Home] = {"test": "test", "validation": "val", "val": "val", "dev": "val"}
+_SPLIT_OF_WORD: dict[str, OnlySplit] = {"test": "test", "validation": "val", "val": "val", "dev": "val"}
 
 
 def fetch(name: str, revision: str | None, directory: Path) -> list[SourceFile]:
@@ -38,12 +38,12 @@ def fetch(name: str, revision: str | None, directory: Path) -> list[SourceFile]:
     for split, rows in loaded.items():
         path = directory / f"{split}.parquet"
         rows.to_parquet(str(path))
-        home = home_of(str(split))
-        files.append(SourceFile(path=str(path), name=f"{name}/{split}.parquet", home=home))
+        only_split = only_split_of(str(split))
+        files.append(SourceFile(path=str(path), name=f"{name}/{split}.parquet", only_split=only_split))
     return files
 
 
-def home_of(split: str) -> Home:
+def only_split_of(split: str) -> OnlySplit:
     """The split that rows of a published split are bound to; training rows are not bound."""
     words = split.lower().replace("-", "_").split("_")
-    return next((_HOMES[word] for word in words if word in _HOMES), "")
+    return next((_SPLIT_OF_WORD[word] for word in words if word in _SPLIT_OF_WORD), "")

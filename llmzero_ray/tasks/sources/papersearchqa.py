@@ -2,6 +2,7 @@
 
 Asked without a search engine: the model answers from memory, step by step or at once. Its test split is the
 only origin of test rows. Not here: retrieval, the reward (rewards/papersearchqa.py).
+Source: Burgess et al. 2026, arXiv 2601.18207; data jmhb/PaperSearchQA on the Hugging Face hub.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any, Literal
 
 from llmzero_ray.errors import TaskError
 from llmzero_ray.tasks.manifest import RewardEntry
-from llmzero_ray.tasks.sources.base import Item, Record, Rejection, Shares, text_of
+from llmzero_ray.tasks.sources.base import Record, Rejection, Shares, TaskExample, text_of
 
 PROMPTS = {
     "cot": "Answer the biomedical question below. Think step by step, then give the final answer, a single "
@@ -56,7 +57,7 @@ class PaperSearchQA:
     def check(self) -> None:
         """Nothing is needed."""
 
-    def adapt(self, record: Record, file: str) -> Item | Rejection:  # noqa: ARG002
+    def adapt(self, record: Record, file: str) -> TaskExample | Rejection:  # noqa: ARG002
         """One question; its accepted wordings begin with `answer`."""
         question = text_of(record, "question")
         if not question:
@@ -68,7 +69,7 @@ class PaperSearchQA:
                 reason="no gold answer", detail="answer and golden_answers are empty; fill one of them"
             )
         pmid = text_of(record, "pmid")
-        return Item(
+        return TaskExample(
             data_source=self.name,
             prompt=f"{PROMPTS[self._prompt]}\n\nQuestion: {question}",
             ground_truth=json.dumps({"target": targets}, ensure_ascii=False),

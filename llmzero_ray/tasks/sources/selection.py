@@ -1,7 +1,8 @@
 """Choose which rows of a data set become training, validation and test set: a pure function of the rows.
 
-It sees eight numbers per row, most of them digests of its content, never where a row stands: other file
-orders, block counts or machines choose the same rows. Not here: making those numbers (facts.py).
+It sees a few numbers per row, most of them digests of its content, and never decides by where a row stands:
+another order of files, number of shares or machine chooses the same rows. Not here: computing those numbers
+(scan.py).
 
 Prompts are unique over all splits, groups never cross them, data sources share each split, and the test set
 depends neither on the sizes of the other two nor on anything that they hold.
@@ -18,11 +19,11 @@ import numpy.typing as npt
 
 from llmzero_ray.tasks.sources.base import Shares
 
-Facts: TypeAlias = npt.NDArray[np.void]
-"""Shape (rows,), of `FACTS`."""
+RowKeys: TypeAlias = npt.NDArray[np.void]
+"""Shape (rows,), of `ROW_KEYS`."""
 Indices: TypeAlias = npt.NDArray[np.int64]
 
-FACTS = np.dtype(
+ROW_KEYS = np.dtype(
     [
         ("group", "<u8"),
         ("key", "<u8"),
@@ -30,15 +31,16 @@ FACTS = np.dtype(
         ("gold", "<u8"),
         ("content", "<u8"),
         ("source", "<u8"),
-        ("home", "u1"),
+        ("only_split", "u1"),
         ("file", "<u4"),
         ("row", "<u8"),
     ]
 )
-"""Digests of the group, of (task, source, id, prompt), of the prompt, of the ground truth, of the whole item
-and of its data source; the split that it is bound to; and where it stands, which decides nothing."""
+"""64-bit digests of the group, of (task, source, id, prompt), of the prompt, of the ground truth, of the
+whole example and of its data source; the only split that the row may enter (`SPLIT_CODES`); and the numbers
+of file and row, which decide nothing."""
 ANYWHERE = 0
-HOMES = {"": ANYWHERE, "val": 1, "test": 2}
+SPLIT_CODES = {"": ANYWHERE, "val": 1, "test": 2}
 
 HELD_OUT = ("test", "val")
 _LARGEST_HELD_OUT_SHARE = 3
@@ -52,47 +54,46 @@ NOT_NEEDED = "not needed"
 
 @dataclass(frozen=True, kw_only=True)
 class Selection:
-    """Which rows, as positions in the facts; each split in an order that the content alone decides."""
+    """The chosen rows as positions in the keys, shape (rows of the split,); the order depends on content
+    alone."""
 
     splits: Mapping[str, Indices]
     dropped: Mapping[str, int]
-    """Rows by reason; with the chosen ones they are all rows."""
+    """Number of rows by reason; together with the chosen ones they are all rows."""
 
 
-def select(facts: Facts, sizes: Mapping[str, int], shares: Shares) -> Selection:
+def select(keys: RowKeys, sizes: Mapping[str, int], shares: Shares) -> Selection:
     """At most `sizes` rows for train, val and test."""
-    kept, dropped = _first_of_each_prompt(facts)
-    groups, homes = facts["group"], facts["home"]
-    ordered = kept[np.lexsort((facts["key"][kept], groups[kept]))]
-    pool = ordered[homes[ordered] == ANYWHERE]
+    kept, dropped = _first_of_each_prompt(keys)
+    groups, only_splits = keys["group"], keys["only_split"]
+    ordered = kept[np.lexsort((keys["key"][kept], groups[kept]))]
+    pool = ordered[only_splits[ordered] == ANYWHERE]
     chosen: dict[str, Indices] = {}
     taken_groups: list[npt.NDArray[np.uint64]] = []
     for split in (*HELD_OUT, "train"):
-        bound = ordered[homes[ordered] == HOMES[split]] if split in HELD_OUT else pool[:0]
+        bound = ordered[only_splits[ordered] == SPLIT_CODES[split]] if split in HELD_OUT else pool[:0]
         members = bound if len(bound) else pool
         if taken_groups:
             members = members[~np.isin(groups[members], np.concatenate(taken_groups))]
         limited = split in HELD_OUT and not len(bound)
-        caps = _caps(facts["source"], members, pool, limited=limited)
-        chosen[split] = _take(facts["source"], members, sizes[split], caps, shares)
+        caps = _caps(keys["source"], members, pool, limited=limited)
+        chosen[split] = _take(keys["source"], members, sizes[split], caps, shares)
         taken_groups.append(np.unique(groups[chosen[split]]))
     left = np.setdiff1d(kept, np.concatenate(list(chosen.values())))
     elsewhere = np.isin(groups[left], np.concatenate(taken_groups[: len(HELD_OUT)])).sum()
     dropped |= {GROUP_ELSEWHERE: int(elsewhere), NOT_NEEDED: int(len(left) - elsewhere)}
-    splits = {
-        split: chosen[split][np.argsort(facts["key"][chosen[split]], kind="stable")] for split in chosen
-    }
+    splits = {split: chosen[split][np.argsort(keys["key"][chosen[split]], kind="stable")] for split in chosen}
     return Selection(splits=splits, dropped={reason: n for reason, n in dropped.items() if n})
 
 
-def _first_of_each_prompt(facts: Facts) -> tuple[Indices, dict[str, int]]:
-    """The rows that stay, and how many went; a row that is bound to the test set goes before all others."""
-    order = np.lexsort((facts["content"], facts["key"], facts["group"], -facts["home"].astype(np.int64)))
-    prompts = facts["prompt"][order]
+def _first_of_each_prompt(keys: RowKeys) -> tuple[Indices, dict[str, int]]:
+    """Positions of the rows that stay, and how many went by reason; rows bound to the test set come first."""
+    order = np.lexsort((keys["content"], keys["key"], keys["group"], -keys["only_split"].astype(np.int64)))
+    prompts = keys["prompt"][order]
     _, first, inverse = np.unique(prompts, return_index=True, return_inverse=True)
     repeated = np.ones(len(order), dtype=bool)
     repeated[first] = False
-    gold = facts["gold"][order]
+    gold = keys["gold"][order]
     conflicts = int((repeated & (gold != gold[first][inverse])).sum())
     return order[np.sort(first)], {DUPLICATE: int(repeated.sum()) - conflicts, CONFLICT: conflicts}
 
@@ -124,7 +125,7 @@ def _count(sources: npt.NDArray[np.uint64]) -> dict[int, int]:
 
 
 def allot(size: int, weights: Mapping[int, int], caps: Mapping[int, int]) -> dict[int, int]:
-    """Share `size` by weight, largest remainders first, nobody above its cap.
+    """Share `size` by weight with the largest-remainder method (Hamilton's), none above its cap.
 
     What a capped one cannot take goes to the others. The sum is `size`, or that of the caps if it is less.
     """

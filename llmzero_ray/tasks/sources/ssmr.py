@@ -1,22 +1,23 @@
 """SSMR-Bench, textual half: questions on sheet music in ABC notation, four options, four subtasks.
 
-The options are put into an order that hangs on the row's content alone. Files whose names say "visual" are
+The options are put into an order that depends on the row's content alone. Files whose names say "visual" are
 left out. Not here: the reward (rewards/ssmr.py).
+Source: Wang et al. 2025, arXiv 2509.04059; data Sylence/SSMR-Bench on the Hugging Face hub.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Mapping
-from hashlib import sha256
 from typing import Any, Literal
 
+from llmzero_ray.files import text_digest
 from llmzero_ray.tasks.manifest import RewardEntry
 from llmzero_ray.tasks.sources.base import (
-    Item,
     Record,
     Rejection,
     Shares,
+    TaskExample,
     option_lines,
     options_problem,
     text_of,
@@ -72,7 +73,7 @@ class SSMR:
     def check(self) -> None:
         """Nothing is needed."""
 
-    def adapt(self, record: Record, file: str) -> Item | Rejection:  # noqa: ARG002
+    def adapt(self, record: Record, file: str) -> TaskExample | Rejection:  # noqa: ARG002
         """One question; the letter of the right option is drawn from a hash of the row."""
         subtask = _subtask(record)
         if subtask is None:
@@ -90,12 +91,12 @@ class SSMR:
             return problem
         music = _decoded(text_of(record, "abc_context"))
         correct = texts[0]
-        seed = sha256("|".join([question, music, *texts]).encode("utf-8", "surrogatepass")).digest()
-        random.Random(int.from_bytes(seed, "big")).shuffle(texts)
+        seed = int(text_digest("|".join([question, music, *texts])), 16)
+        random.Random(seed).shuffle(texts)
         options = dict(zip(LETTERS, texts, strict=True))
         letter = LETTERS[texts.index(correct)]
         parts = [INSTRUCTION, question, *([music] if music else []), option_lines(options)]
-        return Item(
+        return TaskExample(
             data_source=f"ssmr_{subtask}",
             prompt="\n".join(parts),
             ground_truth=letter,

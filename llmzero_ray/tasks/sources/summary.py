@@ -1,6 +1,6 @@
 """What a person should know about a task that was made from a data set, as values and as lines of text.
 
-Not here: printing (the command line), making the task (preparing.py).
+Not here: printing (the command line), making the task (prepare.py).
 """
 
 from __future__ import annotations
@@ -9,12 +9,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from llmzero_ray.tasks.gate import GOLD_SHARE
-from llmzero_ray.tasks.gate_report import Table, gate_table
 from llmzero_ray.tasks.manifest import GateEntry, SourceEntry, SplitCounts, read_manifest
 from llmzero_ray.tasks.prepared import PreparedTask
-from llmzero_ray.tasks.sources.passes import Examined
-from llmzero_ray.tasks.sources.trial import Sample, Trial
+from llmzero_ray.tasks.reward_validation import (
+    GOLD_SHARE,
+    RewardAccuracy,
+    ScoredSample,
+    Table,
+    validation_table,
+)
+from llmzero_ray.tasks.sources.scan import ScanResult
 from llmzero_ray.tasks.splits import SPLITS
 
 _PROMPT_SHOWN, _TRUTH_SHOWN = 60, 30
@@ -38,7 +42,7 @@ class Summary:
     """What is odd about a file."""
     majority_baselines: Mapping[str, float]
     max_prompt_chars: int
-    trial: Trial | None
+    trial: RewardAccuracy | None
     """Accuracies of gold, empty and garbage answers; None for an asynchronous reward."""
     gate: GateEntry | None
     """How a reward of the user's own was vetted; None for the rewards that ship."""
@@ -69,7 +73,7 @@ class Summary:
 
     def gate_table(self) -> Table:
         """Header and one line per check of the gate; empty for the rewards that ship."""
-        return gate_table(self.gate) if self.gate is not None else ()
+        return validation_table(self.gate) if self.gate is not None else ()
 
     def sample_table(self) -> Table:
         """Header and one line per sample row: the accuracy of a gold, an empty and a garbage answer."""
@@ -79,22 +83,24 @@ class Summary:
 
 
 def summarise(
-    task: PreparedTask, sizes: Mapping[str, int], trial: Trial | None, examined: Examined | None
+    task: PreparedTask, sizes: Mapping[str, int], trial: RewardAccuracy | None, scanned: ScanResult | None
 ) -> Summary:
-    """The summary of a task; `examined` is None when it was not made now."""
+    """The summary of a task; `scanned` is None when it was not made now."""
     manifest = read_manifest(Path(task.directory))
     source = manifest.source or SourceEntry(
         adapter="", files=(), counts={}, dropped={}, majority_baselines={}, max_prompt_chars=0
     )
-    tally = examined.tally if examined is not None else None
-    notes = dict(tally.notes) if tally is not None else {}
+    statistics = scanned.statistics if scanned is not None else None
+    notes = dict(statistics.notes) if statistics is not None else {}
     return Summary(
         task=task,
-        made=examined is not None,
+        made=scanned is not None,
         rows_read=sum(file.rows for file in source.files),
         counts=source.counts,
         dropped=source.dropped,
-        examples={reason: tuple(places) for reason, places in tally.examples.items()} if tally else {},
+        examples={reason: tuple(places) for reason, places in statistics.examples.items()}
+        if statistics
+        else {},
         notes=notes,
         majority_baselines=source.majority_baselines,
         max_prompt_chars=source.max_prompt_chars,
@@ -124,7 +130,7 @@ def _gate_warnings(gate: GateEntry | None) -> list[str]:
     return [f"the reward was vetted without a sandbox (isolation: {gate.isolation}), as task.yaml allows"]
 
 
-def _trial_warnings(trial: Trial | None) -> list[str]:
+def _trial_warnings(trial: RewardAccuracy | None) -> list[str]:
     if trial is None:
         return ["the reward is asynchronous and was not tried"]
     warnings = []
@@ -140,7 +146,7 @@ def _trial_warnings(trial: Trial | None) -> list[str]:
     return warnings
 
 
-def _sample_line(sample: Sample) -> tuple[str, ...]:
+def _sample_line(sample: ScoredSample) -> tuple[str, ...]:
     prompt, truth = " ".join(sample.prompt.split()), sample.ground_truth
     gold = "-" if sample.gold is None else f"{sample.gold:g}"
     shown = (prompt[:_PROMPT_SHOWN], truth[:_TRUTH_SHOWN])

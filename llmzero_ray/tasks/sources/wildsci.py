@@ -2,6 +2,7 @@
 
 Rows whose votes agree with the answer are used, unless all are asked for. Not here: the reward
 (rewards/wildsci.py). The rationale is never used: it gives the answer away.
+Source: Liu et al. 2026, arXiv 2601.05567; data JustinTX/WildSci on the Hugging Face hub.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ from typing import Any, Literal
 from llmzero_ray.errors import TaskError
 from llmzero_ray.tasks.manifest import RewardEntry
 from llmzero_ray.tasks.sources.base import (
-    Item,
     Record,
     Rejection,
     Shares,
+    TaskExample,
     option_lines,
     options_problem,
     slug,
@@ -58,7 +59,7 @@ class WildSci:
     def check(self) -> None:
         """Nothing is needed."""
 
-    def adapt(self, record: Record, file: str) -> Item | Rejection:  # noqa: ARG002
+    def adapt(self, record: Record, file: str) -> TaskExample | Rejection:  # noqa: ARG002
         """One question with its options in the order of their letters."""
         if self._voting == "aligned" and text_of(record, "voting_type") not in ALIGNED:
             kind = text_of(record, "voting_type") or "empty"
@@ -81,7 +82,7 @@ class WildSci:
                 detail=f"answer is {answer or 'empty'!r}, the options are {', '.join(options)}; correct it",
             )
         paper = text_of(record, "paper_id")
-        return Item(
+        return TaskExample(
             data_source=f"wildsci_{discipline}",
             prompt=f"{question}\n\n{option_lines(options)}\n\n{INSTRUCTION}",
             ground_truth=answer,

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from llmzero_ray.durable import storage_error
 from llmzero_ray.errors import StorageError
 from llmzero_ray.failpoints import reach
+from llmzero_ray.files import storage_error
 from llmzero_ray.manifests import problem_of, write_manifest
 
 logger = logging.getLogger(__name__)

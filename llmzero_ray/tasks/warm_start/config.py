@@ -12,8 +12,7 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from llmzero_ray.config import StrictModel
-from llmzero_ray.config_text import load_file, validated
+from llmzero_ray.config_text import StrictModel, load_file, validated
 from llmzero_ray.tasks.task_yaml import Names
 from llmzero_ray.tasks.warm_start.plan import Plan
 

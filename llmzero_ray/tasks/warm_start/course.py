@@ -13,7 +13,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from llmzero_ray.durable import replace_file
+from llmzero_ray.files import replace_file
 from llmzero_ray.tasks.warm_start import checkpoints, models
 from llmzero_ray.tasks.warm_start.config import WarmStartConfig, parse_warm_start
 from llmzero_ray.tasks.warm_start.engine import gathered, make_engine

@@ -16,8 +16,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from llmzero_ray.durable import replace_file
 from llmzero_ray.errors import TaskError
+from llmzero_ray.files import replace_file
 
 Encoded: TypeAlias = tuple[list[int], list[int]]
 """Token ids of a prompt and of the response to it."""

@@ -13,8 +13,8 @@ from typing import Any, TypeAlias
 
 from llmzero_ray.errors import TaskError
 from llmzero_ray.tasks.manifest import Manifest
-from llmzero_ray.tasks.rewards.catalogue import KINDS
-from llmzero_ray.tasks.rewards.targets import gold_response
+from llmzero_ray.tasks.rewards.gold_answers import gold_response
+from llmzero_ray.tasks.rewards.registry import KINDS
 
 Message: TypeAlias = Mapping[str, str]
 """A role and its content."""
@@ -103,8 +103,8 @@ def _text(row: Mapping[str, Any], rationale: str) -> str | None:
 def _of_data_sets() -> dict[str, GoldResponse]:
     """Right answers of the data sets whose form differs from row to row, by the module of their reward."""
     from llmzero_ray.tasks.sources.chemcot import ChemCoT
-    from llmzero_ray.tasks.sources.gym import GymTask
     from llmzero_ray.tasks.sources.papersearchqa import PaperSearchQA
+    from llmzero_ray.tasks.sources.reasoning_gym import GymTask
 
     adapters = (ChemCoT(), PaperSearchQA(), GymTask("any", {}, 0))
     return {str(adapter.reward.module): adapter.gold_response for adapter in adapters}

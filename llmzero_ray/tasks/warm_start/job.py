@@ -6,18 +6,16 @@ Runs where the command runs. Not here: the training itself (course.py), starting
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from hashlib import file_digest, sha256
 from pathlib import Path
 from typing import Any, TypeAlias
 from uuid import uuid4
 
-from llmzero_ray.durable import replace_file, storage_error
 from llmzero_ray.errors import ConfigError, StorageError, TaskError
+from llmzero_ray.files import FileLock, file_digest, replace_file, storage_error, text_digest
 from llmzero_ray.tasks.manifest import MANIFEST, read_manifest
 from llmzero_ray.tasks.model_dir import check_model_dir
 from llmzero_ray.tasks.prepared import load_task
@@ -137,21 +135,19 @@ def only_one(output: Path) -> Iterator[None]:
     Raises:
         StorageError: another command is at work there, or it cannot be written.
     """
+    lock = FileLock(output / ".lock")
     try:
-        output.mkdir(parents=True, exist_ok=True)
-        stream = (output / ".lock").open("w")
+        taken = lock.acquire()
     except OSError as error:
         raise storage_error(output, error) from error
-    with stream:
-        try:
-            fcntl.flock(stream.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise StorageError(
-                f"{output}: another warm start is at work there. Wait for it, or choose another output."
-            ) from None
-        except OSError:
-            pass
+    if not taken:
+        raise StorageError(
+            f"{output}: another warm start is at work there. Wait for it, or choose another output."
+        )
+    try:
         yield
+    finally:
+        lock.release()
 
 
 def _identity(config: WarmStartConfig, model: str, files: Mapping[str, str]) -> dict[str, Any]:
@@ -168,14 +164,12 @@ def _identity(config: WarmStartConfig, model: str, files: Mapping[str, str]) -> 
 
 
 def _digest(paths: list[Path]) -> str:
-    digest = sha256()
     try:
-        for path in paths:
-            with path.open("rb") as stream:
-                digest.update(path.name.encode() + file_digest(stream, "sha256").digest())
+        # The raw digests of the files after their names, so that what older versions wrote compares equal.
+        parts = [path.name.encode() + bytes.fromhex(file_digest(path)) for path in paths]
     except OSError as error:
-        raise TaskError(f"{path} cannot be read: {error.strerror or error}") from error
-    return digest.hexdigest()
+        raise TaskError(f"{error.filename} cannot be read: {error.strerror or error}") from error
+    return text_digest(b"".join(parts))
 
 
 def _check_same(output: Path, identity: Mapping[str, Any]) -> None:

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from llmzero_ray.durable import storage_error
 from llmzero_ray.errors import TaskError
+from llmzero_ray.files import storage_error
 from llmzero_ray.tasks.warm_start.config import LoraSettings
 
 MODEL, ADAPTER = "model", "adapter"

@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from llmzero_ray.durable import replace_file
 from llmzero_ray.errors import CapacityError, EngineError, LlmzeroError
+from llmzero_ray.files import replace_file
 from llmzero_ray.tasks.warm_start.config import WarmStartConfig
 from llmzero_ray.tasks.warm_start.engine import accelerator
 from llmzero_ray.tasks.warm_start.job import Job

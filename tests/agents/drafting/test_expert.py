@@ -16,7 +16,7 @@ from llmzero_ray.agents.drafting.values import Given
 from llmzero_ray.config import load_config
 from llmzero_ray.coordinator import root_hyperparameters
 from llmzero_ray.errors import ConfigError, StorageError
-from llmzero_ray.tasks.sources.preparing import prepare_source
+from llmzero_ray.tasks.sources.prepare import prepare_source
 from llmzero_ray.tasks.task_yaml import load_task_file
 from tests.agents.drafting.folders import Rows, questions, write_rows
 

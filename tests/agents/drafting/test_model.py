@@ -17,7 +17,7 @@ from llmzero_ray.agents.drafting.session import Session, agents_config, open_ses
 from llmzero_ray.agents.drafting.values import Given
 from llmzero_ray.errors import AgentError, ConfigError
 from llmzero_ray.tasks.sandbox import Isolation, find_isolation
-from llmzero_ray.tasks.sources.preparing import prepare_source
+from llmzero_ray.tasks.sources.prepare import prepare_source
 from llmzero_ray.tasks.task_yaml import load_task_file
 from tests.agents.drafting.folders import Rows, questions, write_rows
 from tests.agents.drafting.scripts import GOOD, PAYS_ALWAYS, coded, described, judged, model, ranked

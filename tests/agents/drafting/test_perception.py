@@ -15,7 +15,7 @@ from llmzero_ray.agents.drafting.perceive import GROUP_OPENED, perceive
 from llmzero_ray.agents.drafting.rendering import data_prompt
 from llmzero_ray.agents.drafting.sampling import FILE_ROWS, HEAD_BYTES, sample_rows
 from llmzero_ray.errors import TaskError
-from llmzero_ray.tasks.sources.preparing import prepare_source
+from llmzero_ray.tasks.sources.prepare import prepare_source
 from llmzero_ray.tasks.task_yaml import parse_task_file
 from tests.agents.drafting.folders import questions, write_rows
 
@@ -69,6 +69,7 @@ def test_of_like_named_files_a_few_are_opened_and_all_are_counted(tmp_path: Path
     assert (table.n_rows, table.exact) == (60, False)
 
 
+@pytest.mark.slow
 def test_ten_thousand_files_are_listed_and_hardly_any_is_opened(tmp_path: Path) -> None:
     for number in range(10_000):
         (tmp_path / f"row{number}.json").write_text('[{"question": "q", "answer": "a"}]')

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from llmzero_ray import hyperparameters as hp
-from llmzero_ray.agents.base import Curves, ErrorRequest, NodeView, ProposalRequest, StopRequest
+from llmzero_ray.agents.base import ErrorRequest, NodeView, ProposalRequest, StopRequest
 from llmzero_ray.agents.knowledge import expected_metrics
+from llmzero_ray.metrics import Curves
 from llmzero_ray.records import Diagnosis, PhaseFailure
 from tests.agents import curves as c
 

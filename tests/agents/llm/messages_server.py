@@ -79,6 +79,8 @@ class Answer:
     delay_s: float = 0.0
     drip_s: float = 0.0
     """Pause after each byte."""
+    encoding: str | None = None
+    """Content-encoding that `body` is said to have."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,6 +91,10 @@ class Fail:
     type: str = "api_error"
     message: str = "Something failed"
     retry_after: str | Callable[[], str] | None = None
+    retry_after_ms: str | None = None
+    """Milliseconds; SDKs prefer this header."""
+    location: str | None = None
+    """Of a redirect."""
     body: bytes | None = None
     """Replaces the documented shape."""
 
@@ -112,9 +118,9 @@ def rate_limited(retry_after: str | None = None) -> Fail:
     return Fail(status=429, type="rate_limit_error", message="Too many requests", retry_after=retry_after)
 
 
-def overloaded() -> Fail:
-    """529."""
-    return Fail(status=529, type="overloaded_error", message="Overloaded")
+def overloaded(retry_after: str | None = None) -> Fail:
+    """529, with seconds to wait for."""
+    return Fail(status=529, type="overloaded_error", message="Overloaded", retry_after=retry_after)
 
 
 def http_date(in_s: float) -> str:
@@ -355,7 +361,7 @@ class _Handler(BaseHTTPRequestHandler):
             "usage": owner.usage(request.body, reply.output_tokens),
         }
         raw = json.dumps(message).encode() if reply.body is None else reply.body
-        self._head(200, len(raw), None)
+        self._head(200, len(raw), {"content-encoding": reply.encoding})
         if reply.truncated:
             self.wfile.write(raw[: len(raw) // 2])
             self.close_connection = True
@@ -374,19 +380,21 @@ class _Handler(BaseHTTPRequestHandler):
         shape = {"type": "error", "error": error, "request_id": "req_test"}
         raw = json.dumps(shape).encode() if reply.body is None else reply.body
         wait = reply.retry_after() if callable(reply.retry_after) else reply.retry_after
-        self._head(reply.status, len(raw), wait)
+        more = {"retry-after": wait, "retry-after-ms": reply.retry_after_ms, "location": reply.location}
+        self._head(reply.status, len(raw), more)
         self.wfile.write(raw)
 
     def _send(self, status: int, data: Any) -> None:
         raw = json.dumps(data).encode()
-        self._head(status, len(raw), None)
+        self._head(status, len(raw), {})
         self.wfile.write(raw)
 
-    def _head(self, status: int, length: int, retry_after: str | None) -> None:
+    def _head(self, status: int, length: int, more: Mapping[str, str | None]) -> None:
         self.send_response(status)
         self.send_header("content-type", "application/json")
         self.send_header("content-length", str(length))
         self.send_header("request-id", "req_test")
-        if retry_after is not None:
-            self.send_header("retry-after", retry_after)
+        for name, value in more.items():
+            if value is not None:
+                self.send_header(name, value)
         self.end_headers()

@@ -11,12 +11,11 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from llmzero_ray import hyperparameters as hp
-from llmzero_ray.agents.base import AgentName, Budget, Curves
-from llmzero_ray.agents.dynamics import Series
+from llmzero_ray.agents.base import AgentName, Budget
 from llmzero_ray.agents.knowledge import metric_notes
 from llmzero_ray.agents.llm.briefing import (
     Context,
@@ -35,8 +34,10 @@ from llmzero_ray.agents.llm.briefing_metrics import (
     validation_course,
 )
 from llmzero_ray.agents.llm.briefing_nodes import changes, checkpoint_lines, configuration
-from llmzero_ray.agents.llm.briefing_text import clean, number, one_line, quote, safe_name
+from llmzero_ray.agents.llm.briefing_text import quote, safe_name
 from llmzero_ray.agents.llm.prompting import Prompts
+from llmzero_ray.metrics import Curves, Series
+from llmzero_ray.text import clean, number, one_line
 from tests.agents import curves as c
 from tests.agents.llm import briefs
 
@@ -85,7 +86,6 @@ def test_quoted_text_cannot_leave_its_block(text: str) -> None:
     assert_fenced(quote(text * 3, label="log"))
 
 
-@settings(max_examples=200, deadline=None)
 @given(text=st.text(max_size=2000), most=st.integers(1, 30))
 def test_quotes_are_bounded_and_closed_whatever_the_text(text: str, most: int) -> None:
     block = quote(text, label="log", max_lines=most, max_chars=400, width=100)

@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from llmzero_ray.agents.base import Curves, NodeView, ProposalRequest, StopRequest
+from llmzero_ray.agents.base import NodeView, ProposalRequest, StopRequest
 from llmzero_ray.agents.llm import figures
 from llmzero_ray.agents.llm.figures import composite_png, overlay_png, picture
 from llmzero_ray.errors import AgentError
-from llmzero_ray.report import canvas
+from llmzero_ray.metrics import Curves
+from llmzero_ray.plots import style
 from tests.agents import curves as c
 from tests.agents.llm import briefs
 
@@ -39,13 +40,13 @@ def tokens(png: bytes | None) -> float:
 def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The figures behind the pictures, in the order in which they were saved."""
     saved: list[Any] = []
-    png = canvas.png
+    png = style.png
 
     def keep(figure: Any) -> bytes:
         saved.append(figure)
         return png(figure)
 
-    monkeypatch.setattr(canvas, "png", keep)
+    monkeypatch.setattr(style, "png", keep)
     return saved
 
 
@@ -178,12 +179,12 @@ def test_the_overlay_shows_running_in_blue_and_best_in_dashed_green_by_global_st
     main, reward, length = drawn[0].axes
     lines = {line.get_label(): line for line in main.lines}
     best, running = lines["best (node 2)"], lines["running (node 3)"]
-    assert (best.get_color(), best.get_linestyle()) == (canvas.GREEN, "--")
-    assert (running.get_color(), running.get_linestyle()) == (canvas.BLUE, "-")
+    assert (best.get_color(), best.get_linestyle()) == (style.GREEN, "--")
+    assert (running.get_color(), running.get_linestyle()) == (style.BLUE, "-")
     assert list(best.get_xdata()) == [5, 10, 15, 20, 25, 30]
     assert list(running.get_xdata()) == [30, 35]
     assert reward.get_title(loc="left") == "reward (train)"
-    assert set(colours(reward)) == set(colours(length)) == {canvas.GREEN, canvas.BLUE}
+    assert set(colours(reward)) == set(colours(length)) == {style.GREEN, style.BLUE}
     assert max(steps(reward)) == 35
 
 

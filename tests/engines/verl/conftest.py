@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -42,6 +43,8 @@ BASE: dict[str, Any] = {
 TIMING = ("timing", "perf/", "global_seqlen/")
 DROPOUT = "+actor_rollout_ref.model.override_config.attention_dropout"
 COLD_KEYS = {f"{ROLLOUT}.max_num_seqs"}
+SECRET = "sk-ant-that-verl-must-not-see"
+"""API key in the environment of this Ray, as on a head that somebody started with it."""
 
 
 @dataclasses.dataclass
@@ -72,7 +75,6 @@ class Lab:
             seed=seed,
             save_freq=n_steps,
             test_freq=n_steps,
-            node_dir=str(self.root / "nodes" / f"{node:04d}"),
             checkpoint_dir=str(self.root / "checkpoints" / f"{node:04d}"),
         )
 
@@ -116,6 +118,7 @@ def ray_group() -> Iterator[Any]:
     """A private local Ray with one reserved bundle, and room for two more."""
     import ray
 
+    os.environ["ANTHROPIC_API_KEY"] = SECRET
     ray.init(
         address="local",
         num_cpus=32,
@@ -128,6 +131,7 @@ def ray_group() -> Iterator[Any]:
     ray.get(group.ready(), timeout=60)
     yield group
     ray.shutdown()
+    del os.environ["ANTHROPIC_API_KEY"]
 
 
 @pytest.fixture(scope="session")
@@ -187,3 +191,33 @@ def abandoned_segments() -> set[str]:
             maps = Path(f"/proc/{process.pid}/maps").read_text()
             found = {path for path in found if path not in maps}
     return {path for path in found if Path(path).exists()}
+
+
+def live_logits(lab: Lab, token_ids: tuple[int, ...]) -> list[list[float]]:
+    """Logits of the policy that the FSDP worker holds, one row per position of a sequence."""
+    import ray
+
+    def logits(worker: Any) -> list[list[float]]:
+        import torch
+
+        from llmzero_ray.engines.verl.adapters import reshard
+
+        (role,) = worker.worker_dict.values()
+        module = role.actor.engine.module
+        module.eval()
+        with torch.no_grad():
+            ids = torch.tensor([token_ids], device=next(module.parameters()).device)
+            out = module(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False).logits[0]
+        reshard(module)
+        rows: list[list[float]] = out.float().cpu().tolist()
+        return rows
+
+    slot = lab.settings.slot_namespace
+    actors = [
+        entry
+        for entry in ray.util.list_named_actors(all_namespaces=True)
+        if entry["namespace"].startswith(slot) and "WorkerDict" in entry["name"]
+    ]
+    (worker,) = [ray.get_actor(entry["name"], namespace=entry["namespace"]) for entry in actors]
+    found: list[list[float]] = ray.get(worker.__ray_call__.remote(logits))
+    return found

@@ -11,7 +11,7 @@ import pytest
 
 from llmzero_ray.records import PhaseResult
 from llmzero_ray.tasks import PreparedTask
-from llmzero_ray.tasks.sources.preparing import prepare_source
+from llmzero_ray.tasks.sources.prepare import prepare_source
 from llmzero_ray.tasks.task_yaml import parse_task_file
 from llmzero_ray.tasks.tiny_model import SHAPE, make_model, make_tokenizer, save
 from tests.engines.verl.conftest import Lab, tiny_settings

@@ -6,16 +6,18 @@ import json
 import os
 import shutil
 import signal
+import urllib.error
 import urllib.request
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from actors.model_server import ModelServer
 from llmzero_ray.errors import EngineError
 from llmzero_ray.manifests import write_manifest
 from llmzero_ray.records import MetricPoint, PhaseFailure, PhaseResult
-from tests.engines.verl.conftest import ACTOR, ROLLOUT, Lab, assert_same_metrics
+from tests.engines.verl.conftest import ACTOR, ROLLOUT, Lab, assert_same_metrics, live_logits
 
 pytestmark = [pytest.mark.verl, pytest.mark.slow]
 
@@ -125,20 +127,36 @@ def test_peft_loads_a_checkpoint_to_the_logits_of_the_trained_policy(lab: Lab) -
     with torch.no_grad():
         untrained = base(torch.tensor([ids])).logits[0]
         loaded = PeftModel.from_pretrained(base, path)(torch.tensor([ids])).logits[0]
-    live = torch.tensor(lab.engine.logits(ids))
+    live = torch.tensor(live_logits(lab, ids))
     assert (loaded - live).abs().max() < 1e-4
     assert (loaded - untrained).abs().max() > 1e-2  # the adapter does something
 
 
-def test_vllm_serves_a_checkpoint_over_http(lab: Lab, first: Any) -> None:
+def test_a_checkpoint_is_served_by_a_vllm_that_was_started_with_it(
+    lab: Lab, first: Any, tmp_path: Path
+) -> None:
     path = first[0].checkpoints[-1].path
     scored = lab.engine.evaluate(path, lab.task.val, 4)
-    post(lab, "/v1/load_lora_adapter", {"lora_name": "candidate", "lora_path": path})
     question = first_prompt(lab.task.val)
     body = {"model": "candidate", "messages": question, "max_tokens": 4, "temperature": 0}
-    answer = json.loads(post(lab, "/v1/chat/completions", body))["choices"][0]["message"]["content"]
-    post(lab, "/v1/unload_lora_adapter", {"lora_name": "candidate"})
+    options = ["--enable-lora", "--max-lora-rank", "8", "--lora-modules", f"candidate={path}"]
+    options += ["--max-model-len", "64", "--dtype", "float32", "--enforce-eager"]
+    model = str(lab.task.model_path)
+    server = ModelServer(model, "base", options, str(tmp_path / "server.log"), on_cpu=True)
+    try:
+        address = server.wait(300)
+        answer = json.loads(post(address, "/v1/chat/completions", body))["choices"][0]["message"]["content"]
+    finally:
+        server.close()
     assert answer.strip() == scored[0].response.strip()
+
+
+@pytest.mark.parametrize("what", ["load", "unload"])
+def test_nobody_changes_the_adapters_of_a_rollout_server_over_http(lab: Lab, first: Any, what: str) -> None:
+    body = {"lora_name": "candidate", "lora_path": first[0].checkpoints[-1].path}
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        post(f"http://{lab.engine.servers[0]}", f"/v1/{what}_lora_adapter", body)
+    assert refused.value.code == 404
 
 
 def test_evaluate_scores_base_model_and_adapters_on_any_split(lab: Lab, first: Any) -> None:
@@ -336,9 +354,9 @@ def test_a_lost_host_is_infrastructure_and_a_cold_repeat_gives_the_same_numbers(
 
     def kill(point: MetricPoint) -> None:
         if point.step == 1:
-            os.kill(lab.engine._host.pid, signal.SIGKILL)
+            os.kill(lab.engine._driver.pid, signal.SIGKILL)
 
-    with pytest.raises(EngineLostError, match="host process ended"):
+    with pytest.raises(EngineLostError, match="driver process ended"):
         lab.run(lab.spec(n_steps=50), each=kill)
     outcome, points = lab.run(dataclasses.replace(lab.spec(n_steps=4), test_freq=2, save_freq=4))
     assert isinstance(outcome, PhaseResult) and not outcome.warm
@@ -358,9 +376,9 @@ def keyed(changes: dict[str, Any]) -> dict[str, Any]:
     return {key.replace(".", "__"): value for key, value in changes.items()}
 
 
-def post(lab: Lab, path: str, body: dict[str, Any]) -> bytes:
+def post(address: str, path: str, body: dict[str, Any]) -> bytes:
     request = urllib.request.Request(
-        f"http://{lab.engine.servers[0]}{path}",
+        f"{address}{path}",
         data=json.dumps(body).encode(),
         headers={"content-type": "application/json"},
     )

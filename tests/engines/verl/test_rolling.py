@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from llmzero_ray.engines.base import Stage
-from llmzero_ray.engines.verl.rolling import directory_of
+from llmzero_ray.engines.verl.rolling_checkpoint import directory_of
 from llmzero_ray.errors import EngineLostError
 from llmzero_ray.manifests import problem_of
 from llmzero_ray.records import MetricPoint, PhaseFailure, PhaseResult, PhaseSpec
@@ -186,7 +186,7 @@ def test_a_stop_of_a_repeat_ends_the_whole_phase(
 
 
 def host_of(lab: Lab) -> list[int]:
-    return [lab.engine._host.pid]
+    return [lab.engine._driver.pid]
 
 
 def fsdp_worker(lab: Lab) -> list[int]:

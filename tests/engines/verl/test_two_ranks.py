@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from llmzero_ray.engines.verl.rolling import directory_of
+from llmzero_ray.engines.verl.rolling_checkpoint import directory_of
 from llmzero_ray.records import MetricPoint, PhaseResult, PhaseSpec
 from tests.engines.verl.conftest import COLD_KEYS, Lab, assert_same_metrics
 

@@ -1,0 +1,222 @@
+"""Calls of the proposer and the error analyzer: when the core asks for one, or before it is needed.
+
+Requests are built on the coordinator's loop; curves are read and agents answer in threads. `AgentCalls` asks
+and posts the answer. `Prefetcher` has it ask for the likely next phase while the current one trains, so that
+the slot need not wait for an agent (`agents.prefetch`, off by default).
+
+Not here: agents themselves (llmzero_ray.agents), the early stopper's calls (stopper.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+from collections.abc import Callable, Coroutine, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from llmzero_ray import commands as cmd
+from llmzero_ray import events as ev
+from llmzero_ray.agents.backend import Agents
+from llmzero_ray.agents.base import ErrorRequest, ProposalRequest
+from llmzero_ray.coordinator import CoordinatorCore, build_request, replay, request_record
+from llmzero_ray.coordinator.runs import PhaseRun
+from llmzero_ray.errors import CapReachedError
+from llmzero_ray.failpoints import reach
+from llmzero_ray.metric_files import last_points, load_curves, load_points
+from llmzero_ray.metrics import Curves, best_validation, validations
+from llmzero_ray.records import Event, PhaseResult, Proposal
+from llmzero_ray.storage import SearchStorage
+
+from .event_loop import Post
+from .runner_pool import RunnerPool
+
+logger = logging.getLogger("llmzero_ray.actors.agent_calls")
+_MAX_CALLS = 256
+"""Calls at once. They take minutes and have threads of their own: the loop's threads are for the journal."""
+
+AskEarly: TypeAlias = Callable[[CoordinatorCore, cmd.Propose], Coroutine[Any, Any, Proposal | None]]
+
+
+class AgentCalls:
+    """One search's calls of its agents."""
+
+    def __init__(self, core: CoordinatorCore, post: Post, storage: SearchStorage, agents: Agents) -> None:
+        self._core, self._post, self._storage, self._agents = core, post, storage, agents
+        self._threads = ThreadPoolExecutor(_MAX_CALLS, thread_name_prefix="agent")
+
+    async def ask(self, command: cmd.Propose | cmd.Analyze, answer: Proposal | None = None) -> None:
+        """Ask the proposer or the error analyzer and post the answer; one that is there already is posted."""
+        source = f"agent:{command.node}"
+        try:
+            proposal = answer or await self._ask(self._core, command)
+        except CapReachedError:
+            return await self._post(self._over_budget())
+        except Exception as error:
+            logger.exception("node=%d: the agent gave no answer", command.node)
+            reason = f"{type(error).__name__}: {error}"
+            failed = ev.ProposalFailed(node=command.node, reason=reason, tries=command.tries)
+            return await self._post(dataclasses.replace(failed, source=source, sequence=command.tries))
+        proposed = ev.Proposed(
+            node=command.node, proposal=proposal, tries=command.tries, prefetched=answer is not None
+        )
+        return await self._post(dataclasses.replace(proposed, source=source, sequence=command.tries))
+
+    async def ask_early(self, core: CoordinatorCore, command: cmd.Propose) -> Proposal | None:
+        """Ask about a state that may never be; None when there is no answer."""
+        try:
+            return await self._ask(core, command)
+        except Exception as error:  # noqa: BLE001 - if the request is really needed it is made again
+            logger.info("node=%d could not be proposed early: %s", command.node, error)
+            return None
+
+    async def _ask(self, core: CoordinatorCore, command: cmd.Propose | cmd.Analyze) -> Proposal:
+        curves, missing = dict[int, Curves](), list[int]()
+
+        def curves_of(node: int) -> Curves:
+            if node not in curves:
+                missing.append(node)
+            return curves.get(node, Curves())
+
+        # A first pass finds out whose curves are needed; meanwhile other slots may have ended more phases.
+        while (request := build_request(core, command, curves_of)) and missing:
+            curves |= await read_curves(self._storage, missing)
+            missing.clear()
+        loop = asyncio.get_running_loop()
+        proposal = await loop.run_in_executor(self._threads, self._answer, request)
+        await asyncio.to_thread(self._record, command, request, proposal)
+        reach("agent.answered")
+        return proposal
+
+    def _answer(self, request: ProposalRequest | ErrorRequest) -> Proposal:
+        if isinstance(request, ErrorRequest):
+            return self._agents.error_analyzer.analyze(request)
+        return self._agents.proposer.propose(request)
+
+    def _record(
+        self, command: cmd.Propose | cmd.Analyze, request: ProposalRequest | ErrorRequest, proposal: Proposal
+    ) -> None:
+        """Write request and answer beside the node; large ones take a while to become text."""
+        agent = "error_analyzer" if isinstance(request, ErrorRequest) else "proposer"
+        record = {"request": request_record(request), "answer": proposal}
+        self._storage.write_agent_record(command.node, f"{agent}-{command.tries}", record)
+
+    def _over_budget(self) -> ev.BudgetReached:
+        limit = self._core.config.budget.dollars or 0.0
+        return ev.BudgetReached(
+            kind="dollars", used=self._core.dollars, limit=limit, source=f"ledger:dollars:{limit:g}"
+        )
+
+
+class Prefetcher:
+    """Proposals of one search that may be needed soon, at most one per running phase.
+
+    The guess: the phase ends with what it has reached so far. A replay of the journal, extended by that end,
+    decides; what it would ask the proposer is asked now. The answer is used when the real decision leads to
+    the same request, and dropped otherwise. It has not seen the phase's last steps, which is the price.
+    """
+
+    SHARE = 0.7
+    """Of a phase's steps are done before the next one is proposed: early enough for an answer, late enough to
+    know."""
+    EVERY_S = 1.0
+
+    def __init__(
+        self,
+        core: CoordinatorCore,
+        events: Callable[[], tuple[Event, ...]],
+        storage: SearchStorage,
+        pool: RunnerPool,
+        ask: AskEarly,
+    ) -> None:
+        self._core, self._events, self._storage, self._pool = core, events, storage, pool
+        self._ask = ask
+        self._guesses: dict[tuple[int, int], tuple[cmd.Propose, asyncio.Task[Proposal | None]]] = {}
+        self._tried: set[tuple[int, int]] = set()
+
+    async def check(self) -> None:
+        """Ask ahead for every phase that is late in its steps, once each."""
+        for run in [run for run in self._core.runs.values() if run.active and run.started]:
+            if run.node >= 0 and (run.node, run.attempt) not in self._tried and await self._is_late(run):
+                self._tried.add((run.node, run.attempt))
+                await self._guess(run)
+
+    async def answer(self, command: cmd.Propose) -> Proposal | None:
+        """The answer to a request that was guessed, awaited if it is on its way; None: ask now."""
+        for key, (guess, task) in tuple(self._guesses.items()):
+            if guess == command:
+                del self._guesses[key]
+                return await task
+            if guess.node <= command.node:  # the search went another way
+                del self._guesses[key]
+                task.cancel()
+        return None
+
+    async def _is_late(self, run: PhaseRun) -> bool:
+        """Whether most of the phase is done and it has a score."""
+        try:
+            health = await asyncio.wait_for(self._pool.health(run.slot), self.EVERY_S)
+        except Exception:  # noqa: BLE001 - a lost runner is noticed where its phase is awaited
+            return False
+        known = health["current"] == (run.node, run.attempt) and health["step"] is not None
+        if run.spec is None or not known or health["step"] < self.SHARE * run.spec.n_steps:
+            return False
+        _, best = await asyncio.to_thread(last_points, self._storage, run.node, run.attempt)
+        return best is not None
+
+    async def _guess(self, run: PhaseRun) -> None:
+        """Ask what would be asked if the phase ended now; nothing when the next run needs no proposer."""
+        ended = await asyncio.to_thread(self._as_if_ended, run)
+        ahead = await asyncio.to_thread(_ahead, self._events(), ended, self._storage.paths.root)
+        if ahead is None:
+            return
+        core, command = ahead
+        logger.info("node=%d is proposed while node=%d trains", command.node, run.node)
+        asked = asyncio.get_running_loop().create_task(self._ask(core, command))
+        self._guesses[run.node, run.attempt] = (command, asked)
+
+    def _as_if_ended(self, run: PhaseRun) -> Event:
+        storage = self._storage
+        points = load_points(storage, run.node)
+        scores = validations(points)
+        best = best_validation(scores)
+        result = PhaseResult(
+            node=run.node,
+            status="completed",
+            stop_reason="n_steps",
+            steps_done=points[-1].step if points else 0,
+            best_score=None if best is None else best[1],
+            best_step=None if best is None else best[0],
+            start_score=None,
+            final_score=None,
+            checkpoints=storage.checkpoints(run.node, scores),
+            wall_s=0.0,
+            train_wall_s=0.0,
+            gpu_hours=0.0,
+            warm=True,
+        )
+        return ev.PhaseFinished(node=run.node, phase_attempt=run.attempt, result=result)
+
+
+async def read_curves(storage: SearchStorage, nodes: Iterable[int]) -> dict[int, Curves]:
+    """Curves of several nodes, read in a thread."""
+    wanted = dict.fromkeys(nodes)
+    return await asyncio.to_thread(lambda: {node: load_curves(storage, node) for node in wanted})
+
+
+def _ahead(events: tuple[Event, ...], ended: Event, root: Path) -> tuple[CoordinatorCore, cmd.Propose] | None:
+    """The search as it would be, and the request it would make; None: none to the proposer."""
+    core = replay(events, root)
+    pending = [ended]
+    known = {command.id for command in core.outstanding()}
+    while pending:
+        core.apply(pending.pop(0))
+        fresh = [command for command in core.outstanding() if command.id not in known]
+        known |= {command.id for command in fresh}
+        pending += [command.event for command in fresh if isinstance(command, cmd.Record)]
+        asked = [command for command in fresh if isinstance(command, cmd.Propose)]
+        if asked:
+            return core, asked[0]
+    return None

@@ -1,0 +1,98 @@
+"""What a search gives to agents of a language model, in the coordinator and in the stopper.
+
+Not here: the ledger and the way to it (llm_budget.py), the agents (llmzero_ray.agents).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import logging
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any
+
+from llmzero_ray.agents.backend import MODEL_BACKENDS, Agents, AgentServices, make_agents
+from llmzero_ray.config import SearchConfig
+from llmzero_ray.records import Event
+from llmzero_ray.stopping.curve_bank import CurveBank
+from llmzero_ray.stopping.policy import StoppingPolicy
+from llmzero_ray.storage import SearchStorage
+
+from .llm_budget import RemoteBudget, SearchBudget
+from .names import NAMESPACE, coordinator_name
+
+logger = logging.getLogger("llmzero_ray.actors.agent_services")
+_DRAW_S = 60.0
+"""Longest wait for a picture; a question goes without it then."""
+_POST_S = 30.0
+
+
+def search_agents(
+    config: SearchConfig,
+    n_val: int,
+    budget: SearchBudget,
+    post: Callable[[Event], Coroutine[Any, Any, None]],
+    storage: SearchStorage,
+) -> Agents:
+    """The agents of a search, for threads of the coordinator's process; `post` runs on the caller's loop."""
+    services = None
+    if budget.ledger is not None:
+        loop = asyncio.get_running_loop()
+
+        def post_from_thread(event: Event) -> None:
+            done = asyncio.run_coroutine_threadsafe(post(event), loop)
+            try:
+                done.result(timeout=_POST_S)
+            except concurrent.futures.TimeoutError:
+                logger.error("%s was not journalled within %.0f s", type(event).__name__, _POST_S)
+
+        services = AgentServices(
+            facts=budget.facts,
+            budget=budget.ledger,
+            post=post_from_thread,
+            write_call=storage.write_call,
+            draw=draw,
+        )
+    return make_agents(config, n_val, services)
+
+
+def stopping_policy(
+    config: SearchConfig, facts: Mapping[str, Any], storage: SearchStorage, n_val: int
+) -> StoppingPolicy:
+    """Rules, bank and agent of a search's stopper, which works in another process than the coordinator."""
+    services = None
+    if config.agents.backend in MODEL_BACKENDS:
+        services = AgentServices(
+            facts=facts,
+            budget=RemoteBudget(config.name),
+            post=lambda event: _post(config.name, event),
+            write_call=storage.write_call,
+            draw=draw,
+        )
+    agent = make_agents(config, n_val, services).early_stopper
+    # The expert costs nothing: it is asked every time.
+    bank = None if config.agents.backend == "expert" else CurveBank(n_val=n_val)
+    return StoppingPolicy(config.stopper, agent, bank)
+
+
+def _post(search: str, event: Event) -> None:
+    """Have an event journalled by the coordinator."""
+    import ray
+
+    try:
+        coordinator = ray.get_actor(coordinator_name(search), namespace=NAMESPACE)
+        ray.get(coordinator.post.remote(event), timeout=_POST_S)
+    except (ValueError, ray.exceptions.RayError) as error:
+        logger.error("%s was not journalled: %s", type(event).__name__, error)
+
+
+def draw(kind: str, request: Any, n_val: int) -> bytes:
+    """A picture for an agent, drawn in a Ray task: drawing holds the interpreter's lock."""
+    import ray
+
+    from llmzero_ray.agents.llm.figures import picture
+
+    task = ray.remote(picture).options(num_cpus=0, name=f"draw-{kind}", max_retries=1)
+    png = ray.get(task.remote(kind, request, n_val), timeout=_DRAW_S)
+    assert isinstance(png, bytes)
+    return png

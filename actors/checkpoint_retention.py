@@ -1,0 +1,93 @@
+"""Retention of checkpoints: only sound adapters are resumed from, and those no longer needed are deleted.
+
+Not here: which adapters are needed (llmzero_ray.coordinator.checkpoint_retention), saving them (the engine).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from pathlib import Path
+
+from llmzero_ray import commands as cmd
+from llmzero_ray import events as ev
+from llmzero_ray.coordinator import CoordinatorCore, checkpoint_retention
+from llmzero_ray.errors import StorageError
+from llmzero_ray.failpoints import reach
+from llmzero_ray.manifests import problem_of
+from llmzero_ray.records import PhaseSpec
+from llmzero_ray.storage import SearchStorage
+
+from .event_loop import Post
+
+logger = logging.getLogger("llmzero_ray.actors.checkpoint_retention")
+_GIB = 2**30
+
+
+class CheckpointRetention:
+    """The checkpoints of one search."""
+
+    def __init__(self, core: CoordinatorCore, post: Post, storage: SearchStorage) -> None:
+        self._core, self._post, self._storage = core, post, storage
+        self._thinning = asyncio.Lock()
+
+    async def is_sound(self, spec: PhaseSpec) -> bool:
+        """Whether the adapter that a phase is to start from is what was saved; if not, the core learns it."""
+        source = spec.resume_from
+        if source is None or spec.adapter is None:
+            return True
+        if spec.restore and await asyncio.to_thread(self._storage.restart_step, spec.node) > 0:
+            return True  # it goes on from its own full checkpoint
+        problem = await asyncio.to_thread(problem_of, Path(spec.adapter))
+        if problem is None:
+            return True
+        logger.error("node=%d cannot start from %s: %s", spec.node, spec.adapter, problem)
+        key = f"corrupt:{source.node}:{source.step}:{spec.node}"
+        corrupt = ev.CheckpointCorrupt(node=source.node, step=source.step, problem=problem, source=key)
+        await self._post(corrupt)
+        return False
+
+    async def make_room(self) -> None:
+        """Thin out adapters until they fit into `checkpoints.max_gib`.
+
+        Raises:
+            StorageError: what is still needed takes more than that; no further phase may begin.
+        """
+        async with self._thinning:  # two slots at once would journal the same adapters twice
+            await self._make_room()
+
+    async def _make_room(self) -> None:
+        limit = self._core.config.checkpoints.max_gib
+        if limit is None:
+            return
+        sizes = await asyncio.to_thread(self._storage.adapter_sizes)
+        thinning = checkpoint_retention.thin(self._core, sizes, int(limit * _GIB))
+        if thinning.items:
+            deleted = ev.CheckpointsDeleted(
+                items=thinning.items,
+                freed_bytes=thinning.freed_bytes,
+                used_bytes=thinning.used_bytes,
+                limit_bytes=int(limit * _GIB),
+            )
+            await self._post(deleted)
+        if not thinning.fits:
+            kept = (thinning.used_bytes - thinning.freed_bytes) / _GIB
+            raise StorageError(
+                f"{self._storage.paths.root}: adapters that the search still needs take {kept:.3g} GiB; "
+                f"checkpoints.max_gib is {limit:g}. The same command with a higher one "
+                "(--set checkpoints.max_gib=...) goes on where it was."
+            )
+
+    async def delete(self, command: cmd.DeleteCheckpoints) -> None:
+        """Delete what the journal says is deleted."""
+        for item in command.items:
+            reach("checkpoints.deleting")
+            await asyncio.to_thread(self._storage.delete_adapter, item.node, item.step)
+
+
+def remove_leftovers(storage: SearchStorage, core: CoordinatorCore) -> None:
+    """After the last event: finish deletions that are under way, remove what is half-written."""
+    for deletion in core.deletions:
+        for item in deletion.items:
+            storage.delete_adapter(item.node, item.step)
+    storage.sweep()

@@ -1,0 +1,171 @@
+"""Control requests: what persons left in the search's directory becomes events, or a refusal by name.
+
+Not here: leaving requests (llmzero_ray.presence), what may be asked (llmzero_ray.coordinator.steering).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, Field, ValidationError
+
+from llmzero_ray import events as ev
+from llmzero_ray.config_changes import with_changes
+from llmzero_ray.coordinator import CoordinatorCore, refusal
+from llmzero_ray.errors import CapacityError, LlmzeroError
+from llmzero_ray.hyperparameters import normalize
+from llmzero_ray.presence import Request, done_with, waiting_requests
+from llmzero_ray.records import Event
+
+from .event_loop import Post
+from .placement import check_fixed_capacity
+
+logger = logging.getLogger("llmzero_ray.actors.control_requests")
+_MAX_PROBLEM = 2000
+"""Characters of a refusal: it is journalled and shown on terminals."""
+
+
+class ControlRequests:
+    """One search's requests; each is journalled before it is removed, and known again by its id.
+
+    `use_settings` is awaited after settings were changed. With `fixed_capacity` no machine is ever added.
+    """
+
+    EVERY_S = 0.5
+
+    def __init__(
+        self,
+        core: CoordinatorCore,
+        post: Post,
+        root: Path,
+        *,
+        use_settings: Callable[[], Awaitable[None]],
+        fixed_capacity: bool,
+    ) -> None:
+        self._core, self._post, self._root = core, post, root
+        self._use_settings, self._fixed_capacity = use_settings, fixed_capacity
+
+    async def take(self) -> None:
+        """Take every request that waits while the search is at work."""
+        await self._take(check_capacity=self._fixed_capacity)
+
+    async def take_at_start(self) -> None:
+        """Take what waits before hardware is reserved, which checks the capacity itself."""
+        await self._take(check_capacity=False)
+
+    async def _take(self, *, check_capacity: bool) -> None:
+        for request in await asyncio.to_thread(waiting_requests, self._root):
+            event = event_of(self._core, request)
+            if isinstance(event, ev.SettingsChanged) and check_capacity:
+                event = await self._within_capacity(event)
+            if isinstance(event, ev.RequestRefused):
+                logger.warning("request %s (%s) is refused: %s", request.id, request.kind, event.message)
+            try:
+                await self._post(event)
+            except Exception as error:
+                logger.exception("request %s (%s) could not be journalled", request.id, request.kind)
+                await self._post(_refused(request, f"{type(error).__name__}: {error}"))
+            await asyncio.to_thread(done_with, self._root, request.id)
+            if isinstance(event, ev.SettingsChanged):
+                await self._use_settings()
+
+    async def _within_capacity(self, event: ev.SettingsChanged) -> Event:
+        """The event, or its refusal when machines that are never added would be needed."""
+        changed = with_changes(self._core.config, event.changes)
+        if changed.slots.count <= self._core.config.slots.count:
+            return event
+        try:
+            await asyncio.to_thread(check_fixed_capacity, changed)
+        except CapacityError as error:
+            return ev.RequestRefused(kind="set", message=str(error), source=event.source)
+        return event
+
+
+def event_of(core: CoordinatorCore, request: Request) -> Event:
+    """What a request means as things stand; `RequestRefused` with the reason when it cannot be done."""
+    try:
+        event = _asked(core, request)
+        why = refusal(core, event)
+    except ValidationError as error:
+        why = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'request'}: {e['msg']}" for e in error.errors())
+    except LlmzeroError as error:
+        why = str(error)
+    except Exception as error:
+        # Whoever can write to the directory can ask anything: no request may end the coordinator's loop.
+        logger.debug("request %s (%s)", request.id, request.kind, exc_info=True)
+        why = f"it cannot be understood ({type(error).__name__}: {error})"
+    return _refused(request, why) if why is not None else dataclasses.replace(event, source=_source(request))
+
+
+# --- parts --------------------------------------------------------------------------------------------------
+
+
+class _Stop(BaseModel):
+    deadline_s: float | None = Field(None, ge=0, allow_inf_nan=False)
+
+
+class _Hint(BaseModel):
+    text: str
+
+
+class _Veto(BaseModel):
+    node: int
+
+
+class _Clone(BaseModel):
+    node: int
+    changes: dict[str, Any]
+    step: int | None = None
+    n_steps: int | None = None
+
+
+class _Set(BaseModel):
+    changes: dict[str, Any]
+
+
+def _asked(core: CoordinatorCore, request: Request) -> Event:
+    """The event that a request asks for.
+
+    Raises:
+        ValidationError: a field is missing or of another type.
+        ConfigError, HyperparameterError: a key or value is not allowed.
+    """
+    asked: Mapping[str, Any] = request.asked
+    if request.kind == "unreadable":
+        raise LlmzeroError(f"requests/{request.id}.json is no request and was removed: {request.reason}")
+    if request.kind == "stop":
+        return ev.UserStop(reason=request.reason, deadline_s=_Stop.model_validate(asked).deadline_s)
+    if request.kind == "pause":
+        return ev.SearchPaused(reason=request.reason)
+    if request.kind == "hint":
+        return ev.HintGiven(text=_Hint.model_validate(asked).text)
+    if request.kind == "veto":
+        return ev.NodeVetoed(node=_Veto.model_validate(asked).node, reason=request.reason)
+    if request.kind == "clone":
+        clone = _Clone.model_validate(asked)
+        changes = dict(normalize(clone.changes))
+        return ev.CloneAsked(of=clone.node, step=clone.step, changes=changes, n_steps=clone.n_steps)
+    changes = _Set.model_validate(asked).changes
+    return ev.SettingsChanged(changes=changes, before={key: _value(core, key) for key in changes})
+
+
+def _refused(request: Request, why: str) -> ev.RequestRefused:
+    message = why if len(why) <= _MAX_PROBLEM else why[: _MAX_PROBLEM - 4] + " ..."
+    return ev.RequestRefused(kind=request.kind, message=message, source=_source(request))
+
+
+def _source(request: Request) -> str:
+    return f"user:{request.id}"
+
+
+def _value(core: CoordinatorCore, key: str) -> Any:
+    """The present value of a dotted key; None: there is none."""
+    value: Any = core.config.to_json()
+    for part in key.split("."):
+        value = value.get(part) if isinstance(value, dict) else None
+    return value

@@ -1,0 +1,176 @@
+"""The event loop of a coordinator: journal first, then the core, then the commands that follow.
+
+Every event of a search goes through `EventLoop.post`. Commands and background work run as supervised tasks
+beside it: none of them ends without a word. Not here: taking over and ending (coordinator.py), what each
+command does (executor.py), what runs in the background (monitor.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeAlias
+
+from llmzero_ray import commands as cmd
+from llmzero_ray import events as ev
+from llmzero_ray.commands import Command
+from llmzero_ray.coordinator import replay
+from llmzero_ray.errors import LlmzeroError
+from llmzero_ray.failpoints import reach
+from llmzero_ray.journal import Journal
+from llmzero_ray.records import Event
+from llmzero_ray.storage import SearchStorage
+
+Post: TypeAlias = Callable[[Event], Coroutine[Any, Any, None]]
+"""Makes an event durable and acts on it; returns when it is durable."""
+Execute: TypeAlias = Callable[[Command], Coroutine[Any, Any, None]]
+
+logger = logging.getLogger("llmzero_ray.actors.event_loop")
+_FAILING_S = 60.0
+"""Seconds for which a periodic task may fail again and again before the search is aborted with its error."""
+_REPORT_S = 60.0
+"""Fewest seconds between two journalled failures of one periodic task."""
+
+
+class EventLoop:
+    """Journal and core of one search, and the tasks that work on it; creating it replays the journal.
+
+    Raises:
+        JournalError: the journal is damaged.
+    """
+
+    def __init__(self, storage: SearchStorage) -> None:
+        self._journal = Journal(storage.journal_address())
+        self.core = replay(self._journal.history, storage.paths.root)
+        self.events = self._journal.history
+        """All events so far."""
+        self.epoch = self._journal.epoch
+        self.failure: LlmzeroError | None = None
+        """Why the journal cannot be written any more."""
+        self._turn = asyncio.Lock()
+        self._execute: Execute | None = None
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._closed = asyncio.Event()
+
+    def open(self, execute: Execute) -> None:
+        """Execute commands from now on, those first that are outstanding already.
+
+        Raises:
+            LlmzeroError: the journal could not be written before.
+        """
+        if self.failure is not None:
+            raise self.failure
+        self._execute = execute
+        for command in self.core.resume():
+            self._spawn_command(command)
+
+    def close(self) -> None:
+        """Let periodic tasks end; events are still taken."""
+        self._closed.set()
+
+    async def post(self, event: Event) -> None:
+        """Make an event durable, then act on it.
+
+        A delivery that the journal knows is dropped, and so is every event after a failure of the journal.
+        """
+        async with self._turn:
+            if self.failure is not None:
+                return
+            try:
+                commands = await self._take(event)
+            except LlmzeroError as error:  # nothing may go on that could not be journalled
+                self.failure = error
+                commands = [cmd.End(id="end-failure", reason=str(error), exit_code=error.exit_code)]
+        if self._execute is not None:
+            for command in commands:
+                self._spawn_command(command)
+
+    async def abort(self, error: LlmzeroError) -> None:
+        """Stop working for a reason that no phase is to blame for; the same command resumes the search."""
+        logger.error("aborted: %s", error)
+        await self.post(ev.SearchAborted(reason=str(error), exit_code=error.exit_code))
+
+    def spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        """Run a task beside everything else; an exception in it aborts the search with that reason."""
+        task = asyncio.get_running_loop().create_task(self._supervised(work, name), name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def repeat(
+        self,
+        tick: Callable[[], Awaitable[None]],
+        name: str,
+        *,
+        every_s: float | Callable[[], float],
+        may_fail: bool = False,
+    ) -> None:
+        """Await `tick` again and again until the loop is closed, sleeping `every_s` seconds in between.
+
+        An exception is logged and journalled, and the task goes on. The search is aborted when the task has
+        failed for a minute without a success, unless it `may_fail`: limits of time must not lapse in silence.
+        """
+        pause_s = every_s if callable(every_s) else lambda: every_s
+        self.spawn(self._repeated(tick, name, pause_s, may_fail=may_fail), name)
+
+    async def _repeated(
+        self, tick: Callable[[], Awaitable[None]], name: str, pause_s: Callable[[], float], *, may_fail: bool
+    ) -> None:
+        failing_since: float | None = None
+        reported = float("-inf")
+        while not self._closed.is_set():
+            try:
+                await tick()
+                failing_since = None
+            except Exception as error:
+                logger.exception("%s failed", name)
+                now, reason = time.monotonic(), f"{type(error).__name__}: {error}"
+                failing_since = now if failing_since is None else failing_since
+                if now - reported >= _REPORT_S:
+                    reported = now
+                    await self.post(ev.BackgroundTaskFailed(task=name, reason=reason))
+                if not may_fail and now - failing_since >= _FAILING_S:
+                    raise LlmzeroError(f"{name} has failed for {_FAILING_S:.0f} s: {reason}") from error
+            await asyncio.sleep(pause_s())
+
+    async def _supervised(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        try:
+            await work
+        except LlmzeroError as error:
+            await self.abort(error)
+        except Exception as error:
+            logger.exception("%s failed", name)
+            await self.abort(LlmzeroError(f"{name}: {type(error).__name__}: {error}"))
+
+    def _spawn_command(self, command: Command) -> None:
+        if isinstance(command, cmd.Record):
+            return self.spawn(self.post(command.event), command.id)
+        assert self._execute is not None
+        return self.spawn(self._execute(command), command.id)
+
+    async def _take(self, event: Event) -> list[Command]:
+        """Journal and handle the event and whatever the core concludes from it; the commands that remain."""
+        pending, given = [event], list[Command]()
+        while pending:
+            written = await asyncio.to_thread(self._journal.append, pending.pop(0))
+            if written is None:
+                continue
+            reach("journal.written")
+            self.events += (written,)
+            fresh = self._handle(written)
+            pending = [command.event for command in fresh if isinstance(command, cmd.Record)] + pending
+            given += [command for command in fresh if not isinstance(command, cmd.Record)]
+        return given
+
+    def _handle(self, event: Event) -> list[Command]:
+        """The core's commands; an exception leaves it half changed, so nothing may follow."""
+        try:
+            return self.core.handle(event)
+        except LlmzeroError:
+            raise
+        except Exception as error:
+            logger.exception("%s could not be handled", type(event).__name__)
+            raise LlmzeroError(
+                f"{type(event).__name__} could not be handled: {type(error).__name__}: {error}"
+            ) from error

@@ -1,0 +1,144 @@
+"""Executes the core's commands, one handler each; what comes of a command is posted as an event.
+
+Every command is a task of its own, may be executed twice, and does what is slow off the coordinator's loop.
+Not here: deciding (llmzero_ray.coordinator), and what other files of this folder do for a command.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from llmzero_ray import commands as cmd
+from llmzero_ray import events as ev
+from llmzero_ray.commands import Command
+from llmzero_ray.coordinator import CoordinatorCore
+from llmzero_ray.errors import LlmzeroError
+from llmzero_ray.failpoints import reach
+from llmzero_ray.storage import SearchStorage
+
+from .agent_calls import AgentCalls, Prefetcher
+from .checkpoint_retention import CheckpointRetention
+from .event_loop import Post
+from .final_evaluation import FinalEvaluator
+from .runner_pool import RunnerPool
+from .runner_recovery import RunnerRecovery
+from .stopper_client import StopperClient
+
+logger = logging.getLogger("llmzero_ray.actors.executor")
+_KILL_AFTER = 2.0
+"""Times `engine.stop_deadline_s`: the engine itself ends a phase that does not stop within one of them."""
+
+
+class CommandExecutor:
+    """Carries the commands of one search out. `end` closes the search; its argument is "at once"."""
+
+    def __init__(
+        self,
+        core: CoordinatorCore,
+        post: Post,
+        storage: SearchStorage,
+        *,
+        agents: AgentCalls,
+        prefetcher: Prefetcher,
+        stopper: StopperClient,
+        pool: RunnerPool,
+        recovery: RunnerRecovery,
+        checkpoints: CheckpointRetention,
+        finals: FinalEvaluator,
+        end: Callable[[bool], Coroutine[Any, Any, None]],
+    ) -> None:
+        self._core, self._post, self._storage = core, post, storage
+        self._agents, self._prefetcher, self._stopper = agents, prefetcher, stopper
+        self._pool, self._recovery, self._checkpoints, self._end = pool, recovery, checkpoints, end
+        self._handlers: dict[type[Command], Callable[[Any], Coroutine[Any, Any, None]]] = {
+            cmd.Propose: self._propose,
+            cmd.Analyze: agents.ask,
+            cmd.PushIncumbent: stopper.set_incumbent,
+            cmd.RunPhase: self._run_phase,
+            cmd.StopPhase: self._stop_phase,
+            cmd.KillRunner: self._kill_runner,
+            cmd.FitSlots: recovery.fit,
+            cmd.CloseSlot: recovery.close,
+            cmd.DeleteCheckpoints: checkpoints.delete,
+            cmd.Evaluate: finals.evaluate,
+            cmd.WriteOutcome: finals.write_outcome,
+            cmd.End: self._end_search,
+        }
+
+    async def execute(self, command: Command) -> None:
+        """Carry out one command."""
+        await self._handlers[type(command)](command)
+
+    async def _propose(self, command: cmd.Propose) -> None:
+        await self._agents.ask(command, await self._prefetcher.answer(command))
+
+    async def _end_search(self, command: cmd.End) -> None:
+        await self._end(command.exit_code != 0 or self._core.interrupted is not None)
+
+    async def _run_phase(self, command: cmd.RunPhase) -> None:
+        """Have the slot's runner train a phase, watched by the stopper, to its end or its loss."""
+        import ray
+
+        spec, slot = command.spec, command.slot
+        await self._checkpoints.make_room()
+        if not await self._checkpoints.is_sound(spec):
+            return None  # the core plans it anew
+        try:
+            await self._pool.health(slot)  # a runner that died while idle costs the phase nothing
+        except ray.exceptions.RayError as error:
+            return await self._recovery.lost(slot, None, 0, str(error))
+        await asyncio.to_thread(self._storage.write_spec, spec)
+        source = f"phase:{spec.node}"
+        started = ev.PhaseStarted(node=spec.node, slot=slot, phase_attempt=spec.attempt)
+        await self._post(dataclasses.replace(started, source=source, attempt=spec.attempt, sequence=1))
+        run = self._core.runs[spec.node]
+        if run.stage != "planned" or run.attempt != spec.attempt or not run.started:
+            return None  # called off meanwhile
+        self._stopper.watch(slot, spec.node, spec.attempt)
+        reach("phase.handed_over")
+        try:
+            name = f"phase-{spec.node} attempt={spec.attempt} parent={spec.parent}"
+            outcome = await self._pool.runner(slot).run.options(name=name).remote(spec)
+        except (ray.exceptions.RayError, LlmzeroError) as error:
+            return await self._recovery.phase_lost(slot, spec.node, spec.attempt, error)
+        reach("phase.answered")
+        await self._post(ev.phase_ended(spec.node, spec.attempt, outcome))
+        return await self._checkpoints.make_room()
+
+    async def _stop_phase(self, command: cmd.StopPhase) -> None:
+        """Ask the runner; a phase that does not end at all is killed with its runner."""
+        import ray
+
+        stop = self._pool.runner(command.slot).stop.options(concurrency_group="ctl")
+        asked = command.deadline_s
+        deadline_s = self._core.config.engine.stop_deadline_s * _KILL_AFTER if asked is None else asked
+        began = time.monotonic()
+        try:
+            await asyncio.wait_for(
+                stop.remote(command.node, command.phase_attempt, command.reason), deadline_s
+            )
+        except ray.exceptions.RayError:
+            logger.info("node=%d: its runner was lost before it could stop", command.node)
+            return  # the loss is handled where the phase is awaited
+        except TimeoutError:
+            logger.warning("node=%d: its runner does not answer", command.node)
+        await asyncio.sleep(max(0.0, began + deadline_s - time.monotonic()))
+        run = self._core.runs[command.node]
+        if run.stage == "planned" and run.attempt == command.phase_attempt and not self._pool.closing:
+            self._recovery.kill(
+                command.slot,
+                command.node,
+                command.phase_attempt,
+                f"it did not stop within {deadline_s:.0f} s and was killed",
+                # A phase whose end a person did not want to wait for has not failed.
+                "timeout" if asked is None else "resource",
+            )
+
+    async def _kill_runner(self, command: cmd.KillRunner) -> None:
+        phase = (command.slot, command.node, command.phase_attempt)
+        self._recovery.kill(*phase, command.reason, "resource")

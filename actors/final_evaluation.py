@@ -1,0 +1,84 @@
+"""Evaluation on the test split after a search, and its outcome on the disk.
+
+Not here: which policies are evaluated (llmzero_ray.coordinator.final_evaluation), the report
+(llmzero_ray.report).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from llmzero_ray import commands as cmd
+from llmzero_ray import events as ev
+from llmzero_ray.coordinator import CoordinatorCore
+from llmzero_ray.errors import EngineError, EngineLostError
+from llmzero_ray.metric_files import write_items
+from llmzero_ray.metrics import mean_score
+from llmzero_ray.storage import SearchStorage
+from llmzero_ray.tasks.aggregate import macro_average
+
+from .event_loop import Post
+from .runner_pool import RunnerPool
+from .runner_recovery import RunnerRecovery
+
+logger = logging.getLogger("llmzero_ray.actors.final_evaluation")
+
+
+class FinalEvaluator:
+    """The test scores of one search; `test` is the parquet of its test split."""
+
+    def __init__(
+        self,
+        core: CoordinatorCore,
+        post: Post,
+        storage: SearchStorage,
+        *,
+        pool: RunnerPool,
+        recovery: RunnerRecovery,
+        test: str,
+    ) -> None:
+        self._core, self._post, self._storage = core, post, storage
+        self._pool, self._recovery, self._test = pool, recovery, test
+
+    async def evaluate(self, command: cmd.Evaluate) -> None:
+        """Score a policy on the test split."""
+        import ray
+
+        runner, tokens = self._pool.runner(command.slot), self._core.config.eval.max_response_length
+        source = f"final:{command.what}"
+        try:
+            items = await runner.evaluate.remote(command.adapter, self._test, tokens)
+        except (ray.exceptions.RayActorError, EngineLostError) as error:
+            return await self._recovery.lost(command.slot, None, 0, str(error))
+        except (ray.exceptions.RayError, EngineError) as error:
+            reason = str(getattr(error, "cause", None) or error)
+            return await self._post(ev.FinalFailed(what=command.what, reason=reason, source=source))
+        await asyncio.to_thread(write_items, self._storage.paths.final(command.what), items)
+        score = mean_score([item.acc for item in items])
+        macro = macro_average((item.data_source, item.acc) for item in items)
+        scored = ev.FinalScored(
+            what=command.what,
+            split=command.split,
+            n=len(items),
+            mean=score.mean,
+            standard_error=score.standard_error or 0.0,
+            adapter=command.adapter,
+            node=command.node,
+            step=command.step,
+            macro=macro.mean if macro else None,
+            macro_error=macro.standard_error if macro else None,
+            source=source,
+        )
+        return await self._post(scored)
+
+    async def write_outcome(self, _: cmd.WriteOutcome) -> None:
+        """strategy.yaml, best/ and the report."""
+        from llmzero_ray.report import write_outcome
+
+        try:
+            problem = (await asyncio.to_thread(write_outcome, self._storage)).problem
+        except Exception as error:
+            logger.exception("the outcome could not be written")
+            problem = f"{type(error).__name__}: {error}"
+        await self._post(ev.OutcomeWritten(problem=problem))

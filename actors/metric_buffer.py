@@ -1,0 +1,90 @@
+"""Metric points of the phase that a runner trains, kept in memory for its readers.
+
+The training thread publishes, other threads read. A reader owns its cursor, the number of points it has: one
+that starts again at 0 misses nothing. Not here: points on the disk (llmzero_ray.series).
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from typing import TypeAlias
+
+from llmzero_ray.records import MetricPoint
+
+PhaseKey: TypeAlias = tuple[int, int]
+"""(node, attempt)."""
+MAX_POINTS = 256
+"""Points in one reply to a reader: below 1 MB with the 90 metrics that VeRL logs in a step."""
+
+
+class MetricBuffer:
+    """Points of the newest phase of one slot, in the order of their steps."""
+
+    def __init__(self) -> None:
+        self.current: PhaseKey | None = None
+        """The phase that trains now; None between phases."""
+        self._changed = threading.Condition()
+        self._key: PhaseKey | None = None
+        self._points: list[MetricPoint] = []
+        self._urgent = False
+
+    @property
+    def last_step(self) -> int | None:
+        """Newest step of the phase that trains now; None before its first point."""
+        return self._points[-1].step if self.current is not None and self._points else None
+
+    def begin(self, key: PhaseKey) -> None:
+        """Start a phase; the points of the one before it are dropped."""
+        with self._changed:
+            self.current = self._key = key
+            self._points, self._urgent = [], False
+
+    def publish(self, point: MetricPoint) -> None:
+        """Append a point and wake readers.
+
+        Raises:
+            TypeError: a metric is not a number; the point was not added.
+        """
+        wrong = [name for name, value in point.metrics.items() if not isinstance(value, int | float)]
+        if wrong:
+            raise TypeError(f"step {point.step} reports metrics that are not numbers: {', '.join(wrong)}")
+        with self._changed:
+            before = self._points[-1] if self._points else None
+            self._points.append(point)
+            # The first non-finite value may end the phase; later ones say nothing new.
+            self._urgent |= not _is_finite(point) and (before is None or _is_finite(before))
+            self._changed.notify_all()
+
+    def end(self) -> None:
+        """End the phase; its points stay readable until the next one begins."""
+        with self._changed:
+            self.current = None
+            self._changed.notify_all()
+
+    def poll(
+        self, key: PhaseKey, cursor: int, wait_s: float, gather_s: float
+    ) -> tuple[tuple[MetricPoint, ...], bool]:
+        """The points of a phase from number `cursor` on, and whether no more will come.
+
+        Waits up to `wait_s` seconds for the first one, then `gather_s` seconds for further ones unless a
+        value became non-finite. At most `MAX_POINTS` points.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self._is_over(key) or self._n_points(key) > cursor, wait_s)
+            self._changed.wait_for(lambda: self._is_over(key) or self._urgent, gather_s)
+            self._urgent = False
+            known = self._points if key == self._key else []
+            points = tuple(known[cursor : cursor + MAX_POINTS])
+            return points, self._is_over(key) and cursor + len(points) >= len(known)
+
+    def _n_points(self, key: PhaseKey) -> int:
+        return len(self._points) if key == self._key else 0
+
+    def _is_over(self, key: PhaseKey) -> bool:
+        """Whether no more points of that phase will come; also true when a later phase has begun."""
+        return key != self.current if key == self._key else self.current is not None
+
+
+def _is_finite(point: MetricPoint) -> bool:
+    return math.isfinite(sum(point.metrics.values()))

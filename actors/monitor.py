@@ -1,0 +1,126 @@
+"""What is checked again and again while a search is at work: signs of life, limits of time, phases that hang.
+
+The coordinator's event loop calls each check in turns of its own, so that one that fails or waits holds no
+other one up. Not here: what follows from what is found (the core), requests of persons (control_requests.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from pathlib import Path
+from typing import Any
+
+from llmzero_ray import events as ev
+from llmzero_ray.coordinator import CoordinatorCore, busy_gpu_hours, over_budget
+from llmzero_ray.coordinator.runs import PhaseRun
+from llmzero_ray.journal import active_seconds
+from llmzero_ray.presence import beat
+from llmzero_ray.records import Event
+
+from .event_loop import Post
+from .gauges import Gauges
+from .runner_pool import RunnerPool
+
+logger = logging.getLogger("llmzero_ray.actors.monitor")
+_LOOKS = 20
+"""Checks for hanging phases per shortest limit."""
+_ANSWER_S = 30.0
+"""A health call that is not answered by then counts as silence from its beginning."""
+
+
+class SearchMonitor:
+    """Heartbeat, limits of time and money, and metrics of one search; `events` are those so far."""
+
+    EVERY_S = 0.5
+
+    def __init__(self, core: CoordinatorCore, post: Post, root: Path, events: tuple[Event, ...]) -> None:
+        self._core, self._post, self._root = core, post, root
+        self._gauges = Gauges(core.config.name)
+        self._worked_before, self._since = active_seconds(events), time.monotonic()
+
+    async def beat(self) -> None:
+        """Leave a sign of life for commands on other machines."""
+        await asyncio.to_thread(beat, self._root)
+
+    async def check_limits(self) -> None:
+        """Post the limits of the budget that are reached."""
+        if self._core.stage == "searching":
+            worked_s = self._worked_before + time.monotonic() - self._since
+            for reached in over_budget(self._core, worked_s=worked_s, now=time.time()):
+                await self._post(reached)
+
+    async def export_metrics(self) -> None:
+        """Set Ray's metrics to the state as it is now."""
+        now = time.time()
+        busy = busy_gpu_hours(self._core, now)
+        idle = max(0.0, self._core.meter.gpu_hours(now) - busy)
+        self._gauges.observe(self._core, busy_gpu_hours=busy, idle_gpu_hours=idle)
+
+
+class HangDetector:
+    """Finds phases whose stage lasts far longer than usual, and runners that do not answer."""
+
+    def __init__(self, core: CoordinatorCore, post: Post, pool: RunnerPool) -> None:
+        self._core, self._post, self._pool = core, post, pool
+        self._answered: dict[tuple[int, int], float] = {}
+        """(node, attempt) -> when its runner last answered (monotonic seconds)."""
+
+    def every_s(self) -> float:
+        """Seconds between two checks."""
+        return min(10.0, max(0.2, self._core.config.engine.hang_min_s / _LOOKS))
+
+    async def check(self) -> None:
+        """Look at every slot that trains or scores; the core has hanging runners killed."""
+        runs = [run for run in self._core.runs.values() if run.active and run.started]
+        await asyncio.gather(*(self._check_run(run) for run in runs if run.silent is None))
+        scoring = [slot.index for slot in self._core.slots if slot.ready and slot.scoring]
+        await asyncio.gather(*(self._check_scoring(slot) for slot in scoring))
+
+    async def _check_run(self, run: PhaseRun) -> None:
+        key, limit_s = (run.node, run.attempt), self._core.config.engine.hang_min_s
+        answered = self._answered.setdefault(key, time.monotonic())
+        try:
+            health = await asyncio.wait_for(self._pool.health(run.slot), _ANSWER_S)
+        except TimeoutError:
+            silent_s = time.monotonic() - answered
+            if silent_s > limit_s:
+                await self._report(run, "runner", silent_s, limit_s)
+            return
+        except Exception as error:  # noqa: BLE001 - a lost runner is noticed where its phase is awaited
+            logger.debug("node=%d: %s", run.node, error)
+            return
+        self._answered[key] = time.monotonic()
+        stage: dict[str, Any] | None = health["stage"]
+        if stage is not None and health["current"] == key and stage["since_s"] > self._limit_s(stage):
+            await self._report(run, stage["name"], stage["since_s"], self._limit_s(stage))
+
+    def _limit_s(self, stage: dict[str, Any]) -> float:
+        engine = self._core.config.engine
+        limit_s = max(engine.hang_min_s, engine.hang_factor * (stage["usual_s"] or 0.0))
+        return max(limit_s, engine.start_timeout_s) if stage["name"] == "start" else limit_s
+
+    async def _check_scoring(self, slot: int) -> None:
+        """An evaluation is no phase: its runner is killed, and the loss is noticed where it is awaited."""
+        try:
+            stage = (await asyncio.wait_for(self._pool.health(slot), _ANSWER_S))["stage"]
+        except Exception as error:  # noqa: BLE001 - as above
+            logger.debug("slot=%d: %s", slot, error)
+            return
+        if stage is not None and stage["since_s"] > self._limit_s(stage):
+            logger.error("slot=%d hangs in stage %s: killed", slot, stage["name"])
+            self._pool.kill(slot)
+
+    async def _report(self, run: PhaseRun, stage: str, since_s: float, limit_s: float) -> None:
+        silent = ev.RunnerSilent(
+            slot=run.slot,
+            node=run.node,
+            phase_attempt=run.attempt,
+            stage=stage,
+            since_s=since_s,
+            limit_s=limit_s,
+            source=f"watchdog:{run.node}",
+            attempt=run.attempt,
+        )
+        await self._post(silent)

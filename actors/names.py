@@ -1,0 +1,65 @@
+"""What actors and placement groups are called, and the options that all our actors share.
+
+Names carry the search and the slot, so that several searches and slots live on one cluster. Not here:
+reserving hardware (placement.py).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+NAMESPACE = "llmzero"
+
+
+def coordinator_name(search: str) -> str:
+    """Name of the coordinator actor."""
+    return f"coordinator-{search}"
+
+
+def stopper_name(search: str) -> str:
+    """Name of the stopper actor."""
+    return f"stopper-{search}"
+
+
+def runner_name(search: str, slot: int) -> str:
+    """Name of a slot's runner actor."""
+    return f"runner-{search}-slot{slot}"
+
+
+def slot_of(search: str, actor: str) -> int | None:
+    """The slot of a runner by its name; None for other actors and other searches' runners."""
+    head, _, slot = actor.rpartition("-slot")
+    return int(slot) if head == f"runner-{search}" and slot.isdigit() else None
+
+
+def slot_of_group(search: str, group: str) -> int | None:
+    """The slot of a placement group by its name; None for other groups and other searches' slots."""
+    head, _, machine = group.rpartition("-")
+    start, _, slot = head.rpartition("-")
+    return int(slot) if start == f"slot-{search}" and slot.isdigit() and machine.isdigit() else None
+
+
+def group_name(search: str, slot: int, machine: int) -> str:
+    """Name of the placement group that holds a slot's GPUs on one of its machines."""
+    return f"slot-{search}-{slot}-{machine}"
+
+
+def actor_options(name: str, **more: Any) -> dict[str, Any]:
+    """A name, a life that no other process ends, and no CPU of the scheduler's."""
+    return {
+        "name": name,
+        "namespace": NAMESPACE,
+        "lifetime": "detached",
+        "num_cpus": 0,
+        "num_gpus": 0,
+        **more,
+    }
+
+
+def restarting(name: str) -> dict[str, Any]:
+    """Options of an actor that Ray starts again when its process dies, calls included.
+
+    It lives on the head, where the jobs' commands run and keys of LLM services may lie.
+    """
+    place = {"node:__internal_head__": 0.001}
+    return actor_options(name, get_if_exists=True, max_restarts=-1, max_task_retries=-1, resources=place)

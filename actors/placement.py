@@ -1,0 +1,212 @@
+"""Hardware of the slots: placement groups that are reserved, waited for and given back.
+
+One STRICT_PACK group per machine of a slot, one bundle per GPU. Groups are detached and named, so that a
+restarted coordinator finds them. Waiting is asynchronous: however many slots wait, one look at Ray's table a
+moment serves them all, and no thread is held. Not here: the runners on the groups (runner_pool.py), the
+arithmetic (llmzero_ray.capacity).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from llmzero_ray.capacity import asked_and_there, shortfall, side_cpus
+from llmzero_ray.config import SearchConfig
+from llmzero_ray.errors import CapacityError
+
+from .machines import cluster_machines, free_cpus
+from .names import group_name, slot_of_group
+
+_LOOK_S = 0.1
+"""Seconds between two looks at the placement groups."""
+_CPU_LOOK_S = 1.0
+
+
+class Placement:
+    """The placement groups of one search."""
+
+    def __init__(self, search: str) -> None:
+        self._search = search
+        self._asked: set[int] = set()
+        """Slots whose hardware is wanted: asked for and not released since."""
+        self._waiting: set[int] = set()
+        self._changing = asyncio.Lock()
+        """Held while groups are created or removed, so that none is created after its slot was released."""
+        self._looking = asyncio.Lock()
+        self._table: Mapping[str, Any] = {}
+        self._looked = float("-inf")
+
+    async def reserve_all(self, config: SearchConfig) -> bool:
+        """Reserve the hardware of every slot, or find it reserved; False when it was released meanwhile.
+
+        Raises:
+            CapacityError: the cluster did not give it within `slots.timeout_s`; nothing stays reserved.
+        """
+        deadline = time.monotonic() + config.slots.timeout_s
+        slots = range(config.slots.count)
+        try:
+            async with self._changing:  # an autoscaler sees the whole demand at once
+                self._asked.update(slots)
+                for slot in slots:
+                    await asyncio.to_thread(_ask, config, slot, 0, beside=())
+            found = await asyncio.gather(*(self._reserved(config, slot, deadline) for slot in slots))
+            await self._wait_for_side_cpus(config, deadline)
+        except CapacityError:
+            await self.release_all()
+            raise
+        return None not in found
+
+    async def reserve(self, config: SearchConfig, slot: int) -> tuple[str, ...] | None:
+        """Ids (hex) of the groups of one slot, one per machine, once all are created.
+
+        None: the slot was released while it waited.
+
+        Raises:
+            CapacityError: the cluster did not give them within `slots.timeout_s`; they stay asked for.
+        """
+        self._asked.add(slot)
+        return await self._reserved(config, slot, time.monotonic() + config.slots.timeout_s)
+
+    async def cancel(self, slot: int) -> None:
+        """Stop waiting for the hardware of one slot and give back what there is of it; no effect once it is
+        reserved."""
+        if slot in self._waiting:
+            await self.release(slot)
+
+    async def release(self, slot: int) -> None:
+        """Give the hardware of one slot back."""
+        self._asked.discard(slot)
+        async with self._changing:
+            await asyncio.to_thread(remove_groups, self._search, slot)
+
+    async def release_all(self) -> None:
+        """Give back all hardware of the search, whichever slots it was for."""
+        self._asked.clear()
+        async with self._changing:
+            await asyncio.to_thread(remove_groups, self._search)
+
+    async def _reserved(self, config: SearchConfig, slot: int, deadline: float) -> tuple[str, ...] | None:
+        self._waiting.add(slot)
+        try:
+            return await self._one_by_one(config, slot, deadline)
+        finally:
+            self._waiting.discard(slot)
+
+    async def _one_by_one(self, config: SearchConfig, slot: int, deadline: float) -> tuple[str, ...] | None:
+        """The groups of a slot, one machine after the other, each beside those before it."""
+        from ray.util.placement_group import remove_placement_group
+
+        found: list[str] = []
+        taken: list[str] = []
+        for machine in range(config.slots.nodes):
+            while True:
+                async with self._changing:
+                    if slot not in self._asked:
+                        return None
+                    group = await asyncio.to_thread(_ask, config, slot, machine, beside=taken)
+                node = await self._node_of(group, config, slot, deadline)
+                if node is None:
+                    return None
+                if node not in taken:
+                    break
+                # A lost machine's group came to rest on another one's machine.
+                await asyncio.to_thread(remove_placement_group, group)
+            found.append(group.id.hex())
+            taken.append(node)
+        return tuple(found)
+
+    async def _node_of(self, group: Any, config: SearchConfig, slot: int, deadline: float) -> str | None:
+        """The node on which a group was created; None when the slot was released meanwhile."""
+        while slot in self._asked:
+            entry = (await self._look()).get(group.id.hex())
+            if entry is not None and entry["state"] == "CREATED":
+                return str(next(iter(entry["bundles_to_node_id"].values())))
+            if time.monotonic() >= deadline:
+                there = await asyncio.to_thread(cluster_machines)
+                waited = f"within {config.slots.timeout_s:g} s (slots.timeout_s)"
+                raise CapacityError(
+                    f"the cluster did not give the slots {waited}; {asked_and_there(there, config)}"
+                )
+            await asyncio.sleep(_LOOK_S)
+        return None
+
+    async def _look(self) -> Mapping[str, Any]:
+        """Ray's table of placement groups by id (hex), at most `_LOOK_S` old."""
+        from ray.util import placement_group_table
+
+        async with self._looking:
+            if time.monotonic() - self._looked >= _LOOK_S:
+                self._table = await asyncio.to_thread(placement_group_table)
+                self._looked = time.monotonic()
+        return self._table
+
+    async def _wait_for_side_cpus(self, config: SearchConfig, deadline: float) -> None:
+        """VeRL's processes beside the bundles need CPUs; waiting for them later would look like a hang."""
+        needed = config.slots.count * side_cpus(config)
+        while self._asked and (free := await asyncio.to_thread(free_cpus)) < needed:
+            if time.monotonic() > deadline:
+                there = await asyncio.to_thread(cluster_machines)
+                what = f"the slots fit, but only {free:g} CPUs are free beside them and VeRL needs {needed}"
+                raise CapacityError(f"{what}; {asked_and_there(there, config)}")
+            await asyncio.sleep(_CPU_LOOK_S)
+
+
+def check_fixed_capacity(config: SearchConfig) -> None:
+    """See that the machines that are there, to which none is added, have what the slots need.
+
+    Raises:
+        CapacityError: they do not, with the numbers.
+    """
+    machines = cluster_machines()
+    if shortfall(machines, config):
+        raise CapacityError(
+            f"this machine does not have what the slots need; {asked_and_there(machines, config)}"
+        )
+
+
+def remove_groups(search: str, slot: int | None = None) -> None:
+    """Remove the placement groups of a search, or of one slot of it, created or still asked for."""
+    from ray.util import placement_group_table
+    from ray.util.placement_group import remove_placement_group
+
+    for group_id, entry in placement_group_table().items():
+        found = slot_of_group(search, entry["name"])
+        if found is not None and entry["state"] != "REMOVED" and slot in (None, found):
+            with contextlib.suppress(ValueError):
+                remove_placement_group(group_of(group_id))
+
+
+def group_of(group_id: str) -> Any:
+    """The placement group of an id (hex)."""
+    import ray
+    from ray.util.placement_group import PlacementGroup
+
+    return PlacementGroup(ray.PlacementGroupID(bytes.fromhex(group_id)))
+
+
+def _ask(config: SearchConfig, slot: int, machine: int, *, beside: Sequence[str]) -> Any:
+    """The group of one machine of a slot, asked for unless it is there; not on the nodes `beside`."""
+    from ray.util.placement_group import placement_group
+
+    slots, name = config.slots, group_name(config.name, slot, machine)
+    elsewhere = {"ray.io/node-id": f"!in({','.join(beside)})"} if beside else {}
+    return _existing(name) or placement_group(
+        [{"GPU": 1, "CPU": slots.cpus_per_gpu} for _ in range(slots.gpus_per_node)],
+        strategy="STRICT_PACK",
+        name=name,
+        lifetime="detached",
+        bundle_label_selector=[elsewhere] * slots.gpus_per_node if elsewhere else None,
+    )
+
+
+def _existing(name: str) -> Any:
+    from ray.util import get_placement_group
+
+    try:
+        return get_placement_group(name)
+    except ValueError:
+        return None

@@ -1,0 +1,140 @@
+"""The runners of a search's slots: started on reserved hardware, found again by name, closed at the end.
+
+Not here: what they train (executor.py), what to do when one is lost (runner_recovery.py), reserving hardware
+(placement.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from llmzero_ray.config import SearchConfig
+from llmzero_ray.engines.base import Slot
+
+from .actor_handles import end_actor, find_actor
+from .names import actor_options, runner_name, slot_of
+from .placement import Placement, check_fixed_capacity, group_of
+from .runner import PhaseRunner
+
+logger = logging.getLogger("llmzero_ray.actors.runner_pool")
+_CTL_THREADS = 4
+_CLOSE_S = 60.0
+"""Longest wait for an engine to end in good order before its runner is killed."""
+
+
+class RunnerPool:
+    """The runners of one search, by slot. `settings` gives the configuration as it is now.
+
+    `storage` is the directory that holds the search's own. With `fixed_capacity` no machine is ever added.
+    """
+
+    def __init__(
+        self, search: str, storage: str, settings: Callable[[], SearchConfig], *, fixed_capacity: bool
+    ) -> None:
+        self._search, self._storage, self._settings = search, storage, settings
+        self._fixed_capacity = fixed_capacity
+        self._placement = Placement(search)
+        self._runners: dict[int, Any] = {}
+        self.closing = False
+        """Whether the runners are being closed: those that are lost from now on are not replaced."""
+
+    async def reserve(self) -> bool:
+        """Reserve the hardware of all slots, or find it reserved; False when the pool was closed meanwhile.
+
+        Raises:
+            CapacityError: the cluster does not give it.
+        """
+        config = self._settings()
+        if self._fixed_capacity:
+            await asyncio.to_thread(check_fixed_capacity, config)
+        return await self._placement.reserve_all(config)
+
+    def runner(self, slot: int) -> Any:
+        """The slot's runner; calls to it fail when it is gone."""
+        return self._runners[slot]
+
+    async def find(self, slot: int) -> bool:
+        """Whether a runner that was started earlier still answers; it is used again then."""
+        import ray
+
+        name = runner_name(self._search, slot)
+        try:
+            self._runners[slot] = await asyncio.to_thread(find_actor, name)
+            await self.health(slot)
+        except (ValueError, ray.exceptions.RayError):
+            return False
+        return True
+
+    async def health(self, slot: int) -> dict[str, Any]:
+        """What the runner says of itself, also while it trains."""
+        found: dict[str, Any] = await self.runner(slot).health.options(concurrency_group="ctl").remote()
+        return found
+
+    async def start(self, slot: int) -> bool:
+        """Start a fresh runner on the slot's hardware, after killing an old one, and wait until it answers.
+
+        False: the hardware is no longer wanted, because the pool is closing or has fewer slots now.
+
+        Raises:
+            CapacityError: the hardware is not there and does not come in time.
+            RayError: the runner died before it answered.
+        """
+        import ray
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+        config, name = self._settings(), runner_name(self._search, slot)
+        await asyncio.to_thread(end_actor, name)
+        groups = await self._placement.reserve(config, slot)
+        if groups is None or self.closing:
+            return False
+        place = PlacementGroupSchedulingStrategy(group_of(groups[0]), placement_group_bundle_index=0)
+        description = Slot(
+            search=self._search,
+            index=slot,
+            placement_groups=groups,
+            gpus_per_node=config.slots.gpus_per_node,
+            cpus_per_gpu=config.slots.cpus_per_gpu,
+        )
+        wrapped = ray.remote(concurrency_groups={"ctl": _CTL_THREADS})(PhaseRunner)
+        options = actor_options(name, max_restarts=0, max_task_retries=0, scheduling_strategy=place)
+        self._runners[slot] = wrapped.options(**options).remote(config.to_json(), self._storage, description)
+        health = await self.health(slot)
+        logger.info("slot=%d runner started: process %d", slot, health["pid"])
+        return True
+
+    def kill(self, slot: int) -> None:
+        """End a runner at once; the calls that it has not answered fail."""
+        import ray
+
+        ray.kill(self.runner(slot))
+
+    async def stop_waiting(self, slot: int) -> None:
+        """No longer wait for the hardware of a slot."""
+        await self._placement.cancel(slot)
+
+    async def close(self, slot: int) -> None:
+        """End an idle slot's runner in good order and give its hardware back."""
+        await self._close(slot, at_once=False)
+        self._runners.pop(slot, None)
+        await self._placement.release(slot)
+
+    async def close_all(self, *, at_once: bool) -> None:
+        """End all runners, idle engines in good order unless `at_once`, and give all hardware back."""
+        import ray
+
+        self.closing = True
+        named = await asyncio.to_thread(ray.util.list_named_actors, all_namespaces=True)
+        found = {slot for entry in named if (slot := slot_of(self._search, entry["name"])) is not None}
+        await asyncio.gather(*(self._close(slot, at_once=at_once) for slot in found | set(self._runners)))
+        await self._placement.release_all()
+
+    async def _close(self, slot: int, *, at_once: bool) -> None:
+        runner = self._runners.get(slot)
+        if runner is not None and not at_once:
+            with contextlib.suppress(Exception):
+                await asyncio.wait_for(runner.close.remote(), _CLOSE_S)
+        await asyncio.to_thread(end_actor, runner_name(self._search, slot))

@@ -1,0 +1,189 @@
+"""Recovery from lost runners: what a lost phase left is journalled, and its slot gets a fresh runner.
+
+A runner is lost when its process or machine dies, or when it is killed because its phase hangs or does not
+stop. Whether the phase is repeated is the core's decision. Not here: noticing a hang (monitor.py), starting a
+runner (runner_pool.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+from typing import Any
+
+from llmzero_ray import commands as cmd
+from llmzero_ray import events as ev
+from llmzero_ray.coordinator import CoordinatorCore
+from llmzero_ray.errors import CapacityError, EngineError, EngineLostError, EngineVersionError, LlmzeroError
+from llmzero_ray.metric_files import lost_phase
+from llmzero_ray.records import FailureClass
+from llmzero_ray.storage import SearchStorage
+
+from .event_loop import Post
+from .runner_pool import RunnerPool
+
+logger = logging.getLogger("llmzero_ray.actors.runner_recovery")
+_START_TRIES = 3
+"""Runners of one slot that may die before they answer; then the search is aborted."""
+
+
+class RunnerRecovery:
+    """Keeps a runner in every slot that is to have one."""
+
+    def __init__(self, core: CoordinatorCore, post: Post, pool: RunnerPool, storage: SearchStorage) -> None:
+        self._core, self._post, self._pool, self._storage = core, post, pool, storage
+        self._killed: dict[tuple[int, int], tuple[str, FailureClass]] = {}
+        """(node, attempt) -> why its runner was killed, and the class of its failure."""
+        self._cannot_start: set[int] = set()
+        """Slots whose engine could not start once."""
+        self._replacing: set[int] = set()
+
+    # --- a coordinator takes over ---------------------------------------------------------------------------
+
+    async def attach(self) -> bool:
+        """Find the runners that another coordinator started; what was lost meanwhile is journalled.
+
+        Returns whether any runner answers.
+        """
+        return any(await asyncio.gather(*(self._attach(slot) for slot in self._wanted())))
+
+    async def _attach(self, slot: int) -> bool:
+        state, answers = self._core.slots[slot], await self._pool.find(slot)
+        if answers and not state.ready:
+            await self._post(ev.SlotReady(slot=slot))
+        elif not answers and state.ready:
+            run = None if state.node is None else self._core.runs[state.node]
+            node, attempt = (run.node, run.attempt) if run is not None and run.started else (None, 0)
+            await self._report(slot, node, attempt, "it was gone when the coordinator came back")
+        return answers
+
+    async def fill(self) -> None:
+        """Put a runner into every slot that has none."""
+        missing = [slot for slot in self._wanted() if not self._core.slots[slot].ready]
+        await asyncio.gather(*(self.replace(slot) for slot in missing))
+
+    def _wanted(self) -> list[int]:
+        """Slots that are to have a runner: as many as are set, and those given up whose run has not ended."""
+        count = self._core.config.slots.count
+        return [slot.index for slot in self._core.slots if slot.index < count or slot.node is not None]
+
+    # --- a runner is lost -----------------------------------------------------------------------------------
+
+    async def phase_lost(self, slot: int, node: int, attempt: int, error: Exception) -> None:
+        """The call that trained a phase did not come back with an outcome.
+
+        Raises:
+            LlmzeroError: a fresh runner would fail the same way; the search is aborted with it.
+        """
+        if isinstance(error, LlmzeroError) and not isinstance(error, EngineError):
+            raise _cause_of(error)
+        if isinstance(error, EngineError) and not isinstance(error, EngineLostError):
+            # It cannot start: once may be bad luck, twice or a wrong version is for a person to mend.
+            if isinstance(error, EngineVersionError) or slot in self._cannot_start:
+                raise _cause_of(error)
+            self._cannot_start.add(slot)
+        await self.lost(slot, node, attempt, _first_line(error))
+
+    async def lost(self, slot: int, node: int | None, attempt: int, reason: str) -> None:
+        """A runner is gone, while it trained `node` or (None) while it was idle or scoring."""
+        if self._pool.closing:  # it was closed
+            return
+        await self._report(slot, node, attempt, reason)
+        await self.replace(slot)
+
+    async def _report(self, slot: int, node: int | None, attempt: int, reason: str) -> None:
+        """Journal the loss, with the result or the remains of the phase under way."""
+        storage, n_gpus = self._storage, self._core.config.slots.n_gpus
+        left, restart = None, 0
+        if node is not None:
+            outcome = await asyncio.to_thread(storage.result, node, attempt)
+            if outcome is not None:  # it had ended and only its answer was lost
+                await self._post(ev.phase_ended(node, attempt, outcome))
+                node = None
+            else:
+                left = await asyncio.to_thread(
+                    lost_phase, storage, node, reason, n_gpus=n_gpus, attempt=attempt
+                )
+                restart = await asyncio.to_thread(storage.restart_step, node)
+                if (node, attempt) in self._killed:
+                    reason, failure_class = self._killed[node, attempt]
+                    left = dataclasses.replace(left, failure_class=failure_class, cause=reason)
+        logger.warning("slot=%d node=%s runner lost: %s", slot, node, reason)
+        lost = ev.RunnerLost(
+            slot=slot, node=node, phase_attempt=attempt, reason=reason, salvaged=left, restart_step=restart
+        )
+        await self._post(lost)
+
+    async def replace(self, slot: int) -> None:
+        """Start a fresh runner; while other slots work, hardware that is away may take its time.
+
+        Raises:
+            CapacityError: the hardware does not come in time, and no other slot works.
+            LlmzeroError: several runners died before they answered.
+        """
+        if slot in self._replacing:
+            return
+        self._replacing.add(slot)
+        try:
+            await self._replace(slot)
+        finally:
+            self._replacing.discard(slot)
+
+    async def _replace(self, slot: int) -> None:
+        import ray
+
+        n_died = 0
+        while not self._pool.closing and slot in self._wanted():
+            try:
+                if await self._pool.start(slot):
+                    await self._post(ev.SlotReady(slot=slot))
+                    return
+            except CapacityError:
+                others = [other for other in self._core.slots if other.ready and other.index != slot]
+                if not others:
+                    raise
+                logger.warning("slot=%d: its hardware is away; %d other slot(s) go on", slot, len(others))
+            except ray.exceptions.RayError as error:
+                n_died += 1
+                logger.warning("slot=%d: a fresh runner died: %s", slot, _first_line(error))
+                if n_died >= _START_TRIES and not self._pool.closing:
+                    raise LlmzeroError(
+                        f"slot {slot}: {n_died} runners died before they answered, the last one: "
+                        f"{_first_line(error)}"
+                    ) from error
+
+    # --- slots come and go ----------------------------------------------------------------------------------
+
+    async def fit(self, command: cmd.FitSlots) -> None:
+        """Start the runners that a higher `slots.count` asks for; a lower one ends waits for hardware."""
+        wanted = self._wanted()
+        for slot in self._core.slots[command.count :]:
+            if slot.index not in wanted:
+                await self._pool.stop_waiting(slot.index)
+        await self.fill()
+
+    async def close(self, command: cmd.CloseSlot) -> None:
+        """Give an idle slot back."""
+        await self._pool.close(command.slot)
+        await self._post(ev.SlotClosed(slot=command.slot))
+
+    def kill(self, slot: int, node: int, attempt: int, reason: str, failure_class: FailureClass) -> None:
+        """End a runner whose phase does not end; the call that trains it then fails and comes here.
+
+        With `timeout` the phase has failed, with `resource` it is as if its hardware was lost.
+        """
+        self._killed[node, attempt] = (reason, failure_class)
+        self._pool.kill(slot)
+
+
+def _cause_of(error: Any) -> LlmzeroError:
+    """The error as it was raised, without Ray's wrapping."""
+    cause = getattr(error, "cause", None)
+    found: LlmzeroError = cause if isinstance(cause, LlmzeroError) else error
+    return found
+
+
+def _first_line(error: Exception) -> str:
+    lines = [line for line in str(_cause_of(error)).splitlines() if line.strip()]
+    return lines[0][:300] if lines else type(error).__name__

@@ -1,0 +1,54 @@
+"""The coordinator's side of the stopper actor: the phases to watch, and the incumbent they are compared with.
+
+Not here: judging phases (stopper.py, llmzero_ray.stopping), stopping them (executor.py).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llmzero_ray import commands as cmd
+from llmzero_ray.coordinator import CoordinatorCore, incumbent_path, node_view, task_view
+from llmzero_ray.events import REFERENCE
+from llmzero_ray.metrics import Curves
+from llmzero_ray.storage import SearchStorage
+
+from .agent_calls import read_curves
+
+
+class StopperClient:
+    """Keeps the stopper of one search informed; `actor` is its handle."""
+
+    def __init__(self, core: CoordinatorCore, storage: SearchStorage, actor: Any) -> None:
+        self._core, self._storage, self._actor = core, storage, actor
+        self._sent: set[int] = set()
+        """Ended nodes that the stopper knows."""
+
+    async def set_incumbent(self, command: cmd.PushIncumbent) -> None:
+        """Send the best node with its path's curve, and the phases that have ended since the last time."""
+        core = self._core
+        done = [n for n, run in core.runs.items() if n >= 0 and run.outcome is not None]
+        fresh = [node for node in done if node not in self._sent]
+        self._sent.update(fresh)
+        curves = await read_curves(
+            self._storage, [command.node, *fresh, *(node for node, _, _ in command.path)]
+        )
+        views = {node: node_view(core, node, curves.__getitem__) for node in (command.node, *fresh)}
+        path = incumbent_path(command, curves.__getitem__)
+        self._actor.set_incumbent.remote(views[command.node], path, tuple(views[n] for n in fresh))
+
+    def watch(self, slot: int, node: int, attempt: int) -> None:
+        """Have a phase watched; the reference run is not, as it is to be trained to its end."""
+        if node != REFERENCE:
+            view = node_view(self._core, node, lambda _: Curves())
+            self._actor.watch.remote(slot, attempt, view, task_view(self._core))
+
+    async def resend(self) -> None:
+        """Send everything again to a stopper that was restarted."""
+        self._sent.clear()
+        for command in self._core.outstanding():
+            if isinstance(command, cmd.PushIncumbent):
+                await self.set_incumbent(command)
+        for run in self._core.runs.values():
+            if run.active and run.started:
+                self.watch(run.slot, run.node, run.attempt)

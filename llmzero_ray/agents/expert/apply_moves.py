@@ -1,0 +1,225 @@
+"""From a move_set to a valid configuration: moves applied, bounded and rounded, couplings kept.
+
+Bounds here are the expert's own, relative to the root's configuration and narrower than the table's: no chain
+of factors may run away. Not here: which set of moves (proposer.py) and what is in it (moves.py).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from llmzero_ray.agents.dynamics import clip_is_inert
+from llmzero_ray.agents.expert.moves import Move, MoveSet
+from llmzero_ray.errors import HyperparameterError
+from llmzero_ray.hyperparameters import BY_KEY, Limits, complete, diff
+from llmzero_ray.hyperparameters.couplings import MICRO_BATCHES
+from llmzero_ray.hyperparameters.table import (
+    CAPACITY,
+    CLIP_HIGH,
+    CLIP_LOW,
+    CLIP_RATIO,
+    GRAD_CLIP,
+    KL_LOSS_COEF,
+    LR,
+    MAX_PROMPT,
+    MAX_RESPONSE,
+    MINI_BATCH,
+    ROLLOUT_N,
+    TEMPERATURE,
+    TRAIN_BATCH,
+    USE_KL_LOSS,
+    WEIGHT_DECAY,
+)
+from llmzero_ray.records import Change, Hyperparameters, HyperparameterValue
+
+MOST_CHANGES = 5
+FEWEST_CHANGES = 2
+_FOLLOWERS = (MINI_BATCH, *MICRO_BATCHES)
+"""Keys that move with others and say nothing on their own."""
+
+_FILLERS: tuple[Move, ...] = (
+    Move(key=ROLLOUT_N, factor=1.5, reason="larger groups estimate advantages with less noise"),
+    Move(key=TRAIN_BATCH, factor=0.75, reason="fewer prompts pay for the larger groups"),
+    Move(key=TEMPERATURE, shift=0.05, reason="slightly more varied rollouts"),
+    Move(key=KL_LOSS_COEF, factor=1.5, reason="a slightly stronger pull to the reference"),
+    Move(key=WEIGHT_DECAY, factor=2.0, reason="a little more decay of the adapter"),
+    Move(key=LR, factor=0.8, reason="a slightly smaller step"),
+    Move(key=TEMPERATURE, shift=-0.05, reason="slightly cooler rollouts"),
+    Move(key=GRAD_CLIP, factor=0.7, reason="cuts the largest gradients"),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProposalBase:
+    """What a configuration is built on and must respect."""
+
+    hyperparameters: Hyperparameters
+    """Configuration that changes are relative to: that of the expanded node, the root's for a run from
+    scratch."""
+    default: Hyperparameters
+    """The root's configuration: the centre of the expert's bounds."""
+    limits: Limits
+    n_gpus: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChangePlan:
+    """A set of moves made concrete: valid changes and the configuration they give."""
+
+    move_set: MoveSet
+    changes: tuple[Change, ...]
+    full: Hyperparameters
+
+
+def apply_moves(
+    base: ProposalBase, move_set: MoveSet, *, without: Iterable[str] = (), strength: float = 1.0
+) -> ChangePlan:
+    """The moves applied to `base.hyperparameters`: two to five changes that validate.
+
+    `without` names keys not to touch; `strength` scales every move (2: twice as far). Where bounds leave
+    fewer than two changes, small general ones fill up.
+    """
+    kept_out = {*without, *_pointless(base.hyperparameters)}
+    changes: dict[str, Change] = {}
+    for moves, enough in ((move_set.moves, MOST_CHANGES), (_FILLERS, FEWEST_CHANGES)):
+        for move in moves:
+            if len(changes) >= enough or move.key in kept_out or move.key in changes:
+                continue
+            change = _applied(base, _scaled(move, strength))
+            if change is not None and _valid(base, [*changes.values(), change]) is not None:
+                changes[move.key] = change
+    full = _valid(base, changes.values())
+    return ChangePlan(
+        move_set=move_set, changes=tuple(changes.values()), full=full or dict(base.hyperparameters)
+    )
+
+
+def _pointless(base: Hyperparameters) -> tuple[str, ...]:
+    """Keys whose change would do nothing in this configuration."""
+    clips = (CLIP_HIGH, CLIP_LOW, CLIP_RATIO) if clip_is_inert(base) else ()
+    return clips if base.get(USE_KL_LOSS) else (*clips, KL_LOSS_COEF)
+
+
+def _scaled(move: Move, strength: float) -> Move:
+    return replace(move, factor=move.factor**strength, shift=move.shift * strength)
+
+
+def _valid(base: ProposalBase, changes: Iterable[Change]) -> dict[str, HyperparameterValue] | None:
+    asked = {change.key: change.new for change in changes}
+    try:
+        return complete(base.hyperparameters, asked, n_gpus=base.n_gpus, limits=base.limits)
+    except HyperparameterError:
+        return None
+
+
+def signature(base: Hyperparameters, full: Hyperparameters) -> frozenset[tuple[str, str]]:
+    """What changed and in which direction: {("...optim.lr", "-"), ...}."""
+    found = set()
+    for key, (old, new) in diff(base, full).items():
+        if key not in _FOLLOWERS:
+            found.add((key, _sign(old, new)))
+    return frozenset(found)
+
+
+def _sign(old: HyperparameterValue, new: HyperparameterValue) -> str:
+    if _is_number(old) and _is_number(new):
+        return "+" if float(new) > float(old) else "-"  # type: ignore[arg-type]
+    return str(new)
+
+
+def _is_number(value: HyperparameterValue) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+# --- one move -----------------------------------------------------------------------------------------------
+
+
+def _applied(base: ProposalBase, move: Move) -> Change | None:
+    """The move as a change of the base, bounded and rounded; None when nothing is left of it."""
+    old = base.hyperparameters.get(move.key)
+    new = move.to if move.to is not None else _moved(base, move, old)
+    if new is None or new == old:
+        return None
+    return Change(key=move.key, old=old, new=new, reason=move.reason)
+
+
+def _moved(base: ProposalBase, move: Move, old: HyperparameterValue) -> HyperparameterValue:
+    if isinstance(old, bool) or not isinstance(old, int | float):
+        return None
+    if old == 0:
+        return _from_zero(base, move)
+    wanted = old * move.factor + move.shift
+    low, high = bounds(base, move.key)
+    # A value already outside the expert's bounds may come back, never go further.
+    bounded = max(min(wanted, max(high, old)), min(low, old))
+    rounded = rounded_value(move.key, bounded, upwards=wanted > old)
+    rounded = max(min(rounded, max(high, old)), min(low, old))
+    if (rounded > old) != (wanted > old) or (move.key in CAPACITY and rounded < old):
+        return None
+    return int(rounded) if isinstance(old, int) else rounded
+
+
+def _from_zero(base: ProposalBase, move: Move) -> HyperparameterValue:
+    """A factor leaves 0 at 0: where a move grows such a value, it starts from the root's, or from the
+    table's."""
+    if move.factor <= 1.0:
+        return None
+    usual = base.default.get(move.key) or BY_KEY[move.key].default
+    return usual if usual else None
+
+
+def bounds(base: ProposalBase, key: str) -> tuple[float, float]:
+    """How far the expert goes with a key, whatever the factors say."""
+    row, usual = BY_KEY[key], base.default.get(key)
+    centre = float(usual) if isinstance(usual, int | float) and usual else _default(key)
+    low, high = _REACH.get(key, (0.0, math.inf))
+    reach = {
+        MAX_RESPONSE: (1.0, _room(base)),
+        ROLLOUT_N: (2.0, max(8.0, 2 * centre)),
+        # Fewer prompts than that, and a step says more about its prompts than about the policy.
+        TRAIN_BATCH: (0.75 * centre, min(4 * centre, float(base.limits.n_train or math.inf))),
+        LR: (centre / 30, centre * 5),
+        KL_LOSS_COEF: (centre / 20, max(0.05, centre * 50)),
+        GRAD_CLIP: (centre / 10, centre * 4),
+    }.get(key, (low, high))
+    hard_low, hard_high = row.low if row.low is not None else -math.inf, row.high if row.high else math.inf
+    return max(reach[0], hard_low), min(reach[1], hard_high)
+
+
+_REACH: Mapping[str, tuple[float, float]] = {
+    TEMPERATURE: (0.6, 1.3),
+    CLIP_HIGH: (0.15, 0.5),
+    CLIP_LOW: (0.1, 0.3),
+    WEIGHT_DECAY: (0.0, 0.2),
+}
+
+
+def _default(key: str) -> float:
+    value = BY_KEY[key].default
+    return float(value) if isinstance(value, int | float) else 1.0
+
+
+def _room(base: ProposalBase) -> float:
+    """Longest response that the server has room for."""
+    prompt = base.hyperparameters.get(MAX_PROMPT)
+    room = math.inf
+    if base.limits.max_model_len is not None:
+        room = base.limits.max_model_len - (prompt if isinstance(prompt, int) else 0)
+    return min(room, base.limits.max_response_length or math.inf)
+
+
+def rounded_value(key: str, value: float, *, upwards: bool) -> float:
+    """A value people would write: two digits, or a multiple that batches and lengths come in."""
+    steps: Mapping[str, float] = {
+        ROLLOUT_N: 4 if value >= 8 else 2,
+        TRAIN_BATCH: 8 if value >= 64 else 4 if value >= 8 else 1,
+        MAX_RESPONSE: 256 if value >= 2048 else 64 if value >= 256 else 8,
+    }
+    if key in steps:
+        step = steps[key]
+        return step * (math.ceil(value / step) if upwards else math.floor(value / step))
+    if key in (TEMPERATURE, CLIP_HIGH, CLIP_LOW):
+        return round(value, 2)
+    return float(f"{value:.1e}") if value else 0.0

@@ -1,0 +1,365 @@
+"""What is the matter with a phase, in words and with the numbers that show it.
+
+`diagnose` tries every pattern below on the dynamics of a phase, the most urgent first, and returns all that
+match. The patterns are those of the LLMZero paper (section 4.3, Tables 8-11, App. F) and of small real runs,
+read the same way: primary are reward and validation; entropy, KL and gradients count only together with them.
+Not here: what to change (moves.py) and from which checkpoint (proposer.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal, TypeAlias
+
+from llmzero_ray.agents.base import NodeView
+from llmzero_ray.agents.dynamics import Dynamics, Validation, change_point, fit
+from llmzero_ray.agents.observations import (
+    any_spike,
+    course,
+    entropy_is_low,
+    is_flat,
+    rate_is_zero,
+    reward_lost,
+    reward_rising,
+    spiked,
+    stands_still,
+    validated,
+    warms_up,
+)
+from llmzero_ray.hyperparameters import diff, format_value, short
+from llmzero_ray.hyperparameters.table import CLIP_HIGH, KL_LOSS_COEF, LR
+from llmzero_ray.records import Diagnosis
+
+Kind: TypeAlias = Literal[
+    "dead", "collapse", "kl_spike", "entropy_collapse", "truncated", "no_reward", "no_contrast", "overfit",
+    "noisy", "too_conservative", "too_aggressive", "take_off", "warming_up", "plateau_weak", "plateau_noisy",
+    "slow", "converging", "improving", "solved", "unknown",
+]  # fmt: skip
+State: TypeAlias = Literal[
+    "healthy", "slow", "plateau", "collapsing", "truncated", "inactive", "failed", "unknown"
+]
+
+STATES: dict[Kind, State] = {
+    "dead": "inactive",
+    "collapse": "collapsing",
+    "kl_spike": "collapsing",
+    "entropy_collapse": "collapsing",
+    "truncated": "truncated",
+    "no_reward": "inactive",
+    "no_contrast": "inactive",
+    "overfit": "plateau",
+    "noisy": "plateau",
+    "too_conservative": "slow",
+    "too_aggressive": "collapsing",
+    "take_off": "slow",
+    "warming_up": "slow",
+    "plateau_weak": "plateau",
+    "plateau_noisy": "plateau",
+    "slow": "slow",
+    "converging": "healthy",
+    "improving": "healthy",
+    "solved": "healthy",
+    "unknown": "unknown",
+}
+
+TRUNCATED = 0.05
+"""Share of responses cut off that makes the cap a bottleneck (the paper acted at 3 % -> 8 %)."""
+SETTLED_SCORE = 0.6
+"""Validation from which smaller late gains read as convergence; below it much is left to learn."""
+HIGH_SCORE = 0.75
+"""Validation from which a gain, however fast, is to be kept rather than pushed (the paper's SSMR at 0.83)."""
+SETTLED_ENTROPY = 0.6
+"""Share of its first level below which entropy says that the policy settles, whatever its score."""
+WEAK_CLIPFRAC = 0.005
+"""Clip fraction below which updates hardly move the policy."""
+WEAK_GRADIENT = 0.6
+"""Late gradient norm / early gradient norm below which the signal is running out."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """One pattern that matched."""
+
+    kind: Kind
+    summary: str
+    evidence: tuple[str, ...]
+    since: int | None = None
+    """Step from which it went wrong: checkpoints before it are untouched."""
+    severity: float = 0.0
+    """Where a move_set needs a size: the share of truncated responses."""
+    level: float = 0.0
+    """Best validation score of the phase; 0 without one."""
+
+    @property
+    def state(self) -> State:
+        """The word for people and reports."""
+        return STATES[self.kind]
+
+    def to_record(self) -> Diagnosis:
+        """The diagnosis as proposals carry it."""
+        return Diagnosis(state=self.state, summary=self.summary, evidence=self.evidence)
+
+
+def diagnose(dynamics: Dynamics, on: NodeView, before: NodeView | None) -> tuple[Finding, ...]:
+    """All patterns that match, the most urgent first; never empty. `before` is the phase `on` continued, if
+    any."""
+    if len(dynamics.reward) < 3 and dynamics.validation is None:
+        text = f"{dynamics.n_steps} steps with metrics and no validation: too little to judge."
+        return (Finding(kind="unknown", summary=text, evidence=()),)
+    patterns: tuple[Callable[[Dynamics], Finding | None], ...] = (
+        _dead,
+        _collapse,
+        _kl_spike,
+        _entropy_collapse,
+        _truncated,
+        _without_contrast,
+        _overfit,
+        partial(_regression, on=on, before=before),
+        _noisy,
+        _take_off,
+        _warming_up,
+        _plateau,
+    )
+    found = [finding for pattern in patterns if (finding := pattern(dynamics)) is not None]
+    return _consistent(found) or (_healthy(dynamics),)
+
+
+def _consistent(found: list[Finding]) -> tuple[Finding, ...]:
+    """Without what only restates the first finding: a run that stands still or fell is flat as well."""
+    if found and found[0].kind == "dead":
+        return (found[0],)
+    if found and found[0].state == "collapsing":
+        return tuple(finding for finding in found if finding.state != "plateau")
+    return tuple(found)
+
+
+# --- patterns, the most urgent first
+# --------------------------------------------------------------------------------
+
+
+def _dead(d: Dynamics) -> Finding | None:
+    if not stands_still(d):
+        return None
+    text = "Nothing moves: the policy is still the one the phase started from."
+    rates = (f"actor/lr is 0 in all {len(d.learning_rate)} steps",) if rate_is_zero(d) else ()
+    evidence = (*rates, *course(d.kl), *course(d.reward), *course(d.grad_norm), *validated(d.validation))
+    return Finding(kind="dead", summary=text, evidence=evidence)
+
+
+def _collapse(d: Dynamics) -> Finding | None:
+    lost = reward_lost(d)
+    if lost is None:
+        return None
+    spike, name = any_spike(d)
+    share, peak_step = lost
+    since = min(peak_step, spike.onset) if spike else peak_step
+    cause = f" after {name} rose x{spike.factor:.2g} from step {spike.onset}" if spike else ""
+    text = f"Collapsed: the train reward lost {share:.0%} of its best level (step {peak_step}){cause}."
+    evidence = (*spiked(spike, name), *course(d.reward), *course(d.entropy), *validated(d.validation))
+    return Finding(kind="collapse", summary=text, evidence=evidence, since=since)
+
+
+def _kl_spike(d: Dynamics) -> Finding | None:
+    spike, name = any_spike(d)
+    # A rising KL beside a rising reward is learning, not a pathology.
+    if spike is None or fit(d.reward.since(spike.onset)).rising or _improved_after(d.validation, spike.onset):
+        return None
+    grew = d.length.last > 1.25 * d.length.first if len(d.length) else False
+    longer = " while responses got longer" if grew else ""
+    text = f"{name} jumped x{spike.factor:.2g} at step {spike.onset}{longer} and brought no validation gain."
+    evidence = (*spiked(spike, name), *(course(d.length) if grew else ()), *course(d.reward))
+    evidence += validated(d.validation)
+    return Finding(kind="kl_spike", summary=text, evidence=evidence, since=spike.onset)
+
+
+def _improved_after(v: Validation | None, step: int) -> bool:
+    if v is None:
+        return False
+    earlier = [s for at, s in zip(v.steps, v.scores, strict=True) if at <= step]
+    earlier += [v.start] if v.start is not None else []
+    later = [s for at, s in zip(v.steps, v.scores, strict=True) if at > step]
+    return bool(earlier and later) and max(later) > max(earlier) + v.margin
+
+
+def _entropy_collapse(d: Dynamics) -> Finding | None:
+    gained = d.reward.last - d.reward.first > 2 * fit(d.reward).noise if len(d.reward) else False
+    v = d.validation
+    # Low entropy with a high or risen reward is a policy that knows, not one that collapsed.
+    if not entropy_is_low(d) or gained or d.reward.last >= 0.9 or (v is not None and v.gain > 2 * v.margin):
+        return None
+    half = next(
+        (s for s, e in zip(d.entropy.steps, d.entropy.values, strict=True) if e < d.entropy.first / 2), None
+    )
+    text = (
+        f"Entropy fell to {d.entropy.last / d.entropy.first:.0%} of its first level without a gain in reward."
+    )
+    evidence = (*course(d.entropy), *course(d.reward), *validated(v))
+    return Finding(kind="entropy_collapse", summary=text, evidence=evidence, since=half)
+
+
+def _truncated(d: Dynamics) -> Finding | None:
+    share = d.truncated.last if len(d.truncated) else 0.0
+    if not share >= TRUNCATED:
+        return None
+    text = f"{share:.0%} of the responses are cut off at the cap of {d.cap} tokens."
+    facts = f"share at the cap {d.truncated.first:.1%} -> {share:.1%} (longest response = cap = {d.cap})"
+    evidence = (facts, *course(d.length), *course(d.reward), *validated(d.validation))
+    return Finding(kind="truncated", summary=text, evidence=evidence, severity=share)
+
+
+def _without_contrast(d: Dynamics) -> Finding | None:
+    if not len(d.reward) or reward_rising(d):
+        return None
+    level, v = d.reward.last, d.validation
+    even = len(d.group_spread) > 0 and d.group_spread.last < 1e-6
+    evidence = (*course(d.reward), *course(d.grad_norm), *validated(v))
+    if level <= 0.01:
+        text = f"Hardly any answer is rewarded (mean {level:.3f}): groups hold nothing to learn from."
+        return Finding(kind="no_reward", summary=text, evidence=evidence)
+    if (level < 0.97 and not even) or (v is not None and v.last >= 0.95):
+        return None
+    text = f"Nearly all answers of a group score the same (mean {level:.3f}): advantages vanish."
+    return Finding(kind="no_contrast", summary=text, evidence=evidence)
+
+
+def _overfit(d: Dynamics) -> Finding | None:
+    v = d.validation
+    if v is None or v.best - v.last <= 2 * v.margin or not fit(d.reward.since(v.best_step)).rising:
+        return None
+    text = f"Train reward still rises, but validation fell from {v.best:.3f} to {v.last:.3f}."
+    evidence = (*course(d.reward), *validated(v))
+    return Finding(kind="overfit", summary=text, evidence=evidence, since=v.best_step + 1)
+
+
+def _noisy(d: Dynamics) -> Finding | None:
+    v = d.validation
+    if v is None or not (v.swings or (v.best - v.last > 2 * v.margin and v.best_step < v.steps[-1])):
+        return None
+    noise = fit(d.reward).noise
+    text = (
+        f"Updates are too noisy: validation goes up and down by more than {2 * v.margin:.3f} between checks."
+    )
+    if not v.swings:
+        text = f"Overshot: validation fell from {v.best:.3f} at step {v.best_step} to {v.last:.3f}."
+    evidence = (*validated(v), *course(d.reward), f"train reward scatters by {noise:.3f} around its trend")
+    return Finding(kind="noisy", summary=text, evidence=evidence + course(d.kl), since=v.best_step + 1)
+
+
+def _regression(d: Dynamics, on: NodeView, before: NodeView | None) -> Finding | None:
+    v = d.validation
+    if v is None or v.start is None or before is None or v.best >= v.start - v.se or reward_rising(d):
+        return None
+    changed = diff(before.hyperparameters, on.hyperparameters)
+    tightened = _tightening(before, on) > 0 or any_spike(d)[0] is None
+    kind: Kind = "too_conservative" if tightened else "too_aggressive"
+    how = "conservative" if tightened else "aggressive"
+    moves = ", ".join(
+        f"{short(k)} {format_value(k, a)} -> {format_value(k, b)}" for k, (a, b) in list(changed.items())[:6]
+    )
+    text = f"Regressed from {v.start:.3f} to at best {v.best:.3f} under more {how} settings."
+    evidence = (*validated(v), f"this phase changed {moves}", *course(d.reward), *course(d.kl))
+    return Finding(kind=kind, summary=text, evidence=evidence)
+
+
+def _tightening(before: NodeView, on: NodeView) -> int:
+    """How many of lr, KL and clip the phase moved towards caution, minus those it loosened."""
+    signs = ((LR, -1), (KL_LOSS_COEF, 1), (CLIP_HIGH, -1))
+    return sum(sign * _direction(before, on, key) for key, sign in signs)
+
+
+def _direction(before: NodeView, on: NodeView, key: str) -> int:
+    old, new = before.hyperparameters.get(key), on.hyperparameters.get(key)
+    if not isinstance(old, int | float) or not isinstance(new, int | float):
+        return 0
+    return (new > old) - (new < old)
+
+
+def _take_off(d: Dynamics) -> Finding | None:
+    v = d.validation
+    if not reward_rising(d) or (v is not None and not is_flat(v)):
+        return None
+    growing = [s for s in (d.length, d.kl) if fit(s).rising]
+    beside = f", with {' and '.join(s.name for s in growing)}" if growing else ""
+    turn = change_point(d.reward)
+    since = f" from about step {turn}" if turn is not None else ""
+    text = f"Taking off: the train reward rises{since}{beside}; greedy validation follows later."
+    evidence = (*course(d.reward), *(fact for s in growing for fact in course(s)), *validated(v))
+    return Finding(kind="take_off", summary=text, evidence=evidence)
+
+
+def _warming_up(d: Dynamics) -> Finding | None:
+    v = d.validation
+    if v is None or not is_flat(v) or reward_rising(d) or not warms_up(d):
+        return None
+    growing = [s for s in (d.kl, d.length) if fit(s).rising]
+    names = " and ".join(s.name for s in growing)
+    text = f"Warming up: {names} rise, close to the base model; nothing is gained yet."
+    evidence = (*(fact for s in growing for fact in course(s)), *course(d.reward), *validated(v))
+    return Finding(kind="warming_up", summary=text, evidence=evidence)
+
+
+def _plateau(d: Dynamics) -> Finding | None:
+    v = d.validation
+    flat = is_flat(v) if v is not None else len(d.reward) >= 8
+    if not flat or reward_rising(d) or warms_up(d) or (v is not None and v.best >= 0.97):
+        return None
+    clipped = d.clipfrac.last if len(d.clipfrac) and not d.clip_inert else None
+    fading = len(d.grad_norm) >= 6 and d.grad_norm.last < WEAK_GRADIENT * d.grad_norm.first
+    weak = fading or (clipped is not None and clipped < WEAK_CLIPFRAC)
+    level = f"at {v.best:.3f}" if v is not None else "in train reward"
+    why = (
+        "updates hardly move the policy any more"
+        if weak
+        else "updates are no smaller than before, but cancel out"
+    )
+    evidence = (*validated(v), *course(d.grad_norm), *course(d.reward))
+    if clipped is not None:
+        evidence += (f"actor/pg_clipfrac {clipped:.4f}",)
+    return Finding(
+        kind="plateau_weak" if weak else "plateau_noisy",
+        summary=f"Plateau {level}: {why}.",
+        evidence=evidence,
+    )
+
+
+def _healthy(d: Dynamics) -> Finding:
+    """Nothing is wrong: say how fast it goes."""
+    v = d.validation
+    evidence = (*validated(v), *course(d.reward), *course(d.entropy), *course(d.kl))
+    kind, text = _pace(d, v)
+    return Finding(kind=kind, summary=text, evidence=evidence, level=0.0 if v is None else v.best)
+
+
+def _pace(d: Dynamics, v: Validation | None) -> tuple[Kind, str]:
+    if v is None:
+        return (
+            "improving",
+            f"Train reward rises from {d.reward.first:.3f} to {d.reward.last:.3f}; not validated yet.",
+        )
+    if v.best >= 0.97:
+        return "solved", f"Validation is at {v.best:.3f}: little is left to gain."
+    room = 1.0 - (v.start if v.start is not None else v.scores[0])
+    if (v.gain > v.margin) and v.gain < 0.1 * room:
+        return "slow", f"Validation rises, but only by {v.gain:.3f} in {v.steps[-1]} steps."
+    early, late = _halves(v)
+    told = f"{v.gain:+.3f}, {late:+.3f} of it in the later half"
+    if v.best >= HIGH_SCORE:
+        return "converging", f"Validation rose to a high level ({told}): time to settle."
+    if late >= early:
+        return "improving", f"Validation still rises as fast as at first ({told})."
+    if v.best < SETTLED_SCORE and not _narrowed(d):
+        return "improving", f"Validation rose ({told}); its level and entropy leave room for more."
+    return "converging", f"Validation rose ({told}): converging."
+
+
+def _narrowed(d: Dynamics) -> bool:
+    return len(d.entropy) > 0 and d.entropy.last < SETTLED_ENTROPY * d.entropy.first
+
+
+def _halves(v: Validation) -> tuple[float, float]:
+    """Gain of the earlier and of the later half of the validations; one point counts as the later half."""
+    points = ((v.start,) if v.start is not None else ()) + v.scores
+    middle = points[len(points) // 2]
+    return middle - points[0], points[-1] - middle

@@ -1,0 +1,301 @@
+"""The offline error analyzer: a fix for a failed phase, by class of failure and by how often it failed
+before.
+
+Memory is met by smaller pieces first and by a smaller task last: capacity (response length, rollouts) shrinks
+here and nowhere else. NaN is met by smaller steps from an earlier checkpoint, a refused configuration by the
+value that worked, everything that is no fault of the configuration by trying again, then smaller.
+
+Changes are relative to the failed phase's configuration. Not here: healthy runs (proposer.py).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from llmzero_ray.agents.base import ErrorRequest, OfferedCheckpoint
+from llmzero_ray.agents.expert.rejection import mentioned_keys
+from llmzero_ray.agents.expert.resume import best_scored, count_epochs
+from llmzero_ray.errors import HyperparameterError
+from llmzero_ray.hyperparameters import Limits, complete, diff, format_value, short
+from llmzero_ray.hyperparameters.couplings import MICRO_BATCHES, largest_divisor, resolve
+from llmzero_ray.hyperparameters.table import (
+    ADAPTER,
+    CAPACITY,
+    GPU_MEMORY,
+    GRAD_CLIP,
+    GRADIENT_CHECKPOINTING,
+    KL_LOSS_COEF,
+    LR,
+    MAX_NUM_SEQS,
+    MAX_RESPONSE,
+    OPTIMIZER_OFFLOAD,
+    PARAM_OFFLOAD,
+    ROLLOUT_N,
+)
+from llmzero_ray.records import (
+    Change,
+    Diagnosis,
+    FailureClass,
+    Hyperparameters,
+    HyperparameterValue,
+    PhaseFailure,
+    Proposal,
+    ResumeFrom,
+)
+
+_UNKNOWN = PhaseFailure(node=-1, failure_class="engine", cause="no cause was recorded", log_tail="")
+_SERVER_MEMORY = re.compile(r"kv cache|cache blocks|gpu_memory_utilization", re.IGNORECASE)
+_MEANING: Mapping[FailureClass, str] = {
+    "oom": "Memory ran out",
+    "nan": "A loss, gradient or reward was not finite",
+    "config": "The configuration was refused",
+    "mismatch": "What trained was not what was asked for",
+    "engine": "The engine raised an exception",
+    "timeout": "The phase did not end in time",
+    "resource": "A process or node was lost twice at the same point",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """A failure with what is known around it."""
+
+    request: ErrorRequest
+    failure: PhaseFailure
+    n_gpus: int
+
+    @property
+    def base(self) -> Hyperparameters:
+        """What the failed phase was to train with."""
+        return self.request.failed.hyperparameters
+
+    def times(self, *classes: FailureClass) -> int:
+        """How often this chain failed in one of these ways, now included; a refused answer counts too."""
+        failures = [view.failure for view in self.request.chain if view.failure is not None]
+        same = sum(failure.failure_class in classes for failure in failures)
+        return max(1, same) + (1 if self.request.rejected else 0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fix:
+    """New values with their reasons; empty: the same again."""
+
+    values: Mapping[str, tuple[HyperparameterValue, str]]
+    why: str
+
+
+class ExpertErrorAnalyzer:
+    """Explains a failure and proposes the phase that avoids it. `n_gpus`: GPUs of a slot."""
+
+    def __init__(self, *, n_gpus: int = 1) -> None:
+        self._n_gpus = n_gpus
+
+    def analyze(self, request: ErrorRequest) -> Proposal:
+        """A diagnosis of the failure and the fixed phase; always a valid configuration."""
+        failure = request.failed.failure or _UNKNOWN
+        fix = _FIXES[failure.failure_class](Case(request=request, failure=failure, n_gpus=self._n_gpus))
+        changes, full = self._applied(request, fix)
+        start = _choose_start(request, failure)
+        n_steps = _length(request, start)
+        behind = 0 if start is None else start.global_step
+        epochs = count_epochs(request.task, full, global_step=behind, n_steps=n_steps)
+        told = ", ".join(_told(change) for change in changes) or "Nothing changed"
+        from_where = "the base model" if start is None else f"node {start.node}, step {start.step}"
+        return Proposal(
+            diagnosis=_diagnosis(failure),
+            changes=changes,
+            resume_from=None if start is None else ResumeFrom(node=start.node, step=start.step),
+            n_steps=n_steps,
+            total_epochs=epochs.total,
+            rationale=f"{fix.why} {told}; from {from_where}. {epochs.arithmetic}",
+        )
+
+    def _applied(self, request: ErrorRequest, fix: Fix) -> tuple[tuple[Change, ...], Hyperparameters]:
+        """The changes that differ, are not rejected and validate together; where they do not, one by one."""
+        base = request.failed.hyperparameters
+        rejected = mentioned_keys(request.rejected)
+        wanted = [
+            Change(key=key, old=base.get(key), new=new, reason=reason)
+            for key, (new, reason) in fix.values.items()
+            if base.get(key) != new and key not in rejected
+        ]
+        full = self._valid(request, wanted)
+        if full is None:
+            kept: list[Change] = []
+            for change in wanted:
+                kept += [change] if self._valid(request, [*kept, change]) is not None else []
+            wanted, full = kept, self._valid(request, kept)
+        return tuple(wanted), base if full is None else full
+
+    def _valid(self, request: ErrorRequest, changes: Sequence[Change]) -> Hyperparameters | None:
+        limits = Limits(max_model_len=request.task.max_model_len, n_train=request.task.n_train)
+        asked = {change.key: change.new for change in changes}
+        try:
+            return complete(request.failed.hyperparameters, asked, n_gpus=self._n_gpus, limits=limits)
+        except HyperparameterError:
+            return None
+
+
+def _told(change: Change) -> str:
+    old, new = (format_value(change.key, value) for value in (change.old, change.new))
+    return f"{short(change.key)} {old} -> {new}"
+
+
+def _diagnosis(failure: PhaseFailure) -> Diagnosis:
+    tail = [line.strip() for line in failure.log_tail.splitlines() if line.strip()][-3:]
+    where = f" after {failure.steps_done} steps" if failure.steps_done else " before the first step"
+    text = f"{_MEANING[failure.failure_class]}{where}: {failure.cause}"
+    return Diagnosis(state="failed", summary=text, evidence=(failure.cause, *tail))
+
+
+# --- fixes by class -----------------------------------------------------------------------------------------
+
+
+def _oom(case: Case) -> Fix:
+    base, times = case.base, case.times("oom", "resource")
+    in_server = bool(_SERVER_MEMORY.search(case.failure.cause + case.failure.log_tail))
+    pieces = _smaller_micro_batches(base, case.n_gpus)
+    values = {**pieces, **_smaller_server(base, in_server)}
+    why = "Smaller pieces need less memory and train the same."
+    if times >= 2 or all(base.get(key) == value for key, (value, _) in pieces.items()):
+        values |= _offloaded()
+        why = "Smaller pieces are not enough: activations are recomputed and state moves to host memory."
+    if times >= 3:
+        values |= _smaller_task(base)
+        why = "Nothing smaller is left but the task: shorter answers and smaller groups."
+    return Fix(values=values, why=why)
+
+
+def _smaller_micro_batches(base: Hyperparameters, n_gpus: int) -> dict[str, tuple[HyperparameterValue, str]]:
+    sizes = resolve(base, n_gpus=n_gpus)
+    known = {key: size for key in MICRO_BATCHES if isinstance(size := sizes.get(key), int)}
+    reason = "activations of one pass shrink with it"
+    return {key: (largest_divisor(size, max(1, size // 2)), reason) for key, size in known.items()}
+
+
+def _smaller_server(base: Hyperparameters, in_server: bool) -> dict[str, tuple[HyperparameterValue, str]]:
+    seqs, share = base.get(MAX_NUM_SEQS), base.get(GPU_MEMORY)
+    values: dict[str, tuple[HyperparameterValue, str]] = {}
+    if isinstance(seqs, int):
+        values[MAX_NUM_SEQS] = (max(1, seqs // 2), "fewer sequences at once need less cache")
+    if isinstance(share, float):
+        # The server and the trainer share the card: help the one that ran out.
+        bounded = min(0.9, share + 0.1) if in_server else max(0.1, share * 0.85)
+        reason = (
+            "the server needs room for its cache" if in_server else "leaves more of the card to the trainer"
+        )
+        values[GPU_MEMORY] = (round(bounded, 2), reason)
+    return values
+
+
+def _offloaded() -> dict[str, tuple[HyperparameterValue, str]]:
+    return {
+        GRADIENT_CHECKPOINTING: (True, "activations are recomputed instead of kept"),
+        PARAM_OFFLOAD: (True, "idle parameters wait in host memory"),
+        OPTIMIZER_OFFLOAD: (True, "so does the optimizer's state"),
+    }
+
+
+def _smaller_task(base: Hyperparameters) -> dict[str, tuple[HyperparameterValue, str]]:
+    values: dict[str, tuple[HyperparameterValue, str]] = {}
+    for key, least, factor in ((MAX_RESPONSE, 8, 0.75), (ROLLOUT_N, 2, 0.5)):
+        size = base.get(key)
+        if isinstance(size, int) and size > least:
+            values[key] = (max(least, int(size * factor)), "the last resort: memory grows with it")
+    return values
+
+
+def _nan(case: Case) -> Fix:
+    base, factor = case.base, 0.5 ** case.times("nan")
+    lr, clip, kl = (base.get(key) for key in (LR, GRAD_CLIP, KL_LOSS_COEF))
+    values: dict[str, tuple[HyperparameterValue, str]] = {}
+    if isinstance(lr, float) and lr > 0:
+        values[LR] = (_two_digits(lr * factor), "smaller steps keep the loss finite")
+    if isinstance(clip, float):
+        values[GRAD_CLIP] = (_two_digits(max(0.05, clip * factor)), "one exploding gradient must not pass")
+    if isinstance(kl, float) and kl > 0:
+        values[KL_LOSS_COEF] = (_two_digits(min(0.1, kl * 2)), "keeps likelihoods away from the extremes")
+    return Fix(values=values, why="The update blew up: smaller, clipped steps from before it did.")
+
+
+def _config(case: Case) -> Fix:
+    """Give each key that the message names the root's value; without a name, all keys that differ from it."""
+    changed = diff(case.base, case.request.default).items()
+    differing = {key: new for key, (_, new) in changed if key not in ADAPTER}
+    named = mentioned_keys(case.failure.cause) or mentioned_keys(case.failure.log_tail)
+    chosen = {k: v for k, v in differing.items() if k in named} if case.times("config") == 1 else {}
+    if not chosen:
+        # Capacity is not given up for a message that does not name it.
+        chosen = {k: v for k, v in differing.items() if k not in CAPACITY or k in named}
+    values = {k: (v, "the value that the root trained with") for k, v in chosen.items()}
+    return Fix(values=values, why="What the message names goes back to what is known to work.")
+
+
+def _again(case: Case) -> Fix:
+    if case.times("mismatch", "engine", "timeout") == 1:
+        return Fix(values={}, why="Nothing in the configuration explains it: the same once more.")
+    if case.failure.failure_class == "mismatch":
+        return _config(case)
+    values = {**_smaller_micro_batches(case.base, case.n_gpus), **_smaller_server(case.base, False)}
+    return Fix(values=values, why="The same came back: once more with smaller pieces.")
+
+
+def _resource(case: Case) -> Fix:
+    fix = _oom(case)
+    # A kernel that ends a process for want of host memory looks like a kill: no more of it for offloading.
+    host = (PARAM_OFFLOAD, OPTIMIZER_OFFLOAD)
+    values = {key: value for key, value in fix.values.items() if key not in host}
+    return Fix(values=values, why=f"Most likely host memory. {fix.why}")
+
+
+_FIXES: Mapping[FailureClass, Callable[[Case], Fix]] = {
+    "oom": _oom,
+    "nan": _nan,
+    "config": _config,
+    "mismatch": _again,
+    "engine": _again,
+    "timeout": _again,
+    "resource": _resource,
+}
+
+
+def _two_digits(value: float) -> float:
+    return float(f"{value:.1e}")
+
+
+# --- start and length ---------------------------------------------------------------------------------------
+
+
+def _choose_start(request: ErrorRequest, failure: PhaseFailure) -> OfferedCheckpoint | None:
+    """Keep what the failed phase trained, unless it is what broke; else start where it started."""
+    failed = request.failed
+    own = [c for c in request.checkpoints if c.node == failed.node]
+    if failure.failure_class == "nan":
+        own = [c for c in own if c.step <= 0.8 * failure.steps_done]
+        return best_scored(own) if own else _source(request)
+    if failure.failure_class in ("config", "mismatch") or not own:
+        return _source(request)
+    last, best = max(own, key=lambda c: c.step), best_scored(own)
+    return last if last.val_score is None or last.val_score >= (best.val_score or 0.0) - 0.02 else best
+
+
+def _source(request: ErrorRequest) -> OfferedCheckpoint | None:
+    """The checkpoint that the failed phase started from: the one at its first global step.
+
+    Where that is gone, the nearest one before it; None = the base model.
+    """
+    start, failed = request.failed.base_step, request.failed.node
+    others = [c for c in request.checkpoints if c.node != failed and c.global_step <= start]
+    return max(others, key=lambda c: (c.global_step, c.node), default=None) if start > 0 else None
+
+
+def _length(request: ErrorRequest, start: OfferedCheckpoint | None) -> int:
+    """The steps that were still to do, but no less than half a usual phase."""
+    failed, task = request.failed, request.task
+    done = start.step if start is not None and start.node == failed.node else 0
+    wanted = max(failed.n_steps - done, task.phase_steps // 2, 1)
+    if failed.failure is not None and failed.failure.failure_class == "timeout" and len(request.chain) > 1:
+        wanted = max(1, wanted // 2)
+    return min(wanted, task.max_phase_steps)

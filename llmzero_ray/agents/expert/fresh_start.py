@@ -1,0 +1,171 @@
+"""Configurations for runs from the base model: unlike earlier ones, informed by what was seen.
+
+What regularised the best node at last is a better start than the default, and capacity that was found to be
+needed stays; then each further fresh start varies that in another direction. Not here: the proposal around it
+(proposer.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+
+from llmzero_ray.agents.base import ProposalRequest
+from llmzero_ray.agents.expert.apply_moves import ChangePlan, ProposalBase, apply_moves
+from llmzero_ray.agents.expert.moves import Move, MoveSet
+from llmzero_ray.agents.expert.rejection import mentioned_keys
+from llmzero_ray.errors import HyperparameterError
+from llmzero_ray.hyperparameters import BY_KEY, complete, diff
+from llmzero_ray.hyperparameters.table import (
+    ADV_NORM,
+    CAPACITY,
+    CLIP_HIGH,
+    GRAD_CLIP,
+    KL_LOSS_COEF,
+    LR,
+    MAX_RESPONSE,
+    ROLLOUT_N,
+    TEMPERATURE,
+    TRAIN_BATCH,
+)
+from llmzero_ray.records import Change, Hyperparameters, HyperparameterValue
+
+_INHERITED = ("optimisation", "clipping", "kl", "rollout")
+"""Groups whose last values on the best path a fresh start takes over."""
+_INHERIT = MoveSet(
+    name="start where the best one ended",
+    why="The settings that held the best run at last, from the first step on.",
+    moves=(),
+)
+_HELD = "holds the larger step from the start"
+_VARIATIONS: tuple[MoveSet, ...] = (
+    MoveSet(
+        name="larger steps",
+        why="Does the root's step leave something on the table? Twice the step, held by a stronger KL.",
+        moves=(
+            Move(key=LR, factor=2.0, reason="covers in one phase what took the root two"),
+            Move(key=KL_LOSS_COEF, factor=2.0, reason=_HELD),
+            Move(key=ADV_NORM, to=True, reason="a scale-free signal suits a larger step"),
+        ),
+    ),
+    MoveSet(
+        name="larger groups",
+        why="Is the root limited by the noise of its advantages? More rollouts of fewer prompts.",
+        moves=(
+            Move(key=ROLLOUT_N, factor=1.5, reason="larger groups estimate advantages with less noise"),
+            Move(key=TRAIN_BATCH, factor=0.75, reason="fewer prompts pay for the larger groups"),
+            Move(key=TEMPERATURE, shift=0.1, reason="larger groups can afford more varied answers"),
+        ),
+    ),
+    MoveSet(
+        name="smaller steps",
+        why="Is the root too restless from the start? Half the step, cooler rollouts, clipped gradients.",
+        moves=(
+            Move(key=LR, factor=0.5, reason="half the step from the start"),
+            Move(key=TEMPERATURE, shift=-0.1, reason="cooler rollouts scatter less"),
+            Move(key=GRAD_CLIP, factor=0.5, reason="no batch moves the policy far"),
+        ),
+    ),
+    MoveSet(
+        name="free exploration",
+        why="Does the pull to the base model hold the policy back? Almost none of it, and warmer rollouts.",
+        moves=(
+            Move(key=KL_LOSS_COEF, factor=0.2, reason="leaves the policy free to move away from the base"),
+            Move(key=TEMPERATURE, shift=0.15, reason="more varied answers from the start"),
+            Move(key=CLIP_HIGH, shift=0.05, reason="lets unlikely good tokens grow"),
+        ),
+    ),
+)
+_STRENGTHS = (1.0, 1.5, 2.0, 3.0)
+
+
+def fresh_plan(base: ProposalBase, request: ProposalRequest, *, inherit: bool) -> ChangePlan:
+    """The configuration of fresh start number `n_scratch`, in changes to the root's.
+
+    With `inherit` (the best node ended in good health) the first one takes over what regularised that node,
+    where it differs from the root; every other one varies that, or the root, in another direction. None
+    equals a configuration that ran from scratch before, as far as the request shows them.
+    """
+    tried = [base.default, *(view.hyperparameters for view in request.siblings if view.kind == "scratch")]
+    turn = max(0, request.n_scratch - 1)
+    plans = _unlike(tried, _plans(base, request, inherit))
+    without = mentioned_keys(request.rejected)
+    if request.rejected:
+        kept = [p for p in plans if not {c.key for c in p.changes} & without]
+        # A refusal that names nothing of the plan: take the next one, so that the same answer does not come
+        # back.
+        turn, plans = (turn, kept) if len(kept) < len(plans) and kept else (turn + 1, plans)
+    return plans[turn % len(plans)] if plans else apply_moves(base, _VARIATIONS[0])
+
+
+def _unlike(tried: Sequence[Hyperparameters], plans: Iterable[ChangePlan]) -> list[ChangePlan]:
+    """The plans without those that repeat a configuration."""
+    kept: list[ChangePlan] = []
+    for found in plans:
+        if all(found.full != dict(known) for known in (*tried, *(other.full for other in kept))):
+            kept.append(found)
+    return kept
+
+
+def _plans(base: ProposalBase, request: ProposalRequest, inherit: bool) -> Iterator[ChangePlan]:
+    inherited = _inherited(base, request, inherit)
+    if inherit and inherited is not None and inherited.changes:
+        yield inherited
+    start = base if inherited is None else replace(base, hyperparameters=inherited.full)
+    for strength in _STRENGTHS:
+        for move_set in _VARIATIONS:
+            varied = apply_moves(start, move_set, strength=strength)
+            yield _relative(base, varied, inherited)
+
+
+def _inherited(base: ProposalBase, request: ProposalRequest, inherit: bool) -> ChangePlan | None:
+    """The root's configuration with the capacity of the best node and, if asked, what regularised it."""
+    if request.best is None or not request.best.hyperparameters:
+        return None
+    best = request.best.hyperparameters
+    wanted = _take_over(base.default, best) if inherit else {}
+    for key in CAPACITY:
+        wanted[key] = max(base.default[key], best[key], key=lambda size: int(str(size)))
+    try:
+        full = complete(base.hyperparameters, wanted, n_gpus=base.n_gpus, limits=base.limits)
+    except HyperparameterError:
+        return None
+    return ChangePlan(move_set=_INHERIT, changes=_changes(base.hyperparameters, wanted, {}), full=full)
+
+
+def _take_over(default: Hyperparameters, best: Hyperparameters) -> dict[str, HyperparameterValue]:
+    changed = diff(default, best)
+    kept = {k: new for k, (_, new) in changed.items() if k in BY_KEY and BY_KEY[k].group in _INHERITED}
+    # A rate of 0 trains nothing, wherever it comes from.
+    return {key: value for key, value in kept.items() if value is not None and not (key == LR and value == 0)}
+
+
+def _relative(base: ProposalBase, varied: ChangePlan, inherited: ChangePlan | None) -> ChangePlan:
+    """The plan with its changes told relative to the root's configuration."""
+    reasons = {change.key: change.reason for change in varied.changes}
+    wanted = {c.key: c.new for c in (*(inherited.changes if inherited else ()), *varied.changes)}
+    return replace(varied, changes=_changes(base.hyperparameters, wanted, reasons))
+
+
+def _changes(base: Hyperparameters, wanted: Hyperparameters, reasons: dict[str, str]) -> tuple[Change, ...]:
+    taken_over = {
+        MAX_RESPONSE: "the cap that the best node used",
+        ROLLOUT_N: "the groups that the best node used",
+    }
+    return tuple(
+        Change(
+            key=k,
+            old=base.get(k),
+            new=v,
+            reason=reasons.get(k) or taken_over.get(k, "as the best node ended"),
+        )
+        for k, v in wanted.items()
+        if base.get(k) != v
+    )
+
+
+def fresh_length(request: ProposalRequest) -> int:
+    """Long enough to be compared with the best path, at most two usual phases."""
+    task, best = request.task, request.best
+    reached = best.base_step + (best.best_step or 0) if best is not None else 0
+    return max(1, min(max(task.phase_steps, min(reached, 2 * task.phase_steps)), task.max_phase_steps))

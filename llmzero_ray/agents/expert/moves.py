@@ -1,0 +1,316 @@
+"""What to change for each finding: coordinated moves of two to five hyper-parameters, each with its reason.
+
+The catalogue is the expert's knowledge. For every kind of finding the first move_set is the likelier
+reading, the second one reads the same curves differently, so that two children of a node do not try the same
+thing. Moves are relative (factors, small shifts): a tiny model trains at 1e-3, a large one at 5e-5. Sources:
+the transitions of the LLMZero paper (Tables 8-11), its human knowledge (App. F), and small real runs. Not
+here: applying moves to a configuration (apply_moves.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from llmzero_ray.agents.expert.diagnosis import SETTLED_SCORE, Finding, Kind
+from llmzero_ray.hyperparameters.table import (
+    ADV_NORM,
+    CLIP_HIGH,
+    CLIP_LOW,
+    GRAD_CLIP,
+    KL_LOSS_COEF,
+    LR,
+    MAX_RESPONSE,
+    ROLLOUT_N,
+    TEMPERATURE,
+    TRAIN_BATCH,
+    WEIGHT_DECAY,
+)
+from llmzero_ray.records import HyperparameterValue
+
+
+@dataclass(frozen=True, kw_only=True)
+class Move:
+    """One change, relative to what was trained with: `value * factor + shift`, or `to`."""
+
+    key: str
+    reason: str
+    factor: float = 1.0
+    shift: float = 0.0
+    to: HyperparameterValue = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class MoveSet:
+    """Moves that belong together, and why they do."""
+
+    name: str
+    why: str
+    moves: tuple[Move, ...]
+
+
+def _lr(factor: float, reason: str) -> Move:
+    return Move(key=LR, factor=factor, reason=reason)
+
+
+def _kl(factor: float, reason: str) -> Move:
+    return Move(key=KL_LOSS_COEF, factor=factor, reason=reason)
+
+
+def _temperature(shift: float, reason: str) -> Move:
+    return Move(key=TEMPERATURE, shift=shift, reason=reason)
+
+
+def _clip_high(shift: float, reason: str) -> Move:
+    return Move(key=CLIP_HIGH, shift=shift, reason=reason)
+
+
+def _more_rollouts(rollouts: float = 1.5, prompts: float = 0.75) -> tuple[Move, Move]:
+    return (
+        Move(key=ROLLOUT_N, factor=rollouts, reason="larger groups estimate advantages with less noise"),
+        Move(key=TRAIN_BATCH, factor=prompts, reason="fewer prompts pay for the larger groups"),
+    )
+
+
+_NORM = Move(
+    key=ADV_NORM, to=True, reason="scaling by the group's spread keeps weak contrasts from vanishing"
+)
+
+_STEP_BACK = MoveSet(
+    name="step back, hold tighter",
+    why="Steps were too large for the trust region: halve them, and let the KL pull back harder.",
+    moves=(
+        _lr(0.5, "smaller updates cannot leave the region where the rollouts are informative"),
+        _kl(5.0, "a strong pull to the reference stops the drift that preceded the fall"),
+        _temperature(-0.1, "cooler rollouts keep unlikely tokens, which drive the drift, out of the batch"),
+        _clip_high(-0.03, "a narrower range caps what one batch may do to likely tokens"),
+        Move(key=GRAD_CLIP, factor=0.5, reason="one extreme batch must not move the policy far"),
+    ),
+)
+_ANNEAL = MoveSet(
+    name="anneal",
+    why="What is learnt is to be settled: smaller, better averaged steps, held a little closer.",
+    moves=(
+        _lr(0.5, "near an optimum the noise of large steps costs more than their progress brings"),
+        _kl(2.0, "keeps the gain of this phase while the policy settles"),
+        *_more_rollouts(),
+    ),
+)
+_PRESS_ON = MoveSet(
+    name="press on",
+    why="The policy is learning: give it room and a clearer signal, and keep the step size that works.",
+    moves=(
+        _kl(0.5, "a weaker pull lets the policy go where the reward leads it"),
+        *_more_rollouts(),
+    ),
+)
+_PUSH = MoveSet(
+    name="push out of the plateau",
+    why="The signal is too weak: larger steps on more varied rollouts, with more KL to hold them.",
+    moves=(
+        _lr(2.0, "vanishing updates need a larger step to leave the plateau"),
+        _kl(2.0, "holds the larger steps, so that leaving the plateau is not a divergence"),
+        _temperature(0.1, "warmer rollouts make groups differ again, which is where gradients come from"),
+        *_more_rollouts(),
+    ),
+)
+_EXPLORE = MoveSet(
+    name="explore",
+    why="A policy that repeats itself finds nothing new: warmer rollouts, a weaker pull, the same step.",
+    moves=(
+        _temperature(0.15, "more varied answers give groups contrast"),
+        _kl(0.5, "the pull to the reference suppresses answers that are new"),
+        _clip_high(0.05, "a wider upper range lets unlikely good tokens grow"),
+        *_more_rollouts(),
+    ),
+)
+_WIDEN = MoveSet(
+    name="widen before settling",
+    why="Slower gains read as a policy that narrows too early: more varied, larger groups at the same step.",
+    moves=(
+        _temperature(0.1, "keeps alternatives in the batch while there is room to improve"),
+        *_more_rollouts(),
+        _kl(0.7, "a weaker pull, since nothing has drifted"),
+    ),
+)
+_QUIETER = MoveSet(
+    name="quieter updates",
+    why="Less of the reward's noise in each update: half the step, held closer, sampled a little cooler.",
+    moves=(
+        _lr(0.5, "the swings scale with the step"),
+        _kl(2.0, "damps the swings between validations"),
+        _temperature(-0.1, "cooler rollouts scatter less"),
+    ),
+)
+_AVERAGE = MoveSet(
+    name="average more",
+    why="The same noise seen as an estimate with too few samples: larger groups and clipped gradients.",
+    moves=(
+        *_more_rollouts(),
+        _lr(0.7, "a slightly smaller step, since most of the noise is met by the larger groups"),
+        Move(key=GRAD_CLIP, factor=0.5, reason="cuts the outliers that one batch contributes"),
+    ),
+)
+_FASTER = MoveSet(
+    name="larger steps",
+    why="The direction is right and the pace is low: larger steps, with the KL raised beforehand.",
+    moves=(
+        _lr(2.0, "the run is stable enough for twice the step"),
+        _kl(2.0, "guards the larger step"),
+        _NORM,
+    ),
+)
+_REGULARISE = MoveSet(
+    name="regularise",
+    why="It fits the training prompts better than new ones: decay the adapter, hold closer.",
+    moves=(
+        Move(key=WEIGHT_DECAY, factor=5.0, reason="pulls the adapter back from prompt-specific solutions"),
+        _kl(2.0, "keeps what the base model generalises with"),
+        _lr(0.5, "fits the training prompts less closely per step"),
+        _temperature(0.05, "more varied rollouts are harder to memorise"),
+    ),
+)
+_RECOVER_ENTROPY = MoveSet(
+    name="recover entropy",
+    why="The distribution narrowed too early: loosen what narrows it, and go on in smaller steps.",
+    moves=(
+        _kl(0.5, "a tight pull left no room but to sharpen"),
+        _lr(0.6, "the narrowing was driven by large steps"),
+        _temperature(0.1, "warmer rollouts show the policy alternatives again"),
+        _clip_high(0.05, "lets unlikely tokens gain probability"),
+        Move(key=CLIP_LOW, shift=-0.05, reason="keeps tokens from being pushed out altogether"),
+    ),
+)
+_WAKE = MoveSet(
+    name="train at all",
+    why="The updates have no effect: take steps that count, and let them.",
+    moves=(
+        _lr(4.0, "the learning rate left the policy where it was"),
+        _kl(0.5, "nothing has drifted, so nothing needs holding"),
+        _NORM,
+    ),
+)
+_WAKE_VARIED = MoveSet(
+    name="steps and variety",
+    why="If larger steps alone do not move it, the groups hold no contrast: vary the rollouts as well.",
+    moves=(
+        _lr(8.0, "the learning rate left the policy where it was"),
+        _temperature(0.1, "groups of equal answers give no gradient"),
+        *_more_rollouts(),
+    ),
+)
+_FIND_REWARD = MoveSet(
+    name="find rewarded answers",
+    why="Without one rewarded answer in a group there is no gradient: sample wider and more often.",
+    moves=(
+        _temperature(0.15, "a wider search meets a rewarded answer sooner"),
+        *_more_rollouts(2.0, 0.6),
+        _kl(0.5, "the reference does not know the answers either"),
+    ),
+)
+_COOL_SEARCH = MoveSet(
+    name="sample nearer the mode",
+    why="The same curve if sampling is too hot to get a whole answer right: cool it, and take smaller steps.",
+    moves=(
+        _temperature(-0.2, "whole answers are right more often near the mode"),
+        _lr(0.5, "rare rewards make large, random updates"),
+        *_more_rollouts(),
+    ),
+)
+_GENTLER = MoveSet(
+    name="gentler, with larger groups",
+    why="A milder reading: the drift came from noisy advantages rather than from the step alone.",
+    moves=(
+        _lr(0.7, "a somewhat smaller step"),
+        _kl(2.0, "a somewhat stronger pull"),
+        *_more_rollouts(),
+    ),
+)
+_LOOSEN = MoveSet(
+    name="take back the caution",
+    why="The tightening starved learning: restore the step, relax the pull, widen the clip range.",
+    moves=(
+        _lr(1.67, "the earlier, larger step still improved"),
+        _kl(0.5, "the stronger pull cost more than it protected"),
+        _clip_high(0.05, "lets updates count in full"),
+        _NORM,
+    ),
+)
+_GREEDY_FOLLOWS = MoveSet(
+    name="help the mode follow",
+    why="Samples already improve while greedy answers do not: larger, cooler steps move the mode to them.",
+    moves=(
+        _lr(1.5, "the direction is right, the distance is not covered yet"),
+        _temperature(-0.1, "samples nearer the mode train the mode"),
+        _kl(0.7, "a weaker pull, since the reference holds the old mode"),
+    ),
+)
+
+CATALOGUE: Mapping[Kind, tuple[MoveSet, ...]] = {
+    "dead": (_WAKE, _WAKE_VARIED),
+    "collapse": (_STEP_BACK, _GENTLER),
+    "kl_spike": (_STEP_BACK, _GENTLER),
+    "entropy_collapse": (_RECOVER_ENTROPY, _EXPLORE),
+    "no_reward": (_FIND_REWARD, _COOL_SEARCH),
+    "no_contrast": (_EXPLORE, _REGULARISE),
+    "overfit": (_REGULARISE, _QUIETER),
+    "noisy": (_QUIETER, _AVERAGE),
+    "too_conservative": (_LOOSEN, _PUSH),
+    "too_aggressive": (_STEP_BACK, _GENTLER),
+    "take_off": (_PRESS_ON, _GREEDY_FOLLOWS),
+    "warming_up": (_FASTER, _PRESS_ON),
+    "plateau_weak": (_PUSH, _EXPLORE),
+    "plateau_noisy": (_PUSH, _AVERAGE),
+    "slow": (_FASTER, _WIDEN),
+    "converging": (_ANNEAL, _WIDEN),
+    "improving": (_PRESS_ON, _FASTER),
+    "solved": (_ANNEAL, _REGULARISE),
+    "unknown": (_QUIETER, _FASTER),
+}
+GENERAL: tuple[MoveSet, ...] = (
+    _EXPLORE,
+    _QUIETER,
+    _FASTER,
+    _AVERAGE,
+    _REGULARISE,
+    _ANNEAL,
+    _PRESS_ON,
+)
+"""What is left to try below a node whose own readings are used up."""
+
+
+def general(finding: Finding) -> tuple[MoveSet, ...]:
+    """What else may be tried: nothing that slows down a run which does not move."""
+    return () if finding.kind == "dead" else GENERAL
+
+
+def move_sets(finding: Finding) -> tuple[MoveSet, ...]:
+    """The readings of a finding, the likelier one first."""
+    if finding.kind == "truncated":
+        return _more_room(finding.severity)
+    if finding.kind == "improving" and finding.level >= SETTLED_SCORE:
+        return (_PRESS_ON, _ANNEAL)
+    return CATALOGUE[finding.kind]
+
+
+def _more_room(share: float) -> tuple[MoveSet, ...]:
+    """Raise the response cap by as much as the share of cut-off answers asks for."""
+    factor = 2.0 if share >= 0.4 else 1.5 if share >= 0.15 else 1.17
+    reason = f"{share:.0%} of the answers were cut off before their end and scored as wrong"
+    room = Move(key=MAX_RESPONSE, factor=factor, reason=reason)
+    use_it = MoveSet(
+        name="more room",
+        why="The cap, not the policy, limits the score: raise it, and loosen the pull so that it is used.",
+        moves=(
+            room,
+            _kl(0.6, "longer answers are far from the reference, which should not hold them back"),
+            _lr(0.8, "a changed length distribution makes early updates noisier"),
+            _clip_high(0.03, "lets the tokens of longer answers grow"),
+        ),
+    )
+    steady = MoveSet(
+        name="more room, larger groups",
+        why="The same, but the longer answers are met with better estimates instead of a looser pull.",
+        moves=(room, *_more_rollouts(), _temperature(-0.05, "cooler rollouts ramble less")),
+    )
+    return (use_it, steady)

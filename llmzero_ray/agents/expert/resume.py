@@ -1,0 +1,140 @@
+"""From which checkpoint a phase goes on, how long it trains, and the epochs that makes.
+
+The choice follows the finding: a healthy run goes on from its last step, a run that went wrong from before
+that, a run that learnt nothing from the base model. Pure. Not here: hyper-parameters (apply_moves.py).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from llmzero_ray.agents.base import NodeView, OfferedCheckpoint, TaskView
+from llmzero_ray.agents.expert.diagnosis import Finding, Kind
+from llmzero_ray.hyperparameters.table import TRAIN_BATCH
+from llmzero_ray.metrics import accuracy_error
+from llmzero_ray.records import Hyperparameters, ResumeFrom
+
+_GO_ON: tuple[Kind, ...] = (
+    "take_off",
+    "warming_up",
+    "improving",
+    "slow",
+    "converging",
+    "truncated",
+    "unknown",
+)
+"""Findings after which the last step is worth at least as much as the best one."""
+_STEP_BACK: tuple[Kind, ...] = ("collapse", "kl_spike", "entropy_collapse")
+"""Findings that make later checkpoints suspect, whatever they score."""
+_NOTHING_LEARNT: tuple[Kind, ...] = ("dead", "collapse", "no_reward", "entropy_collapse")
+"""Findings after which a chain without any gain is not worth continuing."""
+_LONGER: tuple[Kind, ...] = ("take_off", "warming_up", "improving")
+
+
+@dataclass(frozen=True, kw_only=True)
+class StartPoint:
+    """Where a phase starts, and why there."""
+
+    checkpoint: OfferedCheckpoint | None
+    """None = the base model."""
+    reason: str
+
+    @property
+    def resume_from(self) -> ResumeFrom | None:
+        """As proposals carry it."""
+        at = self.checkpoint
+        return None if at is None else ResumeFrom(node=at.node, step=at.step)
+
+    @property
+    def global_step(self) -> int:
+        """Training steps behind this start."""
+        return 0 if self.checkpoint is None else self.checkpoint.global_step
+
+
+def choose_start(
+    finding: Finding,
+    on: NodeView,
+    path: Sequence[NodeView],
+    offered: Sequence[OfferedCheckpoint],
+    *,
+    n_val: int,
+) -> StartPoint:
+    """The start that the finding asks for, among the checkpoints offered."""
+    if not offered:
+        return StartPoint(checkpoint=None, reason="no checkpoint is offered: from the base model")
+    best = best_scored(offered)
+    margin = 1.5 * accuracy_error(best.val_score or 0.0, n_val)
+    if finding.kind in _NOTHING_LEARNT and not _learnt(path, best, margin):
+        return StartPoint(checkpoint=None, reason="nothing on this path beats the base model: from scratch")
+    if finding.kind in _STEP_BACK and finding.since is not None:
+        return _before_trouble(finding.since, on, offered)
+    last = max((c for c in offered if c.node == on.node), key=lambda c: c.step, default=None)
+    if last is not None and finding.kind in _GO_ON and _as_good(last, best, margin):
+        return StartPoint(checkpoint=last, reason=f"its last step {_score(last)}, no worse than the best")
+    return StartPoint(checkpoint=best, reason=f"the best step of the path {_score(best)}")
+
+
+def best_scored(offered: Iterable[OfferedCheckpoint]) -> OfferedCheckpoint:
+    """The checkpoint with the best validation score, the later one of two; the last where none is scored."""
+    return max(offered, key=lambda c: (-math.inf if c.val_score is None else c.val_score, c.global_step))
+
+
+def _as_good(last: OfferedCheckpoint, best: OfferedCheckpoint, margin: float) -> bool:
+    return last.val_score is None or (best.val_score or 0.0) - last.val_score <= margin
+
+
+def _learnt(path: Sequence[NodeView], best: OfferedCheckpoint, margin: float) -> bool:
+    """Whether the best checkpoint beats the base model by more than noise; unknown counts as yes."""
+    base = path[0].curves.start_score if path and path[0].base_step == 0 else None
+    return base is None or best.val_score is None or best.val_score > base + margin
+
+
+def _before_trouble(since: int, on: NodeView, offered: Sequence[OfferedCheckpoint]) -> StartPoint:
+    """The best checkpoint from before step `since` of `on`, else the base model."""
+    clean = [c for c in offered if c.node != on.node or c.step < since]
+    if not clean:
+        return StartPoint(
+            checkpoint=None, reason=f"no checkpoint is older than step {since}, where it went wrong"
+        )
+    best = best_scored(clean)
+    return StartPoint(
+        checkpoint=best, reason=f"the best step before {since}, where it went wrong {_score(best)}"
+    )
+
+
+def _score(checkpoint: OfferedCheckpoint) -> str:
+    score = "not validated" if checkpoint.val_score is None else f"validation {checkpoint.val_score:.3f}"
+    return f"(node {checkpoint.node}, step {checkpoint.step}, {score})"
+
+
+# --- length -------------------------------------------------------------------------------------------------
+
+
+def choose_length(finding: Finding, task: TaskView) -> int:
+    """Steps of the next phase: the usual length, half as much again for a run that is on its way up."""
+    n_steps = round(task.phase_steps * 1.5) if finding.kind in _LONGER else task.phase_steps
+    return max(1, min(n_steps, task.max_phase_steps))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Epochs:
+    """Steps as passes over the data, counted over global steps as the paper does."""
+
+    total: int
+    arithmetic: str
+
+
+def count_epochs(task: TaskView, full: Hyperparameters, *, global_step: int, n_steps: int) -> Epochs:
+    """How many epochs the path has trained when the phase ends, with the sum written out."""
+    batch = full.get(TRAIN_BATCH)
+    batch = batch if isinstance(batch, int) and batch > 0 else 1
+    per_epoch = max(1, task.n_train // batch)
+    total = math.ceil((global_step + n_steps) / per_epoch)
+    sum_text = f"ceil(({global_step} + {n_steps}) / {per_epoch}) = {total}"
+    arithmetic = (
+        f"{task.n_train} // {batch} = {per_epoch} steps per epoch; from global step {global_step} on, "
+        f"{n_steps} steps make total_epochs = {sum_text}."
+    )
+    return Epochs(total=total, arithmetic=arithmetic)

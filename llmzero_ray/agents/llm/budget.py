@@ -1,0 +1,303 @@
+"""What the agents' calls have cost, and a cap that no set of concurrent calls can pass.
+
+Every attempt of a call reserves its worst case before it is sent. An attempt that was lost on the way may
+have been billed and is booked at its worst case; one that the server refused costs nothing.
+Plain Python, thread-safe. Not here: prices (prices.py), worst cases (token_bound.py), transport (client.py).
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import math
+import threading
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from llmzero_ray.agents.llm.errors import LlmCallError
+from llmzero_ray.agents.llm.messages import LlmAnswer, LlmCall, Usage
+from llmzero_ray.agents.llm.prices import Price, cost
+from llmzero_ray.errors import CapReachedError
+
+logger = logging.getLogger(__name__)
+
+_ROUNDING = 1e-9
+"""Dollars by which sums of floats may differ from the cap."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LedgerEntry:
+    """One call that is over, or an attempt of it that was lost."""
+
+    agent: str
+    node: int
+    usage: Usage
+    dollars: float
+    latency_s: float
+    outcome: str
+    """`ok`, or the error's kind."""
+    estimated: bool = False
+    """The server reported no tokens although it may bill some: these are the worst case."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LedgerTotal:
+    """A sum of entries."""
+
+    calls: int = 0
+    usage: Usage = field(default_factory=Usage)
+    dollars: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reservation:
+    """Money set aside for one attempt; settle it exactly once. A copy from another process is the same."""
+
+    agent: str
+    node: int
+    worst: Usage
+    dollars: float
+    number: int = 0
+    """Counts a ledger's reservations from 1; 0: made elsewhere."""
+
+
+class BudgetClient(Protocol):
+    """Where attempts are paid from: a `BudgetLedger`, or the way to one in another process."""
+
+    def reserve(self, agent: str, node: int, worst: Usage) -> Reservation:
+        """Set the worst case aside. Raises CapReachedError."""
+        ...
+
+    def settle(
+        self, reservation: Reservation, *, usage: Usage | None, latency_s: float, outcome: str
+    ) -> LedgerEntry:
+        """Book what the attempt cost; `usage` None: unknown, the worst case."""
+        ...
+
+
+class BudgetLedger:
+    """Entries, open reservations and the cap of one search."""
+
+    def __init__(
+        self, price: Price, cap_dollars: float | None = None, entries: Iterable[LedgerEntry] = ()
+    ) -> None:
+        """`entries` restores a ledger, for instance after a restart; `cap_dollars` None: no cap."""
+        self.price = price
+        self.cap_dollars = cap_dollars
+        self._lock = threading.Lock()
+        self._entries = list(entries)
+        self._open: set[Reservation] = set()
+        self._numbers = itertools.count(1)
+
+    def reserve(self, agent: str, node: int, worst: Usage) -> Reservation:
+        """Set aside what an attempt can cost at most; to be settled after it.
+
+        Raises:
+            CapReachedError: spent + reserved + this would pass the cap. Nothing is reserved then.
+        """
+        dollars = cost(worst, self.price)
+        with self._lock:
+            spent, held = self._spent(), self._held()
+            if self.cap_dollars is not None and spent + held + dollars > self.cap_dollars + _ROUNDING:
+                raise CapReachedError(
+                    f"budget.dollars is {self.cap_dollars:g}: {spent:.4f} are spent and {held:.4f} set aside "
+                    f"for calls under way; the {agent}'s call for node {node} could cost {dollars:.4f}. "
+                    "Raise budget.dollars to let agents go on."
+                )
+            number = next(self._numbers)
+            reservation = Reservation(agent=agent, node=node, worst=worst, dollars=dollars, number=number)
+            self._open.add(reservation)
+        return reservation
+
+    def settle(
+        self, reservation: Reservation, *, usage: Usage | None, latency_s: float, outcome: str
+    ) -> LedgerEntry:
+        """Book what the attempt cost and free the rest. `usage` None: unknown, the worst case is booked.
+
+        Raises:
+            ValueError: the reservation is not open (settled before, or of another ledger).
+        """
+        with self._lock:
+            if reservation not in self._open:
+                raise ValueError(f"the reservation of {reservation.agent} is not open; settle it once.")
+            entry = self._booked(reservation, usage, latency_s, outcome)
+            self._open.remove(reservation)
+            return entry
+
+    def book(
+        self, reservation: Reservation, *, usage: Usage | None, latency_s: float, outcome: str
+    ) -> LedgerEntry:
+        """`settle` for a reservation that a restart has lost: the call is owed, cap or no cap."""
+        with self._lock:
+            return self._booked(reservation, usage, latency_s, outcome)
+
+    @property
+    def entries(self) -> tuple[LedgerEntry, ...]:
+        """Every entry, in the order they were settled."""
+        with self._lock:
+            return tuple(self._entries)
+
+    @property
+    def dollars(self) -> float:
+        """Spent so far."""
+        with self._lock:
+            return self._spent()
+
+    @property
+    def reserved(self) -> float:
+        """Dollars set aside for calls under way."""
+        with self._lock:
+            return self._held()
+
+    @property
+    def left(self) -> float | None:
+        """Dollars neither spent nor set aside; None: no cap."""
+        with self._lock:
+            return None if self.cap_dollars is None else self.cap_dollars - self._spent() - self._held()
+
+    def total(self) -> LedgerTotal:
+        """Sum of all entries."""
+        entries = self.entries
+        return LedgerTotal(
+            calls=len(entries),
+            usage=sum((entry.usage for entry in entries), Usage()),
+            dollars=math.fsum(entry.dollars for entry in entries),
+        )
+
+    def _booked(
+        self, reservation: Reservation, usage: Usage | None, latency_s: float, outcome: str
+    ) -> LedgerEntry:
+        tokens = reservation.worst if usage is None else usage
+        entry = LedgerEntry(
+            agent=reservation.agent,
+            node=reservation.node,
+            usage=tokens,
+            dollars=cost(tokens, self.price),
+            latency_s=latency_s,
+            outcome=outcome,
+            estimated=usage is None,
+        )
+        self._entries.append(entry)
+        return entry
+
+    def _spent(self) -> float:
+        return math.fsum(entry.dollars for entry in self._entries)
+
+    def _held(self) -> float:
+        return math.fsum(reservation.dollars for reservation in self._open)
+
+
+class CallBudget:
+    """The reservations of one call: its transport reports every attempt, `finish` books them all.
+
+    The transport may report from another thread, and go on after its caller has given up.
+    """
+
+    def __init__(self, client: BudgetClient, agent: str, node: int, worst: Usage) -> None:
+        """`worst`: what one attempt can cost at most."""
+        self.n_attempts = 0
+        """Attempts that were sent."""
+        self.usage = Usage()
+        """Tokens that were booked."""
+        self.dollars = 0.0
+        self.latency_s = 0.0
+        self._client, self._agent, self._node, self._worst = client, agent, node, worst
+        self._lock = threading.Lock()
+        self._reserved: Reservation | None = None
+        self._lost: list[Reservation] = []
+        self._may_be_billed = False
+        self._finished = False
+
+    def begin_attempt(self) -> None:
+        """Reserve and count the next attempt; to be called before it is sent.
+
+        Raises:
+            CapReachedError: the cap does not allow it; it must not be sent.
+            AgentError: the ledger cannot be reached, or the call is over.
+        """
+        self.reserve()
+        self.n_attempts += 1
+
+    def reserve(self) -> None:
+        """Reserve the worst case, unless it is reserved. Raises as `begin_attempt` does."""
+        # A ledger in another process is asked without the lock, so that `finish` never waits for it.
+        new = self._reserved is None
+        reservation = self._client.reserve(self._agent, self._node, self._worst) if new else self._reserved
+        assert reservation is not None
+        with self._lock:
+            if not self._finished:
+                self._reserved, self._may_be_billed = reservation, True
+                return
+        if new:
+            self._client.settle(reservation, usage=Usage(), latency_s=0.0, outcome="deadline")
+        raise LlmCallError("The call is over; nothing more is sent.", kind="deadline")
+
+    def attempt_not_billed(self) -> None:
+        """The attempt was refused, or never left: its reservation serves the next one."""
+        with self._lock:
+            self._may_be_billed = False
+
+    def attempt_lost(self) -> None:
+        """The attempt was sent and its answer never arrived: it stays reserved until it is booked."""
+        with self._lock:
+            if self._reserved is not None and not self._finished:
+                self._lost.append(self._reserved)
+                self._reserved, self._may_be_billed = None, False
+
+    def finish(self, *, usage: Usage | None, latency_s: float, outcome: str) -> None:
+        """Book the call. `usage` None: the server reported nothing. Lost and unanswered attempts are booked
+        at their worst case."""
+        with self._lock:
+            self._finished, self.latency_s = True, latency_s
+            reserved, lost = self._reserved, self._lost
+            if usage is None and not self._may_be_billed:
+                usage = Usage()
+        if usage is not None and (
+            usage.output > self._worst.output or usage.all_input > self._worst.all_input
+        ):
+            logger.warning(
+                "node=%d %s: the server reports %s, more than the call's upper bound %s",
+                self._node, self._agent, usage, self._worst,
+            )  # fmt: skip
+        for reservation in lost:
+            self._settle(reservation, None, latency_s, "connection")
+        if reserved is not None:
+            self._settle(reserved, usage, latency_s, outcome)
+
+    def _settle(self, reservation: Reservation, usage: Usage | None, latency_s: float, outcome: str) -> None:
+        entry = self._client.settle(reservation, usage=usage, latency_s=latency_s, outcome=outcome)
+        self.usage += entry.usage
+        self.dollars += entry.dollars
+
+
+class LlmClient(Protocol):
+    """What answers calls: `MessagesClient`, or a recording of one."""
+
+    def call(self, call: LlmCall, budget: CallBudget) -> LlmAnswer:
+        """The answer; blocks. Every attempt begins with `budget.begin_attempt`. Raises LlmCallError."""
+        ...
+
+    def worst_case(self, call: LlmCall) -> Usage:
+        """Upper bound of what one attempt can cost."""
+        ...
+
+
+def call_within_budget(client: LlmClient, call: LlmCall, budget: CallBudget) -> LlmAnswer:
+    """The answer to `call`; `budget` is finished whatever happens.
+
+    Raises:
+        CapReachedError: an attempt could have passed the cap; it was not sent.
+        LlmCallError: no usable answer; what it cost is booked under the error's kind.
+    """
+    usage: Usage | None = None
+    latency_s, outcome = 0.0, "interrupted"
+    try:
+        answer = client.call(call, budget)
+        usage, latency_s, outcome = answer.usage, answer.latency_s, "ok"
+    except LlmCallError as error:
+        usage, latency_s, outcome = error.usage, error.latency_s, error.kind
+        raise
+    finally:
+        budget.finish(usage=usage, latency_s=latency_s, outcome=outcome)
+    return answer

@@ -1,0 +1,106 @@
+"""How calls of a search's agents are kept: a record with the node, an event in the journal.
+
+Not here: making calls (agent_client.py), giving recorded answers again (replay.py).
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from typing import Any, TypeAlias
+
+from llmzero_ray import events as ev
+from llmzero_ray.agents.llm.agent_client import CallReport
+from llmzero_ray.agents.llm.messages import ImageBlock, LlmAnswer, LlmCall, TextBlock
+from llmzero_ray.files import text_digest
+from llmzero_ray.records import Event
+
+logger = logging.getLogger(__name__)
+
+Post: TypeAlias = Callable[[Event], None]
+WriteCall: TypeAlias = Callable[[int, str, Mapping[str, Any], bytes | None], None]
+"""(node, name, record, picture): puts a call's record with its node."""
+
+
+class CallRecorder:
+    """Keeps the record of each call, then tells the journal; neither may cost the search its answer."""
+
+    def __init__(self, prompts_digest: str, post: Post, write_call: WriteCall) -> None:
+        self._digest, self._post, self._write_call = prompts_digest, post, write_call
+
+    def __call__(self, report: CallReport) -> None:
+        """Record and journal one call."""
+        node, usage = report.call.node, report.usage
+        event = ev.AgentCalled(
+            node=node,
+            agent=report.call.agent,
+            call=report.name,
+            outcome=report.outcome,
+            model=report.model,
+            prompt=prompt_hash(report.call),
+            input_tokens=usage.input,
+            output_tokens=usage.output,
+            cache_read_tokens=usage.cache_read,
+            cache_creation_tokens=usage.cache_creation,
+            dollars=report.dollars,
+            latency_s=round(report.latency_s, 3),
+            n_attempts=report.n_attempts,
+            source=f"call:{node}:{report.name}:{time.time_ns()}",
+        )
+        try:
+            record = call_record(report, event, self._digest)
+            self._write_call(node, report.name, record, report.png)
+        except Exception:
+            logger.exception("node=%d: the record of %s could not be written", node, report.name)
+        self._post(event)
+
+
+def prompt_hash(call: LlmCall) -> str:
+    """sha256 over everything a call sends: texts, picture, tool."""
+    parts = {
+        "system": [block.text for block in call.system],
+        "content": [
+            block.text if isinstance(block, TextBlock) else base64.b64encode(block.png).decode()
+            for block in call.content
+        ],
+        "tool": [call.tool.name, call.tool.description, dict(call.tool.schema)],
+    }
+    return text_digest(json.dumps(parts, sort_keys=True))
+
+
+def call_record(report: CallReport, event: ev.AgentCalled, prompts_digest: str) -> dict[str, Any]:
+    """A call as it is kept: texts, the picture's hash, the answer, tokens and price. Plain JSON data."""
+    call = report.call
+    pictures = [block.png for block in call.content if isinstance(block, ImageBlock)]
+    return {
+        "agent": call.agent,
+        "model": event.model,
+        "prompts": prompts_digest,
+        "prompt": event.prompt,
+        "system": [block.text for block in call.system],
+        "user": [block.text for block in call.content if isinstance(block, TextBlock)],
+        "images": [text_digest(png) for png in pictures],
+        "tool": {"name": call.tool.name, "schema": dict(call.tool.schema)},
+        "max_tokens": call.max_tokens,
+        "outcome": event.outcome,
+        "problem": report.problem,
+        "answer": None if report.answer is None else _answer_record(report.answer),
+        "dollars": event.dollars,
+        "latency_s": event.latency_s,
+    }
+
+
+def _answer_record(answer: LlmAnswer) -> dict[str, Any]:
+    return {
+        "input": dict(answer.input),
+        "stop_reason": answer.stop_reason,
+        "usage": asdict(answer.usage),
+        "latency_s": round(answer.latency_s, 3),
+        "n_attempts": answer.n_attempts,
+        "model": answer.model,
+        "request_id": answer.request_id,
+    }

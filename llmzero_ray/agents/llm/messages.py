@@ -1,0 +1,126 @@
+"""What is asked of a language model and what it answers: frozen values, free of any SDK.
+
+Not here: how a call becomes a request and how a reply is read (messages_api.py), and who sends it
+(client.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from llmzero_ray.errors import ConfigError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Usage:
+    """Tokens by kind, as billed. `input` excludes what was read from or written to the prompt cache."""
+
+    input: int = 0
+    output: int = 0
+    """Answer and thinking together."""
+    cache_read: int = 0
+    cache_creation: int = 0
+
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(
+            input=self.input + other.input,
+            output=self.output + other.output,
+            cache_read=self.cache_read + other.cache_read,
+            cache_creation=self.cache_creation + other.cache_creation,
+        )
+
+    @property
+    def all_input(self) -> int:
+        """Every token of the prompt, cached or not."""
+        return self.input + self.cache_read + self.cache_creation
+
+
+@dataclass(frozen=True, kw_only=True)
+class SystemBlock:
+    """A part of the system prompt. `cacheable` marks text that is the same in the next call too; such blocks
+    come first."""
+
+    text: str
+    cacheable: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextBlock:
+    """Text of the user's turn."""
+
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageBlock:
+    """A picture of the user's turn."""
+
+    png: bytes = field(repr=False)
+    """The PNG file."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tool:
+    """The form an answer takes: the model fills in `schema` (JSON Schema of an object)."""
+
+    name: str
+    description: str
+    schema: Mapping[str, Any]
+    strict: bool = False
+    """The server enforces the schema while it generates. The API then takes only a subset of JSON Schema:
+    every object needs `additionalProperties: false`, numeric bounds are not known."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LlmCall:
+    """One question: who asks, for which node, with what text and pictures, to be answered through `tool`."""
+
+    agent: str
+    node: int
+    system: tuple[SystemBlock, ...]
+    content: tuple[TextBlock | ImageBlock, ...]
+    tool: Tool
+    max_tokens: int
+    """Room for the answer itself; thinking gets its own on top (`LlmSettings.thinking_budget`)."""
+    deadline_s: float | None = None
+    """Seconds for the whole call; None: that of the settings."""
+
+    def __post_init__(self) -> None:
+        if not self.content:
+            raise ConfigError(f"The {self.agent}'s call for node {self.node} has no content; give it text.")
+        if self.max_tokens < 1:
+            raise ConfigError(
+                f"The {self.agent}'s call for node {self.node} allows max_tokens={self.max_tokens}; "
+                "must be >= 1."
+            )
+        if self.deadline_s is not None and not 0 < self.deadline_s < float("inf"):
+            raise ConfigError(
+                f"The {self.agent}'s call for node {self.node} has deadline_s={self.deadline_s}; must be a "
+                "number of seconds > 0."
+            )
+        cacheable = [block.cacheable for block in self.system]
+        if cacheable != sorted(cacheable, reverse=True):
+            raise ConfigError(
+                f"The {self.agent}'s system prompt has a cacheable block after one that is not; the cache "
+                "holds prefixes only. Put the stable blocks first."
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class LlmAnswer:
+    """A model's answer through the tool, and what it took."""
+
+    input: Mapping[str, Any]
+    """The tool's input: an object, not yet checked against the schema."""
+    stop_reason: str
+    usage: Usage
+    latency_s: float
+    """Seconds from the call to the answer, retries and waits included."""
+    n_attempts: int
+    """HTTP requests sent; 1 = no retry."""
+    model: str
+    """The model that answered, as the server names it."""
+    request_id: str | None
+    """The server's id of the last request, for its support."""

@@ -1,0 +1,233 @@
+"""The bodies of the Messages API: from a call to a request, from a response to the tool's input.
+
+Stable parts of a request come first, so that the prompt cache can serve them: tool, cacheable system blocks,
+the rest of the system prompt, the user's turn. Responses are read here and not by the SDK, which builds its
+objects without checking types: a field of the wrong type would surface much later as another kind of error.
+Pure. Not here: sending (client.py), responses that are no success (http_errors.py).
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from llmzero_ray.agents.llm.errors import LlmCallError, excerpt
+from llmzero_ray.agents.llm.messages import ImageBlock, LlmCall, TextBlock, Usage
+from llmzero_ray.agents.llm.settings import LlmSettings
+
+_EPHEMERAL = {"type": "ephemeral"}
+
+_MAX_TOKENS = 10**9
+"""A server that reports more talks nonsense."""
+_Count = Annotated[int, Field(ge=0, le=_MAX_TOKENS)]
+
+
+class _Usage(BaseModel):
+    model_config = ConfigDict(strict=True)
+
+    input_tokens: _Count
+    output_tokens: _Count
+    cache_read_input_tokens: _Count | None = None
+    cache_creation_input_tokens: _Count | None = None
+
+    def tokens(self) -> Usage:
+        return Usage(
+            input=self.input_tokens,
+            output=self.output_tokens,
+            cache_read=self.cache_read_input_tokens or 0,
+            cache_creation=self.cache_creation_input_tokens or 0,
+        )
+
+
+class _Block(BaseModel):
+    model_config = ConfigDict(strict=True)
+
+    type: str
+    name: str | None = None
+    input: Any = None
+
+
+class _StopDetails(BaseModel):
+    category: str | None = None
+
+
+class _Message(BaseModel):
+    model_config = ConfigDict(strict=True)
+
+    model: str
+    content: list[_Block]
+    stop_reason: str
+    usage: _Usage
+    stop_details: _StopDetails | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToolReply:
+    """What a usable response holds."""
+
+    input: Mapping[str, Any]
+    stop_reason: str
+    usage: Usage
+    model: str
+
+
+def request_body(call: LlmCall, settings: LlmSettings, *, force_tool: bool = True) -> dict[str, Any]:
+    """Keyword arguments of `messages.create`, in plain JSON values.
+
+    `force_tool` asks for the tool by name; with thinking the API allows only `auto`, whatever `force_tool`
+    says.
+    """
+    tool: dict[str, Any] = {
+        "name": call.tool.name,
+        "description": call.tool.description,
+        "input_schema": dict(call.tool.schema),
+    }
+    if call.tool.strict:
+        tool["strict"] = True
+    system: list[dict[str, Any]] = [{"type": "text", "text": block.text} for block in call.system]
+    n_cacheable = sum(block.cacheable for block in call.system)
+    # One mark covers everything before it, and tools stand before the system prompt.
+    if n_cacheable:
+        system[n_cacheable - 1]["cache_control"] = _EPHEMERAL
+    else:
+        tool["cache_control"] = _EPHEMERAL
+    forced = force_tool and not settings.thinks
+    choice: dict[str, Any] = {"type": "tool", "name": call.tool.name} if forced else {"type": "auto"}
+    body: dict[str, Any] = {
+        "model": settings.model,
+        "max_tokens": settings.output_tokens(call.max_tokens),
+        "tools": [tool],
+        "tool_choice": {**choice, "disable_parallel_tool_use": True},
+        "messages": [{"role": "user", "content": [_block(block) for block in call.content]}],
+    }
+    if system:
+        body["system"] = system
+    if settings.temperature is not None and not settings.thinks:
+        body["temperature"] = settings.temperature
+    if settings.thinking_type == "enabled":
+        body["thinking"] = {"type": "enabled", "budget_tokens": settings.thinking_budget}
+    elif settings.thinking_type is not None:
+        body["thinking"] = {"type": settings.thinking_type}
+    if settings.effort is not None:
+        body["output_config"] = {"effort": settings.effort}
+    return body
+
+
+def probe_body(settings: LlmSettings, image: bytes | None) -> dict[str, Any]:
+    """The smallest message there is: one token asked, with a picture if given."""
+    content: list[dict[str, Any]] = [] if image is None else [_block(ImageBlock(png=image))]
+    content.append(_block(TextBlock(text="ok")))
+    return {
+        "model": settings.model,
+        "max_tokens": 1,
+        "messages": [{"role": "user", "content": content}],
+    }
+
+
+def parse_reply(body: bytes, *, tool: str, max_tokens: int) -> ToolReply:
+    """The input that the model gave to `tool`.
+
+    Raises:
+        LlmCallError: kind malformed, refusal, max_tokens, empty or no_tool_call; `usage` is what the failed
+            answer cost, where the body says so.
+    """
+    message = _message(body)
+    usage = message.usage.tokens()
+    if message.stop_reason == "refusal":
+        category = message.stop_details.category if message.stop_details else None
+        raise LlmCallError(
+            f"{excerpt(message.model)} refused to answer (category: {excerpt(category or 'not given')}).",
+            kind="refusal",
+            usage=usage,
+        )
+    if message.stop_reason in ("max_tokens", "model_context_window_exceeded"):
+        remedy = (
+            "Raise agents.thinking_budget: its tokens are added to that limit."
+            if message.stop_reason == "max_tokens"
+            else "Set agents.model to a model with a larger context window."
+        )
+        raise LlmCallError(
+            f"The answer was cut off after {usage.output} tokens ({message.stop_reason}; max_tokens "
+            f"{max_tokens}), so that its tool input is incomplete. {remedy}",
+            kind="max_tokens",
+            usage=usage,
+        )
+    if not message.content:
+        raise LlmCallError("The model answered without any content.", kind="empty", usage=usage)
+    calls = [block for block in message.content if block.type == "tool_use"]
+    ours = next((block for block in calls if block.name == tool), None)
+    if ours is None:
+        instead = f"the tool {excerpt(calls[0].name)!r}" if calls else "no tool"
+        raise LlmCallError(
+            f"The model called {instead}; it had to answer through {tool!r}.",
+            kind="no_tool_call",
+            usage=usage,
+        )
+    if not isinstance(ours.input, dict):
+        raise LlmCallError(
+            f"The input of tool {tool!r} is {type(ours.input).__name__}; it must be an object.",
+            kind="malformed",
+            usage=usage,
+        )
+    return ToolReply(
+        input=ours.input, stop_reason=message.stop_reason, usage=usage, model=excerpt(message.model)
+    )
+
+
+def reported_usage(body: bytes) -> Usage:
+    """The token counts of any response of the Messages API.
+
+    Raises:
+        LlmCallError: kind malformed: it is none.
+    """
+    return _message(body).usage.tokens()
+
+
+def check_model(body: bytes, settings: LlmSettings, images: bool) -> bool:
+    """Whether a body describes a model, as `GET /v1/models/{id}` answers; False: some other endpoint did.
+
+    Raises:
+        LlmCallError: the model is retired, or takes no images and `images` asks for them.
+    """
+    try:
+        model = json.loads(body)
+    except ValueError:
+        return False
+    if not isinstance(model, dict) or model.get("type") != "model":
+        return False
+    if model.get("lifecycle") == "retired":
+        raise LlmCallError(
+            f"{settings.url} has retired {settings.model}. Set agents.model to a newer one.", kind="not_found"
+        )
+    capability = (model.get("capabilities") or {}).get("image_input") or {}
+    if images and capability.get("supported") is False:
+        raise LlmCallError(
+            f"{settings.model} takes no images. Set agents.visual: false, or choose a model that sees.",
+            kind="bad_request",
+        )
+    return True
+
+
+def _message(body: bytes) -> _Message:
+    try:
+        return _Message.model_validate_json(body)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+    place = ".".join(str(part) for part in first["loc"]) or "the body"
+    raise LlmCallError(
+        f"The server's answer is not a message of the Messages API: {excerpt(place)}: "
+        f"{excerpt(first['msg'])} ({len(body)} bytes). Does agents.base_url lead to a server that speaks it?",
+        kind="malformed",
+    )
+
+
+def _block(block: TextBlock | ImageBlock) -> dict[str, Any]:
+    if isinstance(block, TextBlock):
+        return {"type": "text", "text": block.text}
+    data = base64.b64encode(block.png).decode("ascii")
+    return {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": data}}

@@ -1,0 +1,40 @@
+"""Upper bound of the tokens that a call can be billed for: what a hard cap must set aside before it.
+
+Bounds, not guesses: no tokenizer makes more tokens than there are bytes of text, so that a bound is several
+times the usual count.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+
+from llmzero_ray.agents.llm.messages import ImageBlock, LlmCall, TextBlock, Usage
+from llmzero_ray.agents.llm.settings import LlmSettings
+
+OVERHEAD_TOKENS = 1024
+"""What the API adds by itself: the prompt that explains tools (some hundred tokens), roles and separators."""
+_PIXELS_PER_TOKEN = 700
+"""An image costs about one token for each 750 pixels; larger ones are scaled down first."""
+_LARGEST_IMAGE_TOKENS = 8192
+_PNG_HEADER = b"\x89PNG\r\n\x1a\n"
+
+
+def worst_case(call: LlmCall, settings: LlmSettings) -> Usage:
+    """Tokens that one answered request of `call` can cost at most; the whole prompt counts as newly cached,
+    which is the dearest way to send it."""
+    tool = json.dumps([call.tool.name, call.tool.description, dict(call.tool.schema)], default=str)
+    text = sum(len(block.text.encode()) for block in call.system) + len(tool.encode())
+    text += sum(len(block.text.encode()) for block in call.content if isinstance(block, TextBlock))
+    images = sum(image_tokens(block.png) for block in call.content if isinstance(block, ImageBlock))
+    return Usage(
+        cache_creation=OVERHEAD_TOKENS + text + images, output=settings.output_tokens(call.max_tokens)
+    )
+
+
+def image_tokens(png: bytes) -> int:
+    """Upper bound for one picture, from the size in its header."""
+    if len(png) < 24 or not png.startswith(_PNG_HEADER):
+        return _LARGEST_IMAGE_TOKENS
+    width, height = int.from_bytes(png[16:20], "big"), int.from_bytes(png[20:24], "big")
+    return min(math.ceil(width * height / _PIXELS_PER_TOKEN) + 64, _LARGEST_IMAGE_TOKENS)

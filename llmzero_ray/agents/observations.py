@@ -1,0 +1,122 @@
+"""Questions about dynamics that several patterns and the early stopper ask, and facts as text with their
+numbers.
+
+Not here: patterns (diagnosis.py) and features (dynamics.py).
+"""
+
+from __future__ import annotations
+
+from llmzero_ray.agents.dynamics import Dynamics, Spike, Validation, find_spike, fit
+from llmzero_ray.metrics import Series
+from llmzero_ray.text import number
+
+LOW_ENTROPY = 0.35
+"""Share of its first level at which entropy counts as low (the paper's collapse: 0.2 of 0.7-0.8)."""
+NO_KL = 1e-3
+"""KL to the base model up to which a policy may be the base model itself, read in low precision."""
+QUIET_UPDATE = 2e-3
+"""KL of an update that is common; a spike counts from this level."""
+NEAR_BASE = 0.05
+"""KL to the base model up to which a rising KL reads as a run that has only begun."""
+LOST = 0.5
+"""Share of its best level that the reward loses in a collapse."""
+# --- evidence in words
+# ----------------------------------------------------------------------------------------------
+
+
+def course(series: Series) -> tuple[str, ...]:
+    """`actor/kl_loss 0.02 -> 0.31 (x15) over steps 8-20`, or nothing for an empty series."""
+    if not len(series):
+        return ()
+    first, last = series.first, series.last
+    ratio = f" (x{number(last / first)})" if first > 1e-9 and last >= 0 else ""
+    values = f"{series.name} {number(first)} -> {number(last)}{ratio}"
+    return (f"{values} over steps {series.steps[0]}-{series.steps[-1]}",)
+
+
+def validated(v: Validation | None) -> tuple[str, ...]:
+    """The last validation scores with their steps and their standard error."""
+    if v is None:
+        return ()
+    start = f"{v.start:.3f} at the start, " if v.start is not None else ""
+    points = ", ".join(f"{score:.3f}@{step}" for step, score in zip(v.steps[-6:], v.scores[-6:], strict=True))
+    return (f"validation {start}{points} (standard error {v.se:.3f})",)
+
+
+def spiked(spike: Spike | None, name: str) -> tuple[str, ...]:
+    """How far and when a metric left its past."""
+    if spike is None:
+        return ()
+    rise = f"{name} {number(spike.before)} -> {number(spike.peak)} (x{number(spike.factor)})"
+    return (f"{rise} from step {spike.onset}, peak at step {spike.peak_step}",)
+
+
+# --- questions several patterns ask
+# ---------------------------------------------------------------------------------
+
+
+def reward_rising(d: Dynamics) -> bool:
+    """Whether the train reward still rises beyond its noise: late in the phase, or steadily all along."""
+    whole, late = fit(d.reward), fit(d.reward.since(d.half))
+    steadily = whole.rising and late.change >= 0.3 * whole.change
+    return steadily or (late.rising and len(d.reward) >= 8)
+
+
+def reward_lost(d: Dynamics) -> tuple[float, int] | None:
+    """(share lost, step of the best level) when the reward has fallen from its best level for good, else
+    None."""
+    smooth = d.reward.smooth()
+    if len(smooth) < 4:
+        return None
+    peak = max(smooth.values)
+    step = smooth.steps[smooth.values.index(peak)]
+    lost = peak - d.reward.last
+    solid = lost > 3 * fit(d.reward.until(step)).noise and peak > 0
+    return (lost / peak, step) if solid and lost / peak >= LOST else None
+
+
+def any_spike(d: Dynamics) -> tuple[Spike | None, str]:
+    """The first spike of the KL to the base model, else of the KL of an update."""
+    spike = find_spike(d.kl, floor=NEAR_BASE / 5)
+    return (spike, d.kl.name) if spike else (find_spike(d.ppo_kl, floor=QUIET_UPDATE), d.ppo_kl.name)
+
+
+def entropy_is_low(d: Dynamics) -> bool:
+    """Whether entropy has shrunk to a fraction; says nothing without the reward."""
+    return len(d.entropy) >= 6 and d.entropy.last <= LOW_ENTROPY * d.entropy.first
+
+
+def rate_is_zero(d: Dynamics) -> bool:
+    """Whether the learning rate was 0 in every step."""
+    return len(d.learning_rate) > 0 and not any(d.learning_rate.values)
+
+
+def stands_still(d: Dynamics) -> bool:
+    """Whether nothing is trained: rate 0, or no trend anywhere, a KL of nothing and the very same answers.
+
+    A policy that is trained but stuck is another matter: it changes a few answers, or has long left the base
+    model. Small runs stood at the same score for ten steps and more before they took off.
+    """
+    if rate_is_zero(d):
+        return True
+    watched = [s for s in (d.reward, d.kl, d.entropy, d.length) if len(s)]
+    if len(d.reward) < 8 or len(watched) < 2 or any(fit(s).rising or fit(s).falling for s in watched):
+        return False
+    return max(d.kl.values, default=0.0) <= NO_KL and _same_scores(d.validation)
+
+
+def warms_up(d: Dynamics) -> bool:
+    """Whether the policy moves away from the base model without a gain or a loss in reward so far."""
+    near_base = len(d.kl) > 0 and d.kl.last < NEAR_BASE and fit(d.kl).rising
+    return near_base and not fit(d.reward).falling
+
+
+def _same_scores(v: Validation | None) -> bool:
+    """Whether at least three scores, the start included, differ by no more than one answer."""
+    scores = () if v is None else v.scores if v.start is None else (v.start, *v.scores)
+    return v is not None and len(scores) >= 3 and max(scores) - min(scores) <= 1.5 * v.one_item
+
+
+def is_flat(v: Validation) -> bool:
+    """Whether the later validations are no better than the earlier ones, within their noise."""
+    return v.recent_gain <= v.margin and v.last_gain <= v.margin

@@ -1,0 +1,95 @@
+"""Whether the agents can be asked from where they will be: key, price, server. No tokens are spent.
+
+`agents_found` runs on the head, where the coordinator and the stopper live and keys may lie. Not here: asking
+a model (llmzero_ray.agents).
+"""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from typing import Any
+
+from llmzero_ray.agents.backend import agent_facts, llm_settings
+from llmzero_ray.api_key import key_file_in_use
+from llmzero_ray.cli.doctor.nodes import Node, Silent, ask
+from llmzero_ray.cli.doctor.rows import CheckFinding
+from llmzero_ray.config import AgentsConfig, SearchConfig, parse_config
+from llmzero_ray.errors import LlmzeroError
+
+_SERVER_S = 10.0
+_HEAD_S = 60.0
+_TODO = "start the server, correct agents.base_url, or choose agents.backend: expert"
+
+
+def seen_from(head: Node, config_json: dict[str, Any], key_file: str | None = None) -> CheckFinding:
+    """How the agents stand, as seen from the head; `key_file` names a file with the key of the command."""
+    answer = ask([head], agents_found, config_json, key_file, limit_s=_HEAD_S)[head.label]
+    return CheckFinding("FAIL", answer.reason) if isinstance(answer, Silent) else CheckFinding(*answer)
+
+
+def agents_found(config_json: dict[str, Any], key_file: str | None = None) -> CheckFinding:
+    """How the agents stand, as seen from this process."""
+    with key_file_in_use(key_file):
+        return _found(parse_config(config_json))
+
+
+def _found(config: SearchConfig) -> CheckFinding:
+    agents = config.agents
+    try:
+        price = agent_facts(config).get("price")
+        if agents.backend == "claude":
+            return _model(agents, price or {})
+        if agents.backend == "replay":
+            from llmzero_ray.agents.llm.replay import RecordedAnswers
+
+            RecordedAnswers(str(agents.replay_from))
+            return CheckFinding("ok", f"replay of {agents.replay_from}")
+        if ":" in agents.backend:
+            from llmzero_ray.plugin import load_factory
+
+            load_factory(agents.backend, field="agents.backend")
+    except LlmzeroError as error:
+        return CheckFinding("FAIL", str(error))
+    free = agents.backend == "expert"
+    return CheckFinding("ok", f"{agents.backend}{': needs no key and costs nothing' if free else ''}")
+
+
+def _model(agents: AgentsConfig, price: dict[str, float]) -> CheckFinding:
+    from llmzero_ray.agents.llm.api_key import read_key
+    from llmzero_ray.agents.llm.client import MessagesClient
+    from llmzero_ray.agents.llm.prompting import Prompts
+
+    Prompts.load(agents.prompts).check()
+    settings = llm_settings(agents)
+    client = MessagesClient(settings)
+    key = "a key is set" if read_key(settings) else "no key is set"
+    described = f"{agents.model} at {settings.url}, {key}, {_price_text(price)}"
+    if agents.base_url is None:
+        client.check()  # asks for the model's entry, which is free there
+        return CheckFinding("ok", described)
+    return _own_server(agents.base_url, agents.model, described)
+
+
+def _own_server(base_url: str, model: str, described: str) -> CheckFinding:
+    """Any answer over HTTP will do; a list of models, where there is one, should hold ours."""
+    try:
+        with urllib.request.urlopen(f"{base_url.rstrip('/')}/v1/models", timeout=_SERVER_S) as answer:
+            names = [entry["id"] for entry in json.load(answer)["data"]]
+    except urllib.error.HTTPError as error:
+        return CheckFinding("ok", f"{described}; it answers (HTTP {error.code})")
+    except (OSError, urllib.error.URLError) as error:
+        return CheckFinding("FAIL", f"{described}; no answer: {getattr(error, 'reason', error)}", _TODO)
+    except (ValueError, KeyError, TypeError):
+        return CheckFinding("ok", f"{described}; it answers")
+    if model in names:
+        return CheckFinding("ok", f"{described}; it answers and has the model")
+    has = ", ".join(names[:5]) or "no model"
+    return CheckFinding("warn", f"{described}; it has {has}", "set agents.model to one of these")
+
+
+def _price_text(price: dict[str, float]) -> str:
+    if not any(price.values()):
+        return "free of charge"
+    return f"{price['input']:g} dollars per million tokens in, {price['output']:g} out"

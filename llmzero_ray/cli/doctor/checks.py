@@ -1,0 +1,240 @@
+"""The table of the doctor's checks, from cheap to expensive.
+
+A check is one function of what is known so far; it returns what it found, or raises an error whose message is
+the finding of a failed check. Not here: what several checks of one subject look at (files.py, cluster.py,
+agents.py, memory.py, training.py), running the table (examination.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+
+from llmzero_ray import _actors
+from llmzero_ray.api_key import key_file
+from llmzero_ray.cli.doctor import agents, cluster, files, machine_findings, memory, training
+from llmzero_ray.cli.doctor.nodes import Node, Silent, clock_offsets
+from llmzero_ray.cli.doctor.rows import CheckFinding, Kind, Row
+from llmzero_ray.cli.doctor.scratch import Scratch
+from llmzero_ray.cli.gpu_memory import is_for_gpus
+from llmzero_ray.config import SearchConfig
+from llmzero_ray.errors import LlmzeroError
+from llmzero_ray.memory import Assessment
+from llmzero_ray.presence import owner
+from llmzero_ray.storage import SearchStorage
+from llmzero_ray.tasks import PreparedTask, load_task
+
+Stage: TypeAlias = Literal["files", "cluster", "machines", "training"]
+_CHECK_S = 180.0
+_FILES_S = 400.0
+_CLOCK_S = 20.0
+
+
+@dataclass(kw_only=True)
+class Context:
+    """What is known while checks run; earlier checks leave here what later ones need."""
+
+    config: SearchConfig
+    step: bool
+    """Whether training steps are wanted."""
+    scratch: Scratch
+    rows: list[Row] = field(default_factory=list)
+    task: PreparedTask | None = None
+    private_head: bool = False
+    """The cluster is a head of this command alone."""
+    nodes: Sequence[Node] = ()
+    looked: Mapping[str, Any | Silent] = field(default_factory=dict)
+    """By label of a node: its versions and its room."""
+    memory: Assessment | None = None
+    """What the root takes of a GPU."""
+    seconds: list[dict[str, float]] = field(default_factory=list)
+    """Of each slot that trained: `slot`, `step_s`, `startup_s`, `validation_s`."""
+    logs: dict[str, str] = field(default_factory=dict)
+    """By slot, of those whose steps failed."""
+
+    def failed(self, name: str) -> bool:
+        """Whether that check was made and failed."""
+        return any(row.name == name and row.status == "FAIL" for row in self.rows)
+
+    @property
+    def model_path(self) -> str | None:
+        """Directory of the base model."""
+        return files.model_path(self.config, self.task)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """One line of the table."""
+
+    name: str
+    kind: Kind
+    """What is wrong when it fails; decides the exit code."""
+    stage: Stage
+    run: Callable[[Context], CheckFinding | list[Row]]
+    """Its finding, or one row for each part that has a name of its own."""
+    limit_s: float | None = _CHECK_S
+    """None: it ends by itself, and runs in the main thread."""
+    limit_per_node_s: float = 0.0
+    """Added to the limit for each machine."""
+    applies: Callable[[Context], bool] = lambda _: True
+    """Without a row where it does not."""
+    skip: Callable[[Context], str] = lambda _: ""
+    """Why it is pointless now; empty: it is not."""
+    needed_for_training: bool = True
+    """Whether a training step is pointless when this has failed."""
+    listed_without_cluster: bool = True
+    """Whether it has a row when no cluster can be joined."""
+
+
+def _task(context: Context) -> CheckFinding:
+    """The prepared task can be read as its manifest says."""
+    context.task = task = load_task(context.config.task.dir)
+    return CheckFinding("ok", f"{task.name}: {task.n_train} train, {task.n_val} val, {task.n_test} test")
+
+
+def _room(context: Context) -> CheckFinding:
+    """The search's directory can be written here, and nobody else's doctor works beside it."""
+    found = files.own_storage(context.config, context.task)
+    context.scratch.take()
+    return found
+
+
+def _cluster(context: Context) -> CheckFinding:
+    """A cluster answers, or a head could be started for this command alone."""
+    try:
+        context.private_head = _actors.head.connect(context.config)
+    except LlmzeroError as error:
+        return CheckFinding("FAIL", str(error))
+    except Exception as error:  # noqa: BLE001 - Ray raises many kinds, and the other checks go on
+        todo = "see that RAY_ADDRESS, RAY_AUTH_MODE and Ray's version are those of the cluster"
+        return CheckFinding("FAIL", f"Ray cannot be joined: {type(error).__name__}: {error}", todo)
+    return cluster.resources_of_all(private_head=context.private_head)
+
+
+def _agents(context: Context) -> CheckFinding:
+    """The agents can be asked from the head: key, price, server."""
+    config, key = context.config, None
+    if config.agents.backend == "claude":
+        key = key_file(config.storage, private_head=context.private_head)
+    return agents.seen_from(context.nodes[0], config.to_json(), key)
+
+
+def _task_files(context: Context) -> CheckFinding:
+    """Every machine reads the same splits and the same reward."""
+    assert context.task is not None
+    return files.task_files(context.task, context.nodes)
+
+
+def _model_files(context: Context) -> CheckFinding:
+    """Every machine sees the same files of the base model."""
+    assert context.model_path is not None
+    return files.model_files(context.model_path, context.nodes)
+
+
+def _gpu_memory(context: Context) -> CheckFinding:
+    """The root fits on the GPUs, by estimate."""
+    card_gib = memory.card_of(context.config, context.nodes, limit_s=_CHECK_S / 2)
+    found, context.memory = memory.estimate(context.config, context.task, card_gib)
+    return found
+
+
+def _training(context: Context) -> list[Row]:
+    """Two steps of the root on every slot; the adapters score again what they scored."""
+    assert context.task is not None
+    rows, context.seconds, context.logs = training.train_on_all_slots(
+        context.config, context.task, private_head=context.private_head
+    )
+    return rows
+
+
+def _why_not_train(context: Context) -> str:
+    if not context.step:
+        return "--no-step"
+    someone = owner(SearchStorage(context.config.storage, context.config.name).paths.root)
+    if someone:
+        return f"{someone} is at work on this search"
+    harmless = {check.name for check in CHECKS if not check.needed_for_training}
+    failed = [row.name for row in context.rows if row.status == "FAIL" and row.name not in harmless]
+    return f"{', '.join(failed)} failed" if failed else ""
+
+
+CHECKS: tuple[Check, ...] = (
+    Check(name="task", kind="config", stage="files", run=_task, limit_s=_FILES_S),
+    Check(
+        name="configuration",
+        kind="config",
+        stage="files",
+        run=lambda context: cluster.root_and_engine(context.config, context.task),
+    ),
+    Check(
+        name="model",
+        kind="config",
+        stage="files",
+        run=lambda context: files.model_directory(context.config, context.task),
+    ),
+    Check(name="room", kind="storage", stage="files", run=_room),
+    Check(name="cluster", kind="capacity", stage="cluster", run=_cluster, limit_s=None),
+    Check(name="agents", kind="config", stage="machines", run=_agents, needed_for_training=False),
+    Check(
+        name="storage",
+        kind="storage",
+        stage="machines",
+        run=lambda context: files.shared_storage(context.config, context.nodes),
+        skip=lambda context: "it cannot be used from here" if context.failed("room") else "",
+    ),
+    Check(
+        name="task files",
+        kind="storage",
+        stage="machines",
+        run=_task_files,
+        limit_s=_FILES_S,
+        applies=lambda context: context.task is not None,
+    ),
+    Check(
+        name="model files",
+        kind="storage",
+        stage="machines",
+        run=_model_files,
+        limit_s=_FILES_S,
+        applies=lambda context: context.model_path is not None and not context.failed("model"),
+    ),
+    Check(
+        name="resources",
+        kind="capacity",
+        stage="machines",
+        run=lambda context: cluster.room_for_slots(context.config),
+    ),
+    Check(
+        name="gpu memory",
+        kind="capacity",
+        stage="machines",
+        run=_gpu_memory,
+        applies=lambda context: is_for_gpus(context.config),
+        needed_for_training=False,  # an estimate is not a measurement
+        listed_without_cluster=False,
+    ),
+    Check(
+        name="versions",
+        kind="engine",
+        stage="machines",
+        run=lambda context: machine_findings.versions(context.nodes, context.looked),
+    ),
+    Check(
+        name="/tmp and /dev/shm",
+        kind="capacity",
+        stage="machines",
+        run=lambda context: machine_findings.room(context.nodes, context.looked),
+        needed_for_training=False,
+    ),
+    Check(
+        name="clocks",
+        kind="capacity",
+        stage="machines",
+        run=lambda context: machine_findings.clocks(clock_offsets(context.nodes, limit_s=_CLOCK_S)),
+        limit_per_node_s=_CLOCK_S,
+        needed_for_training=False,
+    ),
+    Check(name="step", kind="engine", stage="training", run=_training, limit_s=None, skip=_why_not_train),
+)
+"""In the order in which they run."""

@@ -1,0 +1,60 @@
+"""Whether the root can be trained, and whether the cluster has room for the slots.
+
+Not here: files (files.py), agents (agents.py), training (training.py).
+"""
+
+from __future__ import annotations
+
+from llmzero_ray import _actors
+from llmzero_ray.capacity import shortfall, side_cpus
+from llmzero_ray.cli.doctor.rows import CheckFinding
+from llmzero_ray.config import SearchConfig
+from llmzero_ray.coordinator import root_hyperparameters
+from llmzero_ray.plugin import load_factory
+from llmzero_ray.tasks import PreparedTask
+
+
+def root_and_engine(config: SearchConfig, task: PreparedTask | None) -> CheckFinding:
+    """The root's recipe can be trained, and the engine can be loaded.
+
+    Raises:
+        ConfigError: it cannot.
+    """
+    root = root_hyperparameters(config, None if task is None else task.n_train)
+    backend = config.engine.backend
+    found = f"engine {backend}, platform {config.engine.platform}"
+    if backend != "verl":
+        load_factory(backend, field="engine.backend")
+    elif task is not None:
+        from llmzero_ray.engines.verl.factory import check_root
+
+        check_root(config, task, root)
+        found += "; VeRL's own configuration takes the root"
+    return CheckFinding("ok", found)
+
+
+def resources_of_all(*, private_head: bool) -> CheckFinding:
+    """What the cluster that was joined has in all."""
+    if private_head:
+        return CheckFinding("ok", "none is running: this machine alone, with logical CPUs")
+    machines = _actors.machines.cluster_machines()
+    gpus, cpus = sum(m.gpus for m in machines), sum(m.cpus for m in machines)
+    return CheckFinding("ok", f"{len(machines)} machine(s), {gpus:g} GPUs, {cpus:g} CPUs")
+
+
+def room_for_slots(config: SearchConfig) -> CheckFinding:
+    """The machines have what the slots ask for, and how much of it is free."""
+    import ray
+
+    machines = _actors.machines.cluster_machines()
+    if (missing := shortfall(machines, config)) is not None:
+        todo = "see `found`; a cluster that grows on demand must have grown before"
+        return CheckFinding("FAIL", missing, todo)
+    slots, free = config.slots, ray.available_resources()
+    gpus = slots.count * slots.n_gpus
+    cpus = gpus * slots.cpus_per_gpu + slots.count * side_cpus(config)
+    free_gpus, free_cpus = free.get("GPU", 0.0), free.get("CPU", 0.0)
+    there = f"asked: {gpus} GPUs and {cpus} CPUs in all; free now: {free_gpus:g} and {free_cpus:g}"
+    short = free_gpus < gpus or free_cpus < cpus
+    todo = "wait for what else runs there, or end it" if short else ""
+    return CheckFinding("warn" if short else "ok", there, todo)

@@ -1,0 +1,74 @@
+"""The command `doctor`: checks a cluster against a configuration before any budget is spent.
+
+Prints a table and keeps it, with the seconds that were measured, in the search's directory. Not here: the
+checks (checks.py), running them (examination.py).
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from llmzero_ray.cli import options
+from llmzero_ray.cli.doctor.checks import Context
+from llmzero_ray.cli.doctor.examination import examine
+from llmzero_ray.cli.doctor.rows import exit_code, ordered, table_of
+from llmzero_ray.cli.doctor.scratch import Scratch
+from llmzero_ray.cli.gpu_memory import memory_table
+from llmzero_ray.cli.step_times import DOCTOR_FILE, FORMAT, read_doctor
+from llmzero_ray.config import load_config
+from llmzero_ray.files import replace_file
+from llmzero_ray.storage import SearchStorage
+
+_WIDTH = 120
+"""Columns where no terminal says how many there are."""
+
+
+def doctor(
+    config: options.SearchYaml,
+    *,
+    settings: options.Settings,
+    no_step: Annotated[bool, typer.Option("--no-step", help="leave out the training steps")] = False,
+) -> int:
+    """Check, print, keep; the exit code: 0 when nothing failed, else that of the first kind that did.
+
+    Raises:
+        ConfigError: the configuration cannot be read.
+    """
+    loaded = load_config(config, settings)
+    console = Console()
+    console = console if console.is_terminal else Console(width=_WIDTH)
+    context = Context(config=loaded, step=not no_step, scratch=Scratch(loaded))
+    try:
+        examine(context, console)
+    finally:
+        context.scratch.remove()
+    console.print(table_of(f"{loaded.name}: doctor", ordered(context.rows)))
+    if context.memory is not None:
+        console.print(memory_table(context.memory))
+    if not context.failed("room"):
+        _keep(context)
+    return exit_code(context.rows)
+
+
+def _keep(context: Context) -> None:
+    """doctor.json; seconds that this run has not measured are kept from the run before."""
+    config = context.config
+    storage = SearchStorage(config.storage, config.name)
+    measured: Any = (read_doctor(storage) or {}).get("measured")
+    if context.seconds:
+        measured = {"config": config.to_json(), "slots": context.seconds}
+    body = {
+        "format": FORMAT,
+        "time": time.time(),
+        "exit_code": exit_code(context.rows),
+        "rows": [asdict(row) for row in ordered(context.rows)],
+        "logs": context.logs,
+        "measured": measured,
+    }
+    replace_file(storage.paths.root / DOCTOR_FILE, json.dumps(body, indent=1) + "\n")

@@ -1,0 +1,85 @@
+"""Runs the table of checks, stage by stage, and keeps the rows whatever fails.
+
+A check that raises or takes too long is a failed row; one whose ground is missing is a skipped row with the
+reason. Not here: the table (checks.py), printing and keeping the rows (command.py).
+"""
+
+from __future__ import annotations
+
+from rich.console import Console
+
+from llmzero_ray import _actors
+from llmzero_ray.cli.doctor.checks import CHECKS, Check, Context, Stage
+from llmzero_ray.cli.doctor.nodes import ask, nodes_up
+from llmzero_ray.cli.doctor.probes import look
+from llmzero_ray.cli.doctor.rows import CheckFinding, Row, skipped
+from llmzero_ray.cli.doctor.time_limit import within
+from llmzero_ray.cli.doctor.training import STEPS
+from llmzero_ray.cli.interrupts import raise_on_termination
+from llmzero_ray.errors import LlmzeroError
+
+_LOOK_S = 180.0
+
+
+def examine(context: Context, console: Console) -> None:
+    """Make all checks; `context` has their rows afterwards."""
+    with console.status("checking the configuration and the storage"):
+        _run_stage("files", context)
+    with _actors.head.disconnecting():
+        with console.status("joining the cluster"):
+            _run_stage("cluster", context)
+        if context.failed("cluster"):
+            pointless = [check for check in CHECKS if check.stage in ("machines", "training")]
+            context.rows += [
+                _row(check, skipped("no cluster")) for check in pointless if check.listed_without_cluster
+            ]
+            return
+        raise_on_termination(console)
+        try:
+            with console.status("asking every machine"):
+                engine = context.config.engine
+                context.nodes = nodes_up()
+                context.looked = ask(context.nodes, look, engine.backend, engine.platform, limit_s=_LOOK_S)
+                _run_stage("machines", context)
+            with console.status(f"training {STEPS} steps on {context.config.slots.count} slot(s)"):
+                _run_stage("training", context)
+        except Exception as error:  # noqa: BLE001 - what was found so far is shown all the same
+            found = f"could not go on: {type(error).__name__}: {error}"
+            context.rows.append(Row(name="checks", kind="capacity", status="FAIL", found=found))
+
+
+def rows_of_check(check: Check, context: Context) -> list[Row]:
+    """Run one check; its rows.
+
+    Raises:
+        Exception: whatever a check without a time limit raises.
+    """
+    if not check.applies(context):
+        return []
+    if why := check.skip(context):
+        return [_row(check, skipped(why))]
+    found = check.run(context) if check.limit_s is None else _limited(check, context, check.limit_s)
+    return [_row(check, found)] if isinstance(found, CheckFinding) else found
+
+
+def _run_stage(stage: Stage, context: Context) -> None:
+    for check in CHECKS:
+        if check.stage == stage:
+            context.rows += rows_of_check(check, context)
+
+
+def _limited(check: Check, context: Context, limit_s: float) -> CheckFinding | list[Row]:
+    limit_s += check.limit_per_node_s * len(context.nodes)
+    try:
+        return within(limit_s, lambda: check.run(context))
+    except LlmzeroError as error:
+        return CheckFinding("FAIL", str(error))
+    except TimeoutError:
+        return CheckFinding("FAIL", f"no answer within {limit_s:g} s")
+    except Exception as error:  # noqa: BLE001 - whatever one check raises, the others go on
+        return CheckFinding("FAIL", f"could not be checked: {type(error).__name__}: {error}")
+
+
+def _row(check: Check, finding: CheckFinding) -> Row:
+    status, found, todo = finding
+    return Row(name=check.name, kind=check.kind, status=status, found=found, todo=todo)

@@ -1,0 +1,110 @@
+"""Whether every machine sees the same files: the storage, the task, the model.
+
+Not here: what runs on the machines (probes.py), what it means (machine_findings.py).
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Collection, Sequence
+
+from llmzero_ray.cli.doctor.machine_findings import same_files, storage
+from llmzero_ray.cli.doctor.nodes import HERE, Node, Silent, ask
+from llmzero_ray.cli.doctor.probes import digests, read_probes, write_own_probe, write_probe
+from llmzero_ray.cli.doctor.rows import CheckFinding
+from llmzero_ray.cli.doctor.scratch import scratch_of
+from llmzero_ray.cli.dry_run import size_of_adapter
+from llmzero_ray.config import SearchConfig
+from llmzero_ray.estimate import disk_bytes
+from llmzero_ray.storage import SearchStorage
+from llmzero_ray.tasks import PreparedTask, check_model_dir
+from llmzero_ray.text import GIB
+
+FILES_S = 300.0
+"""Longest wait for machines to read a task's files."""
+STORAGE_S = 60.0
+_PATIENCE_S = 15.0
+"""How long a file that another machine wrote may take to appear."""
+
+
+def own_storage(config: SearchConfig, task: PreparedTask | None) -> CheckFinding:
+    """The search's directory can be made and written here, and has room for what will be saved.
+
+    Raises:
+        StorageError: it cannot.
+    """
+    place = SearchStorage(config.storage, config.name)
+    place.check()
+    free = shutil.disk_usage(place.paths.root).free
+    adapter = size_of_adapter(config, task)
+    needed = 0 if adapter is None else disk_bytes(config, adapter, "planned")
+    limit = config.checkpoints.max_gib
+    if limit is not None:
+        needed = min(needed, int(limit * GIB))
+    found = f"{place.paths.root}: {free / GIB:.1f} GiB free"
+    if needed > free:
+        found += f", the adapters will take about {needed / GIB:.1f} GiB"
+        todo = "free space, set checkpoints.max_gib, or raise phase.save_freq"
+        return CheckFinding("warn", found, todo)
+    return CheckFinding("ok", found)
+
+
+def shared_storage(config: SearchConfig, nodes: Sequence[Node]) -> CheckFinding:
+    """Every machine writes a file into the storage; this process and every machine read them all.
+
+    Raises:
+        StorageError: this process cannot write there.
+    """
+    scratch = scratch_of(config)
+    written: dict[str, float | Silent] = {HERE: write_probe(str(scratch), "driver")}
+    names = {"driver": HERE, **{f"node-{node.id}": node.label for node in nodes}}
+    own = {node.id: f"node-{node.id}" for node in nodes}
+    written |= ask(nodes, write_own_probe, str(scratch), own, limit_s=STORAGE_S)
+    there = [name for name, label in names.items() if not isinstance(written[label], Silent)]
+    seen: dict[str, list[str] | Silent] = {HERE: read_probes(str(scratch), there, _PATIENCE_S)}
+    seen |= ask(nodes, read_probes, str(scratch), there, _PATIENCE_S, limit_s=STORAGE_S)
+    readers: dict[str, Collection[str] | Silent] = {
+        label: files if isinstance(files, Silent) else {names[name] for name in files}
+        for label, files in seen.items()
+    }
+    free = f"{shutil.disk_usage(scratch).free / GIB:.0f} GiB free"
+    return storage(config.storage, written, readers, free)
+
+
+def task_files(task: PreparedTask, nodes: Sequence[Node]) -> CheckFinding:
+    """The splits and the reward, with the same SHA-256 on every machine."""
+    reward = [] if task.reward_module else [task.reward_path]
+    paths = [f"{task.directory}/manifest.json", task.train, task.val, task.test, *reward]
+    todo = "put the task where every machine sees it under the same path, and set task.dir to it"
+    return same_files(todo, _digests(paths, nodes))
+
+
+def model_directory(config: SearchConfig, task: PreparedTask | None) -> CheckFinding:
+    """The base model's directory holds what is needed.
+
+    Raises:
+        TaskError: it is not a model that VeRL and vLLM can load.
+    """
+    path = model_path(config, task)
+    if path is None:
+        found = "model.path is null and the task brings no model"
+        todo = "set model.path to a model's directory"
+        return CheckFinding("FAIL", found, todo)
+    if config.engine.backend == "verl":
+        check_model_dir(path)
+    return CheckFinding("ok", path)
+
+
+def model_files(path: str, nodes: Sequence[Node]) -> CheckFinding:
+    """The same files of the same sizes on every machine."""
+    todo = "copy the model to every machine under that path, or to a directory that all of them mount"
+    return same_files(todo, _digests([path], nodes))
+
+
+def model_path(config: SearchConfig, task: PreparedTask | None) -> str | None:
+    """The base model's directory, the task's own where the configuration names none."""
+    return config.model.path or (task.model_path if task is not None else None)
+
+
+def _digests(paths: Sequence[str], nodes: Sequence[Node]) -> dict[str, dict[str, str | None] | Silent]:
+    return {HERE: digests(paths), **ask(nodes, digests, list(paths), limit_s=FILES_S)}

@@ -1,0 +1,148 @@
+"""What the answers of all machines mean, one row a question. Pure.
+
+Not here: asking (nodes.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, TypeVar
+
+from llmzero_ray.cli.doctor.nodes import HERE, Node, Silent
+from llmzero_ray.cli.doctor.rows import CheckFinding, Status, first_few
+
+T = TypeVar("T")
+
+GIB = 2**30
+CLOCK_WARN_S, CLOCK_FAIL_S = 1.0, 30.0
+_TMP_WARN, _TMP_FAIL = 5 * GIB, GIB // 2
+_SHM_WARN, _SHM_FAIL = 2 * GIB, GIB // 8
+"""A container's /dev/shm has 64 MiB unless it is told otherwise; NCCL, vLLM and Ray need more."""
+
+
+def versions(nodes: Sequence[Node], looked: Mapping[str, Any | Silent]) -> CheckFinding:
+    """Every package has one version, and on machines with GPUs it is one the engine takes."""
+    answers, silent = _split(looked)
+    packages = dict.fromkeys(name for answer in answers.values() for name in answer["versions"])
+    split = []
+    for package in packages:
+        there: dict[str, list[str]] = {}
+        for label, answer in answers.items():
+            there.setdefault(answer["versions"].get(package, "missing"), []).append(label)
+        if len(there) > 1:
+            each = [f"{version} on {first_few(on, separator=', ')}" for version, on in there.items()]
+            split.append(f"{package}: {', '.join(each)}")
+    with_gpus = {node.label for node in nodes if node.gpus > 0}
+    refused = dict.fromkeys(
+        answer["refused"] for label, answer in answers.items() if label in with_gpus and answer["refused"]
+    )
+    problems = [*silent, *split, *refused]
+    if problems:
+        todo = "install the same versions everywhere, in the same image or from the same lock file"
+        return CheckFinding("FAIL", first_few(problems), todo)
+    (first, *_) = answers.values()
+    told = ", ".join(f"{package} {version}" for package, version in first["versions"].items())
+    return CheckFinding("ok", f"{_all(answers)}: {told}")
+
+
+def room(nodes: Sequence[Node], looked: Mapping[str, Any | Silent]) -> CheckFinding:
+    """/tmp and /dev/shm have room; a machine without GPUs never fails for /dev/shm."""
+    answers, silent = _split(looked)
+    with_gpus = {node.label for node in nodes if node.gpus > 0}
+    full: list[str] = list(silent)
+    short: list[str] = []
+    for label, answer in answers.items():
+        for path, warn, fail in (("/tmp", _TMP_WARN, _TMP_FAIL), ("/dev/shm", _SHM_WARN, _SHM_FAIL)):
+            free, total = answer["room"].get(path, (None, 0))
+            if free is None:
+                continue
+            told = f"{label}: {free / GIB:.1f} of {total / GIB:.1f} GiB free in {path}"
+            if free < fail and (path == "/tmp" or label in with_gpus):
+                full.append(told)
+            elif free < warn:
+                short.append(told)
+    status: Status = "FAIL" if full else "warn" if short else "ok"
+    found = first_few([*full, *short])
+    if not found:
+        free_in = [f"{path} {_least(answers, path):.0f} GiB" for path in ("/tmp", "/dev/shm")]
+        found = f"{_all(answers)}: at least {', '.join(free_in)} free"
+    todo = "free space; for /dev/shm start containers with --ipc=host or --shm-size" if full or short else ""
+    return CheckFinding(status, found, todo)
+
+
+def clocks(offsets: Mapping[str, tuple[float, float] | Silent]) -> CheckFinding:
+    """Clocks agree; the journal's times and the age of heartbeats depend on them."""
+    answers, silent = _split(offsets)
+    ahead = {label: offset for label, (offset, _) in answers.items()}
+    if not ahead:
+        return CheckFinding("FAIL", first_few(silent))
+    first, last = min(ahead, key=ahead.__getitem__), max(ahead, key=ahead.__getitem__)
+    skew, error = ahead[last] - ahead[first], answers[last][1] + answers[first][1]
+    status: Status = "FAIL" if skew > CLOCK_FAIL_S or silent else "warn" if skew > CLOCK_WARN_S else "ok"
+    found = f"{_all(answers)}: {skew:.3f} s apart (± {error:.3f} s)"
+    if status != "ok" and skew > CLOCK_WARN_S:
+        found += f"; {last} is ahead of {first}"
+    todo = "" if status == "ok" else "let the machines keep their time by NTP (chrony)"
+    return CheckFinding(status, first_few([*silent, found]), todo)
+
+
+def same_files(todo: str, digests: Mapping[str, Mapping[str, str | None] | Silent]) -> CheckFinding:
+    """Every machine sees the same files under the same paths; the first one asked is taken for right."""
+    answers, problems = _split(digests)
+    right = next(iter(answers.values()), {})
+    for path, digest in right.items():
+        if digest is None:
+            problems.append(f"{next(iter(answers))} does not see {path}")
+    for label, answer in list(answers.items())[1:]:
+        for path, digest in answer.items():
+            if digest is None:
+                problems.append(f"{label} does not see {path}")
+            elif right[path] is not None and digest != right[path]:
+                problems.append(f"{label} sees another content of {path} than {next(iter(answers))}")
+    if problems:
+        return CheckFinding("FAIL", first_few(problems), todo)
+    return CheckFinding("ok", f"{_all(answers)} see the same as {HERE}")
+
+
+def storage(
+    place: str, written: Mapping[str, float | Silent], seen: Mapping[str, Collection[str] | Silent], free: str
+) -> CheckFinding:
+    """Every machine can write to the storage, and everybody sees what each has written.
+
+    `written` is label -> seconds of a write forced to the disk, `seen` is label -> labels of those whose
+    files that machine read with the right bytes.
+    """
+    answers, problems = _split(seen)
+    writers, silent = _split(written)
+    problems = list(dict.fromkeys([*silent, *problems]))
+    for label, others in answers.items():
+        missing = [writer for writer in writers if writer not in others]
+        if missing:
+            sees = (
+                first_few([f"{writer}'s" for writer in writers if writer in others], separator=", ") or "none"
+            )
+            lacks = first_few([f"{writer}'s" for writer in missing], separator=", ")
+            problems.append(f"{label} sees {sees} of the files written there, not {lacks}")
+    if problems:
+        todo = "set `storage` to a directory that every machine mounts under the same path"
+        found = f"{place}: {first_few(problems)}"
+        return CheckFinding("FAIL", found, todo)
+    slowest = max(writers.values())
+    found = (
+        f"{place}: {_all(answers)} write and see everything; slowest fsync {slowest * 1000:.0f} ms; {free}"
+    )
+    return CheckFinding("ok", found)
+
+
+def _split(answers: Mapping[str, T | Silent]) -> tuple[dict[str, T], list[str]]:
+    """Answers, and a line for each machine that gave none."""
+    given = {label: answer for label, answer in answers.items() if not isinstance(answer, Silent)}
+    return given, [f"{label}: {a.reason}" for label, a in answers.items() if isinstance(a, Silent)]
+
+
+def _least(answers: Mapping[str, Any], path: str) -> float:
+    return min((a["room"][path][0] / GIB for a in answers.values() if path in a["room"]), default=0.0)
+
+
+def _all(answers: Collection[str]) -> str:
+    return f"{len(answers) - (HERE in answers)} machine(s)"

@@ -1,0 +1,43 @@
+"""Whether the search fits on the GPUs that the machines report.
+
+Not here: the estimate (llmzero_ray.memory), its table (../gpu_memory.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from llmzero_ray.cli.doctor.nodes import Node, Silent, ask
+from llmzero_ray.cli.doctor.rows import CheckFinding, Status, skipped
+from llmzero_ray.cli.gpu_memory import assessed, card_gib, remedy_lines, what_phases_may_ask
+from llmzero_ray.config import SearchConfig
+from llmzero_ray.errors import ConfigError
+from llmzero_ray.memory import Assessment
+from llmzero_ray.tasks import PreparedTask
+
+_STATUS: Mapping[str, Status] = {"fits": "ok", "tight": "warn", "does not fit": "FAIL"}
+
+
+def card_of(config: SearchConfig, nodes: Sequence[Node], *, limit_s: float) -> float | None:
+    """GiB of the smallest GPU that a machine with GPUs reports; else what the configuration says."""
+    answers = ask([node for node in nodes if node.gpus > 0], card_gib, limit_s=limit_s)
+    told = [answer for answer in answers.values() if not isinstance(answer, Silent) and answer is not None]
+    return min(told, default=config.slots.gpu_memory_gib)
+
+
+def estimate(
+    config: SearchConfig, task: PreparedTask | None, gpu_gib: float | None
+) -> tuple[CheckFinding, Assessment | None]:
+    """The verdict for cards of `gpu_gib` GiB as a row, and the estimate of the root for its table."""
+    if gpu_gib is None:
+        why = "no machine says how much memory its GPUs have; set slots.gpu_memory_gib"
+        return skipped(why), None
+    try:
+        root, demanding = assessed(config, task, gpu_gib=gpu_gib)
+    except ConfigError as error:
+        return skipped(str(error)), None
+    worse = root if root.status == demanding.status else demanding
+    found = worse.reason if worse is root else f"{what_phases_may_ask(demanding)}: {demanding.reason}"
+    todo = "; ".join(line.strip() for line in list(remedy_lines(worse))[:2])
+    status = _STATUS[worse.status]
+    return CheckFinding(status, f"estimated, {found}", todo), root

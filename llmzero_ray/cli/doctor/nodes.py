@@ -1,0 +1,111 @@
+"""Machines of the cluster, and tasks pinned to each of them, so that a doctor hears from every one.
+
+Not here: what is asked (probes.py), what the answers mean (machine_findings.py).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from llmzero_ray.cli.doctor.probes import now
+from llmzero_ray.errors import LlmzeroError
+
+HERE = "this process"
+"""Label of the process that asks, where it answers as well."""
+_CLOCK_TRIES = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Node:
+    """One machine of the cluster that is up."""
+
+    id: str
+    label: str
+    """Its address; with a part of its id where several have the same."""
+    is_head: bool
+    gpus: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Silent:
+    """A node gave no answer."""
+
+    reason: str
+
+
+def nodes_up() -> list[Node]:
+    """The nodes that are alive, the head first."""
+    import ray
+
+    alive = [node for node in ray.nodes() if node["Alive"]]
+    addresses = [node["NodeManagerAddress"] for node in alive]
+    found = [
+        Node(
+            id=node["NodeID"],
+            label=address if addresses.count(address) == 1 else f"{address}/{node['NodeID'][:6]}",
+            is_head="node:__internal_head__" in node["Resources"],
+            gpus=node["Resources"].get("GPU", 0.0),
+        )
+        for node, address in zip(alive, addresses, strict=True)
+    ]
+    return sorted(found, key=lambda node: not node.is_head)
+
+
+def ask(
+    nodes: Sequence[Node], function: Callable[..., Any], *given: Any, limit_s: float
+) -> dict[str, Any | Silent]:
+    """Label -> what `function` answered on that node; all nodes at once."""
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    refs = {}
+    for node in nodes:
+        place = NodeAffinitySchedulingStrategy(node.id, soft=False)
+        task = ray.remote(function).options(num_cpus=0, max_retries=0, scheduling_strategy=place)
+        refs[node.label] = task.remote(*given)
+    done, _ = ray.wait(list(refs.values()), num_returns=len(refs), timeout=limit_s)
+    return {label: _answer(ref, ref in done, limit_s) for label, ref in refs.items()}
+
+
+def _answer(ref: Any, is_done: bool, limit_s: float) -> Any | Silent:
+    import ray
+
+    if not is_done:
+        ray.cancel(ref, force=True)
+        return Silent(reason=f"no answer within {limit_s:g} s")
+    try:
+        return ray.get(ref)
+    except ray.exceptions.RayTaskError as error:
+        cause = error.cause
+        return Silent(reason=str(cause) if isinstance(cause, LlmzeroError) else _last_line(cause))
+    except ray.exceptions.RayError as error:
+        return Silent(reason=_last_line(error))
+
+
+def _last_line(error: BaseException) -> str:
+    """The end of a message, which Ray opens with traces and paths."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[-1]
+
+
+def clock_offsets(nodes: Sequence[Node], *, limit_s: float) -> dict[str, tuple[float, float] | Silent]:
+    """Label -> seconds by which a node's clock is ahead of this one's, and the uncertainty of that.
+
+    Half of the shortest of a few round trips is taken for the way there.
+    """
+    found: dict[str, tuple[float, float] | Silent] = {}
+    for node in nodes:
+        tries = []
+        for _ in range(_CLOCK_TRIES):
+            began = time.time()
+            there = ask([node], now, limit_s=limit_s)[node.label]
+            ended = time.time()
+            if isinstance(there, Silent):
+                found[node.label] = there
+                break
+            tries.append((there - (began + ended) / 2, (ended - began) / 2))
+        else:
+            found[node.label] = min(tries, key=lambda offset: offset[1])
+    return found

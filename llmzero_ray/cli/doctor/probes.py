@@ -1,0 +1,122 @@
+"""What a doctor looks at on a machine, answered in plain values: versions, room, files, the storage.
+
+Each function runs as a task on one node. Not here: sending it there (nodes.py), what the answers mean
+(machine_findings.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import os
+import platform
+import shutil
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import llmzero_ray
+from llmzero_ray.errors import LlmzeroError, StorageError
+from llmzero_ray.files import file_digest, storage_error, text_digest
+
+PACKAGES = ("ray", "verl", "vllm", "torch", "transformers", "peft", "numpy")
+ROOMS = ("/tmp", "/dev/shm")
+_LOOK_S = 0.2
+
+
+def look(backend: str, engine_platform: str) -> dict[str, Any]:
+    """Versions, what the engine says of them (None: nothing), and path -> (free, total) bytes."""
+    versions = {"python": platform.python_version()}
+    for package in PACKAGES:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            versions[package] = importlib.metadata.version(package)
+    versions["llmzero_ray"] = f"{llmzero_ray.__version__} ({_sources_digest()})"
+    refused = None
+    if backend == "verl":
+        from llmzero_ray.engines.verl.factory import resolve_platform
+        from llmzero_ray.engines.verl.internals import check_versions
+
+        try:
+            check_versions(resolve_platform(engine_platform))
+        except LlmzeroError as error:
+            refused = str(error)
+    usage = {path: shutil.disk_usage(path) for path in ROOMS if os.path.isdir(path)}
+    room = {path: (found.free, found.total) for path, found in usage.items()}
+    return {"versions": versions, "refused": refused, "room": room}
+
+
+def digests(paths: Sequence[str]) -> dict[str, str | None]:
+    """Path -> digest of a file's content, or of a directory's names and sizes; None: not there."""
+    return {path: _digest(Path(path)) for path in paths}
+
+
+def write_probe(directory: str, name: str) -> float:
+    """Write a small file into a directory that must be there, forced to the disk; the seconds it took.
+
+    Raises:
+        StorageError: the directory is not there, or cannot be written.
+    """
+    if not os.path.isdir(directory):
+        raise StorageError(f"does not see {directory}")
+    began, path = time.monotonic(), Path(directory) / name
+    try:
+        with open(path, "wb") as file:
+            file.write(content_of(name))
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise storage_error(path, error) from error
+    return time.monotonic() - began
+
+
+def write_own_probe(directory: str, names: Mapping[str, str]) -> float:
+    """`write_probe` under the name that `names` has for this node's id."""
+    import ray
+
+    return write_probe(directory, names[ray.get_runtime_context().get_node_id()])
+
+
+def read_probes(directory: str, names: Sequence[str], patience_s: float) -> list[str]:
+    """Those of the named files that are there with the right bytes, waiting a while for the others."""
+    deadline = time.monotonic() + patience_s
+    while True:
+        found = [name for name in names if _read(Path(directory) / name) == content_of(name)]
+        if len(found) == len(names) or time.monotonic() > deadline:
+            return found
+        time.sleep(_LOOK_S)
+
+
+def content_of(name: str) -> bytes:
+    """What a probe of that name holds."""
+    return (name * 64).encode()
+
+
+def _read(path: Path) -> bytes | None:
+    try:
+        os.listdir(path.parent)  # on NFS this asks the server again for what was not there a moment ago
+        return path.read_bytes()
+    except OSError:
+        return None
+
+
+def _digest(path: Path) -> str | None:
+    try:
+        if path.is_dir():
+            files = sorted(file for file in path.rglob("*") if file.is_file())
+            text = "\n".join(f"{file.relative_to(path)} {file.stat().st_size}" for file in files)
+            return text_digest(text)
+        return file_digest(path)
+    except OSError:
+        return None
+
+
+def _sources_digest() -> str:
+    root = Path(llmzero_ray.__file__).parent
+    parts = (str(path.relative_to(root)).encode() + path.read_bytes() for path in sorted(root.rglob("*.py")))
+    return text_digest(b"".join(parts))[:8]
+
+
+def now() -> float:
+    """Unix seconds by this machine's clock."""
+    return time.time()

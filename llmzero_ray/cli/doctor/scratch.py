@@ -1,0 +1,59 @@
+"""The doctor's own directory while it works: beside the search, removed afterwards.
+
+Not here: what is written there (files.py, training.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from pathlib import Path
+
+from llmzero_ray.cli.doctor.time_limit import within
+from llmzero_ray.config import SearchConfig
+from llmzero_ray.errors import StorageError
+from llmzero_ray.files import FileLock, storage_error
+
+_REMOVE_S = 60.0
+
+
+def scratch_of(config: SearchConfig) -> Path:
+    """Path of it, under a name that no search can have."""
+    return Path(config.storage) / f".doctor-{config.name}"
+
+
+class Scratch:
+    """That directory, held by one doctor of a search at a time."""
+
+    def __init__(self, config: SearchConfig) -> None:
+        self._path = scratch_of(config)
+        self._lock: FileLock | None = None
+
+    def take(self) -> None:
+        """Make it, empty.
+
+        Raises:
+            StorageError: it cannot be made, or another doctor of the search is at work.
+        """
+        lock = FileLock(self._path / "lock")
+        try:
+            taken = lock.acquire()
+        except OSError as error:
+            raise storage_error(self._path, error) from error
+        if not taken:
+            raise StorageError(
+                f"{self._path}: another doctor of this search is at work; wait for it, or end it."
+            )
+        self._lock = lock
+        for left in self._path.iterdir():  # by a doctor that was killed
+            if left.name != "lock":
+                shutil.rmtree(left) if left.is_dir() else left.unlink()
+
+    def remove(self) -> None:
+        """Remove it with everything in it; repeatable. A storage that hangs is left alone."""
+        if self._lock is None:
+            return
+        with contextlib.suppress(TimeoutError):
+            within(_REMOVE_S, lambda: shutil.rmtree(self._path, ignore_errors=True))
+        self._lock.release()
+        self._lock = None

@@ -1,0 +1,160 @@
+"""Two real GRPO steps on every slot at once, through the placement groups, runners and engine of a search.
+
+The engine reads back what it trains with and refuses a difference; the adapter that was saved is loaded again
+and must score as it did. Everything is removed at the end, after an interrupt too. Not here: the engine
+(llmzero_ray.engines), what came of it (training_rows.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import signal
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from llmzero_ray import _actors
+from llmzero_ray.cli.doctor.rows import Row
+from llmzero_ray.cli.doctor.scratch import scratch_of
+from llmzero_ray.cli.doctor.training_rows import SlotTrial, rows_of, seconds_of
+from llmzero_ray.config import SearchConfig
+from llmzero_ray.coordinator import root_hyperparameters
+from llmzero_ray.coordinator.plan import Planner
+from llmzero_ray.errors import CapacityError, LlmzeroError
+from llmzero_ray.records import PhaseFailure, PhaseResult, PhaseSpec
+from llmzero_ray.storage import SearchStorage
+from llmzero_ray.tasks import PreparedTask
+
+STEPS = 2
+_NAME_CHARS = 56
+"""Of a search's name, so that ours is not too long either."""
+_STAGES = 5
+"""Two validations, two steps and the scoring of the adapter may take `engine.hang_min_s` each."""
+
+
+def trial_of(config: SearchConfig) -> SearchConfig:
+    """The search under a name of its own, with its files out of the search's way."""
+    name = f"{config.name[:_NAME_CHARS]}-doctor"
+    return config.model_copy(update={"name": name, "storage": str(scratch_of(config))})
+
+
+def train_on_all_slots(
+    config: SearchConfig, task: PreparedTask, *, private_head: bool
+) -> tuple[list[Row], list[dict[str, float]], dict[str, str]]:
+    """Rows of slots, steps and adapters; seconds of each slot that trained (`seconds_of`); and by slot the
+    log of each that failed."""
+    trial = trial_of(config)
+    if _is_actor(_actors.names.coordinator_name(trial.name)):
+        busy = f"skipped: a search called {trial.name} is at work"
+        return [Row(name="slots", kind="capacity", status="skipped", found=busy)], [], {}
+    try:
+        _actors.app.clean_up(trial)  # what a doctor left that was killed
+        try:
+            took_s, trials = asyncio.run(_train_all(trial, task, private_head=private_head))
+        except CapacityError as error:
+            return [Row(name="slots", kind="capacity", status="FAIL", found=str(error))], [], {}
+        took = f"{config.slots.count} slot(s) reserved in {took_s:.1f} s"
+        slots = Row(name="slots", kind="capacity", status="ok", found=took)
+        rows = [slots, *(row for each in trials for row in rows_of(trial, each))]
+        seconds = [seconds_of(trial, each) for each in trials if isinstance(each.result, PhaseResult)]
+        return rows, seconds, {str(each.slot): each.failure.log_tail for each in trials if each.failure}
+    finally:
+        with _uninterrupted():
+            _actors.app.clean_up(trial)
+
+
+async def _train_all(
+    trial: SearchConfig, task: PreparedTask, *, private_head: bool
+) -> tuple[float, list[SlotTrial]]:
+    """Seconds until the slots were reserved, and what came of each.
+
+    Raises:
+        CapacityError: the cluster does not give them.
+    """
+    pool = _actors.runner_pool.RunnerPool(
+        trial.name, trial.storage, lambda: trial, fixed_capacity=private_head
+    )
+    began = time.monotonic()
+    await pool.reserve()
+    took_s = time.monotonic() - began
+    limit_s = trial.engine.start_timeout_s + _STAGES * trial.engine.hang_min_s
+    try:
+        specs = [_spec(trial, task, slot) for slot in range(trial.slots.count)]
+        trials = await asyncio.gather(*(_train_one(pool, trial, task, spec, limit_s) for spec in specs))
+    except BaseException:
+        await pool.close_all(at_once=True)
+        raise
+    await pool.close_all(at_once=False)
+    return took_s, trials
+
+
+async def _train_one(
+    pool: _actors.runner_pool.RunnerPool,
+    trial: SearchConfig,
+    task: PreparedTask,
+    spec: PhaseSpec,
+    limit_s: float,
+) -> SlotTrial:
+    import ray
+
+    slot, result = spec.node, None
+    try:
+        async with asyncio.timeout(limit_s):
+            await pool.start(slot)
+            result = await pool.runner(slot).run.options(name=f"doctor-slot{slot}").remote(spec)
+            if isinstance(result, PhaseFailure) or not result.checkpoints:
+                return SlotTrial(slot=slot, result=result)
+            began, adapter = time.monotonic(), result.checkpoints[-1].path
+            scoring = pool.runner(slot).evaluate.remote(adapter, task.val, trial.eval.max_response_length)
+            items = await scoring
+            return SlotTrial(slot=slot, result=result, items=items, scoring_s=time.monotonic() - began)
+    except (ray.exceptions.RayError, LlmzeroError) as error:
+        problem = str(getattr(error, "cause", None) or error).strip()
+    except TimeoutError:
+        problem = f"not done within {limit_s:g} s{await _stage(pool, slot)}"
+    return SlotTrial(slot=slot, result=problem if result is None else result, items=problem)
+
+
+async def _stage(pool: _actors.runner_pool.RunnerPool, slot: int) -> str:
+    with contextlib.suppress(Exception):
+        health: dict[str, Any] = await asyncio.wait_for(pool.health(slot), 5.0)
+        if health.get("stage"):
+            return f", in {health['stage']['name']} for {health['stage']['since_s']:.0f} s"
+    return ""
+
+
+def _spec(trial: SearchConfig, task: PreparedTask, slot: int) -> PhaseSpec:
+    """The root for two steps; the slot's number serves as the node's."""
+    paths, root = SearchStorage(trial.storage, trial.name).paths, root_hyperparameters(trial, task.n_train)
+    planner = Planner(config=trial, n_train=task.n_train, root=root, paths=paths, runs={})
+    return dataclasses.replace(
+        planner.root_phase(),
+        node=slot,
+        n_steps=STEPS,
+        test_freq=STEPS,
+        save_freq=STEPS,
+        checkpoint_dir=str(paths.checkpoints(slot)),
+    )
+
+
+def _is_actor(name: str) -> bool:
+    import ray
+
+    try:
+        ray.get_actor(name, namespace=_actors.names.NAMESPACE)
+    except ValueError:
+        return False
+    return True
+
+
+@contextlib.contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """A second Ctrl-C must not leave hardware reserved."""
+    known = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in known.items():
+            signal.signal(number, handler)

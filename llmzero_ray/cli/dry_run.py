@@ -1,0 +1,146 @@
+"""`search --dry-run`: what the search would take, as a table; nothing is started.
+
+Not here: the arithmetic (llmzero_ray.estimate), where measured seconds come from (step_times.py), GPU memory
+(gpu_memory.py).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from llmzero_ray.adapter_size import adapter_size
+from llmzero_ray.cli.gpu_memory import show_memory
+from llmzero_ray.cli.output import print_lines
+from llmzero_ray.cli.step_times import measured
+from llmzero_ray.config import SearchConfig
+from llmzero_ray.coordinator import root_hyperparameters
+from llmzero_ray.errors import TaskError
+from llmzero_ray.estimate import EstimateCase, MeasuredTimes, Sizes, agent_price, estimate, first_limit
+from llmzero_ray.hyperparameters import canonical
+from llmzero_ray.tasks import PreparedTask, load_task
+from llmzero_ray.text import plain
+
+GIB = 2**30
+_UNKNOWN = "not known"
+
+
+def show_estimate(
+    config: SearchConfig, *, seconds_per_step: float | None = None, like: str | None = None
+) -> int:
+    """Print the estimate; the exit code.
+
+    Raises:
+        ConfigError: the configuration cannot be trained, or nobody has measured a step yet.
+        TaskError: there is no such task.
+    """
+    console = Console()
+    try:
+        task = _task(config)
+    except TaskError:
+        show_memory(console, config, None)  # that needs no data
+        raise
+    show_memory(console, config, task)
+    seconds = measured(config, seconds_per_step=seconds_per_step, like=like)
+    adapter = size_of_adapter(config, task)
+    price = agent_price(config)
+    cases = estimate(config, _sizes(config, task), seconds, price=price, adapter_bytes=adapter)
+    console.print(_table(config, cases))
+    print_lines(console, (*_source_lines(seconds), *_limit_lines(config, cases), *_disk_lines(config, cases)))
+    return 0
+
+
+def size_of_adapter(config: SearchConfig, task: PreparedTask | None) -> int | None:
+    """Bytes of one adapter of the search; None where no local `config.json` tells."""
+    path = config.model.path or (task.model_path if task is not None else None)
+    try:
+        model = json.loads((Path(path or "") / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return adapter_size(model, rank=config.model.lora_rank, targets=config.model.target_modules)
+
+
+def _task(config: SearchConfig) -> PreparedTask | None:
+    """The prepared task; None when `prepare` is still to make it."""
+    try:
+        return load_task(config.task.dir)
+    except TaskError:
+        if config.task.family is None or Path(config.task.dir).exists():
+            raise
+        return None
+
+
+def _sizes(config: SearchConfig, task: PreparedTask | None) -> Sizes:
+    root = root_hyperparameters(config, None if task is None else task.n_train)
+    rollouts = int(str(root[canonical("batch")])) * int(str(root[canonical("n")]))
+    data: Any = config.task if task is None else task
+    return Sizes(n_val=data.n_val, n_test=data.n_test, rollouts=rollouts)
+
+
+def _table(config: SearchConfig, cases: tuple[EstimateCase, EstimateCase, EstimateCase]) -> Table:
+    slots = config.slots
+    table = Table(
+        title=f"{config.name}: {slots.count} slot(s) of {slots.n_gpus} GPU(s)",
+        box=box.SIMPLE,
+        title_justify="left",
+    )
+    for name in ("", "low", "as planned", "high"):
+        table.add_column(name, justify="left" if not name else "right", no_wrap=True)
+    rows: tuple[tuple[str, Callable[[EstimateCase], str]], ...] = (
+        ("phases", lambda case: str(case.phases)),
+        ("training steps", lambda case: f"{case.steps:,}"),
+        ("steps of the default recipe", lambda case: f"{case.reference_steps:,}"),
+        ("validations", lambda case: f"{case.validations:,}"),
+        ("wall-clock hours", lambda case: plain(case.hours)),
+        ("GPU hours reserved", lambda case: plain(case.gpu_hours)),
+        ("dollars for agents", lambda case: _UNKNOWN if case.dollars is None else f"{case.dollars:,.2f}"),
+        (
+            "adapters on disk (GiB)",
+            lambda case: _UNKNOWN if case.disk_bytes is None else plain(case.disk_bytes / GIB),
+        ),
+    )
+    for name, text in rows:
+        table.add_row(name, *(text(case) for case in cases))
+    return table
+
+
+def _source_lines(seconds: MeasuredTimes) -> list[str]:
+    assumed = [
+        name
+        for name, value in (("validation", seconds.validation_s), ("start", seconds.cold_start_s))
+        if value is None
+    ]
+    lines = [f"{seconds.step_s:.3g} s a training step, from {seconds.source}"]
+    if assumed:
+        lines.append(f"assumed, not measured: seconds of {' and '.join(assumed)}")
+    return [*lines, *seconds.notes]
+
+
+def _limit_lines(config: SearchConfig, cases: tuple[EstimateCase, EstimateCase, EstimateCase]) -> list[str]:
+    found = []
+    for case in cases[1:]:
+        limit = first_limit(config, case)
+        course = "as planned" if case.course == "planned" else "at the high end"
+        if limit is None:
+            found.append(f"{course}: ends with budget.runs ({config.budget.runs})")
+            continue
+        found.append(f"{course}: {limit.key} ({limit.limit:g}) ends it after about {limit.share:.0%} of that")
+    dollars, most = config.budget.dollars, cases[-1].dollars
+    if config.agents.on_cap == "expert" and dollars is not None and most is not None and most > dollars:
+        found.append(f"at the high end budget.dollars ({dollars:g}) is used up, and the expert takes over")
+    return found
+
+
+def _disk_lines(config: SearchConfig, cases: tuple[EstimateCase, EstimateCase, EstimateCase]) -> list[str]:
+    limit, most = config.checkpoints.max_gib, cases[-1].disk_bytes
+    if most is None:
+        return ["adapters: their size is not known without config.json of a dense model in model.path"]
+    if limit is None or most <= limit * GIB:
+        return []
+    return [f"checkpoints.max_gib ({limit:g}): beyond it the adapters that nothing depends on are deleted"]

@@ -1,0 +1,177 @@
+"""Events of a search in one line each: for logs and for terminals that cannot redraw.
+
+Not here: the live tree (view.py), the report (report/).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from llmzero_ray import events as ev
+from llmzero_ray.coordinator import CoordinatorCore
+from llmzero_ray.events import REFERENCE
+from llmzero_ray.hyperparameters import diff, format_value, short
+from llmzero_ray.records import Event, PhaseSpec
+from llmzero_ray.text import one_line, short_duration, size
+
+POLICY_NAMES = {"base": "base model", "best": "best strategy", "reference": "default recipe"}
+_MAX_CHANGES = 5
+
+
+def event_line(core: CoordinatorCore, event: Event) -> str | None:
+    """What an event means to a person following the search; None for those that say nothing new.
+
+    `core` is the state after the event or later.
+    """
+    teller = _TELLERS.get(type(event))
+    return None if teller is None else teller(core, event)
+
+
+def changes_text(core: CoordinatorCore, spec: PhaseSpec) -> str:
+    """What a phase trains with that its parent did not: `lr 0.001 -> 5e-4, n 4 -> 8`."""
+    parent = core.runs.get(spec.parent) if spec.parent is not None else None
+    before = parent.spec.hyperparameters if parent is not None and parent.spec is not None else None
+    if before is None:
+        return "the root's configuration"
+    changed = diff(before, spec.hyperparameters)
+    told = [
+        f"{short(key)} {format_value(key, old)} → {format_value(key, new)}"
+        for key, (old, new) in changed.items()
+    ]
+    more = f" and {len(told) - _MAX_CHANGES} more" if len(told) > _MAX_CHANGES else ""
+    return ", ".join(told[:_MAX_CHANGES]) + more if told else "nothing changed"
+
+
+def _tell_decided(_: CoordinatorCore, event: ev.Decided) -> str:
+    if event.action == "stop":
+        return f"the search ends: {event.stop_reason}"
+    on = "" if event.on is None else f" on node {event.on}"
+    return f"node={event.node} decided: {event.action}{on} in slot {event.slot}"
+
+
+def _tell_refused(_: CoordinatorCore, event: ev.ProposalRefused) -> str:
+    return f"node={event.node} proposal refused ({event.tries}): {event.message}"
+
+
+def _tell_planned(core: CoordinatorCore, event: ev.PhasePlanned) -> str:
+    spec = event.spec
+    name = "default recipe" if event.node == REFERENCE else f"node={event.node}"
+    start = (
+        f"from node {spec.resume_from.node} step {spec.resume_from.step}"
+        if spec.resume_from
+        else "from the base model"
+    )
+    why = f"; {event.proposal.diagnosis.state}: {event.proposal.diagnosis.summary}" if event.proposal else ""
+    note = f" [{event.note}]" if event.note else ""
+    return f"{name} planned: {spec.n_steps} steps {start}, {changes_text(core, spec)}{why}{note}"
+
+
+def _tell_started(_: CoordinatorCore, event: ev.PhaseStarted) -> str:
+    again = f" (attempt {event.phase_attempt})" if event.phase_attempt else ""
+    return f"{_name(event.node)} training in slot {event.slot}{again}"
+
+
+def _tell_finished(_: CoordinatorCore, event: ev.PhaseFinished) -> str:
+    result = event.result
+    score = (
+        "no score"
+        if result.best_score is None
+        else f"validation {result.best_score:.4f} at step {result.best_step}"
+    )
+    start = f" (from {result.start_score:.4f})" if result.start_score is not None else ""
+    warmth = "warm" if result.warm else f"cold: {result.cold_reason}"
+    return (
+        f"{_name(event.node)} {result.status}: {score}{start}, {result.steps_done} steps, "
+        f"{short_duration(result.wall_s)} ({warmth}), {result.stop_reason}"
+    )
+
+
+def _tell_failed(_: CoordinatorCore, event: ev.PhaseFailed) -> str:
+    return f"{_name(event.node)} failed ({event.failure.failure_class}): {event.failure.cause}"
+
+
+def _tell_lost(_: CoordinatorCore, event: ev.RunnerLost) -> str:
+    what = "" if event.node is None else f" while it trained {_name(event.node)}"
+    again = f"; a repeat goes on from step {event.restart_step}" if event.restart_step else ""
+    return f"slot {event.slot}: runner lost{what}: {event.reason}{again}"
+
+
+def _tell_verdict(_: CoordinatorCore, event: ev.VerdictPosted) -> str:
+    word = "STOP" if event.decision.stop else "CONTINUE"
+    said = f"{event.decision.rule}: {event.decision.reason}"
+    return f"{_name(event.node)} verdict at step {event.step}: {word}, {said}"
+
+
+def _tell_scored(_: CoordinatorCore, event: ev.FinalScored) -> str:
+    return f"test: {POLICY_NAMES[event.what]} {score_text(event)}"
+
+
+def score_text(scored: ev.FinalScored) -> str:
+    """A test score over all items, and over the task's parts where it has some."""
+    rows = f"{scored.mean:.4f} ± {scored.standard_error:.4f} ({scored.n} items)"
+    if scored.macro is None:
+        return rows
+    error = "" if scored.macro_error is None else f" ± {scored.macro_error:.4f}"
+    return f"{rows}, over the task's parts {scored.macro:.4f}{error}"
+
+
+def _tell_clone(_: CoordinatorCore, event: ev.CloneAsked) -> str:
+    step = "its best step" if event.step is None else f"step {event.step}"
+    changes = ", ".join(f"{short(key)} = {value}" for key, value in event.changes.items())
+    return f"a clone of node {event.of} from {step} is asked for: {changes or 'nothing changed'}"
+
+
+def _tell_settings(_: CoordinatorCore, event: ev.SettingsChanged) -> str:
+    changed = (f"{key} {event.before.get(key)} → {value}" for key, value in event.changes.items())
+    return f"settings changed: {', '.join(changed)}"
+
+
+def _name(node: int) -> str:
+    return "default recipe" if node == REFERENCE else f"node={node}"
+
+
+def _tell_called(_: CoordinatorCore, event: ev.AgentCalled) -> str | None:
+    if event.outcome == "ok":
+        return None
+    return f"{_name(event.node)} {event.agent} call failed ({event.outcome}), ${event.dollars:.4f}"
+
+
+_TELLERS: dict[type[Event], Callable[[CoordinatorCore, Any], str | None]] = {
+    ev.CoordinatorStarted: lambda _, e: (
+        f"a coordinator is at work again (the {e.epoch}.)" if e.epoch > 1 else None
+    ),
+    ev.Decided: _tell_decided,
+    ev.ProposalFailed: lambda _, e: f"node={e.node} no proposal: {e.reason}",
+    ev.ProposalRefused: _tell_refused,
+    ev.PhasePlanned: _tell_planned,
+    ev.PhaseStarted: _tell_started,
+    ev.PhaseFinished: _tell_finished,
+    ev.PhaseFailed: _tell_failed,
+    ev.RunnerLost: _tell_lost,
+    ev.VerdictPosted: _tell_verdict,
+    ev.AgentCalled: _tell_called,
+    ev.BudgetReached: lambda _, e: f"budget reached: {e.kind} {e.used:.2f} of {e.limit:g}",
+    ev.UserStop: lambda _, e: f"stopped by a person: {e.reason}",
+    ev.HintGiven: lambda _, e: f"hint for the proposer: {one_line(e.text, 120)}",
+    ev.NodeVetoed: lambda _, e: (
+        f"node={e.node} vetoed with all below it" + (f": {e.reason}" if e.reason else "")
+    ),
+    ev.CloneAsked: _tell_clone,
+    ev.SettingsChanged: _tell_settings,
+    ev.RequestRefused: lambda _, e: f"refused ({e.kind}): {e.message}",
+    ev.BackgroundTaskFailed: lambda _, e: f"{e.task} failed and goes on: {one_line(e.reason)}",
+    ev.RunnerSilent: lambda _, e: (
+        f"{_name(e.node)} hangs: {e.since_s:.0f} s in stage {e.stage} (limit {e.limit_s:.0f} s); it is killed"
+    ),
+    ev.SlotClosed: lambda _, e: f"slot {e.slot} was given back",
+    ev.CheckpointsDeleted: lambda _, e: (
+        f"{len(e.items)} adapter(s) thinned out: all took {size(e.used_bytes)} (limit {size(e.limit_bytes)})"
+    ),
+    ev.CheckpointCorrupt: lambda _, e: f"adapter of node {e.node} step {e.step} is not used: {e.problem}",
+    ev.SearchPaused: lambda _, e: f"paused: {e.reason}",
+    ev.SearchAborted: lambda _, e: f"aborted: {e.reason}",
+    ev.FinalScored: _tell_scored,
+    ev.FinalFailed: lambda _, e: f"test: {POLICY_NAMES[e.what]} not measured: {e.reason}",
+    ev.OutcomeWritten: lambda _, e: f"the outcome could not be written: {e.problem}" if e.problem else None,
+}

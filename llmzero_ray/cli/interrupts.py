@@ -1,0 +1,97 @@
+"""What Ctrl-C and a request to terminate mean for a search that is being followed.
+
+On a shared cluster the search goes on without its command. A private head ends with it, so a person is asked
+what to do, and without a terminal the search is paused. Not here: following (terminal.py).
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from types import FrameType
+from typing import NoReturn
+
+from rich.console import Console
+
+from llmzero_ray.cli.output import print_line
+from llmzero_ray.follow import Follower
+from llmzero_ray.presence import request
+
+_DETACH_S = 5.0
+_MAX_INTERRUPTS = 3
+"""Interrupts after which the command leaves at once; as after a crash, the same command goes on with the
+search."""
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM, or the terminal is gone: nobody is there to be asked."""
+
+
+def raise_on_termination(console: Console) -> None:
+    """Turn SIGTERM and SIGHUP into `Terminated`; to be called after Ray, which sets a handler of its own."""
+
+    def terminate(number: int, _: FrameType | None) -> NoReturn:
+        console.quiet = number == signal.SIGHUP  # there is nothing left to write to
+        raise Terminated
+
+    signal.signal(signal.SIGTERM, terminate)
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup
+        signal.signal(signal.SIGHUP, terminate)
+
+
+class Interrupts:
+    """What one command does at each interrupt."""
+
+    def __init__(self, follower: Follower, console: Console, *, private_head: bool) -> None:
+        self._root, self._name = follower.storage.paths.root, follower.storage.name
+        self._console, self._private = console, private_head
+        self._n_interrupts = 0
+
+    def handle(self, interrupt: KeyboardInterrupt) -> bool:
+        """Act on one interrupt; True when the command goes on following the search."""
+        self._n_interrupts += 1
+        if self._n_interrupts >= _MAX_INTERRUPTS:
+            return False
+        try:
+            if self._private:
+                return self._ask_before_the_head_ends(ask=not isinstance(interrupt, Terminated))
+            return self._detach(wait=not isinstance(interrupt, Terminated))
+        except KeyboardInterrupt:
+            request(self._root, "pause" if self._private else "stop", "Ctrl-C twice")
+            return True
+
+    def _detach(self, *, wait: bool) -> bool:
+        if wait:
+            self._print(f"detached: {self._name} goes on. Ctrl-C again within {_DETACH_S:.0f} s stops it.")
+            time.sleep(_DETACH_S)
+        self._print(f"llmzero status {self._root} follows it, llmzero stop {self._root} ends it")
+        return False
+
+    def _ask_before_the_head_ends(self, *, ask: bool) -> bool:
+        answer = "p"
+        if ask and sys.stdin.isatty():
+            self._print("This search ends with its command.")
+            answer = _first_letter(
+                "[c]ontinue, [p]ause (the same command goes on with it), [s]top for good? "
+            )
+        if answer == "s":
+            request(self._root, "stop", "Ctrl-C")
+            self._print("stopping at the next step ...")
+        elif answer == "p":
+            request(self._root, "pause", "Ctrl-C" if ask else "SIGTERM")
+            self._print("pausing ...")
+        else:
+            self._n_interrupts = 0
+        return True
+
+    def _print(self, text: str) -> None:
+        print_line(self._console, text)
+
+
+def _first_letter(question: str) -> str:
+    """First letter of the answer; continue for an empty one, pause when nobody can answer any more."""
+    try:
+        return (input(question).strip().lower() or "c")[:1]
+    except EOFError:
+        return "p"

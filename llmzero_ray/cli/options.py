@@ -1,0 +1,27 @@
+"""Arguments and options that several commands have in common.
+
+Not here: options of one command alone (at its function).
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+SearchYaml = Annotated[str, typer.Argument(metavar="CONFIG", help="search.yaml")]
+Search = Annotated[str, typer.Argument(metavar="SEARCH", help="directory, name or configuration of a search")]
+Storage = Annotated[str, typer.Option(metavar="DIR", help="where names are looked up")]
+Node = Annotated[int, typer.Argument(metavar="NODE", help="number of the node")]
+Reason = Annotated[str, typer.Option(metavar="TEXT", help="kept in the journal", show_default=False)]
+
+
+def settings_option(help_text: str) -> typer.models.OptionInfo:
+    """`--set KEY=VALUE`, any number of times; a list of texts."""
+    made: typer.models.OptionInfo = typer.Option(
+        "--set", metavar="KEY=VALUE", help=help_text, default_factory=list, show_default=False
+    )
+    return made
+
+
+Settings = Annotated[list[str], settings_option("set a field, such as budget.runs=8")]

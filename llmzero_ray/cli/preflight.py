@@ -1,0 +1,46 @@
+"""What can be seen to be wrong with a configuration before anything is started.
+
+Not here: the search's directory (llmzero_ray.storage), the cluster (doctor/).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from llmzero_ray.agents.backend import check_agents
+from llmzero_ray.config import SearchConfig
+from llmzero_ray.coordinator import root_hyperparameters
+from llmzero_ray.errors import ConfigError
+from llmzero_ray.plugin import load_factory
+from llmzero_ray.search import make_search
+from llmzero_ray.tasks import PreparedTask, check_model_dir
+
+
+def check_verl_keys(config: SearchConfig, task: PreparedTask) -> None:
+    """See that VeRL's own configuration knows every key, before anything starts."""
+    if config.engine.backend == "verl":
+        from llmzero_ray.engines.verl.factory import check_root
+
+        check_root(config, task, root_hyperparameters(config, task.n_train))
+
+
+def check_backends(config: SearchConfig) -> None:
+    """See that search method, engine, agents and model can be loaded, before anything is started that loads
+    them much later."""
+    make_search(config.search.method, config.search, config.budget.runs)
+    if config.engine.backend != "verl":
+        load_factory(config.engine.backend, field="engine.backend")
+    elif config.model.path is not None:
+        check_model_dir(config.model.path)
+    check_agents(config)
+
+
+def refuse_job_directory(config: SearchConfig) -> None:
+    """A submitted job unpacks its files in a directory of its own, which goes away with the cluster."""
+    for field, path in (("storage", config.storage), ("task.dir", config.task.dir)):
+        if "working_dir_files" in Path(path).parts:
+            raise ConfigError(
+                f"{field} is {path}, inside the job's temporary copy of the files; give an absolute path "
+                "that every "
+                f"machine sees, for example --set {field}=/shared/{Path(path).name}"
+            )

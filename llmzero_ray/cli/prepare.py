@@ -1,0 +1,167 @@
+"""The command `prepare`: make the task of a task.yaml or of a search.yaml, and say what it holds.
+
+Not here: making it (llmzero_ray/tasks).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from llmzero_ray import _actors
+from llmzero_ray.cli import options
+from llmzero_ray.cli.output import print_line, printable
+from llmzero_ray.config import SearchConfig, load_config
+from llmzero_ray.config_changes import read_settings
+from llmzero_ray.config_text import read_yaml
+from llmzero_ray.errors import CapacityError, ConfigError
+from llmzero_ray.tasks.task_yaml import TaskFile, load_task_file
+
+if TYPE_CHECKING:
+    from llmzero_ray.tasks import PreparedTask
+    from llmzero_ray.tasks.sources.scan import Scanner
+    from llmzero_ray.tasks.sources.summary import Summary
+    from llmzero_ray.tasks.task_directory import Progress
+
+_SHARE = 0.05
+"""Share of the whole after which a long part of the work is reported again."""
+
+
+def prepare(
+    config: Annotated[
+        str, typer.Argument(metavar="CONFIG", help="task.yaml, or a search.yaml with a task.family")
+    ],
+    *,
+    settings: options.Settings,
+    ray: Annotated[
+        bool, typer.Option("--ray", help="read the rows of a task.yaml on the Ray cluster")
+    ] = False,
+) -> int:
+    """Make the task of a search.yaml or of a task.yaml, or see that it is there; say what it holds."""
+    console = Console()
+    if is_task_file(Path(config), on_ray=ray):
+        _prepare_source(config, settings, console, on_ray=ray)
+        return 0
+    task = prepare_family(load_config(config, settings), console)
+    accuracy = "" if task.greedy_val_accuracy is None else f", base model {task.greedy_val_accuracy:.3f}"
+    print_line(console, printable(f"task {task.name} in {task.directory}: {_sizes(task)}{accuracy}"))
+    return 0
+
+
+def prepare_family(config: SearchConfig, console: Console) -> PreparedTask:
+    """The task of a search.yaml: made from its family where it is not there yet.
+
+    Raises:
+        TaskError: it is there and cannot be used, or there is neither a task nor a family.
+    """
+    from llmzero_ray.tasks.prepare import prepare as make
+
+    shown: set[str] = set()
+
+    def progress(doing: str, share: float) -> None:
+        part = doing.split(":")[0]
+        if part not in shown:
+            shown.add(part)
+            print_line(console, f"preparing the task: {part} ({share:.0%})")
+
+    task = config.task
+    return make(
+        dir=task.dir,
+        family=task.family,
+        n_train=task.n_train,
+        n_val=task.n_val,
+        n_test=task.n_test,
+        seed=task.seed,
+        make_model=config.model.path is None,
+        progress=progress,
+    )
+
+
+def is_task_file(path: Path, *, on_ray: bool) -> bool:
+    """Whether CONFIG is a task.yaml, judged by its keys; False for a search.yaml.
+
+    Raises:
+        ConfigError: no such file, broken YAML, keys of both, or --ray for a search.yaml.
+    """
+    keys = set(read_yaml(path))
+    task, search = set(TaskFile.model_fields), set(SearchConfig.model_fields)
+    of_task, of_search = keys & (task - search), keys & (search - task)
+    if of_task and of_search:
+        raise ConfigError(
+            f"{path.name} holds keys of a task.yaml ({', '.join(sorted(of_task))}) and of a search.yaml "
+            f"({', '.join(sorted(of_search))}). Write two files: prepare the task.yaml first, then name its "
+            "dir as task.dir of the search.yaml."
+        )
+    if not of_task and on_ray:
+        raise ConfigError(
+            f"--ray reads the rows of a task.yaml on a cluster, and {path.name} is none: it has none of the "
+            "keys prompt, dataset and reasoning_gym. Leave --ray out."
+        )
+    return bool(of_task)
+
+
+def _prepare_source(path: str, settings: list[str], console: Console, *, on_ray: bool) -> None:
+    from llmzero_ray.tasks.sources.prepare import prepare_source
+
+    task = load_task_file(path, read_settings(settings))
+    with _scanner(on_ray=on_ray) as scanner:
+        summary = prepare_source(task, progress=_report_progress(console), scanner=scanner)
+    _print_summary(summary, console)
+
+
+@contextlib.contextmanager
+def _scanner(*, on_ray: bool) -> Iterator[Scanner | None]:
+    """Where rows are read: on the cluster that is there, or (None) on this machine."""
+    if not on_ray:
+        yield None
+        return
+    from llmzero_ray.tasks.sources.ray_scanner import RayScanner
+
+    with _actors.head.disconnecting():
+        if not _actors.head.join_if_there():
+            raise CapacityError(
+                "--ray reads the rows on a Ray cluster, and there is none. Start one with `ray start "
+                "--head`, name it in RAY_ADDRESS, or leave --ray out to read them on this machine."
+            )
+        yield RayScanner()
+
+
+def _report_progress(console: Console) -> Progress:
+    last_part, last_share = "", -1.0
+
+    def progress(doing: str, share: float) -> None:
+        nonlocal last_part, last_share
+        part = doing.split(":")[0]
+        if part != last_part or share >= last_share + _SHARE:
+            last_part, last_share = part, share
+            print_line(console, printable(f"preparing the task: {doing} ({share:.0%})"))
+
+    return progress
+
+
+def _print_summary(summary: Summary, console: Console) -> None:
+    task = summary.task
+    came = f"made from {summary.rows_read} rows" if summary.made else "was there already"
+    print_line(console, printable(f"task {task.name} in {task.directory} {came}: {_sizes(task)}"))
+    tables = [summary.split_table(), summary.dropped_table(), summary.sample_table(), summary.gate_table()]
+    for head, *lines in filter(None, tables):
+        if not lines:
+            continue
+        table = Table(*head)
+        for line in lines:
+            table.add_row(*(Text(printable(cell), overflow="fold") for cell in line))
+        console.print(table)
+    for warning in summary.warnings:
+        print_line(console, printable(f"warning: {warning}"))
+    print_line(console, printable(f"to train on it, write into search.yaml: task: {{dir: {task.directory}}}"))
+
+
+def _sizes(task: PreparedTask) -> str:
+    return f"{task.n_train} train, {task.n_val} val, {task.n_test} test"

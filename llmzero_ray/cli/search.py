@@ -1,0 +1,185 @@
+"""The commands `search` and `resume`: check everything that can be checked first, then start, then follow.
+
+Not here: making the task (prepare.py), looking at searches and ending them (status.py, stop.py), Ray
+(actors/app.py, imported when needed).
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from llmzero_ray import _actors
+from llmzero_ray.cli import options
+from llmzero_ray.cli.locate import find
+from llmzero_ray.cli.output import print_line, print_lines
+from llmzero_ray.cli.preflight import check_backends, check_verl_keys, refuse_job_directory
+from llmzero_ray.cli.prepare import prepare_family
+from llmzero_ray.cli.terminal import LOOK_S, end_check, watch
+from llmzero_ray.cli.view import outcome_lines
+from llmzero_ray.config import SearchConfig, load_config
+from llmzero_ray.config_changes import differing_keys, read_settings, with_changes
+from llmzero_ray.coordinator import root_hyperparameters
+from llmzero_ray.errors import ConfigError, CoordinatorGoneError, SearchBusyError
+from llmzero_ray.follow import Follower
+from llmzero_ray.presence import SearchLock, owner, request
+from llmzero_ray.storage import SearchStorage
+from llmzero_ray.tasks import PreparedTask
+
+_SETTLE_S = 60.0
+"""How long another command may take to prepare the same directory."""
+
+
+def search(
+    config: options.SearchYaml,
+    *,
+    settings: options.Settings,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="CONFIG may be a search's directory or name")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="estimate hours, dollars, disk; start nothing")
+    ] = False,
+    seconds_per_step: Annotated[
+        float | None, typer.Option(metavar="S", help="--dry-run: measured elsewhere")
+    ] = None,
+    like: Annotated[
+        str | None, typer.Option(metavar="SEARCH", help="--dry-run: take the seconds of another search")
+    ] = None,
+) -> int:
+    """Start, attach or resume, by name; follow to the end."""
+    loaded = _known(config, "runs", settings) if resume else load_config(config, settings)
+    if dry_run:
+        from llmzero_ray.cli.dry_run import show_estimate
+
+        return show_estimate(loaded, seconds_per_step=seconds_per_step, like=like)
+    return _search(loaded, settings)
+
+
+def resume(search: options.Search, *, settings: options.Settings, storage: options.Storage = "runs") -> int:
+    """Go on with a search from its directory alone, on whatever cluster there is now."""
+    return _search(_known(search, storage, settings), settings)
+
+
+def _known(search: str, storage: str, settings: list[str]) -> SearchConfig:
+    """The configuration of a search that exists, where it is now.
+
+    Raises:
+        ConfigError: there is none, or a setting cannot be changed any more.
+    """
+    place = find(search, storage)
+    config = place.config()
+    if config is None:
+        raise ConfigError(f"{place.paths.root}: there is no search here. Start one with `llmzero search`.")
+    config = with_changes(config, read_settings(settings))
+    return config.model_copy(update={"storage": str(place.paths.root.parent)})
+
+
+def _search(config: SearchConfig, settings: list[str]) -> int:
+    """Follow the search's coordinator, or become the command that starts one.
+
+    Between the look at who is at work and the start another process may take the search: a coordinator that
+    Ray starts again, or another command's. Then there is one to follow.
+    """
+    refuse_job_directory(config)
+    console, storage = Console(), SearchStorage(config.storage, config.name)
+    storage.check()
+    deadline = time.monotonic() + _SETTLE_S
+    while True:
+        try:
+            return _follow_or_start(config, settings, console, storage)
+        except SearchBusyError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(LOOK_S)
+
+
+def _follow_or_start(
+    config: SearchConfig, settings: list[str], console: Console, storage: SearchStorage
+) -> int:
+    follower, root = Follower(storage), storage.paths.root
+    follower.poll()
+    someone = owner(root)
+    changes = storage.check_same(config) if someone is not None or follower.has_trained else {}
+    if follower.finished is not None:
+        _refuse_unused(follower, config, settings)
+        print_lines(console, outcome_lines(follower))
+        return 0
+    if someone is not None and changes:
+        listed = " ".join(f"{key}={value}" for key, value in changes.items())
+        raise ConfigError(
+            f"{config.name} is at work with other settings; change them with `llmzero set {root} {listed}`."
+        )
+    if someone is not None:
+        print_line(console, f"{config.name}: {someone} is at work on it; following")
+        try:
+            return watch(follower, console, ended=end_check(follower), private_head=False)
+        except CoordinatorGoneError:
+            print_line(console, f"{config.name}: {someone} has gone; going on with the search")
+    root_hyperparameters(config, None)
+    check_backends(config)
+    task = prepare_family(config, console)
+    check_verl_keys(config, task)
+    _settle(config, task, follower)
+    if changes:
+        request(root, "set", changes=changes)  # the first thing that its coordinator takes
+    return _run(config, task, Follower(storage), console)
+
+
+def _refuse_unused(follower: Follower, config: SearchConfig, settings: list[str]) -> None:
+    """See that nobody expects a search that has finished to take other settings.
+
+    Raises:
+        ConfigError: a `--set` would change something.
+    """
+    known = follower.storage.config()
+    changed = {} if known is None else differing_keys(known, config)
+    given = [setting.partition("=")[0].strip() for setting in settings]
+    unused = [
+        f"{key}={new}"
+        for key, (_, new) in changed.items()
+        if any(key == name or key.startswith(f"{name}.") for name in given)
+    ]
+    if unused and follower.finished is not None:
+        raise ConfigError(
+            f"{config.name} has finished ({follower.finished.reason}), so {' '.join(unused)} was not used: a "
+            "finished search takes no settings. Leave --set out to see its outcome, or start a search of "
+            "another `name`."
+        )
+
+
+def _settle(config: SearchConfig, task: PreparedTask, follower: Follower) -> None:
+    """Make the directory ready for a coordinator, unless one has taken it meanwhile."""
+    storage = follower.storage
+    lock = SearchLock(storage.paths.root)
+    lock.acquire(private_head=True, role="command", wait_s=_SETTLE_S)
+    try:
+        follower.poll()
+        if follower.has_trained and follower.core.started is not None:
+            _actors.facts.check_same_task(follower.core.started.task, task)
+        else:
+            storage.start_over()
+        storage.adopt_config(config)
+    finally:
+        lock.release()
+
+
+def _run(config: SearchConfig, task: PreparedTask, follower: Follower, console: Console) -> int:
+    from llmzero_ray.cli.interrupts import raise_on_termination
+
+    with _actors.head.disconnecting():
+        running = _actors.app.start(config, task)
+        raise_on_termination(console)
+        private, left = running.private_head, None
+
+        def ended() -> bool:
+            """The coordinator has ended, and on a shared cluster no other one has replaced it."""
+            nonlocal left
+            if left is None and _actors.app.has_joined(running):
+                left = end_check(follower)
+            return left is not None and (private or left())
+
+        return watch(follower, console, ended=ended, private_head=private)

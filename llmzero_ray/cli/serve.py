@@ -1,0 +1,91 @@
+"""The command `serve`: a model of one's own for the agents, served until the command is interrupted.
+
+Not here: the server (actors/model_server.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from llmzero_ray import _actors
+from llmzero_ray.cli.output import print_line, print_lines
+from llmzero_ray.errors import ConfigError
+from llmzero_ray.tasks import check_model_dir
+
+_LOOK_S = 1.0
+
+
+def serve(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="directory or name of the model")],
+    vllm_options: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="-- OPTIONS", help="options of `vllm serve`", default_factory=list, show_default=False
+        ),
+    ],
+    *,
+    name: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME", help="what it is called (default: the directory's name)", show_default=False
+        ),
+    ] = "",
+    gpus: Annotated[int, typer.Option(metavar="N", help="GPUs of one machine; 0: on its CPUs")] = 0,
+    cpus: Annotated[int, typer.Option(metavar="N", help="CPUs reserved for it")] = 1,
+    timeout: Annotated[float, typer.Option(metavar="SECONDS", help="until it must answer")] = 900.0,
+    log: Annotated[str, typer.Option(metavar="FILE", help="for vLLM's log")] = "model-server.log",
+) -> int:
+    """Serve a model on the cluster, or on this machine when there is none, and say how a search asks it.
+
+    Raises:
+        ConfigError: there is no such model, or something that is no option stands before `--`.
+    """
+    if vllm_options and not vllm_options[0].startswith("-"):
+        raise ConfigError(f"serve: unexpected {vllm_options[0]!r}; options of `vllm serve` follow a `--`.")
+    console = Console()
+    if not model:
+        raise ConfigError("serve: the model's directory or name is empty.")
+    if Path(model).is_dir():
+        check_model_dir(model)
+    import ray
+
+    with _actors.head.disconnecting():
+        if not _actors.head.join_if_there():
+            _actors.head.start_private_head()
+        name = name or Path(model).name
+        print_line(console, f"starting vLLM with {model}; its log is {log}")
+        actor, group, base_url = _actors.model_server.start_server(
+            model,
+            name,
+            gpus=gpus,
+            cpus=cpus,
+            extra=vllm_options,
+            log=str(Path(log).absolute()),
+            timeout_s=timeout,
+        )
+        lines = ["agents:", "  backend: claude", f"  base_url: {base_url}", f"  model: {name}"]
+        print_lines(
+            console, (f"serving {name} until Ctrl-C; in search.yaml:", *lines, "  price: [0, 0, 0, 0]")
+        )
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        try:
+            while True:
+                ray.get(actor.check.remote())
+                time.sleep(_LOOK_S)
+        except KeyboardInterrupt:
+            print_line(console, "ending the server ...")
+        except ray.exceptions.RayTaskError as error:
+            raise _actors.model_server.told(error) from None
+        finally:
+            with contextlib.suppress(ray.exceptions.RayError):
+                ray.get(actor.close.remote(), timeout=60)
+            ray.kill(actor)
+            ray.util.remove_placement_group(group)
+    return 0

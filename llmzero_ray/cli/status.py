@@ -1,0 +1,53 @@
+"""The command `status`: a search as its journal tells it, running or not, whoever works on it.
+
+Not here: ending it (stop.py), asking it for something (steering.py).
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from llmzero_ray.cli import options
+from llmzero_ray.cli.event_text import event_line
+from llmzero_ray.cli.locate import find
+from llmzero_ray.cli.output import print_line, print_lines
+from llmzero_ray.cli.view import live_view, outcome_lines
+from llmzero_ray.follow import Follower
+from llmzero_ray.presence import owner
+
+
+def status(
+    search: options.Search,
+    *,
+    log: Annotated[bool, typer.Option("--log", help="one line per event as well")] = False,
+    offline: Annotated[
+        bool, typer.Option("--offline", help="journal alone: do not look whether anybody is at work")
+    ] = False,
+    storage: options.Storage = "runs",
+) -> int:
+    """Show a search from its journal."""
+    console, place = Console(), find(search, storage)
+    follower = Follower.of(place)
+    someone = None if offline else owner(place.paths.root)
+    if log:
+        lines = [(event.time, event_line(follower.core, event)) for event in follower.events]
+        stamp = "%Y-%m-%d %H:%M:%S"
+        print_lines(
+            console, (f"{time.strftime(stamp, time.localtime(at))} {line}" for at, line in lines if line)
+        )
+    console.print(live_view(follower, now=time.time() if someone else None))
+    if follower.torn:
+        print_line(console, f"the last file of the journal ({follower.torn}) is torn and was left out")
+    if follower.finished is not None:
+        print_lines(console, outcome_lines(follower))
+    elif someone is not None:
+        print_line(console, f"{someone} is at work on it")
+    elif not offline:
+        print_line(
+            console, "nobody is at work on it: `llmzero search` with its configuration goes on with it"
+        )
+    return 0

@@ -1,0 +1,156 @@
+"""Commands that ask a search for something from any terminal: pause, hint, veto, clone, budget, set.
+
+A request is left in the search's directory; the answer is read from its journal. Not here: what becomes of a
+request (actors/control_requests.py), stopping (stop.py).
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from llmzero_ray import _actors
+from llmzero_ray.agents.backend import MODEL_BACKENDS
+from llmzero_ray.cli import options
+from llmzero_ray.cli.event_text import event_line
+from llmzero_ray.cli.locate import find
+from llmzero_ray.cli.output import print_line
+from llmzero_ray.cli.terminal import LOOK_S, end_check
+from llmzero_ray.config_changes import read_settings
+from llmzero_ray.errors import ConfigError
+from llmzero_ray.events import RequestRefused
+from llmzero_ray.follow import Follower
+from llmzero_ray.presence import Request, RequestKind, owner, request
+from llmzero_ray.storage import SearchStorage
+
+_ANSWER_S = 60.0
+
+
+def pause(search: options.Search, *, reason: options.Reason = "", storage: options.Storage = "runs") -> int:
+    """End the processes and give the hardware back; `resume` goes on from the last full checkpoints."""
+    place = find(search, storage)
+    console, follower = Console(), Follower.of(place)
+    root = place.paths.root
+    if owner(root) is None:
+        raise ConfigError(f"nobody is at work on {root}: there is nothing to pause.")
+    code = _ask(place, "pause", reason)
+    ended = end_check(follower)
+    while not ended():
+        time.sleep(LOOK_S)
+    print_line(console, f"paused; `llmzero resume {root}` goes on with it")
+    return code
+
+
+def hint(
+    search: options.Search,
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="what it should know")],
+    *,
+    storage: options.Storage = "runs",
+) -> int:
+    """Tell the proposer something; it is part of every later question."""
+    return _ask(find(search, storage), "hint", text=text)
+
+
+def veto(
+    search: options.Search,
+    node: options.Node,
+    *,
+    reason: options.Reason = "",
+    storage: options.Storage = "runs",
+) -> int:
+    """Close a node with all below it."""
+    return _ask(find(search, storage), "veto", reason, node=node)
+
+
+def clone(
+    search: options.Search,
+    node: options.Node,
+    *,
+    settings: Annotated[list[str], options.settings_option("hyper-parameter, such as lr=5e-4")],
+    at_step: Annotated[
+        int | None, typer.Option(metavar="STEP", help="saved step to go on from (default: the best one)")
+    ] = None,
+    steps: Annotated[
+        int | None, typer.Option(metavar="N", help="training steps (default: phase.n_steps)")
+    ] = None,
+    storage: options.Storage = "runs",
+) -> int:
+    """Continue a node with changes of one's own."""
+    changes = read_settings(settings)
+    place = find(search, storage)
+    return _ask(place, "clone", changes=changes, node=node, step=at_step, n_steps=steps)
+
+
+def budget(
+    search: options.Search,
+    *,
+    settings: Annotated[list[str], options.settings_option("limit, such as runs=24 or gpu_hours=100")],
+    storage: options.Storage = "runs",
+) -> int:
+    """Change limits of the `budget` block."""
+    named = [text if text.startswith("budget.") else f"budget.{text}" for text in settings]
+    return _change(find(search, storage), named)
+
+
+def configure(
+    search: options.Search,
+    settings: Annotated[list[str], typer.Argument(metavar="KEY=VALUE", help="such as slots.count=3")],
+    *,
+    storage: options.Storage = "runs",
+) -> int:
+    """Change what may be changed while a search goes on."""
+    return _change(find(search, storage), settings)
+
+
+def _change(place: SearchStorage, settings: list[str]) -> int:
+    if not settings:
+        raise ConfigError("nothing is to be changed; write for example budget.runs=24")
+    return _ask(place, "set", changes=read_settings(settings))
+
+
+def _ask(place: SearchStorage, kind: RequestKind, reason: str = "", **asked: Any) -> int:
+    """Leave a request and wait for its answer; the exit code.
+
+    Raises:
+        ConfigError: it cannot be done; the reason is the coordinator's, or known here already.
+    """
+    console, follower = Console(), Follower.of(place)
+    root, core = place.paths.root, follower.core
+    if kind != "pause":  # what is certain to be refused is refused at once, and nothing is left behind
+        _check(follower, Request(id="", kind=kind, reason=reason, asked=asked))
+    request_id = request(root, kind, reason, **asked)
+    backend = core.config.agents.backend
+    if kind == "hint" and backend not in MODEL_BACKENDS:
+        print_line(console, f"agents.backend is {backend!r}: only a language model reads hints")
+    if owner(root) is None:
+        print_line(console, "nobody is at work on it; kept for when it is resumed")
+        return 0
+    answer = _answer(follower, request_id)
+    if answer is None:
+        print_line(console, f"not answered within {_ANSWER_S:.0f} s; it stays in {root / 'requests'}")
+        return 1
+    if isinstance(answer, RequestRefused):
+        raise ConfigError(answer.message)
+    print_line(console, event_line(core, answer) or "done")
+    return 0
+
+
+def _check(follower: Follower, asked: Request) -> None:
+    event = _actors.control_requests.event_of(follower.core, asked)
+    if isinstance(event, RequestRefused):
+        raise ConfigError(event.message)
+
+
+def _answer(follower: Follower, request_id: str) -> Any:
+    """The event that a request became, once it is in the journal; None: not in time."""
+    deadline = time.monotonic() + _ANSWER_S
+    while time.monotonic() < deadline:
+        follower.poll()
+        for event in reversed(follower.events):
+            if event.source == f"user:{request_id}":
+                return event
+        time.sleep(0.1)
+    return None

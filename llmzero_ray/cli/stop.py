@@ -1,0 +1,57 @@
+"""The command `stop`: end a search from any terminal, whoever works on it.
+
+Not here: pausing it (steering.py).
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from llmzero_ray import _actors
+from llmzero_ray.cli import options
+from llmzero_ray.cli.locate import find
+from llmzero_ray.cli.output import print_line, print_lines
+from llmzero_ray.cli.terminal import LOOK_S, end_check
+from llmzero_ray.cli.view import outcome_lines
+from llmzero_ray.follow import Follower
+from llmzero_ray.presence import owner, request
+
+
+def stop(
+    search: options.Search,
+    *,
+    reason: options.Reason = "llmzero stop",
+    now: Annotated[bool, typer.Option("--now", help="do not wait for the phases' next step")] = False,
+    deadline: Annotated[
+        float | None,
+        typer.Option(metavar="SECONDS", help="after which phases that have not ended are killed"),
+    ] = None,
+    storage: options.Storage = "runs",
+) -> int:
+    """End a search in good order, also one that nobody works on any more."""
+    console, place = Console(), find(search, storage)
+    follower, root = Follower.of(place), place.paths.root
+    if follower.finished is None and owner(root) is not None:
+        request(root, "stop", reason, deadline_s=0.0 if now else deadline)
+        when = "now" if now else "at its next step"
+        print_line(console, f"asked {owner(root)} to stop; what trains ends {when}")
+        ended = end_check(follower)
+        while not ended():
+            time.sleep(LOOK_S)
+    _remove_actors(follower)
+    if follower.finished is None:
+        _actors.conclude.conclude(place, reason)
+        follower.poll()
+    print_lines(console, outcome_lines(follower))
+    return 0
+
+
+def _remove_actors(follower: Follower) -> None:
+    """End what is left of the search on a cluster that outlives its commands."""
+    with _actors.head.disconnecting():
+        if _actors.head.join_if_there():
+            _actors.app.clean_up(follower.core.config)

@@ -1,0 +1,134 @@
+"""What a person sees of a search at work.
+
+A terminal gets a tree that is redrawn, anything else one line per event. Not here: starting
+(actors/app.py), words (view.py).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from rich.console import Console
+from rich.live import Live
+
+from llmzero_ray.cli.event_text import event_line
+from llmzero_ray.cli.interrupts import Interrupts
+from llmzero_ray.cli.output import print_line, print_lines
+from llmzero_ray.cli.view import live_view, outcome_lines, progress_lines
+from llmzero_ray.errors import CoordinatorGoneError, LlmzeroError
+from llmzero_ray.follow import Follower
+from llmzero_ray.presence import owner
+
+LOOK_S = 0.5
+_QUIET_S = 60.0
+"""Without a terminal: how long nothing may be said while something trains."""
+_BACK_S = 60.0
+"""How long Ray may take to start a coordinator again on a cluster that outlives the commands."""
+_INTERRUPTED = 130
+
+
+def watch(follower: Follower, console: Console, *, ended: Callable[[], bool], private_head: bool) -> int:
+    """Follow a search to its end; the exit code. `ended` says when nothing more will come, or raises why.
+
+    Raises:
+        LlmzeroError: the search was aborted, or its coordinator could not go on.
+    """
+    display = Display(follower, console)
+    interrupts = Interrupts(follower, console, private_head=private_head)
+    while True:
+        try:
+            with display:
+                while not ended():
+                    display.show()
+                    time.sleep(LOOK_S)
+                display.show()
+            return _result(follower, console)
+        except KeyboardInterrupt as interrupt:
+            if not interrupts.handle(interrupt):
+                return _INTERRUPTED
+
+
+def _result(follower: Follower, console: Console) -> int:
+    core = follower.core
+    if core.finished is not None:
+        print_lines(console, outcome_lines(follower))
+        return 0 if core.finished.best is not None else 1
+    if core.interrupted is None:
+        raise CoordinatorGoneError(
+            f"the coordinator of {follower.storage.name!r} has gone without a word; see "
+            f"{follower.storage.paths.logs / 'coordinator.log'}. The same command resumes the search."
+        )
+    reason, exit_code = core.interrupted
+    if exit_code == 0:
+        print_line(console, f"paused ({reason}); the same command goes on with it")
+        return _INTERRUPTED
+    error = LlmzeroError(
+        f"{reason}\nNothing is lost: the same command resumes the search once this is mended."
+    )
+    error.exit_code = exit_code
+    raise error
+
+
+class Display:
+    """Where a search is shown: a tree that is redrawn on a terminal, one line per event anywhere else."""
+
+    def __init__(self, follower: Follower, console: Console) -> None:
+        self._follower, self._console = follower, console
+        self._n_shown, self._quiet_since = 0, time.monotonic()
+        self._live: Live | None = None
+
+    def __enter__(self) -> Display:
+        if self._console.is_terminal:
+            self._live = Live(console=self._console, auto_refresh=False)
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def show(self) -> None:
+        """Read what is new, and show it."""
+        self._follower.poll()
+        if self._live is not None:
+            self._live.update(live_view(self._follower, now=time.time()), refresh=True)
+            return
+        now = time.monotonic()
+        for event in self._follower.events[self._n_shown :]:
+            line = event_line(self._follower.core, event)
+            if line is not None:
+                self._print(event.time, line)
+                self._quiet_since = now
+        if now - self._quiet_since > _QUIET_S:
+            self._quiet_since = now
+            for line in progress_lines(self._follower):
+                self._print(time.time(), line)
+        self._n_shown = len(self._follower.events)
+
+    def _print(self, at: float, line: str) -> None:
+        clock = time.strftime("%H:%M:%S", time.localtime(at))
+        print_line(self._console, f"{clock} {line}")
+
+
+def end_check(follower: Follower) -> Callable[[], bool]:
+    """A check to repeat: whether a search that another process coordinates has ended, or nobody is at work on
+    it any more.
+
+    A coordinator that was killed is given a while to come back, unless its head went with it.
+    """
+    root = follower.storage.paths.root
+    private, since = False, time.monotonic()
+
+    def ended() -> bool:
+        nonlocal private, since
+        someone = owner(root)
+        follower.poll()
+        if someone is not None:
+            private, since = someone.private_head, time.monotonic()
+            return follower.finished is not None
+        left = follower.finished is not None or follower.core.interrupted is not None
+        return left or private or time.monotonic() - since > _BACK_S
+
+    return ended

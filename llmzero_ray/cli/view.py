@@ -1,0 +1,193 @@
+"""A followed search for people: a live tree for terminals, and the outcome at the end.
+
+Pure text and rich renderables. Not here: one line per event (event_text.py), where it is printed
+(terminal.py), the report (report/).
+"""
+
+from __future__ import annotations
+
+from rich.console import Group, RenderableType
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+from rich.tree import Tree
+
+from llmzero_ray.cli.event_text import POLICY_NAMES, changes_text, score_text
+from llmzero_ray.coordinator import CoordinatorCore, busy_gpu_hours
+from llmzero_ray.coordinator.runs import PhaseRun
+from llmzero_ray.events import REFERENCE
+from llmzero_ray.follow import Follower
+from llmzero_ray.metrics import REWARDS
+from llmzero_ray.records import PhaseFailure, PhaseResult, PhaseSpec
+from llmzero_ray.text import short_duration
+
+_STYLES = {"completed": "green", "early_stopped": "yellow", "failed": "red", "running": "cyan"}
+_MARKS = {
+    "completed": "✓",
+    "early_stopped": "■",
+    "failed": "✗",
+    "running": "▶",
+    "pending": "…",
+    "cancelled": "–",
+}
+
+
+def live_view(follower: Follower, *, now: float | None = None) -> RenderableType:
+    """Headline, tree and progress of whatever trains, as of the follower's last poll."""
+    core = follower.core
+    if core.started is None:
+        return Text("waiting for the coordinator ...")
+    parts: list[RenderableType] = [headline(follower, now=now)]
+    # The tree comes last: it may be taller than the terminal, which shows the beginning.
+    parts += [_progress(follower, run) for run in _training(core)]
+    parts += [Text(line) for line in final_lines(core)]
+    if core.search.nodes:
+        parts.append(_tree(core))
+    return Group(*parts)
+
+
+def progress_lines(follower: Follower) -> list[str]:
+    """One line per phase under way: how far it is, and how well it does."""
+    return [", ".join(filter(None, _told(follower, run))) for run in _training(follower.core)]
+
+
+def headline(follower: Follower, *, now: float | None = None) -> Text:
+    """One line: name, stage, runs, best score, time and GPU hours."""
+    core = follower.core
+    best = core.best
+    text = Text(core.config.name, style="bold")
+    text.append(f"  {core.stage}", style="default")
+    text.append(f"  run {len(core.search.nodes)} of {core.config.budget.runs}")
+    if best is not None and best.score is not None:
+        text.append(f"  best {best.score:.4f} (node {best.node})", style="green")
+    spent = f"{_hours(core, now)}{_dollars(core)}"
+    text.append(f"  {short_duration(follower.worked_s(now))}, {spent}", style="dim")
+    return text
+
+
+def final_lines(core: CoordinatorCore) -> list[str]:
+    """Test scores so far, one line each."""
+    lines = []
+    for job in core.final.jobs.values():
+        name = POLICY_NAMES[job.what]
+        if job.score is not None:
+            lines.append(f"test  {name:<15} {score_text(job.score)}")
+        elif job.problem is not None:
+            lines.append(f"test  {name:<15} not measured: {job.problem}")
+    return lines
+
+
+def outcome_lines(follower: Follower) -> list[str]:
+    """What a search that has ended found, and where it is."""
+    core, paths = follower.core, follower.storage.paths
+    finished = core.finished
+    assert finished is not None
+    lines = [
+        f"search {core.config.name} has ended ({finished.reason}) after {len(core.search.nodes)} runs, "
+        f"{short_duration(follower.worked_s())}, {_hours(core, None)}{_dollars(core)}"
+    ]
+    if finished.best is None or finished.best_score is None:
+        lines.append("no phase has a validation score, so there is no strategy")
+    else:
+        recipe = " -> ".join(
+            f"node {cut.node} to step {cut.step}" for cut in core.search.recipe(finished.best)
+        )
+        lines.append(f"best: node {finished.best}, validation {finished.best_score:.4f}; recipe: {recipe}")
+    lines += final_lines(core)
+    if core.problem:
+        lines.append(f"the outcome could not be written in full: {core.problem}")
+    lines += [
+        f"{path.name + ':':<15} {path}"
+        for path in (paths.strategy, paths.best, paths.report)
+        if path.exists()
+    ]
+    return lines
+
+
+def _hours(core: CoordinatorCore, now: float | None) -> str:
+    """GPU hours that trained, and those that were reserved beside them."""
+    at = core.now if now is None else now
+    busy = busy_gpu_hours(core, at)
+    idle = max(0.0, core.meter.gpu_hours(at) - busy)
+    return f"{busy:.2f} GPU hours (and {idle:.2f} idle)"
+
+
+def _dollars(core: CoordinatorCore) -> str:
+    """What agents cost, of what they may; nothing where no language model was asked."""
+    limit = core.config.budget.dollars
+    return "" if core.n_calls == 0 else f", ${core.dollars:.2f}" + ("" if limit is None else f" of {limit:g}")
+
+
+# --- the tree -----------------------------------------------------------------------------------------------
+
+
+def _tree(core: CoordinatorCore) -> Tree:
+    root = next(iter(core.search.nodes))
+    found = Tree(_label(core, core.runs[root]), guide_style="dim")
+    todo = [(root, found)]
+    while todo:
+        node, branch = todo.pop()
+        for child in core.search.nodes[node].children:
+            todo.append((child, branch.add(_label(core, core.runs[child]))))
+    return found
+
+
+def _label(core: CoordinatorCore, run: PhaseRun) -> Text:
+    style = _STYLES.get(run.status, "dim")
+    text = Text(f"{_MARKS.get(run.status, '?')} {run.node}", style=style)
+    text.append(f" {run.kind}", style="dim")
+    if run.score is not None:
+        best = core.best
+        is_best = best is not None and best.node == run.node
+        text.append(f"  {run.score:.4f}", style="bold green" if is_best else "bold")
+        if run.outcome is not None and run.outcome.best_step is not None:
+            text.append(f" at step {run.outcome.best_step}", style="dim")
+    text.append(f"  {_ending(run)}", style=style)
+    if run.spec is not None:
+        text.append(f"  {_origin(run.spec)}{changes_text(core, run.spec)}", style="dim")
+    if core.search.node(run.node).pruned:
+        text.append("  (pruned)", style="dim")
+    return text
+
+
+def _ending(run: PhaseRun) -> str:
+    if isinstance(run.outcome, PhaseFailure):
+        return f"failed ({run.outcome.failure_class}): {run.outcome.cause}"
+    if isinstance(run.outcome, PhaseResult):
+        reason = run.outcome.stop_reason
+        return run.status if reason == "n_steps" else f"{run.status} ({reason})"
+    return "being proposed" if run.stage == "proposing" else run.status
+
+
+def _origin(spec: PhaseSpec) -> str:
+    source = spec.resume_from
+    return "" if source is None else f"from {source.node}@{source.step}: "
+
+
+def _training(core: CoordinatorCore) -> list[PhaseRun]:
+    return [run for run in core.runs.values() if run.active and run.started]
+
+
+def _progress(follower: Follower, run: PhaseRun) -> RenderableType:
+    point, _ = follower.newest(run.node)
+    total, done = max(_length(run), 1), 0 if point is None else point.step
+    row, told = Table.grid(padding=(0, 2)), _told(follower, run)
+    row.add_row(told[0], ProgressBar(total=total, completed=done, width=24), *told[1:])
+    return row
+
+
+def _told(follower: Follower, run: PhaseRun) -> list[str]:
+    """Who, how far, mean reward of the newest step, best validation so far; empty where there is nothing
+    yet."""
+    point, best = follower.newest(run.node)
+    reward = None if point is None else point.metrics.get(REWARDS[0])
+    return [
+        f"{'default recipe' if run.node == REFERENCE else f'node {run.node}'} in slot {run.slot}",
+        "starting" if point is None else f"step {point.step}/{_length(run)}",
+        "" if reward is None else f"reward {reward:.3f}",
+        "" if best is None else f"validation {best:.4f}",
+    ]
+
+
+def _length(run: PhaseRun) -> int:
+    return 0 if run.spec is None else run.spec.n_steps

@@ -1,0 +1,73 @@
+"""Which adapters a search may still need, and which go first when they take too much room. Pure.
+
+Pinned are: everything of runs under way and of the reference, steps that anybody resumed from or is about to,
+every run's best step, and the last step of every node that may still be expanded. All else may be thinned,
+the oldest run first. Not here: measuring and deleting (actors/checkpoint_retention.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from llmzero_ray.coordinator.state import SearchState
+from llmzero_ray.events import REFERENCE
+from llmzero_ray.records import ResumeFrom
+
+Place: TypeAlias = tuple[int, int]
+"""(node, step) of an adapter."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Thinning:
+    """What to delete so that adapters fit, and whether they do afterwards."""
+
+    items: tuple[ResumeFrom, ...]
+    freed_bytes: int
+    used_bytes: int
+    """What all adapters take before."""
+    fits: bool
+    """Whether what is kept is within the limit."""
+
+
+def pinned(state: SearchState) -> set[Place]:
+    """Adapters that must not be deleted, of runs that have ended; those of others are never deleted."""
+    found: set[Place] = set()
+    for run in state.runs.values():
+        if run.spec is not None and run.spec.resume_from is not None:
+            found.add((run.spec.resume_from.node, run.spec.resume_from.step))
+        outcome = run.outcome
+        if outcome is None:
+            continue
+        saved = [kept.step for kept in run.checkpoints]
+        if outcome.best_step is not None:
+            found.add((run.node, outcome.best_step))
+        if saved and run.node != REFERENCE and not state.search.node(run.node).terminal:
+            found.add((run.node, max(saved)))
+    found.update((asked.of, asked.step) for asked in state.clones if asked.step is not None)
+    return found
+
+
+def thin(state: SearchState, sizes: Mapping[Place, int], limit_bytes: int) -> Thinning:
+    """What to delete for the adapters of `sizes` (bytes on the disk) to fit into `limit_bytes`."""
+    going = {(item.node, item.step) for deletion in state.deletions for item in deletion.items}
+    sizes = {place: size for place, size in sizes.items() if place not in going}
+    used, keep = sum(sizes.values()), pinned(state)
+    over, items, freed = used - limit_bytes, list[ResumeFrom](), 0
+    for node, step in sorted(sizes):
+        if freed >= over:
+            break
+        run = state.runs.get(node)
+        if node == REFERENCE or run is None or run.outcome is None or (node, step) in keep:
+            continue
+        items.append(ResumeFrom(node=node, step=step))
+        freed += sizes[node, step]
+    return Thinning(items=tuple(items), freed_bytes=freed, used_bytes=used, fits=freed >= over)
+
+
+def nearest_good(state: SearchState, place: Place) -> ResumeFrom | None:
+    """What to resume from instead of an adapter that is corrupt: the nearest earlier one of the same node."""
+    node, step = place
+    earlier = [kept.step for kept in state.runs[node].checkpoints if kept.step < step]
+    return ResumeFrom(node=node, step=max(earlier)) if earlier else None

@@ -1,0 +1,222 @@
+"""What is to be done in a search, from its state alone.
+
+Nothing here changes the state: the same state always gives the same commands with the same ids. Not here:
+what events change (core.py), plans (plan.py), the measurements after the search (final_evaluation.py).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+from llmzero_ray import commands as cmd
+from llmzero_ray import events as ev
+from llmzero_ray.commands import Command
+from llmzero_ray.coordinator.plan import MAX_REFUSALS
+from llmzero_ray.coordinator.runs import PhaseRun
+from llmzero_ray.coordinator.state import SearchState
+from llmzero_ray.coordinator.steering import clone_problem
+from llmzero_ray.errors import ProposalError
+from llmzero_ray.records import Event, PhaseSpec, Proposal
+
+
+def next_commands(state: SearchState) -> list[Command]:
+    """Everything that is to be done as things stand, things under way included."""
+    if state.started is None:
+        return []
+    if state.interrupted is not None:
+        reason, exit_code = state.interrupted
+        return [cmd.End(id=f"end-{state.n_interruptions}", reason=reason, exit_code=exit_code)]
+    if state.finished is not None:
+        return [cmd.End(id="end", reason=state.finished.reason)]
+    if state.end_reason is None:
+        return [*_upkeep(state), *_while_searching(state)]
+    if not state.final.done:
+        return [*_upkeep(state), *state.final.commands(state.slots, lambda run: run_phase(state, run))]
+    if not state.written:
+        return [cmd.WriteOutcome(id="write-outcome")]
+    return [cmd.Record.of("finished", _conclusion(state, state.end_reason))]
+
+
+def _upkeep(state: SearchState) -> Iterator[Command]:
+    """Slots as many as there are to be, no adapter that was thinned out, no run that hangs."""
+    for number, deletion in enumerate(state.deletions):
+        yield cmd.DeleteCheckpoints(id=f"delete-{number}", items=deletion.items)
+    if state.n_settings:
+        yield cmd.FitSlots(id=f"slots-{state.n_settings}", count=state.config.slots.count)
+    for slot in state.slots[state.config.slots.count :]:
+        if slot.ready and slot.idle:
+            yield cmd.CloseSlot(id=f"close-{slot.index}-{slot.generation}", slot=slot.index)
+    for run in state.runs.values():
+        if run.active and run.silent is not None:
+            yield cmd.KillRunner(
+                id=f"kill-{run.node}-{run.attempt}",
+                node=run.node,
+                slot=run.slot,
+                phase_attempt=run.attempt,
+                reason=f"no sign of life in stage {run.silent.stage} for {run.silent.since_s:.0f} s "
+                f"(limit {run.silent.limit_s:.0f} s)",
+            )
+
+
+def _while_searching(state: SearchState) -> Iterator[Command]:
+    for run in state.runs.values():
+        if run.active:
+            yield from _for_run(state, run)
+    best = state.search.best
+    if best is not None:
+        cuts = state.search.recipe(best.id)
+        path = tuple((cut.node, cut.step, state.runs[cut.node].base_step) for cut in cuts)
+        yield cmd.PushIncumbent(id=f"incumbent-{state.n_ended}", node=best.id, path=path)
+    decided = _next_decision(state)
+    if decided is not None:
+        yield decided
+
+
+def _for_run(state: SearchState, run: PhaseRun) -> Iterator[Command]:
+    slot = state.slots[run.slot]
+    if run.stage == "proposing":
+        yield _towards_plan(state, run)
+    elif run.given_up:
+        yield cmd.Record.of(f"lost-{run.node}-{run.attempt}", _give_up(run))
+    elif slot.ready:
+        yield run_phase(state, run)
+        if run.stop_reason is not None:
+            wait_s = state.stop_deadline_s
+            yield cmd.StopPhase(
+                id=f"stop-{run.node}-{run.attempt}" + ("" if wait_s is None else f"-{wait_s:g}"),
+                node=run.node,
+                slot=run.slot,
+                phase_attempt=run.attempt,
+                reason=run.stop_reason,
+                deadline_s=wait_s,
+            )
+
+
+def _towards_plan(state: SearchState, run: PhaseRun) -> Command:
+    """The next step from "a run of this kind" to a spec."""
+    if run.kind == "root":
+        return _record_plan(run, state.planner.root_phase(), None, "")
+    if run.no_answer is not None or run.tries >= (MAX_REFUSALS if run.clone is None else 1):
+        why = run.no_answer or f"{run.tries} proposals were refused, the last one: {run.rejected}"
+        note = f"{why}. The parent's own configuration is continued."
+        return _record_plan(run, state.planner.fallback(run, state.offered(run.node)), None, note)
+    if run.answer is not None:
+        return _judge(state, run, run.answer)
+    assert run.on is not None
+    ask_id, rejected = f"propose-{run.node}-{run.tries}", run.rejected
+    if run.kind == "debug":
+        return cmd.Analyze(id=ask_id, node=run.node, on=run.on, rejected=rejected, tries=run.tries)
+    scratch = run.kind == "scratch"
+    return cmd.Propose(
+        id=ask_id, node=run.node, on=run.on, from_scratch=scratch, rejected=rejected, tries=run.tries
+    )
+
+
+def _judge(state: SearchState, run: PhaseRun, proposal: Proposal) -> Command:
+    try:
+        planned = state.planner.proposed_phase(run, proposal, state.offered(run.node))
+    except ProposalError as error:
+        tries = run.tries + 1
+        refused = ev.ProposalRefused(node=run.node, message=str(error), tries=tries)
+        return cmd.Record.of(f"refuse-{run.node}-{tries}", refused)
+    return _record_plan(run, planned.spec, proposal, planned.note)
+
+
+def _next_decision(state: SearchState) -> Command | None:
+    """One decision for the first slot that waits for one; the end when nothing trains any more."""
+    training = any(run.active for run in state.runs.values())
+    if state.ending is not None:
+        return _refuse_clone(state, "no further run begins") or (
+            None if training else _record_stop(state, state.ending)
+        )
+    slot = next((slot for slot in state.open_slots if slot.ready and slot.idle), None)
+    if slot is None:
+        return None
+    if state.clones:
+        return _decide_clone(state, slot.index)
+    decision = state.search.ask()
+    if decision.action == "wait":
+        return None
+    if decision.action == "stop":
+        return None if training else _record_stop(state, str(decision.stop_reason))
+    node = len(state.search.nodes)
+    decided = ev.Decided(
+        action=decision.action,
+        on=decision.on,
+        node=node,
+        slot=slot.index,
+        stop_reason=None,
+        seen=decision.seen.to_dict(),
+    )
+    return cmd.Record.of(f"decide-{node}", decided)
+
+
+def _decide_clone(state: SearchState, slot: int) -> Command | None:
+    """What a person asked for goes before what the rules would choose."""
+    asked = state.clones[0]
+    problem = clone_problem(state, asked)
+    if problem is not None:
+        return _refuse_clone(state, problem)
+    node, seen = len(state.search.nodes), state.search.ask().seen.to_dict()
+    decided = ev.Decided(
+        action="evolve", on=asked.of, node=node, slot=slot, stop_reason=None, seen=seen, clone=asked.source
+    )
+    return cmd.Record.of(f"decide-{node}", decided)
+
+
+def _refuse_clone(state: SearchState, why: str) -> Command | None:
+    if not state.clones:
+        return None
+    asked = state.clones[0]
+    return cmd.Record.of(
+        f"clone-{asked.source}", ev.RequestRefused(kind="clone", message=f"clone of node {asked.of}: {why}")
+    )
+
+
+def _record_stop(state: SearchState, reason: str) -> Command:
+    seen = state.search.ask().seen.to_dict()
+    stop = ev.Decided(action="stop", on=None, node=None, slot=None, stop_reason=reason, seen=seen)
+    return cmd.Record.of("decide-stop", stop)
+
+
+def run_phase(state: SearchState, run: PhaseRun) -> Command:
+    """Train a planned run in its slot, with the paths of where the search is now."""
+    spec, paths = run.spec, state.paths
+    assert spec is not None
+    source = spec.resume_from
+    spec = dataclasses.replace(
+        spec,
+        attempt=run.attempt,
+        # The search may have been moved since this was planned.
+        adapter=None if source is None else str(paths.adapter(source.node, source.step)),
+        checkpoint_dir=str(paths.checkpoints(run.node)),
+        rolling_dir=str(paths.rolling(run.node)),
+        rolling_freq=state.rolling_freq,
+        restore=run.attempt > 0,
+    )
+    generation = state.slots[run.slot].generation
+    run_id = f"run-{run.node}-{run.attempt}-{generation}-{run.replanned}"
+    return cmd.RunPhase(id=run_id, slot=run.slot, spec=spec)
+
+
+def _give_up(run: PhaseRun) -> Event:
+    left = run.salvaged
+    assert left is not None
+    if run.stop_reason is not None and left.failure_class != "timeout":
+        return ev.PhaseFinished(node=run.node, phase_attempt=run.attempt, result=run.as_ended())
+    return ev.PhaseFailed(node=run.node, phase_attempt=run.attempt, failure=left)
+
+
+def _conclusion(state: SearchState, reason: str) -> Event:
+    best = state.best
+    return ev.SearchFinished(
+        reason=reason,
+        best=None if best is None else best.node,
+        best_score=None if best is None else best.score,
+    )
+
+
+def _record_plan(run: PhaseRun, spec: PhaseSpec, proposal: Proposal | None, note: str) -> Command:
+    planned = ev.PhasePlanned(node=run.node, slot=run.slot, spec=spec, proposal=proposal, note=note)
+    return cmd.Record.of(f"plan-{run.node}", planned)

@@ -1,0 +1,173 @@
+"""What the core remembers of each run, each slot and each test score: plain mutable records.
+
+Only the core and the functions that it calls write to them. Not here: the whole state (state.py), what
+happens to it (core.py).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+from llmzero_ray.events import CloneAsked, FinalScored, FinalWhat, RunnerSilent, VerdictPosted
+from llmzero_ray.records import Checkpoint, NodeKind, PhaseFailure, PhaseResult, PhaseSpec, Proposal
+
+Stage: TypeAlias = Literal["proposing", "planned", "done", "cancelled"]
+"""`proposing` an agent is asked · `planned` its spec is settled; it trains or waits for its slot · `done` it
+has an outcome · `cancelled` the search ended before it trained."""
+
+
+@dataclass(kw_only=True)
+class PhaseRun:
+    """One run of the search: a node of the tree, or the reference."""
+
+    node: int
+    kind: NodeKind
+    on: int | None
+    slot: int
+    stage: Stage = "proposing"
+    tries: int = 0
+    """Answers of the agent that were refused."""
+    rejected: str | None = None
+    """Why the last one was."""
+    answer: Proposal | None = None
+    """An answer that waits to be planned or refused."""
+    no_answer: str | None = None
+    """Why there is none and will be none."""
+    spec: PhaseSpec | None = None
+    proposal: Proposal | None = None
+    note: str = ""
+    attempt: int = 0
+    """Raised whenever the phase has to begin again."""
+    started: bool = False
+    """Whether a runner was handed the current attempt."""
+    started_at: float | None = None
+    """Unix seconds of that moment; for people and budgets."""
+    losses: int = 0
+    """Attempts that hardware took away."""
+    restart_step: int | None = None
+    """Where the repeat after the last loss goes on; None before the first one."""
+    silent: RunnerSilent | None = None
+    """The current attempt hangs and is to be killed."""
+    replanned: int = 0
+    """How often its checkpoint source was replaced because the adapter was corrupt."""
+    clone: CloneAsked | None = None
+    """What a person asked for; None for runs that the rules chose."""
+    lost_steps: frozenset[int] = frozenset()
+    """Adapters that were deleted or found corrupt."""
+    salvaged: PhaseFailure | None = None
+    """What the last lost attempt left."""
+    given_up: bool = False
+    """The loss is final: it becomes a failure, or the end that was asked for."""
+    stop_reason: str | None = None
+    """Asked to stop, and why."""
+    outcome: PhaseResult | PhaseFailure | None = None
+    verdicts: list[VerdictPosted] = field(default_factory=list)
+
+    @property
+    def active(self) -> bool:
+        """Begun, and without an end."""
+        return self.stage in ("proposing", "planned")
+
+    @property
+    def status(self) -> str:
+        """pending, running, completed, early_stopped, failed or cancelled: one word for people and agents."""
+        if isinstance(self.outcome, PhaseResult):
+            return self.outcome.status
+        if isinstance(self.outcome, PhaseFailure):
+            return "failed"
+        if self.stage == "cancelled":
+            return "cancelled"
+        return "running" if self.started else "pending"
+
+    @property
+    def score(self) -> float | None:
+        """Best validation score of its own steps."""
+        return self.outcome.best_score if self.outcome else None
+
+    @property
+    def checkpoints(self) -> tuple[Checkpoint, ...]:
+        """Adapters that are on the disk, once the phase has ended."""
+        if self.outcome is None:
+            return ()
+        return tuple(kept for kept in self.outcome.checkpoints if kept.step not in self.lost_steps)
+
+    @property
+    def base_step(self) -> int:
+        """Global step of its resume point."""
+        return self.spec.base_step if self.spec else 0
+
+    def begin_again(self) -> None:
+        """The current attempt is void; a new one waits for its slot."""
+        if self.started:
+            self.attempt, self.started, self.silent = self.attempt + 1, False, None
+
+    def as_ended(self) -> PhaseResult:
+        """A phase that was asked to stop and then lost: it ends with what it left behind."""
+        left = self.salvaged
+        assert left is not None
+        assert self.stop_reason is not None
+        return PhaseResult(
+            node=self.node,
+            status="early_stopped" if self.stop_reason.startswith("verdict") else "completed",
+            stop_reason=f"{self.stop_reason} (its runner was lost)",
+            steps_done=left.steps_done,
+            best_score=left.best_score,
+            best_step=left.best_step,
+            start_score=left.start_score,
+            final_score=None,
+            checkpoints=left.checkpoints,
+            wall_s=left.wall_s,
+            train_wall_s=left.wall_s,
+            gpu_hours=left.gpu_hours,
+            warm=left.warm,
+        )
+
+
+@dataclass(kw_only=True)
+class SlotState:
+    """One slot: whether its runner answers, and what it is busy with."""
+
+    index: int
+    ready: bool = False
+    generation: int = 0
+    """How many runners it has had."""
+    node: int | None = None
+    scoring: FinalWhat | None = None
+
+    @property
+    def idle(self) -> bool:
+        """Neither trains nor scores."""
+        return self.node is None and self.scoring is None
+
+
+@dataclass(kw_only=True)
+class FinalJob:
+    """One policy to be scored on the test split."""
+
+    what: FinalWhat
+    adapter: str | None = None
+    node: int | None = None
+    step: int | None = None
+    ready: bool = True
+    """False while the reference still trains."""
+    slot: int | None = None
+    losses: int = 0
+    problem: str | None = None
+    """Why it cannot be scored; to be made known."""
+    done: bool = False
+    score: FinalScored | None = None
+
+
+def without_infinities(score: float | None) -> float | None:
+    """The score, or None when it is no finite number."""
+    return score if score is not None and abs(score) < float("inf") else None
+
+
+def finite(outcome: PhaseResult | PhaseFailure) -> PhaseResult | PhaseFailure:
+    """The outcome with a best score that can be compared, or none."""
+    score = without_infinities(outcome.best_score)
+    if score == outcome.best_score:
+        return outcome
+    return dataclasses.replace(outcome, best_score=score, best_step=None)

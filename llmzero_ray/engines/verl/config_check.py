@@ -1,0 +1,199 @@
+"""Whether a phase trains with what it was asked to: values read back from where they act, against its spec.
+
+Four moments: after the set-up, after a full checkpoint was put back, after the first batch of rollouts, after
+the first step. And after every step: whether what is trained is still finite.
+
+Not here: reading on the workers and servers (workers.py, rollouts.py), when a check is due (trainer.py).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from llmzero_ray.engines.verl.seeds import derive_seed
+from llmzero_ray.errors import EffectiveConfigError, NonFiniteError
+from llmzero_ray.metrics import GRAD_NORM, LOSS, PG_LOSS, REWARDS
+from llmzero_ray.records import PhaseSpec
+
+_ACTOR = "actor_rollout_ref.actor"
+_ROLLOUT = "actor_rollout_ref.rollout"
+
+_PER_REQUEST = (
+    f"{_ROLLOUT}.temperature",
+    f"{_ROLLOUT}.top_p",
+    f"{_ROLLOUT}.top_k",
+    "data.max_response_length",
+)
+"""In the order of the server's record."""
+
+READ_AT_START = (
+    f"{_ACTOR}.optim.lr",
+    f"{_ACTOR}.optim.weight_decay",
+    f"{_ACTOR}.optim.betas",
+    f"{_ACTOR}.optim.clip_grad",
+    f"{_ACTOR}.use_kl_loss",
+    f"{_ACTOR}.kl_loss_coef",
+    f"{_ACTOR}.kl_loss_type",
+    f"{_ACTOR}.entropy_coeff",
+    f"{_ACTOR}.clip_ratio",
+    f"{_ACTOR}.clip_ratio_low",
+    f"{_ACTOR}.clip_ratio_high",
+    f"{_ACTOR}.clip_ratio_c",
+    f"{_ACTOR}.loss_agg_mode",
+    f"{_ACTOR}.ppo_epochs",
+    f"{_ACTOR}.ppo_mini_batch_size",
+    f"{_ACTOR}.optim.lr_scheduler_type",
+    f"{_ACTOR}.optim.lr_warmup_steps",
+    f"{_ACTOR}.optim.lr_warmup_steps_ratio",
+    f"{_ACTOR}.ppo_micro_batch_size_per_gpu",
+    f"{_ROLLOUT}.log_prob_micro_batch_size_per_gpu",
+    "data.train_batch_size",
+    "algorithm.norm_adv_by_std_in_grpo",
+)
+
+MAX_ROLLOUT_KL = 0.1
+"""Nats between vLLM's and the actor's log-probabilities of the same tokens at the first step. Seen: 0.000 in
+fp32 on the CPU; beyond this, vLLM samples from another policy than the one that is trained."""
+
+_MUST_BE_FINITE = (GRAD_NORM, LOSS, PG_LOSS, REWARDS[1])
+
+
+def check_start(trainer: Any, spec: PhaseSpec) -> None:
+    """After a phase has been set up and before it trains.
+
+    Raises:
+        EffectiveConfigError: something acts with another value than the spec's.
+    """
+    wanted, acting = trainer.actor_rollout_wg.adapter_digest(spec.adapter, derive_seed(spec.seed, "adapter"))[
+        0
+    ]
+    refuse(mismatches({**expected_at_start(spec), "adapter": wanted}, {**_seen(trainer), "adapter": acting}))
+
+
+def check_restored(trainer: Any, spec: PhaseSpec) -> None:
+    """After a full checkpoint has been put back: the optimizer still has the spec's values.
+
+    Raises:
+        EffectiveConfigError: it has others, or no state.
+    """
+    refuse(mismatches({**expected_at_start(spec), "optimizer_state_empty": False}, _seen(trainer)))
+
+
+def check_rollout_kl(metrics: Mapping[str, float]) -> None:
+    """After the first step: vLLM sampled from the policy that is trained.
+
+    Raises:
+        EffectiveConfigError: it did not.
+    """
+    kl = metrics.get("rollout_corr/kl", 0.0)
+    if abs(kl) > MAX_ROLLOUT_KL:
+        refuse([f"vLLM's policy differs from the actor's by {kl:.3f} nats (at most {MAX_ROLLOUT_KL})"])
+
+
+def check_finite(metrics: Mapping[str, float], step: int) -> None:
+    """After every step.
+
+    Raises:
+        NonFiniteError: a loss, gradient norm or reward was NaN or infinite.
+    """
+    broken = [k for k in _MUST_BE_FINITE if k in metrics and not math.isfinite(metrics[k])]
+    if broken:
+        raise NonFiniteError(f"step {step}: {', '.join(f'{k} is {metrics[k]}' for k in broken)}")
+
+
+def refuse(differences: list[str]) -> None:
+    """Raises EffectiveConfigError when there are any."""
+    if differences:
+        raise EffectiveConfigError(
+            f"the phase would not train with what it was asked to: {'; '.join(differences)}. "
+            "Nothing was trained with it"
+        )
+
+
+def _seen(trainer: Any) -> dict[str, Any]:
+    config = trainer.config
+    seen = dict(trainer.actor_rollout_wg.read_effective()[0])
+    seen["data.train_batch_size"] = trainer.train_dataloader.batch_size
+    seen["trainer.total_training_steps"] = trainer.total_training_steps
+    seen["algorithm.norm_adv_by_std_in_grpo"] = config.algorithm.get("norm_adv_by_std_in_grpo", True)
+    # VeRL's trainer reads these from its configuration at every step and sends them along.
+    for key in ("ppo_epochs", "ppo_mini_batch_size"):
+        seen[f"actor_rollout_ref.actor.{key}"] = config.actor_rollout_ref.actor[key]
+    if config.algorithm.use_kl_in_reward:
+        seen["algorithm.kl_ctrl.kl_coef"] = trainer.kl_ctrl_in_reward.value
+    return seen
+
+
+# --- expected and seen, as plain values -------------------------------------------------------------------
+
+
+def expected_at_start(spec: PhaseSpec) -> dict[str, Any]:
+    """What must be seen once a phase has been set up and before it trains, by VeRL key."""
+    asked = spec.hyperparameters
+    expected: dict[str, Any] = {key: asked[key] for key in READ_AT_START if key in asked}
+    if asked.get("algorithm.use_kl_in_reward"):
+        expected["algorithm.kl_ctrl.kl_coef"] = asked.get("algorithm.kl_ctrl.kl_coef")
+    return expected | {
+        "trainer.total_training_steps": spec.n_steps,
+        "optimizer_holds_adapter": True,
+        "optimizer_state_empty": True,
+    }
+
+
+def expected_of_rollouts(
+    spec: PhaseSpec, records: Sequence[Mapping[str, Any]]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """(expected, seen) of the first batch of rollouts, as vLLM received it; one record per server."""
+    asked = spec.hyperparameters
+    batch, n = asked.get("data.train_batch_size"), asked.get(f"{_ROLLOUT}.n")
+    sampling: dict[str, set[Any]] = {key: set() for key in _PER_REQUEST}
+    prompts: Counter[int] = Counter()
+    for record in records:
+        for *values, _count in record["params"]:
+            for key, value in zip(_PER_REQUEST, values, strict=True):
+                sampling[key].add(value)
+        for digest, count in record["prompts"]:
+            prompts[digest] += count
+    requests = sum(prompts.values())
+    seen = {key: _single(values) for key, values in sampling.items()}
+    seen |= {"requests": requests, "distinct seeds": sum(r["seeds"] for r in records)}
+    expected: dict[str, Any] = {key: asked[key] for key in _PER_REQUEST if key in asked}
+    expected["distinct seeds"] = requests
+    if isinstance(batch, int) and isinstance(n, int):
+        expected["requests"] = batch * n
+        # A prompt may occur twice in a batch, so its requests are a multiple of n.
+        seen[f"{_ROLLOUT}.n"] = (
+            n if all(c % n == 0 for c in prompts.values()) else _single(set(prompts.values()))
+        )
+        expected[f"{_ROLLOUT}.n"] = n
+    return expected, seen
+
+
+def mismatches(expected: Mapping[str, Any], seen: Mapping[str, Any]) -> list[str]:
+    """One line per key whose seen value is not the expected one, or was not seen at all."""
+    lines = []
+    for key, want in expected.items():
+        if key not in seen:
+            lines.append(f"{key} asked {want!r}, not seen")
+        elif not _same(want, seen[key]):
+            lines.append(f"{key} asked {want!r}, acting {seen[key]!r}")
+    return lines
+
+
+def _single(values: set[Any]) -> Any:
+    return next(iter(values)) if len(values) == 1 else sorted(values)
+
+
+def _same(want: Any, seen: Any) -> bool:
+    if isinstance(want, list | tuple) and isinstance(seen, list | tuple):
+        return len(want) == len(seen) and all(map(_same, want, seen))
+    if _is_number(want) and _is_number(seen):
+        return math.isclose(want, seen, rel_tol=1e-9, abs_tol=0.0)
+    return bool(want == seen)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -1,0 +1,240 @@
+"""VeRL in a process of its own: a Ray driver, one per slot, that takes requests from the engine over a pipe.
+
+It takes one request at a time (start, run, evaluate) and a stop at any time. A closed pipe ends it at once,
+so does the end of its parent, and the death of any of VeRL's processes; all of VeRL's actors end with it.
+What it prints goes to the slot's log file.
+
+Run as `python -m llmzero_ray.engines.verl.driver FD PARENT SLOT`: the inherited end of the pipe, the process
+id of the parent, and the slot's name, by which the process and its Ray job are recognised.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import queue
+import sys
+import threading
+import time
+import traceback
+from multiprocessing.connection import Connection
+from typing import Any
+
+from llmzero_ray.engines.verl import failures, internals
+from llmzero_ray.engines.verl.messages import (
+    CheckpointSaved,
+    Evaluated,
+    EvaluateRequest,
+    FullCheckpointWritten,
+    Metric,
+    ProcessDied,
+    Ready,
+    Run,
+    StageBegan,
+    Start,
+    Stop,
+    Trained,
+)
+from llmzero_ray.engines.verl.overrides import all_overrides, compose
+from llmzero_ray.engines.verl.parent_death import die_with_parent
+from llmzero_ray.engines.verl.phase import PhaseState, Progress
+from llmzero_ray.errors import ConfigError, EffectiveConfigError
+from llmzero_ray.records import PhaseFailure, PhaseSpec
+
+logger = logging.getLogger(__name__)
+
+
+class Driver:
+    """Owns the trainer and answers requests."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._sending = threading.Lock()
+        self._requests: queue.Queue[Any] = queue.Queue()
+        self._trainer: Any = None
+        self._watch: Any = None
+        self._settings: Any = None
+        self._n_train = 0
+        self._stops: dict[int, str] = {}
+        """Run id -> reason: a stop may arrive before its run does."""
+
+    def serve(self) -> None:
+        """Answer requests until the pipe closes."""
+        threading.Thread(target=self._listen, daemon=True).start()
+        while True:
+            request = self._requests.get()
+            if isinstance(request, Start):
+                self._answer(self._start(request))
+            elif isinstance(request, Run):
+                self._answer(self._run(request))
+            elif isinstance(request, EvaluateRequest):
+                self._answer(self._evaluate(request))
+
+    def _answer(self, message: Any) -> None:
+        with self._sending:
+            self._connection.send(message)
+
+    def _enter(self, stage: str) -> None:
+        self._answer(StageBegan(stage, time.monotonic()))
+
+    def _listen(self) -> None:
+        while True:
+            try:
+                message = self._connection.recv()
+            except (EOFError, OSError):
+                # The runner is gone or closed the pipe. This process ends now, and Ray ends the job's actors.
+                os._exit(0)
+            if isinstance(message, Stop):
+                self._stops.setdefault(message.run_id, message.reason)
+            else:
+                self._requests.put(message)
+
+    # --- requests ------------------------------------------------------------------------------------------
+
+    def _start(self, request: Start) -> Ready:
+        """Connect to Ray, check VeRL, bring up its processes for the first phase's cold keys."""
+        self._settings, self._n_train = request.settings, request.n_train
+        try:
+            internals.check_names()
+            config = self._compose(request.spec, request.settings)
+            groups = _connect(request)
+            import transfer_queue
+            from omegaconf import open_dict
+
+            from llmzero_ray.engines.verl.liveness import ActorLiveness
+            from llmzero_ray.engines.verl.trainer import PhaseTrainer
+
+            with open_dict(config):
+                config.transfer_queue.enable = True
+                # vLLM and VeRL's buffers start with room for the longest answer any phase may ask for.
+                longest = request.settings.max_model_len - request.settings.max_prompt_length
+                config.data.max_response_length = longest
+                config.actor_rollout_ref.rollout.response_length = longest
+            transfer_queue.init(config.transfer_queue)
+            trainer = PhaseTrainer(config, request.settings, groups)
+            trainer.start()
+            self._trainer, self._watch = trainer, ActorLiveness(trainer.servers)
+            self._watch.start(self._die)
+        except Exception as error:
+            logger.exception("cold start failed")
+            failure = _failure(Progress(), request.spec, error)
+            return Ready(failure=failure, lost=failures.is_lost_process(error))
+        servers = tuple(self._trainer.llm_server_manager.get_addresses())
+        return Ready(failure=None, lost=False, servers=servers)
+
+    def _compose(self, spec: PhaseSpec, settings: Any) -> Any:
+        """VeRL's configuration of a phase, passed by VeRL's own validation.
+
+        Raises:
+            ConfigError: VeRL refuses it.
+        """
+        config = compose(all_overrides(settings, spec, self._n_train))
+        internals.check_config_paths(config)
+        from omegaconf import open_dict
+        from verl.trainer.ppo.utils import need_reference_policy
+        from verl.utils.config import validate_config
+
+        with open_dict(config):
+            config.transfer_queue.enable = True
+        try:
+            validate_config(config, need_reference_policy(config), use_critic=False)
+        except (AssertionError, ValueError, TypeError) as error:
+            raise ConfigError(
+                f"VeRL's validation refuses the configuration: {failures.one_line(error)}"
+            ) from error
+        return config
+
+    def _run(self, request: Run) -> Trained:
+        spec = request.spec
+        state = PhaseState(
+            spec=spec,
+            emit=lambda point: self._answer(Metric(point)),
+            saved=lambda checkpoint: self._answer(CheckpointSaved(checkpoint)),
+            rolled=lambda path: self._answer(FullCheckpointWritten(path)),
+            stage=self._enter,
+            skip=request.skip,
+            stop_asked=lambda: self._stops.get(request.run_id),
+            restore=request.restore,
+        )
+        try:
+            config = self._compose(spec, self._settings)
+            if request.restore is not None:
+                config.trainer.val_before_train = False
+            self._trainer.begin_phase(config, state)
+            state.ready = time.monotonic()
+            self._trainer.train()
+        except Exception as error:
+            logger.exception("phase of node %d failed", spec.node)
+            ours = isinstance(error, EffectiveConfigError | ConfigError)
+            if ours:
+                self._trainer.clear_queue()
+            # After an exception of VeRL's own nothing is known about its processes, and after a NaN vLLM's
+            # cache is full of them, which poisons later answers: the engine starts afresh.
+            lost = self._is_loss(error, ours)
+            return Trained(outcome=_failure(state.progress, spec, error), usable=ours, lost=lost)
+        return Trained(outcome=state.result(), usable=True, lost=False)
+
+    def _is_loss(self, error: BaseException, ours: bool) -> bool:
+        """Whether a dead process is behind an exception; one of our own checks never is one."""
+        if ours or failures.failure_class(error) in ("nan", "oom"):
+            return False
+        if failures.is_lost_process(error):
+            return True
+        cause = self._watch.cause_of()
+        if cause is not None:
+            logger.error("behind it: %s", cause)
+        return cause is not None
+
+    def _die(self, what: str) -> None:
+        """A process of VeRL's is gone: say so and end, and all others with this driver."""
+        logger.error("%s; this driver ends", what)
+        with contextlib.suppress(OSError):
+            self._answer(ProcessDied(what))
+        os._exit(1)
+
+    def _evaluate(self, request: EvaluateRequest) -> Evaluated:
+        self._enter("validation")
+        try:
+            config = self._compose(request.like, self._settings)
+            items = self._trainer.evaluate(config, request.adapter, request.parquet, request.max_tokens)
+        except Exception as error:
+            logger.exception("evaluation failed")
+            return Evaluated(items=(), error=failures.one_line(error))
+        return Evaluated(items=items, error=None)
+
+
+def _failure(progress: Progress, spec: PhaseSpec, error: BaseException) -> PhaseFailure:
+    sys.stdout.flush()
+    trace = "".join(traceback.format_exception(error))[-4000:]
+    return progress.failure(spec, failures.failure_class(error), failures.one_line(error), trace)
+
+
+def _connect(request: Start) -> list[Any]:
+    """Join the cluster as a job of our own and find the reserved placement groups."""
+    import ray
+    from ray.util.placement_group import PlacementGroup
+
+    ray.init(
+        address=request.ray_address,
+        namespace=request.settings.namespace,
+        runtime_env=request.runtime_env,
+        log_to_driver=True,
+        logging_level=logging.WARNING,
+    )
+    ids = [ray.PlacementGroupID(bytes.fromhex(group)) for group in request.settings.placement_groups]
+    groups = [PlacementGroup(group) for group in ids]
+    for group in groups:
+        ray.get(group.ready())
+    return groups
+
+
+def main() -> None:
+    """Entry point of the child process."""
+    die_with_parent(int(sys.argv[2]))
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    Driver(Connection(int(sys.argv[1]))).serve()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,85 @@
+"""The whole of a running phase, to a directory and back: the workers' state and the trainer's own.
+
+Written between two steps, when nothing is under way. What is put back is compared with what was saved, part
+by part, before anything trains with it. vLLM, agent loops and reward workers hold no state: every request
+carries a seed made of its step and place. Not here: which directory counts (rolling_checkpoint.py).
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+from verl.utils.checkpoint.checkpoint_manager import BaseCheckpointManager
+
+from llmzero_ray.engines.verl.config_check import check_restored, refuse
+from llmzero_ray.engines.verl.phase import PhaseState, Progress
+from llmzero_ray.engines.verl.rolling_checkpoint import STATE, directory_of
+
+_WORKERS, _LOADER = "worker", "loader.pt"
+
+
+def save_if_due(trainer: Any, phase: PhaseState, step: int) -> None:
+    """After every `rolling_freq` steps: the full checkpoint of `phase`, written whole but not committed."""
+    spec = phase.spec
+    ends = step >= trainer.total_training_steps or phase.stop_reason is not None
+    if spec.rolling_dir is None or not spec.rolling_freq or step % spec.rolling_freq or step == 0 or ends:
+        return
+    phase.stage("rolling_save")
+    path = directory_of(spec.rolling_dir, step)
+    shutil.rmtree(path, ignore_errors=True)  # what an attempt that was lost here left
+    path.mkdir(parents=True)
+    digests = trainer.actor_rollout_wg.save_full(str(path / _WORKERS))
+    own = {"loader": trainer.train_dataloader.state_dict(), "random": BaseCheckpointManager.get_rng_state()}
+    torch.save(own, path / _LOADER)
+    controller = getattr(trainer, "kl_ctrl_in_reward", None)
+    state = {
+        **phase.to_state(),
+        "kl_coef": None if controller is None else float(controller.value),
+        "digests": digests,
+    }
+    (path / STATE).write_text(json.dumps(state), encoding="utf-8")
+    phase.rolled(str(path))
+
+
+def restore(trainer: Any, phase: PhaseState) -> None:
+    """Put a freshly begun phase where the full checkpoint `phase.restore` was; `phase.skip` may name parts
+    to leave (`restore.optimizer`), for the tests.
+
+    Raises:
+        EffectiveConfigError: what acts now is not what was saved.
+    """
+    assert phase.restore is not None
+    path = Path(phase.restore)
+    skip = tuple(name.removeprefix("restore.") for name in phase.skip if name.startswith("restore."))
+    state = json.loads((path / STATE).read_text(encoding="utf-8"))
+    phase.progress = Progress.from_state(state, phase.spec.checkpoint_dir)
+    step = phase.progress.steps_done
+    phase.first_step = step + 1
+    trainer.global_steps = step
+    digests = trainer.actor_rollout_wg.load_full(str(path / _WORKERS), skip)
+    own = torch.load(path / _LOADER, weights_only=False)
+    if "data" not in skip:
+        trainer.train_dataloader.load_state_dict(own["loader"])
+    # Making the iterator draws from this process's random state, which comes after it for that reason.
+    trainer.train_dataloader_it = iter(trainer.train_dataloader)
+    BaseCheckpointManager.load_rng_state(own["random"])
+    if "check" not in skip:
+        refuse(_differences(state["digests"], digests))
+        check_restored(trainer, phase.spec)
+    if state["kl_coef"] is not None:
+        trainer.kl_ctrl_in_reward.value = state["kl_coef"]
+
+
+def _differences(saved: list[dict[str, str]], acting: list[dict[str, str]]) -> list[str]:
+    if len(saved) != len(acting):
+        return [f"the full checkpoint is of {len(saved)} ranks, there are {len(acting)}"]
+    return [
+        f"rank {rank}: {part} is not what the full checkpoint holds"
+        for rank, (before, now) in enumerate(zip(saved, acting, strict=True))
+        for part in before
+        if before[part] != now.get(part)
+    ]

@@ -1,0 +1,92 @@
+"""Whether VeRL's processes are alive: actors that Ray counts as dead, and vLLM engines that no longer answer.
+
+VeRL itself reports a dead vLLM server as a batch without trajectories, or waits for it for ever. Not here:
+what follows from a death (driver.py).
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import ray
+
+logger = logging.getLogger(__name__)
+
+_LOOK_S = 0.5
+_LOOKS_PER_CALL = 4
+_GONE = ("DEAD", "RESTARTING")
+"""An actor that starts again has lost what it knew."""
+_SETTLE_S = 3.0
+_ANSWER_S = 5.0
+
+
+class ActorLiveness:
+    """The actors that this Ray job has now; from then on each of them has to live."""
+
+    def __init__(self, servers: Callable[[], list[Any]]) -> None:
+        """`servers` gives handles of the vLLM servers, which have a method `check_engine`."""
+        self._servers = servers
+        # Some may still be starting.
+        self._expected = {actor: name for actor, (name, state) in _actors().items() if state not in _GONE}
+
+    def start(self, lost: Callable[[str], None]) -> None:
+        """Look twice a second on a thread of its own, and ask the servers every two seconds; `lost` is called
+        once, with what died."""
+        threading.Thread(target=self._look, args=(lost,), name="actor-watch", daemon=True).start()
+
+    def dead(self) -> str | None:
+        """The actors that are gone, in words; None: none."""
+        now = _actors()
+        gone = sorted(
+            {name for actor, name in self._expected.items() if actor not in now or now[actor][1] in _GONE}
+        )
+        return f"{', '.join(gone)} died" if gone else None
+
+    def cause_of(self) -> str | None:
+        """After an exception of VeRL's: the dead process behind it, if there is one. Ray needs a moment to
+        notice a death, so this may take some seconds."""
+        deadline = time.monotonic() + _SETTLE_S
+        while time.monotonic() < deadline:
+            if found := self.dead():
+                return found
+            time.sleep(0.2)
+        return self._dead_engine()
+
+    def _dead_engine(self) -> str | None:
+        for server in self._servers():
+            try:
+                problem = ray.get(server.check_engine.remote(), timeout=_ANSWER_S)
+            except ray.exceptions.GetTimeoutError:
+                continue  # busy is not dead
+            except ray.exceptions.RayError as error:
+                return f"a vLLM server is gone ({type(error).__name__})"
+            if problem is not None:
+                return f"vLLM's engine died: {problem}"
+        return None
+
+    def _look(self, lost: Callable[[str], None]) -> None:
+        for look in itertools.count(1):
+            time.sleep(_LOOK_S)
+            try:
+                # The process behind a server is no actor: when it dies VeRL waits for its answers for ever.
+                found = self.dead() or (self._dead_engine() if look % _LOOKS_PER_CALL == 0 else None)
+            except Exception:  # the head is away for a moment, or for good: Ray itself ends the driver then
+                logger.warning("the actors of this job cannot be listed", exc_info=True)
+                continue
+            if found is not None:
+                lost(found)
+                return
+
+
+def _actors() -> dict[str, tuple[str, str]]:
+    """Actor -> its class and its state, of this job."""
+    from ray._private.state import state
+
+    job = ray.JobID(bytes.fromhex(ray.get_runtime_context().get_job_id()))
+    table = state.actor_table(None, job, None)
+    return {actor: (info["ActorClassName"], info["State"]) for actor, info in table.items()}

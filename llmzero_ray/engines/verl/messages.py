@@ -1,0 +1,113 @@
+"""Messages between the engine (engine.py) and the process with VeRL (driver.py): small picklable values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from llmzero_ray.engines.verl.settings import VerlSettings
+from llmzero_ray.records import Checkpoint, ItemOutcome, MetricPoint, PhaseFailure, PhaseResult, PhaseSpec
+
+
+@dataclass(frozen=True)
+class Start:
+    """Bring VeRL up for the cold keys of `spec`."""
+
+    settings: VerlSettings
+    spec: PhaseSpec
+    n_train: int
+    ray_address: str
+    runtime_env: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Ready:
+    """Answer to Start."""
+
+    failure: PhaseFailure | None
+    lost: bool
+    servers: tuple[str, ...] = ()
+    """host:port of each vLLM server (OpenAI and Anthropic endpoints)."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """Train one phase, from the full checkpoint in `restore` on if there is one. `skip` names swaps to leave
+    out: for tests that prove the read-back sees it."""
+
+    spec: PhaseSpec
+    run_id: int
+    skip: tuple[str, ...] = field(default=())
+    restore: str | None = None
+
+
+@dataclass(frozen=True)
+class Stop:
+    """End run `run_id` at its next step boundary; one that has ended already is left alone."""
+
+    reason: str
+    run_id: int
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One step of the running phase."""
+
+    point: MetricPoint
+
+
+@dataclass(frozen=True)
+class CheckpointSaved:
+    """An adapter is complete on disk."""
+
+    checkpoint: Checkpoint
+
+
+@dataclass(frozen=True)
+class StageBegan:
+    """The running phase or evaluation entered a stage, at this time of `time.monotonic`."""
+
+    name: str
+    at: float
+
+
+@dataclass(frozen=True)
+class FullCheckpointWritten:
+    """All files of a full checkpoint are written; it counts once the engine has committed it, which it does
+    after it has passed on every metric sent before."""
+
+    path: str
+
+
+@dataclass(frozen=True)
+class ProcessDied:
+    """The last message: a process of VeRL's died, and the driver ends."""
+
+    what: str
+
+
+@dataclass(frozen=True)
+class Trained:
+    """Answer to Run. `usable`: the next phase can start warm. `lost`: a process went away under it."""
+
+    outcome: PhaseResult | PhaseFailure
+    usable: bool
+    lost: bool
+
+
+@dataclass(frozen=True)
+class EvaluateRequest:
+    """Score `adapter` on `parquet`; `like` gives the configuration around it."""
+
+    like: PhaseSpec
+    adapter: str | None
+    parquet: str
+    max_tokens: int
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """Answer to EvaluateRequest."""
+
+    items: tuple[ItemOutcome, ...]
+    error: str | None

@@ -1,0 +1,102 @@
+"""What VeRL's trainer is given in place of its own: a resource pool on reserved bundles, numbered rows, a
+logger; and what it logged as plain values.
+
+Not here: the trainer (trainer.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from torch.utils.data import Dataset
+from verl.single_controller.ray.base import ResourcePoolManager, SubRayResourcePool
+
+from llmzero_ray.engines.verl.rollouts import ROW_KEY
+from llmzero_ray.engines.verl.settings import VerlSettings
+from llmzero_ray.records import ItemOutcome
+
+
+class ReservedBundles(ResourcePoolManager):
+    """VeRL's resource pool on placement groups that the coordinator reserved."""
+
+    def __init__(self, settings: VerlSettings, groups: list[Any], mapping: dict[Any, str]) -> None:
+        per_node = [settings.n_gpus_per_node] * settings.nnodes
+        super().__init__(resource_pool_spec={"global_pool": per_node}, mapping=mapping)
+        self._groups, self._per_node = groups, per_node
+
+    def create_resource_pool(self) -> None:
+        """One pool over all bundles, in their order."""
+        self.resource_pool_dict["global_pool"] = SubRayResourcePool(
+            placement_groups=self._groups,
+            start_bundle_index=0,
+            subgroup_world_size=sum(self._per_node),
+            process_on_nodes=self._per_node,
+            use_gpu=True,
+            max_colocate_count=self.max_colocate_count,
+            name_prefix="llmzero",
+        )
+
+
+class NumberedRows(Dataset):
+    """A data set whose `index` is the row's position, whatever its file says."""
+
+    def __init__(self, rows: Any) -> None:
+        self._rows = rows
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, i: int) -> Any:
+        row = self._rows[i]
+        row["index"] = i
+        return row
+
+
+class CallbackLogger:
+    """A logger for VeRL's Tracking that passes every step's metrics to a callback `log(data, step)`."""
+
+    def __init__(self, log: Callable[[dict[str, Any], int], None]) -> None:
+        self._log = log
+
+    def log(self, data: dict[str, Any], step: int) -> None:
+        """Pass one step's metrics on."""
+        self._log(data, step)
+
+    def finish(self) -> None:
+        """Nothing is held open."""
+
+
+def outcomes_of(
+    data_sources: Sequence[Any], infos: dict[str, list[Any]], responses: Sequence[str]
+) -> tuple[ItemOutcome, ...]:
+    """One outcome per validated row, in row order; takes the rows' positions out of `infos`."""
+    accs = infos.get("acc", infos["reward"])
+    columns = (infos.pop(ROW_KEY), data_sources, infos["reward"], accs, responses)
+    outcomes = [
+        ItemOutcome(
+            index=int(row), data_source=str(source), score=float(score), acc=float(acc), response=text
+        )
+        for row, source, score, acc, text in zip(*columns, strict=True)
+    ]
+    return tuple(sorted(outcomes, key=lambda outcome: outcome.index))
+
+
+def mean_accuracy(items: Sequence[ItemOutcome]) -> float:
+    """Mean of `acc` over at least one outcome."""
+    return sum(item.acc for item in items) / len(items)
+
+
+def scalars(data: Mapping[str, Any]) -> dict[str, float]:
+    """The numbers among what a step logged."""
+    return {key: float(value) for key, value in data.items() if _is_scalar(value)}
+
+
+def _is_scalar(value: Any) -> bool:
+    if isinstance(value, bool | str | bytes) or value is None:
+        return False
+    try:
+        float(value)
+    except (TypeError, ValueError):
+        return False
+    return True

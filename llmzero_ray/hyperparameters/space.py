@@ -1,0 +1,412 @@
+"""Spaces of hyper-parameters: names, types, bounds, couplings, and who may set what, as one object.
+
+Every value that comes from outside passes `Space.normalize` once; afterwards configurations hold the
+trainer's own keys and typed values. `VERL_SPACE` (verl_space.py) is the one that searches use; a space of
+one's own for another trainer is a `Space` with other rows. Not here: any hyper-parameter.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal, TypeAlias
+
+from llmzero_ray.errors import HyperparameterError
+from llmzero_ray.records import Hyperparameters, HyperparameterValue
+from llmzero_ray.text import nearest
+
+AUTO = "auto"
+_NOT_TRAINED = ("duration", "fixed")
+
+Kind: TypeAlias = Literal["float", "int", "bool", "choice", "betas", "text"]
+Scale: TypeAlias = Literal["linear", "log"]
+Group: TypeAlias = Literal[
+    "optimisation", "clipping", "kl", "rollout", "capacity", "batch", "memory", "duration", "adapter", "fixed"
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parameter:
+    """One hyper-parameter."""
+
+    key: str
+    """The trainer's own name of it; dotted where it is nested."""
+    alias: str
+    """Short name for people: accepted as input, shown in tables."""
+    kind: Kind
+    default: HyperparameterValue
+    doc: str
+    group: Group = "fixed"
+    low: float | None = None
+    """Smallest value allowed (of numbers, and of each of the betas)."""
+    high: float | None = None
+    """Largest value allowed."""
+    scale: Scale = "linear"
+    """Whether equal steps or equal factors of the value matter; 0 stands apart on a log scale."""
+    choices: tuple[str, ...] = ()
+    hot: bool = False
+    also: tuple[str, ...] = ()
+    """Further short names."""
+    nullable: bool = False
+    """Whether null is allowed. A default of None leaves the key out: the engine or VeRL decides."""
+    auto: bool = False
+    """Whether "auto" is allowed: `resolve` replaces it by a number that fits the batch."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """What the slot and the task allow; None = not limited here."""
+
+    max_model_len: int | None = None
+    """Prompt + response that the rollout server has room for, tokens."""
+    max_response_length: int | None = None
+    """Longest response of any phase of the search, tokens."""
+    n_train: int | None = None
+    """Training items: a larger batch would make an epoch of zero steps."""
+
+
+Follow: TypeAlias = Callable[[dict[str, HyperparameterValue], Hyperparameters, Hyperparameters, int], None]
+"""(full, base, asked, n_gpus): moves values in `full` that hang on those asked for; these stay."""
+Check: TypeAlias = Callable[[Hyperparameters, int, Limits], None]
+"""(full, n_gpus, limits): raises HyperparameterError where values do not fit together."""
+
+
+def _no_other(_: str) -> bool:
+    return False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Space:
+    """All hyper-parameters of one trainer. A configuration is a flat mapping from keys to plain values."""
+
+    trainer: str
+    """What trains with them, for messages."""
+    version: str = ""
+    parameters: tuple[Parameter, ...]
+    """In the order in which they are shown."""
+    is_other_key: Callable[[str], bool] = _no_other
+    """Whether the trainer has this key although no row describes it: any plain value may be given then."""
+    other_keys: frozenset[str] = frozenset()
+    """Such keys as far as they can be listed, for "did you mean"."""
+    follow: tuple[Follow, ...] = ()
+    """Couplings that move values, in this order."""
+    checks: tuple[Check, ...] = ()
+    """Couplings that refuse, in this order."""
+    kept_at_resume: tuple[str, ...] = ()
+    """Keys that a phase must share with the one whose checkpoint it resumes."""
+    from_config: Mapping[str, str] = field(default_factory=dict)
+    """Field of search.yaml -> the key whose root value it gives."""
+    owned_by: tuple[tuple[str, str], ...] = ()
+    """(pattern of keys, why the user may not set them and what to set instead)."""
+    fixed: Mapping[str, str] = field(default_factory=dict)
+    """Key -> why proposals may not change it, though the user may set it."""
+    never: str = ""
+    """Pattern of keys that run code or name a path, a reward or a log: no proposal may touch them."""
+
+    @cached_property
+    def by_key(self) -> Mapping[str, Parameter]:
+        """The rows by key."""
+        return {row.key: row for row in self.parameters}
+
+    @cached_property
+    def names(self) -> Mapping[str, str]:
+        """Every short name -> key: aliases, synonyms, and ends of keys that belong to one key only."""
+        named = {name: p.key for p in self.parameters for name in (p.alias, *p.also)}
+        ends: dict[str, set[str]] = {}
+        for p in self.parameters:
+            parts = p.key.split(".")
+            for i in range(1, len(parts)):
+                ends.setdefault(".".join(parts[i:]), set()).add(p.key)
+        unique = {end: next(iter(keys)) for end, keys in ends.items() if len(keys) == 1}
+        return {**unique, **named}
+
+    # --- names ----------------------------------------------------------------------------------------------
+
+    def canonical(self, name: str) -> str:
+        """The key for an alias, an unambiguous end of a key (`optim.lr`), or a key.
+
+        Raises:
+            HyperparameterError: unknown; the message names the nearest match.
+        """
+        name = name.strip()
+        if name in self.by_key:
+            return name
+        if name in self.names:
+            return self.names[name]
+        if self.is_other_key(name):
+            return name
+        known_to = f"{self.trainer} {self.version}".strip()
+        near = nearest(name, [*self.names, *self.by_key, *self.other_keys])
+        some = ", ".join(row.alias for row in self.parameters[:6])
+        hint = (
+            f"did you mean {near!r}?" if near else f"write an alias such as {some}, or {self.trainer}'s key."
+        )
+        raise HyperparameterError(f"hyper-parameter {name!r} is not known to {known_to}: {hint}")
+
+    def short(self, key: str) -> str:
+        """The alias of a key that has a row; other keys as they are."""
+        return self.by_key[key].alias if key in self.by_key else key
+
+    def is_hot(self, key: str) -> bool:
+        """Whether a live engine can take a new value between phases; unknown keys are cold."""
+        return key in self.by_key and self.by_key[key].hot
+
+    # --- who may set what -----------------------------------------------------------------------------------
+
+    def owned(self, key: str) -> str | None:
+        """Why `root.overrides` may not set a key (and what to set instead); None: it may."""
+        for setting, given in self.from_config.items():
+            if given == key:
+                return f"set {setting} in search.yaml"
+        return next((reason for pattern, reason in self.owned_by if re.fullmatch(pattern, key)), None)
+
+    def forbidden(self, key: str) -> str | None:
+        """Why a proposer may never change a key; None: it may.
+
+        Refused: what runs code or touches paths, rewards and logging, and what the engine or the measurement
+        owns. Keys whose root value a field of search.yaml gives may be changed (those of `kept_at_resume`
+        only without a resume: `check_transition`).
+        """
+        if self.never and re.search(self.never, key):
+            return "it runs code, or names a path, a reward or a log"
+        if key in self.fixed:
+            return self.fixed[key]
+        return None if key in self.from_config.values() else self.owned(key)
+
+    # --- values ---------------------------------------------------------------------------------------------
+
+    def defaults(self) -> dict[str, HyperparameterValue]:
+        """The keys that every phase's configuration holds, with their defaults.
+
+        Left out: durations and measurement, and what the engine or the trainer decides unless somebody asks.
+        """
+        return {
+            p.key: p.default for p in self.parameters if p.group not in _NOT_TRAINED and p.default is not None
+        }
+
+    def normalize(self, mapping: Mapping[str, Any]) -> dict[str, HyperparameterValue]:
+        """What people wrote, with canonical keys, typed values and checked bounds.
+
+        Strings are read as the type of their key ("1e-3", "true", "0.9, 0.95"): YAML reads 1e-3 as a string.
+
+        Raises:
+            HyperparameterError: unknown key, two names of one key, a value of the wrong type or out of
+                bounds.
+        """
+        found: dict[str, HyperparameterValue] = {}
+        written: dict[str, str] = {}
+        for name, value in mapping.items():
+            key = self.canonical(str(name))
+            if key in found:
+                raise HyperparameterError(
+                    f"{name!r} and {written[key]!r} name the same hyper-parameter {key}; keep one."
+                )
+            row = self.by_key.get(key)
+            found[key] = _plain(key, value) if row is None else typed(row, value)
+            written[key] = str(name)
+        return found
+
+    def complete(
+        self,
+        base: Hyperparameters,
+        changes: Mapping[str, Any],
+        *,
+        n_gpus: int = 1,
+        limits: Limits | None = None,
+    ) -> dict[str, HyperparameterValue]:
+        """A full configuration with changes applied and validated.
+
+        Names may be aliases. Values that hang on a changed one follow where that does no harm (`follow`). A
+        value named in `changes` is never touched.
+
+        Raises:
+            HyperparameterError: unknown key, wrong value, or a broken coupling.
+        """
+        asked = self.normalize(changes)
+        full = {**base, **asked}
+        for follow in self.follow:
+            follow(full, base, asked, n_gpus)
+        self.validate(full, n_gpus=n_gpus, limits=limits)
+        return full
+
+    def validate(self, full: Hyperparameters, *, n_gpus: int = 1, limits: Limits | None = None) -> None:
+        """Refuse a configuration that is incomplete, out of bounds or inconsistent.
+
+        Raises:
+            HyperparameterError: what is wrong, with the values at hand.
+        """
+        missing = [key for key in self.defaults() if key not in full]
+        if missing:
+            raise HyperparameterError(
+                f"the configuration is not complete, it lacks {', '.join(self.short(k) for k in missing)}; "
+                "apply changes to a full configuration (`complete(defaults(), ...)`)."
+            )
+        full = self.normalize(full)
+        for check in self.checks:
+            check(full, n_gpus, limits or Limits())
+
+    def check_transition(self, parent: Hyperparameters, child: Hyperparameters, *, resumed: bool) -> None:
+        """Refuse a child that resumes from a parent's checkpoint with another adapter shape.
+
+        Raises:
+            HyperparameterError: a key of `kept_at_resume` differs; a phase from the base model may change it.
+        """
+        if not resumed:
+            return
+        for key, (old, new) in self.diff(parent, child).items():
+            if key in self.kept_at_resume:
+                change = (
+                    f"{self.short(key)} changes from {format_value(key, old)} to {format_value(key, new)}"
+                )
+                raise HyperparameterError(
+                    f"{change} at a resume: the adapter of a checkpoint keeps its shape. Keep the old value, "
+                    "or start from the base model."
+                )
+
+    def diff(
+        self, old: Hyperparameters, new: Hyperparameters
+    ) -> dict[str, tuple[HyperparameterValue, HyperparameterValue]]:
+        """Key -> (old, new) of what differs, in the order of the rows; a missing key counts as None."""
+        order = {row.key: i for i, row in enumerate(self.parameters)}
+        keys = sorted({*old, *new}, key=lambda key: (order.get(key, len(order)), key))
+        pairs = {key: (old.get(key), new.get(key)) for key in keys}
+        return {key: pair for key, pair in pairs.items() if not _same(*pair)}
+
+
+# --- single values ------------------------------------------------------------------------------------------
+
+
+def typed(row: Parameter, value: Any) -> HyperparameterValue:
+    """A value as its row has it.
+
+    Raises:
+        HyperparameterError: it has the wrong type or is out of bounds.
+    """
+    if value is None or (isinstance(value, str) and value.strip().lower() in ("null", "none")):
+        if row.nullable:
+            return None
+        raise _wrong(row, value)
+    if row.auto and value == AUTO:
+        return AUTO
+    return _in_bounds(row, _CASTS[row.kind](row, value))
+
+
+def _plain(key: str, value: Any) -> HyperparameterValue:
+    """A value of a key outside the table: any finite scalar, but nothing that hydra would evaluate."""
+    if isinstance(value, str) and "${" in value:
+        raise HyperparameterError(f"{key}={value!r}: interpolations are not allowed; write the value itself.")
+    if isinstance(value, list | tuple) and all(_is_number(v) for v in value):
+        return tuple(float(v) for v in value)
+    if value is not None and not isinstance(value, bool | int | float | str):
+        raise HyperparameterError(f"{key}={value!r}: must be a number, a text, true, false or null.")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise HyperparameterError(f"{key}={value!r}: must be finite.")
+    return value
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _float(row: Parameter, value: Any) -> float:
+    try:
+        number = float(value) if not isinstance(value, bool) else math.nan
+    except (TypeError, ValueError):
+        number = math.nan
+    if not math.isfinite(number):
+        raise _wrong(row, value)
+    return number
+
+
+def _int(row: Parameter, value: Any) -> int:
+    number = _float(row, value)
+    if not number.is_integer():
+        raise _wrong(row, value)
+    return int(number)
+
+
+def _bool(row: Parameter, value: Any) -> bool:
+    text = str(value).strip().lower()
+    if text not in ("true", "false"):
+        raise _wrong(row, value)
+    return text == "true"
+
+
+def _text(row: Parameter, value: Any) -> str:
+    if not isinstance(value, str) or not value.strip() or "${" in value:
+        raise _wrong(row, value)
+    return value.strip()
+
+
+def _choice(row: Parameter, value: Any) -> str:
+    if value not in row.choices:
+        raise _wrong(row, value)
+    return str(value)
+
+
+def _betas(row: Parameter, value: Any) -> tuple[float, ...]:
+    parts = value.strip("()[] ").split(",") if isinstance(value, str) else value
+    if not isinstance(parts, list | tuple) or len(parts) != 2:
+        raise _wrong(row, value)
+    return tuple(_float(row, part) for part in parts)
+
+
+_CASTS = {"float": _float, "int": _int, "bool": _bool, "text": _text, "choice": _choice, "betas": _betas}
+
+
+def _in_bounds(row: Parameter, value: Any) -> HyperparameterValue:
+    for number in value if isinstance(value, tuple) else (value,):
+        if (row.low is not None and number < row.low) or (row.high is not None and number > row.high):
+            raise _wrong(row, value)
+    return value  # type: ignore[no-any-return]
+
+
+def _wrong(row: Parameter, value: Any) -> HyperparameterError:
+    usual = format_value(row.key, row.default)
+    return HyperparameterError(
+        f"{row.alias}={value!r} ({row.key}): must be {allowed(row)} (default {usual})."
+    )
+
+
+def allowed(row: Parameter) -> str:
+    """What a row accepts, in words."""
+    what = {
+        "float": f"a number in [{row.low:g}, {row.high:g}]" if row.low is not None else "",
+        "int": f"a whole number in [{row.low:.0f}, {row.high:.0f}]" if row.low is not None else "",
+        "betas": f"two numbers in [{row.low}, {row.high}]",
+        "bool": "true or false",
+        "choice": " or ".join(row.choices),
+        "text": "a text without ${...}",
+    }[row.kind]
+    return what + (' or "auto"' if row.auto else "") + (" or null" if row.nullable else "")
+
+
+def _same(a: HyperparameterValue, b: HyperparameterValue) -> bool:
+    # A list read from JSON equals the tuple it was written from; True is not 1 here.
+    if isinstance(a, list | tuple) and isinstance(b, list | tuple):
+        return tuple(a) == tuple(b)
+    return isinstance(a, bool) == isinstance(b, bool) and a == b
+
+
+def format_value(key: str, value: HyperparameterValue) -> str:
+    """A value as people write it: `5e-5`, `0.001`, `true`, `(0.9, 0.999)`, `null`."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list | tuple):
+        return "(" + ", ".join(format_value(key, v) for v in value) + ")"
+    if isinstance(value, float):
+        return _number_text(value)
+    return str(value)
+
+
+def _number_text(value: float) -> str:
+    # 0.0001 <= |v|: plain digits; below: a short exponent (5e-5, not 5e-05).
+    if value == 0 or 1e-4 <= abs(value) < 1e6:
+        return f"{value:.6g}"
+    mantissa, _, exponent = f"{value:.4e}".partition("e")
+    return f"{mantissa.rstrip('0').rstrip('.')}e{int(exponent)}"

@@ -1,0 +1,28 @@
+"""The journal of a search: its events, durable before anything acts on them, in a directory or object store.
+
+    00000042.e002.json           one event: format, number, epoch, journal, writer, checksum, event
+    00000001-00000512.segment    old events in one object, a line each; their single files are deleted
+    epochs/002.json              who writes in epoch 2
+
+Not here: what events mean (coordinator/).
+"""
+
+from llmzero_ray.journal.base import JournalStore
+from llmzero_ray.journal.event_file import FORMAT
+from llmzero_ray.journal.local import LocalStore
+from llmzero_ray.journal.opening import open_store
+from llmzero_ray.journal.reader import Damage, Entry, JournalReader, read_all
+from llmzero_ray.journal.writer import Journal, active_seconds
+
+__all__ = [
+    "FORMAT",
+    "Damage",
+    "Entry",
+    "Journal",
+    "JournalReader",
+    "JournalStore",
+    "LocalStore",
+    "active_seconds",
+    "open_store",
+    "read_all",
+]

@@ -1,0 +1,104 @@
+"""Who may write in which epoch: each writer leaves a claim before it reads what it will build on.
+
+A claim of a higher epoch ends all lower ones. A writer looks for one after each event and before it acts on
+it; the newcomer reads the journal after its claim. So either the newcomer has read the event, or the old
+writer has seen the claim and does not act: no event that was acted on is ever replaced. Two writers that ask
+for one epoch create one name, and the store refuses the second. All of this needs a store that lists every
+object whose creation has returned.
+
+Not here: when to claim (writer.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import socket
+import uuid
+from dataclasses import dataclass
+
+from llmzero_ray.errors import JournalError, StorageError
+from llmzero_ray.journal.base import JournalStore
+
+_FOLDER = "epochs"
+_CLAIM = re.compile(r"(\d{3,})(?:\.[0-9a-f]+)?\.json")
+"""Journals of object stores from before 2026-12 have the writer in the name."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Writer:
+    """A process that writes to a journal."""
+
+    id: str
+    host: str
+    pid: int
+
+    @classmethod
+    def here(cls) -> Writer:
+        """A new one, in this process."""
+        return cls(id=uuid.uuid4().hex[:12], host=socket.gethostname(), pid=os.getpid())
+
+    def __str__(self) -> str:
+        return f"process {self.pid} on {self.host}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """An epoch that somebody writes in."""
+
+    epoch: int
+    name: str
+
+
+def read_claims(store: JournalStore) -> list[Claim]:
+    """All claims of a journal, by epoch.
+
+    Raises:
+        StorageError: they cannot be listed.
+    """
+    found = []
+    for name in store.names(_FOLDER):
+        if match := _CLAIM.fullmatch(name):
+            found.append(Claim(epoch=int(match[1]), name=f"{_FOLDER}/{name}"))
+    return sorted(found, key=lambda claim: (claim.epoch, claim.name))
+
+
+def take_epoch(store: JournalStore, epoch: int, writer: Writer) -> Claim:
+    """The claim of `epoch`; its writer is the only one in it.
+
+    Raises:
+        JournalError: another writer asks for it, or has a higher one.
+        StorageError: the claim cannot be written.
+    """
+    claim = Claim(epoch=epoch, name=f"{_FOLDER}/{epoch:03d}.json")
+    try:
+        store.create(claim.name, (json.dumps({"epoch": epoch, **vars(writer)}) + "\n").encode())
+    except FileExistsError:
+        if _maker(store, claim) != writer:
+            raise _taken(store, claim) from None
+    return claim
+
+
+def withdraw(store: JournalStore, claim: Claim) -> None:
+    """Take a claim back that nothing was written under; one that stays costs an epoch number, no more."""
+    with contextlib.suppress(StorageError):
+        store.remove(claim.name)
+
+
+def _taken(store: JournalStore, claim: Claim) -> JournalError:
+    other = _maker(store, claim)
+    who = "another coordinator" if other is None else f"another coordinator ({other})"
+    return JournalError(
+        f"{store}: {who} took over this search at the same moment (epoch {claim.epoch}); this one must end. "
+        "Follow the search with `llmzero status`."
+    )
+
+
+def _maker(store: JournalStore, claim: Claim) -> Writer | None:
+    try:
+        body = json.loads(store.read(claim.name))
+        return Writer(id=str(body["id"]), host=str(body["host"]), pid=int(body["pid"]))
+    except (FileNotFoundError, StorageError, ValueError, KeyError, TypeError):
+        return None

@@ -1,0 +1,146 @@
+"""One event as bytes and back: who wrote it, where it stands, its checksum, its version.
+
+A body of an older format is lifted when it is read, one format at a time (`LIFTS`); files are never rewritten
+for it. Not here: what an event means (events.py), names (names.py).
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from llmzero_ray.errors import JournalError
+from llmzero_ray.journal.names import EventName
+from llmzero_ray.records import Event, from_json, to_json
+
+FORMAT = 1
+"""Raised when an older version could misread what a newer one writes. A field with a default that is added
+to an event needs no new format."""
+
+Lift: TypeAlias = Callable[[dict[str, Any]], dict[str, Any]]
+LIFTS: dict[int, Lift] = {}
+"""Format n -> what makes the JSON of an event of format n one of format n + 1."""
+
+_KEYS = frozenset({"format", "number", "epoch", "checksum", "event"})
+
+
+class BodyError(JournalError):
+    """What is wrong with a body, as the end of a sentence about its file; `fix` says what to do."""
+
+    fix = "History is lost: restore the file from a backup, or start a search of another name."
+
+
+class TornBodyError(BodyError):
+    """It is not what was written: cut off, or changed. A crash may leave this as the last file."""
+
+
+class OtherVersionError(BodyError):
+    """It is whole, and this version cannot read it."""
+
+    fix = "Another version of llmzero-ray wrote it: go on with that version. Nothing is lost."
+
+
+@dataclass(frozen=True, kw_only=True)
+class Body:
+    """An event as it was found."""
+
+    name: EventName
+    event: Event
+    journal: str | None
+    """Id of the journal it was written for; None from a version that did not say."""
+    writer: str | None
+    """Id of the process that wrote it; None from a version that did not say."""
+
+
+def encode(event: Event, name: EventName, *, journal: str, writer: str) -> bytes:
+    """The body of an event: one line of JSON."""
+    data = to_json(event)
+    body = {
+        "format": FORMAT,
+        "number": name.number,
+        "epoch": name.epoch,
+        "journal": journal,
+        "writer": writer,
+        "checksum": _checksum(data),
+        "event": data,
+    }
+    return json.dumps(body).encode() + b"\n"
+
+
+def decode(content: bytes | str, name: EventName | None) -> Body:
+    """The event in a body that was found under `name`; None: whatever its body says.
+
+    Raises:
+        TornBodyError: it is cut off or was changed.
+        OtherVersionError: this version cannot read it.
+        BodyError: it holds another event than its name says, or none.
+    """
+    try:
+        body = json.loads(content)
+    except ValueError as error:
+        raise TornBodyError(f"cannot be read ({error})") from error
+    return unpack(body, name)
+
+
+def unpack(body: Any, name: EventName | None, *, trusted: bool = False) -> Body:
+    """As `decode`, of JSON that is parsed already.
+
+    `trusted`: it is known to be what was written, so that its checksum need not be computed.
+    """
+    if not isinstance(body, dict) or not body.keys() >= _KEYS:
+        raise TornBodyError("is no event file")
+    written, place = body["format"], EventName(body["number"], body["epoch"])
+    if isinstance(written, int) and written > FORMAT:
+        raise OtherVersionError(f"has format {written} and this version reads {_readable()}")
+    if name is not None and place != name:
+        raise BodyError(
+            f"does not hold the event its name says but event {place.number} of epoch {place.epoch}"
+        )
+    if not trusted and body["checksum"] != _checksum(body["event"]):
+        raise TornBodyError("fails its checksum")
+    return Body(
+        name=place,
+        event=_event(_lifted(body["event"], written)),
+        journal=body.get("journal"),
+        writer=body.get("writer"),
+    )
+
+
+def as_line(content: bytes) -> bytes:
+    """A whole body on one line; it is not looked at any closer."""
+    line = content.strip()
+    return (json.dumps(json.loads(line)).encode() if b"\n" in line else line) + b"\n"
+
+
+def _lifted(data: Any, written: Any) -> Any:
+    if written == FORMAT:
+        return data
+    if not isinstance(written, int) or any(old not in LIFTS for old in range(written, FORMAT)):
+        raise OtherVersionError(f"has format {written!r} and this version reads {_readable()}")
+    for old in range(written, FORMAT):
+        data = LIFTS[old](data)
+    return data
+
+
+def _readable() -> str:
+    oldest = FORMAT
+    while oldest - 1 in LIFTS:
+        oldest -= 1
+    return str(FORMAT) if oldest == FORMAT else f"{oldest} to {FORMAT}"
+
+
+def _event(data: Mapping[str, Any]) -> Event:
+    try:
+        event = from_json(data)
+    except JournalError as error:
+        raise OtherVersionError(f"holds an event that this version cannot read ({error})") from error
+    if not isinstance(event, Event):
+        raise BodyError(f"holds a {type(event).__name__}, which is no event")
+    return event
+
+
+def _checksum(data: Any) -> str:
+    return f"{zlib.crc32(json.dumps(data, sort_keys=True, separators=(',', ':')).encode()):08x}"

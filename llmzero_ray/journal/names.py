@@ -1,0 +1,96 @@
+"""Names of the objects of a journal.
+
+Not here: what is in them (event_file.py, segments.py, epochs.py).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from llmzero_ray.errors import JournalError
+
+_EVENT = re.compile(r"(\d{8,})\.e(\d{3,})\.json")
+_SEGMENT = re.compile(r"(\d{8,})-(\d{8,})\.segment")
+_STRAY = re.compile(r"\d{6,}\b.*")
+
+
+class EventName(NamedTuple):
+    """Place of an event and the epoch it was written in; sorts by place."""
+
+    number: int
+    epoch: int
+
+    def __str__(self) -> str:
+        return f"{self.number:08d}.e{self.epoch:03d}.json"
+
+
+class SegmentName(NamedTuple):
+    """First and last event of a segment; sorts by the first."""
+
+    first: int
+    last: int
+
+    def __str__(self) -> str:
+        return f"{self.first:08d}-{self.last:08d}.segment"
+
+
+@dataclass(frozen=True)
+class Listing:
+    """What a journal's names say, in order."""
+
+    events: tuple[EventName, ...] = ()
+    segments: tuple[SegmentName, ...] = ()
+    strays: tuple[str, ...] = field(default=())
+    """Names that begin like an event's and are none: copies, backups, uploads that were cut off."""
+
+    @property
+    def epoch(self) -> int:
+        """Highest epoch of a single event; 0 when there is none."""
+        return max((event.epoch for event in self.events), default=0)
+
+    def segment_of(self, number: int) -> SegmentName | None:
+        """The segment that holds an event; the longest, should there be several."""
+        held = [segment for segment in self.segments if segment.first <= number <= segment.last]
+        return max(held, key=lambda segment: segment.last, default=None)
+
+    def effective(self, *, from_number: int, epoch: int) -> list[EventName]:
+        """Single events from `from_number` on, without those of an epoch that a higher one had ended by
+        then."""
+        kept: dict[int, EventName] = {}
+        highest = epoch
+        # Of equal numbers the lower epoch comes first, so that the higher one replaces it.
+        for event in self.events:
+            if event.number >= from_number and event.epoch >= highest:
+                highest = event.epoch
+                kept[event.number] = event
+        return [kept[number] for number in sorted(kept)]
+
+
+def read_names(names: Iterable[str], *, place: str) -> Listing:
+    """The journal of these names; what has nothing to do with one is left out.
+
+    Raises:
+        JournalError: one event stands there under two names.
+    """
+    events: dict[EventName, str] = {}
+    segments, strays = [], []
+    for name in names:
+        if match := _EVENT.fullmatch(name):
+            event = EventName(int(match[1]), int(match[2]))
+            if event in events:
+                one, other = sorted((events[event], name))
+                raise JournalError(
+                    f"{place}: event {event.number} of epoch {event.epoch} is there twice, as {one} and as "
+                    f"{other}. Move the copy away; the right name is {event}."
+                )
+            events[event] = name
+        elif match := _SEGMENT.fullmatch(name):
+            segments.append(SegmentName(int(match[1]), int(match[2])))
+        elif _STRAY.fullmatch(name):
+            strays.append(name)
+    misnamed = sorted(name for event, name in events.items() if name != str(event))
+    kept = sorted(event for event, name in events.items() if name == str(event))
+    return Listing(tuple(kept), tuple(sorted(segments)), tuple(sorted(strays) + misnamed))

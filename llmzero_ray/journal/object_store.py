@@ -1,0 +1,109 @@
+"""A journal's objects in an object store: S3, GCS or Azure, through the library obstore.
+
+Creation is conditional (`put(mode="create")`): of two writers that create one name the store refuses one. Not
+here: which store an address means (opening.py).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from llmzero_ray.errors import StorageError
+from llmzero_ray.files import storage_error
+from llmzero_ray.journal.base import unreadable
+
+
+class ObjectStore:
+    """Objects of one obstore store (`obstore.store.S3Store`, ...), which already has its bucket and prefix.
+
+    An object is durable, whole, once its creation has returned: S3, GCS and Azure promise that. A local
+    directory belongs in a `LocalStore`, which syncs.
+    """
+
+    n_parallel = 16
+
+    def __init__(self, store: Any, *, address: str) -> None:
+        self._store = store
+        self._address = address
+
+    def __str__(self) -> str:
+        return self._address
+
+    def names(self, folder: str = "") -> list[str]:
+        """Names in a folder; none when it does not exist."""
+        import obstore
+
+        try:
+            found = obstore.list_with_delimiter(self._store, prefix=folder or None)
+        except store_errors() as error:
+            raise unreadable(self._place(folder), brief(error)) from error
+        return [entry["path"].rpartition("/")[2] for entry in found["objects"]]
+
+    def read(self, name: str) -> bytes:
+        """What is in an object."""
+        import obstore
+
+        try:
+            return bytes(obstore.get(self._store, name).bytes())
+        except FileNotFoundError as error:
+            raise FileNotFoundError(2, "No such object", self._place(name)) from error
+        except store_errors() as error:
+            raise unreadable(self._place(name), brief(error)) from error
+
+    def exists(self, name: str) -> bool:
+        """Whether there is an object of this name."""
+        import obstore
+
+        try:
+            obstore.head(self._store, name)
+        except FileNotFoundError:
+            return False
+        except store_errors() as error:
+            raise unreadable(self._place(name), brief(error)) from error
+        return True
+
+    def create(self, name: str, content: bytes) -> None:
+        """Make an object in one request, which the store refuses when the name is taken."""
+        import obstore
+        from obstore.exceptions import AlreadyExistsError
+
+        try:
+            obstore.put(self._store, name, content, mode="create")
+        except AlreadyExistsError as error:
+            raise FileExistsError(17, "Object exists", self._place(name)) from error
+        except store_errors() as error:
+            raise self._unwritable(name, error) from error
+
+    def remove(self, name: str) -> None:
+        """Delete an object, if it is there."""
+        import obstore
+
+        try:
+            obstore.delete(self._store, name)
+        except FileNotFoundError:
+            pass
+        except store_errors() as error:
+            raise self._unwritable(name, error) from error
+
+    def _place(self, name: str) -> str:
+        return f"{self._address}/{name}" if name else self._address
+
+    def _unwritable(self, name: str, error: Exception) -> StorageError:
+        return storage_error(self._place(name), brief(error))
+
+
+def store_errors() -> tuple[type[Exception], ...]:
+    """What obstore raises."""
+    from obstore.exceptions import BaseError
+
+    return BaseError, OSError
+
+
+def brief(error: BaseException) -> OSError:
+    """An obstore error on one line, without the library's dump of its own objects; a full disk below a local
+    store keeps its number."""
+    text = str(error).partition("Debug source:")[0]
+    number = re.search(r"\(os error (\d+)\)", str(error))
+    line = " ".join(text.split())
+    return OSError(int(number[1]), line) if number else OSError(line)

@@ -1,0 +1,224 @@
+"""Which store a directory or an address means, and whether it can be used at all.
+
+Not here: what stores do (local.py, object_store.py).
+"""
+
+from __future__ import annotations
+
+import configparser
+import os
+import re
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from os import PathLike, fspath
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from llmzero_ray.errors import ConfigError, LlmzeroError, StorageError
+from llmzero_ray.journal.base import JournalStore
+from llmzero_ray.journal.local import LocalStore
+from llmzero_ray.journal.object_store import ObjectStore, brief, store_errors
+
+CONNECT_S, REQUEST_S, ATTEMPTS = 5.0, 10.0, 3
+"""Limits of a request: seconds to connect, seconds until it is answered, how often it is sent."""
+OPEN_S = 60.0
+"""Seconds until a store must have shown that it can be listed."""
+
+_ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
+_SCHEMES = ("s3", "gs", "gcs", "az", "abfs", "abfss")
+_S3_OPTIONS = ("endpoint_override", "region", "scheme")
+_KNOWN = "a directory, file:///dir, s3://bucket/prefix, gs://bucket/prefix or abfs://..."
+_CODE = re.compile(r"<Code>(\w+)</Code>|status code: (\d+)")
+_DENIED = re.compile(r"AccessDenied|Forbidden|AccessKey|Signature|Credential|Token|\b40[13]\b", re.IGNORECASE)
+_MISSING = re.compile(r"NoSuchBucket|bucket does not exist|ContainerNotFound", re.IGNORECASE)
+
+
+def open_store(where: str | PathLike[str] | JournalStore) -> JournalStore:
+    """The store at a directory or an address such as s3://bucket/prefix?endpoint_override=host:9000; a store
+    is given back as it is.
+
+    S3 takes its keys from the address (s3://key:secret@bucket), else from AWS_ACCESS_KEY_ID and
+    AWS_SECRET_ACCESS_KEY, the profile AWS_PROFILE of ~/.aws/credentials, or the machine's role. GCS and Azure
+    take theirs from the environment. A store that is no directory is listed once before this returns.
+
+    Raises:
+        ConfigError: the address cannot be understood.
+        StorageError: the bucket is missing, access is denied, or nobody answers.
+    """
+    if not isinstance(where, str | PathLike):
+        return where
+    text = fspath(where)
+    match = _ADDRESS.match(text)
+    if match is None:
+        return LocalStore(Path(text))
+    shown = _without_secrets(text)
+    scheme = match[1].lower()
+    if scheme == "file":
+        return _directory(text)
+    if scheme not in _SCHEMES:
+        raise ConfigError(f"{shown}: cannot be used as a storage. Give {_KNOWN}.")
+    connect = _s3 if scheme == "s3" else _any
+    return _within(OPEN_S, lambda: _listed(connect(text, shown), shown), shown)
+
+
+def _listed(store: Any, shown: str) -> JournalStore:
+    """The journal's store on an obstore store, once it has been listed."""
+    found = ObjectStore(store, address=shown.partition("?")[0])
+    try:
+        found.names()
+    except StorageError as error:
+        raise _explained(error.__cause__ or error, shown) from error
+    return found
+
+
+def _directory(text: str) -> LocalStore:
+    """The directory of a file:// address."""
+    parts = urlsplit(text)
+    if parts.netloc or not parts.path.startswith("/"):
+        raise ConfigError(f"{text}: cannot be used as a storage: it names a host. Give {_KNOWN}.")
+    return LocalStore(Path(unquote(parts.path)))
+
+
+def _any(text: str, shown: str) -> Any:
+    """The obstore store of an address that obstore understands."""
+    from obstore.store import from_url
+
+    address = re.sub(r"^gcs://", "gs://", text, flags=re.IGNORECASE)
+    try:
+        return from_url(address, client_options=_client_options(), retry_config=_retry_config())
+    except store_errors() as error:
+        raise ConfigError(f"{shown}: cannot be used as a storage ({brief(error)}). Give {_KNOWN}.") from error
+
+
+def _s3(text: str, shown: str) -> Any:
+    """An S3 store; keys, endpoint and region may stand in the address."""
+    from obstore.store import S3Store
+
+    parts = urlsplit(text)
+    account, _, bucket = parts.netloc.rpartition("@")
+    key, _, secret = account.partition(":")
+    options = dict(parse_qsl(parts.query, keep_blank_values=True))
+    unknown = sorted(set(options) - set(_S3_OPTIONS))
+    if not bucket or unknown or bool(key) != bool(secret):
+        problem = "names no bucket" if not bucket else "gives a key without its secret"
+        problem = f"has unknown options {', '.join(unknown)}" if unknown else problem
+        raise ConfigError(
+            f"{shown}: {problem}. An address in S3 is s3://[key:secret@]bucket/prefix?option=value&...; "
+            f"options: {', '.join(_S3_OPTIONS)}."
+        )
+    scheme, separator, host = options.get("endpoint_override", "").rpartition("://")
+    scheme = scheme if separator else options.get("scheme", "https")
+    settings: dict[str, Any] = {
+        "region": options.get("region") or _region(bucket, shown, has_host=bool(host))
+    }
+    if host:
+        settings["endpoint"] = f"{scheme}://{host}"
+    if key:
+        settings |= {"access_key_id": unquote(key), "secret_access_key": unquote(secret)}
+    elif not os.environ.get("AWS_ACCESS_KEY_ID"):
+        settings |= _profile_keys()
+    try:
+        return S3Store(
+            bucket,
+            prefix=unquote(parts.path).strip("/") or None,
+            client_options=_client_options(allow_http=scheme == "http"),
+            retry_config=_retry_config(),
+            **settings,
+        )
+    except store_errors() as error:
+        raise _explained(error, shown) from error
+
+
+def _region(bucket: str, shown: str, *, has_host: bool) -> str:
+    """The region of a bucket; any will do for a server of one's own."""
+    known = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
+    if known or has_host:
+        return known or "us-east-1"
+    from pyarrow.fs import resolve_s3_region
+
+    try:
+        region: str = resolve_s3_region(bucket)
+    except OSError as error:
+        raise _explained(error, shown) from error
+    return region
+
+
+def _profile_keys() -> dict[str, str]:
+    """Keys of the profile in use in ~/.aws/credentials, which obstore does not read; none without them."""
+    place = os.environ.get("AWS_SHARED_CREDENTIALS_FILE") or str(Path.home() / ".aws" / "credentials")
+    profiles = configparser.ConfigParser(interpolation=None)
+    try:
+        profiles.read(place)
+        profile = profiles[os.environ.get("AWS_PROFILE") or "default"]
+    except (KeyError, configparser.Error, OSError, UnicodeDecodeError):
+        return {}
+    names = {
+        "access_key_id": "aws_access_key_id",
+        "secret_access_key": "aws_secret_access_key",
+        "session_token": "aws_session_token",
+    }
+    return {option: profile[name] for option, name in names.items() if name in profile}
+
+
+def _client_options(*, allow_http: bool = False) -> dict[str, Any]:
+    return {
+        "connect_timeout": timedelta(seconds=CONNECT_S),
+        "timeout": timedelta(seconds=REQUEST_S),
+        "allow_http": allow_http,
+    }
+
+
+def _retry_config() -> dict[str, Any]:
+    return {"max_retries": ATTEMPTS - 1, "retry_timeout": timedelta(seconds=OPEN_S)}
+
+
+def _explained(error: BaseException, shown: str) -> StorageError:
+    """One line that says what is wrong with a store and what to do."""
+    text = str(brief(error))
+    code = _CODE.search(text)
+    what = (code[1] or f"HTTP status {code[2]}") if code else text[:300]
+    if _MISSING.search(text):
+        bucket = urlsplit(shown).netloc
+        return StorageError(
+            f"{shown}: there is no bucket {bucket!r}. Make it, or set `journal` to another place."
+        )
+    if code and _DENIED.search(what):
+        return StorageError(
+            f"{shown}: access is denied ({what}). Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (or the "
+            "machine's role) to an account that may list, read, write and delete there."
+        )
+    if not code and ("HTTP error" in text or "NETWORK" in text):
+        return StorageError(
+            f"{shown}: does not answer ({text.rpartition(' - ')[2][:200]}). See that address and network are "
+            "right, then run the same command again."
+        )
+    return StorageError(f"{shown}: cannot be used ({what}). Set `journal` to another place.")
+
+
+def _within(limit_s: float, open_it: Callable[[], JournalStore], shown: str) -> JournalStore:
+    """What `open_it` returns or raises; libraries below may wait for minutes."""
+    outcome: list[JournalStore | LlmzeroError] = []
+
+    def work() -> None:
+        try:
+            outcome.append(open_it())
+        except LlmzeroError as error:
+            outcome.append(error)
+
+    thread = threading.Thread(target=work, name="open-store", daemon=True)
+    thread.start()
+    thread.join(limit_s)
+    if not outcome:
+        raise StorageError(
+            f"{shown}: does not answer within {limit_s:.0f} s. See that address and network are right, then "
+            "run the same command again."
+        )
+    if isinstance(outcome[0], LlmzeroError):
+        raise outcome[0]
+    return outcome[0]
+
+
+def _without_secrets(text: str) -> str:
+    return re.sub(r"://[^/@]*:[^/@]*@", "://", text)

@@ -1,0 +1,285 @@
+"""Reads a journal, whole or as it grows, and says precisely what is wrong with one.
+
+Events are in single files and, the older ones, in segments; a writer may be moving them from the former to
+the latter meanwhile. Not here: appending (writer.py).
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import TypeAlias
+
+from llmzero_ray.errors import JournalError
+from llmzero_ray.journal.base import JournalStore
+from llmzero_ray.journal.event_file import Body, BodyError, TornBodyError, decode
+from llmzero_ray.journal.names import EventName, Listing, SegmentName, read_names
+from llmzero_ray.journal.opening import open_store
+from llmzero_ray.journal.segments import read_many, read_segment
+from llmzero_ray.records import Event
+
+logger = logging.getLogger(__name__)
+Where: TypeAlias = str | PathLike[str] | JournalStore
+_LOOKS = 5
+"""How often names are listed before one that is missing counts as missing: a listing is no snapshot, and
+events may move into a segment while they are read."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """One event of the journal and where it stands."""
+
+    number: int
+    """Position, from 1 without gaps."""
+    epoch: int
+    event: Event
+
+
+@dataclass(frozen=True, kw_only=True)
+class Damage:
+    """Where a journal cannot be read any further."""
+
+    place: str
+    """Address of the journal."""
+    file: str | None
+    """Name of the object that is not as it should be; None when it is not there."""
+    number: int
+    """The first event that cannot be read; all before it can."""
+    problem: str
+    fix: str
+
+    def __str__(self) -> str:
+        where = self.place if self.file is None else f"{self.place}/{self.file}"
+        kept = f" Events 1 to {self.number - 1} are whole." if self.number > 1 else ""
+        return f"{where}: {self.problem}. {self.fix}{kept}"
+
+
+class JournalReader:
+    """Reads a journal that someone else may be writing; `poll` gives what is new since the last call.
+
+    `where` is a directory, an address that `open_store` knows, or a store.
+    """
+
+    def __init__(self, where: Where) -> None:
+        self.store = open_store(where)
+        self.directory: Path | None = getattr(self.store, "directory", None)
+        """Where the journal is on this machine; None for other stores."""
+        self.torn: str | None = None
+        """Name of a last file that could not be read; None when there is none."""
+        self.strays: tuple[str, ...] = ()
+        """Names that look like an event's and are none; they are left alone."""
+        self.journal_id: str | None = None
+        """Id that the events carry; None until one is read that does."""
+        self.in_segments = 0
+        """Events, from the first on, that were found in whole segments."""
+        self.last_name: str | None = None
+        """Object that held the last event read."""
+        self._next = 1
+        self._epoch = 0
+        self._deliveries: dict[tuple[str, int, int], int] = {}
+        self._told: set[str] = set()
+
+    @property
+    def epoch(self) -> int:
+        """Highest epoch read so far; 0 for an empty journal."""
+        return self._epoch
+
+    @property
+    def length(self) -> int:
+        """Events read so far."""
+        return self._next - 1
+
+    def poll(self) -> tuple[Event, ...]:
+        """Events that were added since the last call, oldest first.
+
+        Raises:
+            JournalError: an event is missing, damaged, or of a version that this one cannot read.
+            StorageError: the store cannot be read.
+        """
+        return tuple(entry.event for entry in self.poll_entries())
+
+    def poll_entries(self) -> tuple[Entry, ...]:
+        """Like `poll`, with number and epoch."""
+        entries, damage = self.poll_whole()
+        if damage is not None:
+            raise JournalError(str(damage))
+        return entries
+
+    def poll_whole(self) -> tuple[tuple[Entry, ...], Damage | None]:
+        """New events up to the first one that cannot be read, and why that is so; None: there is none.
+
+        Raises:
+            JournalError: events that were read before have been replaced, or one stands there twice.
+            StorageError: the store cannot be read.
+        """
+        entries: list[Entry] = []
+        damage: Damage | None = None
+        for _ in range(_LOOKS):
+            try:
+                damage = self._read_on(entries)
+            except FileNotFoundError as error:
+                damage = self._missing(f"listed and then not there ({error.filename or error})")
+                continue
+            if damage is None or damage.file is not None:
+                break
+        return tuple(entries), damage
+
+    # --- parts ----------------------------------------------------------------------------------------------
+
+    def _read_on(self, entries: list[Entry]) -> Damage | None:
+        listing = read_names(self.store.names(), place=str(self.store))
+        self._look_at(listing)
+        self.torn = None
+        plan = list(self._plan(listing))
+        with _collector_paused(any(isinstance(name, SegmentName) for name in plan)):
+            return self._take_all(plan, listing, entries)
+
+    def _take_all(
+        self, plan: list[EventName | SegmentName], listing: Listing, entries: list[Entry]
+    ) -> Damage | None:
+        contents = read_many(self.store, [str(name) for name in plan])
+        for name, content in zip(plan, contents, strict=True):
+            if isinstance(name, SegmentName):
+                damage = self._take_segment(name, content, listing, entries)
+            elif name.epoch < self._epoch:
+                continue  # a higher epoch had begun in a segment before it
+            elif name.number != self._next:
+                damage = self._missing(f"found {name} after it")
+            else:
+                damage = self._take_file(name, content, entries, is_last=name is plan[-1])
+            if damage is not None:
+                return damage
+        return None
+
+    def _look_at(self, listing: Listing) -> None:
+        """Notice replaced events, and what has no business there."""
+        late = [event for event in listing.events if event.number < self._next and event.epoch > self._epoch]
+        if any(listing.segment_of(event.number) is None for event in late):
+            raise JournalError(
+                f"{self.store}: another coordinator has taken over and replaced events; read it anew."
+            )
+        self.strays = listing.strays
+        for name in listing.strays:
+            self._tell(name, "looks like an event of the journal and is none by its name; ignored")
+
+    def _plan(self, listing: Listing) -> Iterator[EventName | SegmentName]:
+        """What to read, in order: segments where there are any, single files elsewhere."""
+        number = self._next
+        for event in listing.effective(from_number=number, epoch=self._epoch):
+            while (segment := listing.segment_of(number)) is not None:
+                yield segment
+                number = segment.last + 1
+            if event.number >= number:
+                yield event
+                number = event.number + 1
+        while (segment := listing.segment_of(number)) is not None:
+            yield segment
+            number = segment.last + 1
+
+    def _take_segment(
+        self, segment: SegmentName, content: bytes, listing: Listing, entries: list[Entry]
+    ) -> Damage | None:
+        name = str(segment)
+        try:
+            for body in read_segment(content, segment, from_number=self._next):
+                damage = self._take(name, body, entries)
+                if damage is not None:
+                    return damage
+        except BodyError as error:
+            return self._take_singles(segment, listing, entries, error)
+        if self.in_segments + 1 == segment.first:
+            self.in_segments = segment.last
+        return None
+
+    def _take_singles(
+        self, segment: SegmentName, listing: Listing, entries: list[Entry], error: BodyError
+    ) -> Damage | None:
+        """In place of a segment that was cut off while it was written: the files it was made from."""
+        self._tell(str(segment), f"{error}; its events are read from their single files")
+        for event in listing.effective(from_number=self._next, epoch=self._epoch):
+            if event.number != self._next or event.number > segment.last:
+                break
+            damage = self._take_file(event, self.store.read(str(event)), entries, is_last=False)
+            if damage is not None:
+                return damage
+        if self._next > segment.last:
+            return None
+        problem = f"{error}, and event {self._next} is in no other file"
+        return self._damaged(str(segment), problem, error.fix)
+
+    def _take_file(
+        self, name: EventName, content: bytes, entries: list[Entry], *, is_last: bool
+    ) -> Damage | None:
+        try:
+            body = decode(content, name)
+        except TornBodyError as error:
+            if not is_last:
+                return self._damaged(str(name), f"{error}, and later events exist")
+            self.torn = str(name)
+            self._tell(self.torn, f"{error}; ignored, as a crash while it was written leaves this")
+            return None
+        except BodyError as error:
+            return self._damaged(str(name), str(error), error.fix)
+        return self._take(str(name), body, entries)
+
+    def _take(self, name: str, body: Body, entries: list[Entry]) -> Damage | None:
+        number, event = body.name.number, body.event
+        if body.journal is not None:
+            if self.journal_id not in (None, body.journal):
+                return self._damaged(
+                    name,
+                    f"event {number} belongs to another journal (id {body.journal}; this one's is "
+                    f"{self.journal_id})",
+                )
+            self.journal_id = body.journal
+        delivery = (event.source, event.attempt, event.sequence)
+        known = self._deliveries.setdefault(delivery, number)
+        if known != number:
+            return self._damaged(
+                name,
+                f"event {number} repeats event {known} (delivery {event.sequence} of {event.source}, attempt "
+                f"{event.attempt})",
+            )
+        entries.append(Entry(number=number, epoch=body.name.epoch, event=event))
+        self._next, self._epoch, self.last_name = number + 1, body.name.epoch, name
+        return None
+
+    def _missing(self, what: str) -> Damage:
+        return self._damaged(None, f"event {self._next} is missing ({what})")
+
+    def _damaged(self, file: str | None, problem: str, fix: str = BodyError.fix) -> Damage:
+        return Damage(place=str(self.store), file=file, number=self._next, problem=problem, fix=fix)
+
+    def _tell(self, name: str, message: str) -> None:
+        if name not in self._told:
+            self._told.add(name)
+            logger.warning("%s/%s: %s", self.store, name, message)
+
+
+def read_all(where: Where) -> tuple[Event, ...]:
+    """All events of a journal, oldest first; none when it does not exist.
+
+    Raises:
+        JournalError: an event is missing, damaged, or of a version that this one cannot read.
+        StorageError: the store cannot be read.
+    """
+    return JournalReader(where).poll()
+
+
+@contextmanager
+def _collector_paused(is_long: bool) -> Iterator[None]:
+    """No garbage collection while a long history is built: records hold no cycles, and looking for some takes
+    a third of the time."""
+    was_on = gc.isenabled()
+    if is_long:
+        gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()

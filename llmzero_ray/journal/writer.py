@@ -1,0 +1,210 @@
+"""The journal of a search: append-only, one durable object per event, the truth about what happened.
+
+Each coordinator process writes under an epoch of its own, one above all before it. Files of a lower epoch
+count only up to the point where a higher one began: what a superseded coordinator still writes is ignored,
+and it is told so at its next append. A torn last file (a crash during its write) is reported and ignored; a
+gap or a damaged file further up means that history is lost, and is an error. Every `segment_events` events
+the oldest single files become one, so that opening a long journal and listing it stay quick.
+
+Not here: the objects' names and formats (names.py, event_file.py, segments.py), reading (reader.py), what
+events mean (coordinator/), series and checkpoints (storage.py): the journal holds references only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+import time
+import uuid
+from pathlib import Path
+
+from llmzero_ray.errors import JournalError, LlmzeroError, StorageError
+from llmzero_ray.events import CoordinatorStarted
+from llmzero_ray.journal.epochs import Claim, Writer, read_claims, take_epoch, withdraw
+from llmzero_ray.journal.event_file import BodyError, decode, encode
+from llmzero_ray.journal.names import EventName, SegmentName, read_names
+from llmzero_ray.journal.reader import Entry, JournalReader, Where
+from llmzero_ray.journal.segments import SEGMENT_EVENTS, remove_events, write_segment
+from llmzero_ray.records import Event
+
+logger = logging.getLogger(__name__)
+_LOOSE = 64
+"""Newest events that stay single files: who follows the search reads those, and the last one is looked for at
+every append."""
+
+
+class Journal:
+    """Appends events; the one writer of a search.
+
+    Opening reads everything there is (`history`) and claims a new epoch, which ends the work of every other
+    writer. `where` is a directory, an address that `open_store` knows, or a store. Where nothing can
+    be written, the journal opens all the same and the first append says so.
+
+    Raises:
+        JournalError: the journal is damaged, or another process opens it at the same moment.
+        ConfigError: the address cannot be understood.
+        StorageError: the store cannot be read.
+    """
+
+    def __init__(self, where: Where, *, segment_events: int = SEGMENT_EVENTS) -> None:
+        reader = JournalReader(where)
+        self.store = reader.store
+        self.directory: Path | None = reader.directory
+        """Where the journal is on this machine; None for other stores."""
+        entries = reader.poll_entries()
+        self._reader, self._writer = reader, Writer.here()
+        self._claim: Claim | None = None
+        claimed = max((claim.epoch for claim in read_claims(self.store)), default=0)
+        listing = read_names(self.store.names(), place=str(self.store))
+        self.epoch = max(claimed, listing.epoch, reader.epoch) + 1
+        """This writer's epoch."""
+        try:
+            self._begin()
+            entries += self._read_behind_the_claim()
+        except StorageError as error:
+            logger.warning("opened for reading only: %s", error)
+        with contextlib.suppress(StorageError):
+            # What a crash left between the writing of a segment and the end of the deletions.
+            remove_events(self.store, [e for e in listing.events if e.number <= reader.in_segments])
+        self.history: tuple[Event, ...] = tuple(entry.event for entry in entries)
+        """Events that were there when the journal was opened."""
+        self.torn = reader.torn
+        self._id = reader.journal_id or uuid.uuid4().hex[:12]
+        self._number, self._last_name = reader.length, reader.last_name
+        self._seen = {_delivery(event) for event in self.history}
+        self._segment_events, self._in_segments = segment_events, reader.in_segments
+        self._compact_at = reader.in_segments + segment_events + _LOOSE
+
+    def append(self, event: Event, *, now: float | None = None) -> Event | None:
+        """Make the event durable and give it back as written, or None: this delivery is in the journal
+        already.
+
+        `now` (unix seconds) is written as its time. An event without a source of its own is numbered by the
+        journal.
+
+        Raises:
+            JournalError: another coordinator has taken over since, or files have vanished.
+            StorageError: the file could not be written.
+        """
+        if event.source == "coordinator":
+            event = dataclasses.replace(event, attempt=self.epoch, sequence=self._number + 1)
+        if _delivery(event) in self._seen:
+            return None
+        self._check_still_ours()
+        event = dataclasses.replace(event, time=time.time() if now is None else now)
+        name = EventName(self._number + 1, self.epoch)
+        event = self._create(name, event)
+        self._check_not_superseded()  # a newcomer that missed this event is seen here: nobody acts on it
+        self._number, self._last_name = name.number, str(name)
+        self._seen.add(_delivery(event))
+        if self._number >= self._compact_at:
+            self._compact()
+        return event
+
+    # --- parts ----------------------------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        self._claim = take_epoch(self.store, self.epoch, self._writer)
+
+    def _read_behind_the_claim(self) -> tuple[Entry, ...]:
+        """What others wrote before they could see the claim."""
+        assert self._claim is not None
+        try:
+            return self._reader.poll_entries()
+        except LlmzeroError:
+            withdraw(self.store, self._claim)
+            self._claim = None
+            raise
+
+    def _check_still_ours(self) -> None:
+        if self._claim is None:  # it could not be written when the journal was opened
+            self._begin()
+            if self._read_behind_the_claim():
+                raise JournalError(
+                    f"{self.store}: another coordinator has gone on with this search since it was read; this "
+                    "one must end. Run the same command again."
+                )
+        self._check_not_superseded()
+        if self._last_name is not None and not self.store.exists(self._last_name):
+            raise self._vanished(f"event {self._number}")
+
+    def _check_not_superseded(self) -> None:
+        claims = read_claims(self.store)
+        newest = max((claim.epoch for claim in claims), default=0)
+        if newest > self.epoch:
+            raise JournalError(
+                f"{self.store}: another coordinator (epoch {newest}) has taken over from this one (epoch "
+                f"{self.epoch}); this one must end. Follow the search with `llmzero status`."
+            )
+        if self._claim not in claims:
+            what = f"event {self._number}" if self._number else f"the claim of epoch {self.epoch}"
+            raise self._vanished(what)
+
+    def _vanished(self, what: str) -> JournalError:
+        return JournalError(
+            f"{self.store}: {what} has vanished; somebody removes files of a running search. History is "
+            "lost: restore it from a backup, or start a search of another name."
+        )
+
+    def _create(self, name: EventName, event: Event) -> Event:
+        """The event as it stands in the store under `name`."""
+        content = encode(event, name, journal=self._id, writer=self._writer.id)
+        try:
+            self.store.create(str(name), content)
+        except FileExistsError:
+            return self._standing(name, event, content)
+        return event
+
+    def _standing(self, name: EventName, event: Event, content: bytes) -> Event:
+        """The event under `name`, if this writer made it: now, or in a try whose success it never heard."""
+        try:
+            found = self.store.read(str(name))
+            if found == content:
+                return event
+            body = decode(found, name)
+        except (BodyError, FileNotFoundError) as error:
+            raise JournalError(
+                f"{self.store}/{name}: {error}, just after it was written. Run the same command again."
+            ) from error
+        if body.writer != self._writer.id:
+            raise JournalError(
+                f"{self.store}/{name}: another coordinator writes in epoch {self.epoch} too; this one must "
+                "end. Follow the search with `llmzero status`."
+            )
+        again = dataclasses.replace(body.event, time=event.time)
+        if encode(again, name, journal=self._id, writer=self._writer.id) != content:
+            raise JournalError(
+                f"{self.store}/{name}: holds another event, from a try that had failed. Run the same command "
+                "again."
+            )
+        return body.event
+
+    def _compact(self) -> None:
+        """Bring the oldest single files into a segment; what fails is tried again later, nothing is lost."""
+        first, last = self._in_segments + 1, self._in_segments + self._segment_events
+        try:
+            write_segment(self.store, SegmentName(first, last))
+            self._in_segments = last
+            self._compact_at = last + self._segment_events + _LOOSE
+        except (LlmzeroError, FileNotFoundError) as error:
+            self._compact_at = self._number + self._segment_events
+            logger.warning("events %d to %d stay single files for now: %s", first, last, error)
+
+
+def active_seconds(events: tuple[Event, ...], now: float | None = None) -> float:
+    """Seconds in which a coordinator was at work: from each one's first to its last sign of life, the newest
+    one up to `now`."""
+    if not events:
+        return 0.0
+    total, begun, last = 0.0, events[0].time, events[0].time
+    for event in events:
+        if isinstance(event, CoordinatorStarted):
+            total += max(last, min(event.previous_alive or last, event.time)) - begun
+            begun = event.time
+        last = event.time
+    return total + max(0.0, (last if now is None else now) - begun)
+
+
+def _delivery(event: Event) -> tuple[str, int, int]:
+    return event.source, event.attempt, event.sequence

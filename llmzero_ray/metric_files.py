@@ -1,0 +1,255 @@
+"""Metrics of phases on the disk: written step by step while a phase runs, compacted when it has ended.
+
+    nodes/0003/parts/000.jsonl         one MetricPoint a line, without items; attempts 000, 001, ... count
+    nodes/0003/parts/000.items.jsonl   up after lost hardware; one validated item a line
+    nodes/0003/metrics.parquet         the same once the phase has ended, all attempts that count
+    nodes/0003/val_items.parquet
+
+A line is on the disk before anyone else hears of it. A later attempt replaces an earlier one from its first
+step on. Not here: the other files of a node (storage.py).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+from llmzero_ray.files import replace_file, storage_error
+from llmzero_ray.metrics import Curves, best_validation, curves_of, validations
+from llmzero_ray.records import ItemOutcome, MetricPoint, PhaseFailure
+from llmzero_ray.storage import SearchStorage
+
+_SYNC_S = 0.5
+"""Points that follow each other faster share one sync."""
+_FIXED = ("attempt", "step", "global_step", "wall_s", "val_score")
+
+
+class MetricWriter:
+    """Appends the points of one attempt at a phase. Use as a context manager.
+
+    Raises:
+        StorageError: the node's directory cannot be written.
+    """
+
+    def __init__(self, storage: SearchStorage, node: int, attempt: int) -> None:
+        self._directory = storage.paths.node(node) / "parts"
+        self._attempt = attempt
+        self._synced = 0.0
+        try:
+            self._directory.mkdir(parents=True, exist_ok=True)
+            # A repeat of the same attempt (its runner was told twice) starts over.
+            self._points: IO[str] = open(_part(self._directory, attempt), "w", encoding="utf-8")  # noqa: SIM115
+            self._items: IO[str] = open(_items_part(self._directory, attempt), "w", encoding="utf-8")  # noqa: SIM115
+        except OSError as error:
+            raise storage_error(self._directory, error) from error
+
+    def __enter__(self) -> MetricWriter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._points.close()
+        self._items.close()
+
+    def write(self, point: MetricPoint) -> MetricPoint:
+        """Put the point on the disk and give it back without its items.
+
+        Raises:
+            StorageError: the disk is full or gone.
+        """
+        try:
+            for item in point.items:
+                self._items.write(json.dumps({"step": point.step, **vars(item)}) + "\n")
+            body = {"step": point.step, "global_step": point.global_step, "wall_s": point.wall_s}
+            self._points.write(
+                json.dumps({**body, "val_score": point.val_score, "metrics": dict(point.metrics)}) + "\n"
+            )
+            self._keep(with_items=bool(point.items))
+        except OSError as error:
+            raise storage_error(self._directory, error) from error
+        return MetricPoint(**{**vars(point), "items": ()})
+
+    def _keep(self, *, with_items: bool) -> None:
+        """Out of this process at once. Safe from a power cut too at validations and after slow steps, whose
+        full checkpoint may follow and must not outlive their point."""
+        synced = with_items or time.monotonic() - self._synced >= _SYNC_S
+        for file in (self._items, self._points) if with_items else (self._points,):
+            file.flush()
+            if synced:
+                os.fsync(file.fileno())
+        if synced:
+            self._synced = time.monotonic()
+
+
+def load_points(storage: SearchStorage, node: int) -> tuple[MetricPoint, ...]:
+    """All points of a node that count, in the order of steps, without items; a torn last line is left out."""
+    parquet = storage.paths.node(node) / "metrics.parquet"
+    rows = _read_parquet(parquet) if parquet.is_file() else _read_parts(storage.paths.node(node) / "parts")
+    return tuple(_point(node, row) for row in rows)
+
+
+def load_curves(storage: SearchStorage, node: int) -> Curves:
+    """A node's metrics as series for agents and stopping rules; empty when nothing was logged."""
+    return curves_of(load_points(storage, node))
+
+
+def load_items(storage: SearchStorage, node: int) -> dict[int, tuple[ItemOutcome, ...]]:
+    """Step -> per-item outcomes of each validation of a node."""
+    parquet = storage.paths.node(node) / "val_items.parquet"
+    parts = storage.paths.node(node) / "parts"
+    rows = _parquet_rows(parquet) if parquet.is_file() else _read_item_parts(parts)
+    found: dict[int, list[ItemOutcome]] = {}
+    for row in rows:
+        fields = {key: row[key] for key in ("index", "data_source", "score", "acc", "response")}
+        found.setdefault(row["step"], []).append(ItemOutcome(**fields))
+    return {step: tuple(items) for step, items in found.items()}
+
+
+def compact(storage: SearchStorage, node: int) -> None:
+    """Turn the parts of an ended phase into metrics.parquet and val_items.parquet, then drop the parts.
+
+    Raises:
+        StorageError: the files could not be written; the parts are kept.
+    """
+    directory = storage.paths.node(node)
+    parts = directory / "parts"
+    rows = _read_parts(parts)
+    if not rows:
+        return
+    items = _read_item_parts(parts)
+    names = dict.fromkeys(name for row in rows for name in row["metrics"])
+    columns = {key: [row[key] for row in rows] for key in _FIXED}
+    columns |= {
+        name: [_float(row["metrics"].get(name)) for row in rows] for name in names if name not in _FIXED
+    }
+    write_parquet(directory / "metrics.parquet", columns)
+    if items:
+        write_parquet(directory / "val_items.parquet", {key: [row[key] for row in items] for key in items[0]})
+    for path in [*parts.iterdir()]:
+        path.unlink()
+    parts.rmdir()
+
+
+def lost_phase(storage: SearchStorage, node: int, reason: str, *, n_gpus: int, attempt: int) -> PhaseFailure:
+    """The failure of a phase whose runner was lost, with what the phase left behind; its slot has `n_gpus`.
+
+    Scores and checkpoints are of the whole phase, wall time and GPU hours of this attempt alone.
+    """
+    points = load_points(storage, node)
+    before = [point.wall_s for point in points if point.attempt < attempt]
+    own = [point.wall_s for point in points if point.attempt == attempt]
+    wall_s = own[-1] - (before[-1] if before else 0.0) if own else 0.0
+    scored = validations(points)
+    best = best_validation(scored)
+    return PhaseFailure(
+        node=node,
+        failure_class="resource",
+        cause=f"its runner was lost: {reason}",
+        log_tail=storage.log_tail(node),
+        steps_done=points[-1].step if points else 0,
+        best_score=None if best is None else best[1],
+        best_step=None if best is None else best[0],
+        start_score=next((point.val_score for point in points if point.step == 0), None),
+        checkpoints=storage.checkpoints(node, scored),
+        wall_s=max(0.0, wall_s),
+        gpu_hours=max(0.0, wall_s) / 3600 * n_gpus,
+    )
+
+
+def write_parquet(path: Path, columns: Mapping[str, list[Any]]) -> None:
+    """Columns as one parquet file, in one step.
+
+    Raises:
+        StorageError: it could not be written.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    body = pa.BufferOutputStream()
+    pq.write_table(pa.table(dict(columns)), body)
+    replace_file(path, body.getvalue().to_pybytes())
+
+
+def _part(directory: Path, attempt: int) -> Path:
+    return directory / f"{attempt:03d}.jsonl"
+
+
+def _items_part(directory: Path, attempt: int) -> Path:
+    return directory / f"{attempt:03d}.items.jsonl"
+
+
+def _attempts(directory: Path) -> list[int]:
+    return sorted(
+        int(path.name.split(".")[0]) for path in directory.glob("*.jsonl") if ".items." not in path.name
+    )
+
+
+def _read_parts(directory: Path) -> list[dict[str, Any]]:
+    """Rows of all attempts, those replaced by a later attempt left out."""
+    kept: list[dict[str, Any]] = []
+    for attempt in _attempts(directory):
+        rows = [{"attempt": attempt, **row} for row in _lines(_part(directory, attempt))]
+        if rows:
+            kept = [row for row in kept if row["step"] < rows[0]["step"]] + rows
+    return kept
+
+
+def _read_item_parts(directory: Path) -> list[dict[str, Any]]:
+    counted = {(row["attempt"], row["step"]) for row in _read_parts(directory)}
+    rows = [{"attempt": a, **row} for a in _attempts(directory) for row in _lines(_items_part(directory, a))]
+    return [row for row in rows if (row["attempt"], row["step"]) in counted]
+
+
+def _lines(path: Path) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = []
+    if not path.is_file():
+        return rows
+    for line in path.read_text(encoding="utf-8").splitlines():
+        try:
+            rows.append(json.loads(line))
+        except ValueError:
+            break  # torn by a crash: nothing after it was published
+    return rows
+
+
+def _parquet_rows(path: Path) -> list[dict[str, Any]]:
+    import pyarrow.parquet as pq
+
+    rows: list[dict[str, Any]] = pq.read_table(path).to_pylist()
+    return rows
+
+
+def _read_parquet(path: Path) -> list[dict[str, Any]]:
+    rows = []
+    for row in _parquet_rows(path):
+        metrics = {key: value for key, value in row.items() if key not in _FIXED and value is not None}
+        rows.append({**{key: row[key] for key in _FIXED}, "metrics": metrics})
+    return rows
+
+
+def _point(node: int, row: Mapping[str, Any]) -> MetricPoint:
+    return MetricPoint(node=node, **{key: row[key] for key in (*_FIXED, "metrics")})
+
+
+def _float(value: Any) -> float | None:
+    return None if value is None else float(value)
+
+
+def write_items(path: Path, items: Sequence[ItemOutcome]) -> None:
+    """Per-item outcomes of one scoring as parquet.
+
+    Raises:
+        StorageError: it could not be written.
+    """
+    names = ("index", "data_source", "score", "acc", "response")
+    write_parquet(path, {name: [getattr(item, name) for item in items] for name in names})
+
+
+def last_points(storage: SearchStorage, node: int, attempt: int) -> tuple[MetricPoint | None, float | None]:
+    """The newest point of an attempt under way, and the best validation score among its steps so far."""
+    rows = _lines(_part(storage.paths.node(node) / "parts", attempt))
+    scores = [row["val_score"] for row in rows if row["step"] > 0 and row["val_score"] is not None]
+    return (_point(node, {"attempt": attempt, **rows[-1]}) if rows else None), max(scores, default=None)

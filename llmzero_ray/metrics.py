@@ -1,0 +1,234 @@
+"""Numbers that phases report: VeRL's names of them, their series over steps, and scores with standard errors.
+
+Not here: where they lie on the disk (metric_files.py), what a course means (agents/dynamics.py, stopping/),
+differences between scores (report/).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean, stdev
+
+from llmzero_ray.records import MetricPoint
+
+# Names as VeRL logs them, one value per training step.
+REWARDS = ("critic/score/mean", "critic/rewards/mean")
+"""Mean reward of a step's rollouts, without and with a KL penalty; the first that was logged counts."""
+KL = "actor/kl_loss"
+PPO_KL = "actor/ppo_kl"
+ENTROPY = "actor/entropy"
+GRAD_NORM = "actor/grad_norm"
+CLIPFRAC = "actor/pg_clipfrac"
+LENGTH = "response_length/mean"
+LENGTH_MAX = "response_length/max"
+LENGTH_AT_MAX = "response_length/clip_ratio"
+ADVANTAGE_MAX = "critic/advantages/max"
+ADVANTAGE_MIN = "critic/advantages/min"
+LEARNING_RATE = "actor/lr"
+LOSS = "actor/loss"
+PG_LOSS = "actor/pg_loss"
+ADVANTAGE_MEAN = "critic/advantages/mean"
+KLS = (KL, PPO_KL)
+STEP_TIME = "timing_s/step"
+TESTING_TIME = "timing_s/testing"
+EPOCH = "training/epoch"
+GLOBAL_STEP = "training/global_step"
+MEMORY_RESERVED = "actor/perf/max_memory_reserved_gb"
+MEMORY_ALLOCATED = "actor/perf/max_memory_allocated_gb"
+MEMORY_HOST = "actor/perf/cpu_memory_used_gb"
+VAL_CORE, VAL_AUX = "val-core/", "val-aux/"
+"""Prefixes of what validations report."""
+
+# --- series over the steps of a phase -----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Curves:
+    """Per-step metrics of one phase. `steps` (inside the phase) and every series have the same length; None =
+    not logged there."""
+
+    steps: tuple[int, ...] = ()
+    base_step: int = 0
+    metrics: Mapping[str, tuple[float | None, ...]] = field(default_factory=dict)
+    val_steps: tuple[int, ...] = ()
+    """Steps that validated, step 0 (continuity check) excluded."""
+    val_scores: tuple[float, ...] = ()
+    start_score: float | None = None
+
+
+class CurveBuilder:
+    """Curves of one attempt at a phase that grow point by point; steps must grow from point to point.
+
+    Every series has one value per step, None where a step did not log it; series stand in the order in which
+    they were first logged. Validation at step 0 is the continuity check and becomes `start_score`, never a
+    validation score.
+    """
+
+    def __init__(self) -> None:
+        self.n_points = 0
+        """Points added, the continuity check at step 0 included."""
+        self._base_step = 0
+        self._start_score: float | None = None
+        self._steps: list[int] = []
+        self._series: dict[str, list[float | None]] = {}
+        self._val_steps: list[int] = []
+        self._val_scores: list[float] = []
+
+    def add(self, point: MetricPoint) -> None:
+        """Append one point."""
+        if not self.n_points:
+            self._base_step = point.global_step - point.step
+        self.n_points += 1
+        if point.step <= 0:
+            if self._start_score is None:
+                self._start_score = point.val_score
+            return
+        for name, values in self._series.items():
+            values.append(point.metrics.get(name))
+        for name, value in point.metrics.items():
+            if name not in self._series:
+                self._series[name] = [None] * len(self._steps) + [value]
+        self._steps.append(point.step)
+        if point.val_score is not None:
+            self._val_steps.append(point.step)
+            self._val_scores.append(point.val_score)
+
+    def build(self, names: Iterable[str] | None = None) -> Curves:
+        """The curves so far, with the metrics in `names` only (default: all that were logged)."""
+        wanted = self._series if names is None else [name for name in names if name in self._series]
+        return Curves(
+            steps=tuple(self._steps),
+            base_step=self._base_step,
+            metrics={name: tuple(self._series[name]) for name in wanted},
+            val_steps=tuple(self._val_steps),
+            val_scores=tuple(self._val_scores),
+            start_score=self._start_score,
+        )
+
+
+def curves_of(points: Iterable[MetricPoint]) -> Curves:
+    """All points of one attempt, in the order of their steps, as curves (`CurveBuilder`)."""
+    builder = CurveBuilder()
+    for point in points:
+        builder.add(point)
+    return builder.build()
+
+
+@dataclass(frozen=True)
+class Series:
+    """The finite values of one metric with their steps, in order."""
+
+    name: str
+    steps: tuple[int, ...]
+    values: tuple[float, ...]
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def since(self, step: int) -> Series:
+        """The part from `step` on."""
+        return self._where([s >= step for s in self.steps])
+
+    def until(self, step: int) -> Series:
+        """The part up to and with `step`."""
+        return self._where([s <= step for s in self.steps])
+
+    def _where(self, keep: Sequence[bool]) -> Series:
+        pairs = [(s, v) for s, v, k in zip(self.steps, self.values, keep, strict=True) if k]
+        return Series(self.name, tuple(s for s, _ in pairs), tuple(v for _, v in pairs))
+
+    @property
+    def window(self) -> int:
+        """Points that make a level: a fifth of the series, at least 2 and at most 10 (never more than there
+        are)."""
+        return min(len(self), max(2, min(10, len(self) // 5)))
+
+    @property
+    def first(self) -> float:
+        """Mean of the first `window` points; NaN when empty."""
+        return fmean(self.values[: self.window]) if self.values else math.nan
+
+    @property
+    def last(self) -> float:
+        """Mean of the last `window` points; NaN when empty."""
+        return fmean(self.values[-self.window :]) if self.values else math.nan
+
+    def smooth(self) -> Series:
+        """Means over 3 points, each at the step of its last point (fewer points: unchanged)."""
+        if len(self) < 3:
+            return self
+        means = tuple(fmean(self.values[i - 2 : i + 1]) for i in range(2, len(self)))
+        return Series(self.name, self.steps[2:], means)
+
+
+def series(curves: Curves, name: str) -> Series:
+    """The finite values of a metric; empty when it was never logged."""
+    values = curves.metrics.get(name, ())
+    pairs = [(s, v) for s, v in zip(curves.steps, values, strict=False) if v is not None and math.isfinite(v)]
+    return Series(name, tuple(s for s, _ in pairs), tuple(v for _, v in pairs))
+
+
+def validations(points: Iterable[MetricPoint]) -> dict[int, float]:
+    """Step -> validation score of a phase so far, the one at step 0 left out."""
+    return {p.step: p.val_score for p in points if p.step > 0 and p.val_score is not None}
+
+
+def best_validation(scores: Mapping[int, float]) -> tuple[int, float] | None:
+    """(step, score) of the best validation after step 0, the earliest of equals; None of none."""
+    best = max((step for step in scores if step > 0), key=lambda step: (scores[step], -step), default=None)
+    return None if best is None else (best, scores[best])
+
+
+# --- scores -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Score:
+    """A mean over items, or over the means of parts with `n` items in all."""
+
+    mean: float
+    standard_error: float | None
+    """Of the mean; None where a single item, or nothing, tells of the spread."""
+    n: int | None
+    """Items; None when their number is not known."""
+
+
+def mean_score(accs: Sequence[float]) -> Score:
+    """Mean of one item or more; its standard error is the deviation of the sample over the root of n."""
+    n = len(accs)
+    return Score(mean=fmean(accs), standard_error=standard_error(accs) if n > 1 else None, n=n)
+
+
+def standard_error(values: Sequence[float]) -> float:
+    """Of the mean of two values or more."""
+    return stdev(values) / math.sqrt(len(values))
+
+
+def score_without_items(mean: float, n: int | None) -> Score:
+    """A score whose items were not kept: answers count as right or wrong, p (1 - p) / n."""
+    if n is None or n < 1:
+        return Score(mean=mean, standard_error=None, n=None)
+    p = min(max(mean, 0.0), 1.0)
+    return Score(mean=mean, standard_error=math.sqrt(p * (1 - p) / n), n=n)
+
+
+def accuracy_error(score: float, n_items: int) -> float:
+    """Standard error of a mean of `n_items` right-or-wrong answers; never below that of one answer's
+    difference."""
+    p = min(max(score, 1 / n_items), 1 - 1 / n_items)
+    return math.sqrt(p * (1 - p) / n_items)
+
+
+def macro_mean(scores: Sequence[Score]) -> Score | None:
+    """Mean of independent scores with equal weights, its standard error from theirs; None of no scores."""
+    if not scores:
+        return None
+    errors = [score.standard_error for score in scores if score.standard_error is not None]
+    known = len(errors) == len(scores)
+    return Score(
+        mean=fmean(score.mean for score in scores),
+        standard_error=math.hypot(*errors) / len(scores) if known else None,
+        n=sum(score.n or 0 for score in scores),
+    )

@@ -1,0 +1,119 @@
+"""How every picture looks: size, colours that colour-blind people can tell apart, type, and PNG bytes.
+
+Figures are made without pyplot: no state shared between threads, and no display. Not here: any data.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+DPI = 150
+
+# Okabe and Ito's palette.
+BLUE, ORANGE, VERMILLION, GREEN, SKY, PURPLE = (
+    "#0072B2",
+    "#E69F00",
+    "#D55E00",
+    "#009E73",
+    "#56B4E9",
+    "#CC79A7",
+)
+BLACK, DARK, GREY, LIGHT = "#222222", "#555555", "#8C8C8C", "#DDDDDD"
+BEST, REFERENCE, BASE, FAILED, EARLY = BLUE, ORANGE, BLACK, VERMILLION, PURPLE
+BANDS = ("#EAF2F8", "#FFFFFF")
+"""Backgrounds of consecutive phases."""
+
+STYLE: Mapping[str, Any] = {
+    "font.family": "DejaVu Sans",
+    "font.size": 10.0,
+    "axes.titlesize": 11.0,
+    "axes.titlelocation": "left",
+    "axes.labelsize": 10.0,
+    "axes.edgecolor": GREY,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": LIGHT,
+    "grid.linewidth": 0.7,
+    "xtick.color": BLACK,
+    "ytick.color": BLACK,
+    "legend.frameon": False,
+    "legend.fontsize": 9.0,
+    "figure.facecolor": "white",
+    "svg.hashsalt": "llmzero",
+}
+
+
+@contextmanager
+def applied() -> Iterator[None]:
+    """Draw in this look, whatever a user's own settings are."""
+    import matplotlib
+
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()
+        matplotlib.rcParams.update(STYLE)
+        yield
+
+
+def new_figure(width: float, height: float) -> Any:
+    """An empty figure of this size in inches; axes arrange themselves."""
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, height), dpi=DPI, layout="constrained")
+
+
+def png(figure: Any) -> bytes:
+    """The figure as a PNG; the same figure always gives the same bytes."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    FigureCanvasAgg(figure)
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=DPI, metadata={"Software": None})
+    return buffer.getvalue()
+
+
+def spread(wanted: Sequence[float], gap: float) -> list[float]:
+    """Positions near the wanted ones with at least `gap` between neighbours, in the order given."""
+    if not wanted:
+        return []
+    order = sorted(range(len(wanted)), key=lambda i: wanted[i])
+    groups: list[list[float]] = []  # [centre, members]
+    for i in order:
+        groups.append([wanted[i], 1])
+        while len(groups) > 1 and _top(groups[-2], gap) + gap > _bottom(groups[-1], gap) + 1e-12:
+            centre, n = groups.pop()
+            below = groups[-1]
+            below[0] = (below[0] * below[1] + centre * n) / (below[1] + n)
+            below[1] += n
+    placed = [_bottom(group, gap) + gap * k for group in groups for k in range(int(group[1]))]
+    result = [0.0] * len(wanted)
+    for position, i in zip(placed, order, strict=True):
+        result[i] = position
+    return result
+
+
+def _bottom(group: list[float], gap: float) -> float:
+    return group[0] - gap * (group[1] - 1) / 2
+
+
+def _top(group: list[float], gap: float) -> float:
+    return group[0] + gap * (group[1] - 1) / 2
+
+
+def finite(values: Sequence[float | None]) -> list[float]:
+    """Values for a line: gaps where there is no finite number."""
+    return [v if v is not None and math.isfinite(v) else math.nan for v in values]
+
+
+def rolling_mean(values: Sequence[float], reach: int) -> list[float]:
+    """Mean over up to `reach` neighbours on each side; gaps are skipped, and stay gaps where all is one."""
+    means = []
+    for i in range(len(values)):
+        near = [v for v in values[max(0, i - reach) : i + reach + 1] if math.isfinite(v)]
+        means.append(sum(near) / len(near) if near else math.nan)
+    return means

@@ -1,0 +1,127 @@
+"""Files and directories of a running process that no other user of the machine may reach.
+
+They lie in the user's runtime directory (mode 0700), never in the storage of a search, and are removed with
+their owner: by `remove`, at the end of the process, or, after a kill, by the next process that makes an entry
+of the same kind. A lock that the owner holds for its whole life tells a living owner from a dead one.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import fcntl
+import os
+import secrets
+import shutil
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+from llmzero_ray.errors import StorageError
+
+MAX_SOCKET_PATH = 107
+"""Bytes that Linux allows for the path of a Unix socket."""
+
+_LONGEST_DIRECTORY = 60
+"""Leaves room below the runtime directory for the names of sockets."""
+
+
+class PrivateEntry:
+    """One file or directory, in use by this process until `remove`."""
+
+    def __init__(self, path: Path, lock: int) -> None:
+        self.path = path
+        self._lock = lock
+        self._owner = os.getpid()
+        atexit.register(self.remove)
+
+    def remove(self) -> None:
+        """Delete it; repeatable, and without effect in a forked child."""
+        if self._lock < 0 or os.getpid() != self._owner:
+            return
+        _delete(self.path)
+        os.close(self._lock)
+        self._lock = -1
+        atexit.unregister(self.remove)
+
+
+def private_file(kind: str, content: str, *, outside: Path | None = None) -> PrivateEntry:
+    """A new file of mode 0600 that holds `content`; it never lies below `outside`.
+
+    Raises:
+        StorageError: there is no directory for it that belongs to this user alone.
+    """
+    with _runtime_dir(outside) as directory:
+        path = _free_name(directory, kind)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        os.write(descriptor, content.encode())
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        return PrivateEntry(path, descriptor)
+
+
+def private_directory(kind: str) -> PrivateEntry:
+    """A new directory of mode 0700, with a path short enough for sockets in it.
+
+    Raises:
+        StorageError: there is no directory for it that belongs to this user alone.
+    """
+    with _runtime_dir() as directory:
+        path = _free_name(directory, kind)
+        path.mkdir(mode=0o700)
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        return PrivateEntry(path, descriptor)
+
+
+@contextlib.contextmanager
+def _runtime_dir(outside: Path | None = None) -> Iterator[Path]:
+    """The user's runtime directory, locked against other processes that make or remove entries."""
+    candidates = [Path(f"/tmp/llmzero-{os.getuid()}"), Path(f"/dev/shm/llmzero-{os.getuid()}")]
+    session = os.environ.get("XDG_RUNTIME_DIR", "")
+    if session and len(os.fsencode(session)) <= _LONGEST_DIRECTORY and _is_own(Path(session)):
+        candidates.insert(0, Path(session) / "llmzero")
+    if outside is not None:
+        within = outside.resolve()
+        candidates = [path for path in candidates if within not in path.resolve().parents] or candidates[-1:]
+    directory = candidates[0]
+    directory.mkdir(mode=0o700, exist_ok=True)
+    if not _is_own(directory):
+        raise StorageError(
+            f"{directory} is not a directory that belongs to user {os.getuid()} with mode 0700; keys and "
+            "sockets are kept in it. Remove it, or correct its owner and mode (chmod 700)."
+        )
+    descriptor = os.open(directory, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield directory
+    finally:
+        os.close(descriptor)
+
+
+def _is_own(path: Path) -> bool:
+    try:
+        found = path.lstat()
+    except OSError:
+        return False
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077
+
+
+def _free_name(directory: Path, kind: str) -> Path:
+    """A new name for an entry; entries of the same kind whose owners have ended are removed."""
+    for path in directory.glob(f"{kind}-*"):
+        with contextlib.suppress(OSError):
+            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                _delete(path)
+            finally:
+                os.close(descriptor)
+    return directory / f"{kind}-{secrets.token_hex(6)}"
+
+
+def _delete(path: Path) -> None:
+    with contextlib.suppress(OSError):
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)

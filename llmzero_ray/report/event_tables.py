@@ -1,0 +1,91 @@
+"""Early stops, failures and decisions as tables.
+
+Not here: taking decisions again (coordinator/replay.py), the sentences around the tables (report.md.j2).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from llmzero_ray import events as ev
+from llmzero_ray.coordinator.runs import PhaseRun
+from llmzero_ray.decision_text import DecisionRow
+from llmzero_ray.records import PhaseFailure
+from llmzero_ray.report import formatting as fmt
+from llmzero_ray.report.facts import SearchFacts
+
+
+def stop_table(stopped: Sequence[PhaseRun]) -> str:
+    """Who was stopped, when and why; empty when nobody was."""
+    header = ("node", "at step", "rule", "reason", "best validation before")
+    return fmt.table(header, map(_stop_row, stopped), right=(0, 1)) if stopped else ""
+
+
+def _stop_row(run: PhaseRun) -> tuple[str, ...]:
+    verdict = next((v for v in run.verdicts if v.decision.stop), None)
+    done = (
+        "" if run.outcome is None else f"{run.outcome.steps_done} of {run.spec.n_steps if run.spec else '?'}"
+    )
+    if verdict is None:
+        return (str(run.node), done, "", run.stop_reason or "", fmt.accuracy(run.score))
+    return (
+        str(run.node),
+        f"{verdict.step} (ended at {done})",
+        verdict.decision.rule,
+        verdict.decision.reason,
+        fmt.accuracy(run.score),
+    )
+
+
+def failure_table(facts: SearchFacts) -> str:
+    """Failed runs with class and cause, and what became of them; empty when none failed."""
+    failed = [run for run in facts.core.runs.values() if isinstance(run.outcome, PhaseFailure)]
+    rows = [_failure_row(facts, run) for run in failed]
+    header = ("node", "class", "cause", "steps done", "what followed")
+    return fmt.table(header, rows, right=(0, 3)) if rows else ""
+
+
+def _failure_row(facts: SearchFacts, run: PhaseRun) -> tuple[str, ...]:
+    failure = run.outcome
+    assert isinstance(failure, PhaseFailure)
+    name = "default recipe" if run.node == ev.REFERENCE else str(run.node)
+    cause, done = failure.cause, str(failure.steps_done)
+    return (name, failure.failure_class, cause, done, _followed(facts, run))
+
+
+def _followed(facts: SearchFacts, run: PhaseRun) -> str:
+    if run.node == ev.REFERENCE:
+        return "no comparison with it"
+    fixes = [other for other in facts.runs.values() if other.kind == "debug" and other.on == run.node]
+    told = [f"debug run {fix.node}: {fix.status.replace('_', ' ')}" for fix in fixes]
+    if run.node in facts.nodes and facts.nodes[run.node].pruned:
+        told.append("this node was pruned")
+    return "; ".join(told) or "no debug run"
+
+
+def losses(facts: SearchFacts) -> Iterator[str]:
+    """Losses of hardware and interruptions, a sentence each."""
+    for event in facts.events:
+        if isinstance(event, ev.RunnerLost):
+            what = "while idle" if event.node is None else f"while node {event.node} trained"
+            yield f"Slot {event.slot} lost its runner {what}: {event.reason}."
+        elif isinstance(event, ev.SearchPaused | ev.SearchAborted):
+            yield f"The search was interrupted: {event.reason}."
+        elif isinstance(event, ev.CoordinatorStarted) and event.epoch > 1:
+            yield f"Coordinator {event.epoch} took over."
+
+
+def counted_actions(rows: Sequence[DecisionRow]) -> str:
+    """`4 evolve, 2 debug, 1 scratch`."""
+    return ", ".join(f"{n} {action}" for action, n in Counter(row.action for row in rows).items())
+
+
+def decision_table(rows: Sequence[DecisionRow]) -> str:
+    """Every decision with its reason, as replayed."""
+    return fmt.table(("node", "action", "on", "why", "outcome"), map(_decision_row, rows), right=(0, 2))
+
+
+def _decision_row(row: DecisionRow) -> tuple[str, ...]:
+    node, on = ("" if number is None else str(number) for number in (row.node, row.on))
+    return node, row.action, on, row.reason, row.outcome

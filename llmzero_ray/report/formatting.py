@@ -1,0 +1,93 @@
+"""Numbers and tables as Markdown, the same everywhere in a report.
+
+Not here: any sentence about a search.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+from llmzero_ray.hyperparameters import format_value, short
+from llmzero_ray.metrics import Score
+from llmzero_ray.records import HyperparameterValue
+from llmzero_ray.report.facts import Changed
+from llmzero_ray.report.significance import Difference
+
+NONE = "–"
+
+
+def accuracy(value: float | None) -> str:
+    """`0.4125`, or a dash."""
+    return NONE if value is None else f"{value:.4f}"
+
+
+def scored(score: Score | None) -> str:
+    """`0.4125 ± 0.0154 (n = 1024)`, or a dash."""
+    if score is None:
+        return NONE
+    error = "" if score.standard_error is None else f" ± {score.standard_error:.4f}"
+    return f"{score.mean:.4f}{error}" + ("" if score.n is None else f" (n = {score.n})")
+
+
+def gain(difference: Difference | None) -> str:
+    """`+0.2100 ± 0.0190 = 11.1 standard errors`, or a dash."""
+    if difference is None:
+        return NONE
+    return (
+        f"{difference.gain:+.4f} ± {difference.standard_error:.4f} = "
+        f"{standard_errors(difference.in_standard_errors)} standard errors"
+    )
+
+
+def standard_errors(value: float) -> str:
+    """`11.1`, `-0.71`, or infinity."""
+    if math.isinf(value):
+        return "∞" if value > 0 else "-∞"
+    return f"{value:.1f}" if abs(value) >= 9.995 else f"{value:.2f}"
+
+
+def hours(value: float) -> str:
+    """`0.0123`, `1.50`: hours with three digits that count, at least two places."""
+    if value == 0:
+        return "0"
+    places = max(2, 2 - math.floor(math.log10(abs(value))))
+    return f"{value:.{min(places, 6)}f}"
+
+
+def share(part: float, whole: float) -> str:
+    """`97.5 %`, or a dash without a whole."""
+    return NONE if whole <= 0 else f"{100 * part / whole:.1f} %"
+
+
+def value(key: str, of: HyperparameterValue) -> str:
+    """A hyper-parameter's value as people write it."""
+    return format_value(key, of)
+
+
+def change(changed: Changed) -> str:
+    """`lr 0.001 → 5e-4`."""
+    return f"{short(changed.key)} {value(changed.key, changed.old)} → {value(changed.key, changed.new)}"
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[str]], *, right: Iterable[int] = ()) -> str:
+    """A Markdown table; columns in `right` are aligned to the right."""
+    aligned = set(right)
+    rule = ["---:" if i in aligned else "---" for i in range(len(header))]
+    lines = [header, rule, *([cell(text) for text in row] for row in rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def cell(text: str) -> str:
+    """Text that stays inside its cell of a table, whatever it holds."""
+    return " ".join(text.split()).replace("|", "\\|") or NONE
+
+
+def one_line(text: str) -> str:
+    """Text of an agent or a log in one line that starts no Markdown block of its own."""
+    return " ".join(text.split())
+
+
+def bullets(lines: Iterable[str]) -> str:
+    """A list, one entry a line."""
+    return "\n".join(f"- {one_line(line)}" for line in lines)

@@ -1,0 +1,140 @@
+"""The report and the adapter's card as Markdown, from the templates beside this file.
+
+Not here: the tables (summary.py, phase_tables.py, tree_text.py, event_tables.py, cost_tables.py), the facts
+(facts.py).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from llmzero_ray import events as ev
+from llmzero_ray import text
+from llmzero_ray.coordinator import check_decisions
+from llmzero_ray.decision_text import decision_row
+from llmzero_ray.hyperparameters import canonical
+from llmzero_ray.report import cost_tables, event_tables, phase_tables, summary, tree_text
+from llmzero_ray.report import formatting as fmt
+from llmzero_ray.report.comparison import comparisons, policies
+from llmzero_ray.report.costs import costs
+from llmzero_ray.report.facts import SearchFacts
+from llmzero_ray.report.pictures import CURVES, RECIPE, SCORES, TREE, Picture
+from llmzero_ray.report.significance import NOISE
+
+VLLM_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+"""Values that vLLM's `--max-lora-rank` accepts."""
+
+
+def report_text(facts: SearchFacts, drawn: Collection[Picture], problems: Collection[str]) -> str:
+    """report.md; `drawn` are the pictures that exist, `problems` what could not be written."""
+    known, compared = policies(facts), comparisons(facts)
+    best = next((policy for policy in known if policy.what == "best"), None)
+    runs = facts.runs.values()
+    failed = sum(run.status == "failed" for run in runs)
+    judged = [run for run in runs if run.verdicts]
+    checks = check_decisions(facts.events, facts.paths.root)
+    decisions = [decision_row(check, facts.nodes) for check in checks]
+    values: dict[str, Any] = {
+        "facts": facts,
+        "config": facts.config,
+        "budget": facts.config.budget,
+        "core": facts.core,
+        "drawn": drawn,
+        "problems": list(problems),
+        "end_reason": summary.end_in_words(facts),
+        "policies": known,
+        "compared": compared,
+        "best": best,
+        "split": "test" if best is not None and best.test is not None else "validation",
+        "all_failed": bool(facts.finished_phases) and failed == facts.finished_phases,
+        "problems_of_tests": [f"{policy.name}: {policy.problem}" for policy in known if policy.problem],
+        "n_validations": sum(len(facts.curves(node).val_scores) for node in facts.runs),
+        "n_steps_trained": sum(run.outcome.steps_done for run in runs if run.outcome),
+        "has_reference": any(c.new.what == "best" and c.old.what == "reference" for c in compared),
+        "others": [run for run in runs if run.node not in facts.path_nodes],
+        "judged": judged,
+        "n_verdicts": sum(len(run.verdicts) for run in judged),
+        "stopped": [run for run in runs if run.status == "early_stopped"],
+        "decisions": decisions,
+        "n_differing": sum(bool(row.differences) for row in decisions),
+        "n_refused": sum(isinstance(event, ev.ProposalRefused) for event in facts.events),
+        "n_unanswered": sum(isinstance(event, ev.ProposalFailed) for event in facts.events),
+        "account": costs(facts),
+        "calls": [event for event in facts.events if isinstance(event, ev.AgentCalled)],
+        "metric_notes": phase_tables.shown_notes(facts),
+        "SCORES": SCORES,
+        "CURVES": CURVES,
+        "TREE": TREE,
+        "RECIPE": RECIPE,
+    }
+    return _render("report.md.j2", values)
+
+
+def card_text(facts: SearchFacts) -> str:
+    """README.md of best/; the search must have a best strategy."""
+    last, known = facts.path[-1], policies(facts)
+    used = last.run.spec.hyperparameters if last.run.spec else {}
+    rank = used.get(canonical("lora_rank"))
+    has_test = any(policy.test for policy in known if policy.what == "best")
+    values: dict[str, Any] = {
+        "facts": facts,
+        "config": facts.config,
+        "last": last,
+        "rank": rank,
+        "alpha": used.get(canonical("lora_alpha")),
+        "vllm_rank": _vllm_rank(rank) if isinstance(rank, int) else None,
+        "policies": known,
+        "compared": [
+            c for c in comparisons(facts) if c.new.what == "best" and (c.split == "test" or not has_test)
+        ],
+        "strategy_table": phase_tables.strategy_table(facts),
+    }
+    return _render("card.md.j2", values)
+
+
+def _vllm_rank(rank: int) -> int:
+    """The smallest rank that vLLM's option accepts for an adapter of this rank."""
+    return next((accepted for accepted in VLLM_RANKS if accepted >= rank), rank)
+
+
+def _render(template: str, values: Mapping[str, Any]) -> str:
+    rendered: str = _environment().get_template(template).render(values)
+    return re.sub(r"\n{3,}", "\n\n", rendered).strip() + "\n"
+
+
+@cache
+def _environment() -> Any:
+    """Jinja with the report's formats as filters and its tables as modules; an unknown name is an error."""
+    import jinja2
+
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent),
+        undefined=jinja2.StrictUndefined,
+        autoescape=False,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {
+        "bullets": fmt.bullets,
+        "change": fmt.change,
+        "duration": text.duration,
+        "gain": fmt.gain,
+        "one_line": fmt.one_line,
+        "plural": text.plural,
+        "reading": summary.reading,
+        "scored": fmt.scored,
+    }
+    environment.globals |= {
+        "costs": cost_tables,
+        "events": event_tables,
+        "noise": NOISE,
+        "phases": phase_tables,
+        "summary": summary,
+        "table": fmt.table,
+        "tree": tree_text,
+    }
+    return environment

@@ -1,0 +1,79 @@
+"""Differences between scores that may or may not count, with their standard errors.
+
+A standard error here covers the choice of items and nothing else: that a second run with another seed would
+end elsewhere is not in it. Not here: which scores are compared (comparison.py), words about them
+(summary.py).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from llmzero_ray.metrics import Score, standard_error
+from llmzero_ray.records import ItemOutcome
+
+CLEAR = 3.0
+"""Standard errors from which a difference is called clear."""
+NOISE = 2.0
+"""Standard errors below which a difference is called noise."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Difference:
+    """How much better one policy is than another on the same split."""
+
+    gain: float
+    standard_error: float
+    paired: bool
+    """Whether it was taken item by item; else the two scores count as independent."""
+    n: int
+    only_new: int | None = None
+    """Items that only the new policy solves; None when answers are not simply right or wrong."""
+    only_old: int | None = None
+
+    @property
+    def in_standard_errors(self) -> float:
+        """The gain in units of its own standard error; infinite for a difference without any spread."""
+        if self.gain == 0:
+            return 0.0
+        if self.standard_error == 0:
+            return math.copysign(math.inf, self.gain)
+        return self.gain / self.standard_error
+
+    @property
+    def is_noise(self) -> bool:
+        """Whether a gain of this size happens by the choice of items alone."""
+        return abs(self.in_standard_errors) < NOISE
+
+
+def independent(new: Score, old: Score) -> Difference | None:
+    """The difference as if each policy had answered items of its own; None without both standard errors."""
+    if new.standard_error is None or old.standard_error is None or new.n is None or old.n is None:
+        return None
+    error = math.hypot(new.standard_error, old.standard_error)
+    return Difference(gain=new.mean - old.mean, standard_error=error, paired=False, n=min(new.n, old.n))
+
+
+def paired(new: Sequence[ItemOutcome], old: Sequence[ItemOutcome]) -> Difference | None:
+    """The difference item by item; None unless both answered exactly the same items, two at least."""
+    new, old = _by_index(new), _by_index(old)
+    if len(new) < 2 or [item.index for item in new] != [item.index for item in old]:
+        return None
+    pairs = [(a.acc, b.acc) for a, b in zip(new, old, strict=True)]
+    gains = [a - b for a, b in pairs]
+    right_or_wrong = all(value in (0.0, 1.0) for pair in pairs for value in pair)
+    return Difference(
+        gain=fmean(gains),
+        standard_error=standard_error(gains),
+        paired=True,
+        n=len(gains),
+        only_new=sum(a > b for a, b in pairs) if right_or_wrong else None,
+        only_old=sum(a < b for a, b in pairs) if right_or_wrong else None,
+    )
+
+
+def _by_index(items: Sequence[ItemOutcome]) -> list[ItemOutcome]:
+    return sorted(items, key=lambda item: item.index)

@@ -1,0 +1,123 @@
+"""The head of a report: the three policies, and what of their distance is noise.
+
+Not here: the measurements themselves (comparison.py), the sentences (report.md.j2).
+"""
+
+from __future__ import annotations
+
+from llmzero_ray.report import formatting as fmt
+from llmzero_ray.report.comparison import Comparison, Policy
+from llmzero_ray.report.facts import SearchFacts
+from llmzero_ray.report.significance import CLEAR, Difference
+from llmzero_ray.tasks.aggregate import task_score
+
+
+def end_in_words(facts: SearchFacts) -> str:
+    """Why the search ended; empty while it has not."""
+    budget, reason = facts.config.budget, facts.core.end_reason
+    if reason is None:
+        return ""
+    return {
+        "budget": "its budget of runs was spent",
+        "exhausted": "no node could get another child",
+        "target": f"the target of {budget.target} in validation was reached",
+        "gpu_hours": f"{budget.gpu_hours} GPU hours were spent",
+        "wall_clock": f"{budget.wall_clock_hours} hours had passed",
+        "dollars": f"{budget.dollars} dollars were spent on agents",
+        "user": "a person ended it",
+    }.get(reason, reason)
+
+
+def reading(difference: Difference) -> str:
+    """What a difference means, in words that claim no more than it shows."""
+    if difference.is_noise:
+        return "within noise"
+    sure = "clearly" if abs(difference.in_standard_errors) >= CLEAR else "probably"
+    return f"{sure} {'better' if difference.gain > 0 else 'worse'}"
+
+
+_OVER_PARTS = "test, over its parts"
+
+
+def policy_table(known: tuple[Policy, ...]) -> str:
+    """Policies and their scores."""
+    header, rows = _score_columns(known)
+    return fmt.table(header, rows)
+
+
+def _score_columns(known: tuple[Policy, ...]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """(header, rows) of policies and their scores; a column for averages over parts where the task has
+    some."""
+    header: tuple[str, ...] = ("policy", "validation accuracy", "test accuracy")
+    rows: list[tuple[str, ...]] = [(p.name, fmt.scored(p.validation), fmt.scored(p.test)) for p in known]
+    if not any(p.macro for p in known):
+        return header, rows
+    return (*header, _OVER_PARTS), [(*row, fmt.scored(p.macro)) for row, p in zip(rows, known, strict=True)]
+
+
+def score_table(known: tuple[Policy, ...]) -> str:
+    """Policies, their scores, and what was trained for them; empty without any."""
+    if not known:
+        return ""
+    header, rows = _score_columns(known)
+    effort = [
+        (
+            fmt.NONE if policy.steps is None else str(policy.steps),
+            fmt.NONE if policy.rollouts is None else f"{policy.rollouts:,}",
+        )
+        for policy in known
+    ]
+    whole = [(*row, *more) for row, more in zip(rows, effort, strict=True)]
+    return fmt.table((*header, "training steps", "rollouts"), whole, right=(len(header), len(header) + 1))
+
+
+def difference_table(compared: tuple[Comparison, ...]) -> str:
+    """How far the policies lie apart; empty without any comparison."""
+    if not compared:
+        return ""
+    names = {"base": "base model", "reference": "default recipe", "best": "best strategy"}
+    rows: list[tuple[str, ...]] = [
+        (
+            f"{names[c.new.what]} − {names[c.old.what]}",
+            c.split,
+            fmt.gain(c.independent),
+            fmt.gain(c.paired),
+            _solved(c.paired),
+            reading(c.sharpest),
+        )
+        for c in compared
+    ]
+    rows += [
+        (
+            f"{names[c.new.what]} − {names[c.old.what]}",
+            _OVER_PARTS,
+            fmt.gain(c.macro),
+            fmt.NONE,
+            fmt.NONE,
+            reading(c.macro),
+        )
+        for c in compared
+        if c.macro is not None
+    ]
+    header = ("difference", "split", "as independent scores", "item by item", "solved only by", "reading")
+    return fmt.table(header, rows)
+
+
+def part_table(known: tuple[Policy, ...]) -> str:
+    """Test accuracy by data source and by the averages of the task; empty for tasks without parts."""
+    shown = [policy for policy in known if policy.macro is not None and policy.test_items]
+    if not shown:
+        return ""
+    scores = [task_score((item.data_source, item.acc) for item in policy.test_items) for policy in shown]
+    columns = [{**score.sources, **score.parts} for score in scores]
+    names = dict.fromkeys(name for column in columns for name in column)
+    rows = [(name, *(fmt.scored(column.get(name)) for column in columns)) for name in names]
+    missing = scores[0].missing
+    absent = f"\n\nWithout an item: {', '.join(missing)}." if missing else ""
+    return fmt.table(("test accuracy by part", *(policy.name for policy in shown)), rows) + absent
+
+
+def _solved(difference: Difference | None) -> str:
+    if difference is None or difference.only_new is None:
+        return fmt.NONE
+    return f"the first {difference.only_new}, the second {difference.only_old}"

@@ -1,0 +1,91 @@
+"""One running phase under a stopping policy: collects its metric points, says when a rule ends it.
+
+The rules are checked after every step, however many points arrive at once: the verdict does not depend on
+how points were batched, so a reader that starts again from the first point comes to the same one. Not here:
+the rules and the agent's intervals (policy.py), reading points from runners (actors/stopper.py).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+
+from llmzero_ray import metrics
+from llmzero_ray.agents.base import NodeView
+from llmzero_ray.metrics import CurveBuilder
+from llmzero_ray.records import MetricPoint, StopDecision
+from llmzero_ray.stopping.policy import StoppingPolicy
+from llmzero_ray.stopping.rules import WATCHED
+
+RULE_METRICS = tuple(
+    dict.fromkeys(
+        (
+            *WATCHED,
+            *metrics.REWARDS,
+            *metrics.KLS,
+            metrics.ENTROPY,
+            metrics.GRAD_NORM,
+            metrics.CLIPFRAC,
+            metrics.LENGTH,
+            metrics.LENGTH_MAX,
+            metrics.LENGTH_AT_MAX,
+            metrics.ADVANTAGE_MAX,
+            metrics.ADVANTAGE_MIN,
+            metrics.LEARNING_RATE,
+        )
+    )
+)
+"""Metrics that rules and pre-checks read; only these are copied for a check."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RuleVerdict:
+    """STOP by a rule, and the phase at the step that decided, with the metrics that rules read."""
+
+    decision: StopDecision
+    running: NodeView
+
+
+class PhaseMonitor:
+    """The metric points of one attempt at a phase, and what the policy says of them.
+
+    `view` describes the phase as it began. What the policy remembers of an earlier attempt at the same node
+    is forgotten.
+    """
+
+    def __init__(self, policy: StoppingPolicy, view: NodeView) -> None:
+        policy.forget(view.node)
+        self._policy = policy
+        self._view = dataclasses.replace(view, status="running")
+        self._curves = CurveBuilder()
+
+    @property
+    def n_points(self) -> int:
+        """Points added so far: the cursor of the next poll."""
+        return self._curves.n_points
+
+    def add(self, points: Iterable[MetricPoint]) -> RuleVerdict | None:
+        """Add the points that follow those added so far; the first STOP of a rule among their steps, or
+        None."""
+        verdict: RuleVerdict | None = None
+        for point in points:
+            self._curves.add(point)
+            if verdict is None and point.step > 0:
+                verdict = self._check()
+        return verdict
+
+    def _check(self) -> RuleVerdict | None:
+        curves = self._curves.build(RULE_METRICS)
+        decision = self._policy.check_rules(curves, self._view.hyperparameters)
+        if decision is None:
+            return None
+        return RuleVerdict(decision=decision, running=dataclasses.replace(self._view, curves=curves))
+
+    def running(self) -> NodeView:
+        """The phase with all its curves so far, for the agent."""
+        return dataclasses.replace(self._view, curves=self._curves.build())
+
+    def is_due(self, incumbent: NodeView | None) -> bool:
+        """Whether curve bank and agent should be asked about this phase now (`StoppingPolicy.is_due`)."""
+        timed = dataclasses.replace(self._view, curves=self._curves.build((metrics.STEP_TIME,)))
+        return self._policy.is_due(timed, incumbent)

@@ -1,0 +1,1 @@
+"""Task families that ship: procedural problems, one file each; registry.py finds them by name."""

@@ -1,0 +1,79 @@
+"""What a task family is: problems, a worked answer for each, and how its tiny model is warm-started.
+
+Not here: cutting splits (splits.py), training (warm_start/), or the families themselves (one file each).
+To add one: write its file, then name it in registry.py.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+REWARD_MODULE = "llmzero_ray.tasks.rewards.marked_answer"
+GOLD_RESPONSE = "#{answer}"
+"""Shortest response that this reward, which all shipped families use, scores 1."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """One question and its only right answer, both compact text."""
+
+    prompt: str
+    answer: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class WarmStart:
+    """Imitation that brings a fresh tiny model to a partial skill, in a fixed number of steps."""
+
+    n_demonstrations: int
+    """Distinct worked answers, drawn from prompts of no split."""
+    n_steps: int
+    batch_size: int
+    """Demonstrations per step."""
+    lr: float
+    """Peak; reached after `warmup_steps`, then falling linearly to `final_lr_share` of itself."""
+    warmup_steps: int
+    final_lr_share: float = 0.05
+    """Small, because a greedy answer flips with the last steps' noise when the rate stays high."""
+    weight_decay: float = 0.01
+
+
+class Family(Protocol):
+    """A procedural task."""
+
+    @property
+    def name(self) -> str:
+        """Its `data_source`; no slash, as it becomes part of metric names."""
+        ...
+
+    @property
+    def version(self) -> int:
+        """Raised with every change of problems or demonstrations: tasks of other versions are refused."""
+        ...
+
+    @property
+    def licence(self) -> str:
+        """SPDX identifier of the data."""
+        ...
+
+    @property
+    def warm_start(self) -> WarmStart:
+        """Hyperparameters of the supervised warm start of its tiny model."""
+        ...
+
+    def problems(self, seed: int) -> Iterator[Problem]:
+        """Problems number seed, seed + 1, ...; may repeat a prompt, and may end.
+
+        Two streams overlap when their seeds are closer than their lengths.
+
+        Raises:
+            TaskError: a library it needs is not installed, or gives something else than expected.
+        """
+        ...
+
+    def demonstration(self, problem: Problem, rng: random.Random) -> str:
+        """A response to imitate; not always a good one, so that reinforcement has something left to do."""
+        ...

@@ -1,0 +1,77 @@
+"""`RewardValidator`: one reward, tried on rows as closely as the caller needs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from llmzero_ray.errors import TaskError
+from llmzero_ray.tasks.manifest import RewardEntry
+from llmzero_ray.tasks.reward_validation.accuracy import GoldResponse, RewardAccuracy, measure_accuracy
+from llmzero_ray.tasks.reward_validation.calls import Row
+from llmzero_ray.tasks.reward_validation.full import open_sandbox, run_gate
+from llmzero_ray.tasks.reward_validation.quick import check_rows
+from llmzero_ray.tasks.reward_validation.report import ValidationReport
+from llmzero_ray.tasks.rewards.loading import open_reward
+from llmzero_ray.tasks.sandbox import SandboxLimits
+from llmzero_ray.tasks.task_directory import Progress, no_progress
+
+
+class RewardValidator:
+    """A reward of a manifest; a relative path of its file starts at `directory`.
+
+    A reward of a module runs in this process, the code of a file in a sandbox. `rows` are rows of the task in
+    VeRL's schema, with at least `data_source`, `reward_model` and `extra_info`.
+    """
+
+    def __init__(self, reward: RewardEntry, directory: Path) -> None:
+        self._reward, self._directory = reward, directory
+
+    def check_import(self) -> None:
+        """Import the reward of a file once, before any row is read.
+
+        Raises:
+            TaskError: it cannot be imported, is asynchronous, or is a file and there is no sandbox for it.
+        """
+        with open_sandbox(self._reward, self._directory) as reward:
+            if reward.asynchronous:
+                raise TaskError(
+                    f"reward {self._reward.path}:{self._reward.name} is asynchronous; a reward that comes "
+                    "with a task must be a plain function, since one that waits for a service cannot be "
+                    "vetted"
+                )
+
+    def check(self, rows: Sequence[Row]) -> str:
+        """Absolute path of the reward's file, once empty and right answers score as they must on every row.
+
+        An asynchronous reward, which may ask a service, is imported only.
+
+        Raises:
+            TaskError: the first fault: it cannot be imported, raises, lacks keys, pays for silence, or does
+                not pay for the gold response; or it is a file and there is no sandbox to try it in.
+        """
+        with open_reward(self._reward, self._directory) as reward:
+            if not reward.asynchronous:
+                check_rows(reward, self._reward.gold_response, rows)
+            return str(reward.path)
+
+    def accuracy(self, rows: Sequence[Row], gold_response: GoldResponse) -> RewardAccuracy | None:
+        """Mean accuracies of right, empty and meaningless answers; None for an asynchronous reward.
+
+        Raises:
+            TaskError: it cannot be imported, raises, or returns what VeRL cannot use.
+        """
+        with open_reward(self._reward, self._directory) as reward:
+            return None if reward.asynchronous else measure_accuracy(reward, rows, gold_response)
+
+    def validate(
+        self, rows: Sequence[Row], *, limits: SandboxLimits | None = None, progress: Progress = no_progress
+    ) -> ValidationReport:
+        """The gate for the code of a file: right, empty, meaningless, constant and hostile answers, twice and
+        in two processes; the report says whether it passed.
+
+        Raises:
+            TaskError: there are no rows, the reward cannot be imported or is asynchronous, or there is no
+                sandbox.
+        """
+        return run_gate(self._reward, self._directory, rows, limits=limits, progress=progress)

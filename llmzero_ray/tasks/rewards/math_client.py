@@ -1,0 +1,109 @@
+"""Call math-verify in a child process (math_server.py), so that no answer can block the caller.
+
+One child per process, started with the first question and shared by all threads, one question at a time. It
+ends when its standard input closes: with this process, however that ends. Not here: the limits on one
+question (math_server.py).
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+_SERVER = Path(__file__).with_name("math_server.py")
+START_TIMEOUT_S = 120.0
+"""Until the child has imported math-verify, on a machine that is busy with other things."""
+ANSWER_TIMEOUT_S = 30.0
+"""For one answer; the child ends itself long before, after its limit of processor time."""
+_END_TIMEOUT_S = 5.0
+_READY = b"ready"
+
+_lock = threading.Lock()
+_child: subprocess.Popen[bytes] | None = None
+_owner = 0
+_numbers = itertools.count()
+
+
+def is_equivalent(gold: str, answer: str) -> bool:
+    """Whether math-verify takes two texts for the same object; False when it cannot be asked or takes too
+    long."""
+    with _lock:
+        try:
+            reply = _ask(next(_numbers), gold, answer)
+        except OSError:
+            reply = b""
+        if reply == b"":
+            _end()
+        return reply == b"true"
+
+
+def close() -> None:
+    """End the child, if there is one; the next question starts another."""
+    with _lock:
+        _end()
+
+
+def _ask(number: int, gold: str, answer: str) -> bytes:
+    """`true`, `false`, or `killed`; empty when the child is gone."""
+    child = _started()
+    if child is None or child.stdin is None:
+        return b""
+    child.stdin.write(json.dumps([number, gold, answer]).encode() + b"\n")
+    while line := _line(child, ANSWER_TIMEOUT_S):
+        asked, _, reply = line.strip().rpartition(b" ")
+        # The answer to an earlier question may still come when its process was killed in between.
+        if asked in (b"", str(number).encode()):
+            return reply
+    return b""
+
+
+def _started() -> subprocess.Popen[bytes] | None:
+    global _child, _owner
+    # A forked process shares its parent's pipes and must not read from them.
+    if _child is not None and _owner == os.getpid():
+        return _child
+    if importlib.util.find_spec("math_verify") is None:
+        return None
+    _child = subprocess.Popen(
+        [sys.executable, "-P", str(_SERVER)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        bufsize=0,  # poll must see all that was not yet read
+        start_new_session=True,
+    )
+    _owner = os.getpid()
+    if _line(_child, START_TIMEOUT_S).strip() != _READY:
+        _end()
+    return _child
+
+
+def _line(child: subprocess.Popen[bytes], timeout_s: float) -> bytes:
+    """The next line that the child writes; empty when none comes in time, or it has ended."""
+    assert child.stdout is not None
+    poll = select.poll()
+    poll.register(child.stdout, select.POLLIN | select.POLLHUP)
+    return child.stdout.readline() if poll.poll(timeout_s * 1000) else b""
+
+
+def _end() -> None:
+    global _child
+    child, _child = _child, None
+    if child is None or _owner != os.getpid():
+        return
+    for stream in (child.stdin, child.stdout):
+        if stream is not None:
+            stream.close()
+    try:
+        child.wait(_END_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        os.killpg(child.pid, signal.SIGKILL)
+        child.wait()

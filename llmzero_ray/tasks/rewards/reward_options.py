@@ -1,0 +1,31 @@
+"""Options of a generic reward: VeRL's `reward_kwargs`, or a JSON object beside each row.
+
+A row carries its options as JSON text in `extra_info["reward_options"]`, so that all rows keep one Arrow
+schema and a task needs no file of its own. Not here: what the options mean (one file a kind).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+ROW_KEY = "reward_options"
+_MAX_CHARS = 10_000
+
+
+def options_of_row(extra_info: Any, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Options by name; `given` (keyword arguments of the call) wins over those of the row."""
+    text = extra_info.get(ROW_KEY) if isinstance(extra_info, Mapping) else None
+    own = _parsed(text) if isinstance(text, str) and len(text) <= _MAX_CHARS else {}
+    return {**own, **given}
+
+
+@lru_cache(maxsize=256)
+def _parsed(text: str) -> Mapping[str, Any]:
+    try:
+        held = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return held if isinstance(held, dict) else {}

@@ -1,0 +1,192 @@
+"""Data of the user's own, as task.yaml describes them: a template, an answer column, a reward.
+
+Not here: the fields of task.yaml (../task_yaml.py), rewards (../rewards/).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from llmzero_ray.errors import TaskError
+from llmzero_ray.tasks.manifest import RewardEntry
+from llmzero_ray.tasks.reward_validation import RewardValidator
+from llmzero_ray.tasks.rewards.gold_answers import gold_response
+from llmzero_ray.tasks.rewards.math_answer import check_math_verify
+from llmzero_ray.tasks.rewards.regex_match import check_pattern
+from llmzero_ray.tasks.rewards.registry import KINDS
+from llmzero_ray.tasks.rewards.reward_options import ROW_KEY
+from llmzero_ray.tasks.sources.base import (
+    LETTERS,
+    Record,
+    Rejection,
+    Shares,
+    TaskExample,
+    option_lines,
+    options_problem,
+    slug,
+    text_of,
+)
+from llmzero_ray.tasks.task_yaml import OPTIONS_FIELD, OwnReward, TaskFile, fill_template, template_fields
+
+REWARD_FILE = "reward.py"
+"""Copy of the user's reward in the task's directory."""
+_GOLD = {"exact_match": "<answer>{answer}</answer>", "mcq": "\\boxed{{answer}}", "math": "\\boxed{{answer}}"}
+
+
+class CustomTask:
+    """The task of one task.yaml."""
+
+    version = 1
+    optional = None
+    shares: Shares = "equal"
+
+    def __init__(self, task: TaskFile) -> None:
+        if task.name is None or task.prompt is None or task.answer is None or task.reward is None:
+            raise TaskError("task.yaml: data of your own need name, prompt, answer and reward")
+        self.name: str = task.name
+        self.ability: str = task.name
+        self.licence: str | None = task.licence
+        self._prompt, self._answer, self._reward = task.prompt, task.answer, task.reward
+        self._task = task
+        columns = [name for name in template_fields(task.prompt) if not task.choices or name != OPTIONS_FIELD]
+        named = [name for name in (task.answer, task.id, task.group, task.subtask) if name is not None]
+        self._shown = tuple(columns)
+        self.required: tuple[str, ...] = tuple(dict.fromkeys([*columns, *named, *task.choices]))
+        self.extra: Mapping[str, Literal["string", "bool"]] = {"row_id": "string", ROW_KEY: "string"}
+        self.reward: RewardEntry = _prepared_reward(task.reward)
+
+    def options(self) -> dict[str, Any]:
+        """Everything in task.yaml that decides what rows become."""
+        names = ("prompt", "system", "answer", "choices", "answer_form", "id", "group", "subtask")
+        settings: dict[str, Any] = {name: getattr(self._task, name) for name in names}
+        settings["choices"] = list(self._task.choices)
+        return settings | {"reward": self._reward.kind, "reward_options": dict(self._reward.options)}
+
+    def wants(self, name: str) -> bool:  # noqa: ARG002
+        """Every file that was named."""
+        return True
+
+    def check(self) -> None:
+        """See that the reward has what it needs."""
+        if self._reward.kind == "regex":
+            check_pattern(self._reward.options.get("pattern"))
+        if self._reward.kind == "math":
+            check_math_verify()
+        if self._reward.function is not None and not reward_file(self._reward).is_file():
+            raise TaskError(
+                f"reward: the file {reward_file(self._reward)} does not exist; paths count from task.yaml"
+            )
+        if self._reward.function is not None:
+            RewardValidator(reward_entry(self._reward), Path()).check_import()
+
+    def adapt(self, record: Record, file: str) -> TaskExample | Rejection:  # noqa: ARG002
+        """The template filled with the record's columns."""
+        task, values = self._task, {name: text_of(record, name) for name in self._shown}
+        if empty := next((name for name, value in values.items() if not value), None):
+            return Rejection(reason=f"empty {empty}", detail=f"{empty} is empty; fill it or remove the row")
+        answer = _answer_text(record.get(self._answer))
+        if not answer:
+            return Rejection(
+                reason="no gold answer", detail=f"{self._answer} is empty; fill it or remove the row"
+            )
+        settings = dict(self._reward.options)
+        if task.choices:
+            options = _options(record, task.choices)
+            if isinstance(options, Rejection):
+                return options
+            letter = _letter(answer, options, task.answer_form)
+            if letter is None:
+                return Rejection(
+                    reason="gold not among the options",
+                    detail=f"{self._answer} is {answer[:60]!r} (read as {task.answer_form}), the options are "
+                    f"{', '.join(options)}; correct it, or answer_form",
+                )
+            answer, values[OPTIONS_FIELD] = letter, option_lines(options)
+            settings["letters"] = "".join(options)
+        subtask = slug(text_of(record, task.subtask)) if task.subtask else ""
+        if task.subtask and not subtask:
+            return Rejection(
+                reason="no subtask", detail=f"{task.subtask} is empty; fill it or remove the row"
+            )
+        row_id = text_of(record, task.id) if task.id else ""
+        return TaskExample(
+            data_source=f"{self.name}_{subtask}" if subtask else self.name,
+            prompt=fill_template(self._prompt, values),
+            system=task.system,
+            ground_truth=answer,
+            label=answer,
+            stable_id=row_id,
+            group=text_of(record, task.group) if task.group else "",
+            extra={
+                "row_id": row_id,
+                ROW_KEY: json.dumps(settings, sort_keys=True, ensure_ascii=False) if settings else "",
+            },
+        )
+
+    def gold_response(self, data_source: str, ground_truth: str) -> str | None:  # noqa: ARG002
+        """What task.yaml or the reward's kind calls a perfect response; else unknown for patterns and
+        functions."""
+        template = self._reward.gold or _GOLD.get(self._reward.kind)
+        return None if template is None else gold_response(template, ground_truth)
+
+
+def reward_file(reward: OwnReward) -> Path:
+    """The file of a python reward."""
+    return Path(str(reward.function).rpartition(":")[0])
+
+
+def reward_entry(reward: OwnReward) -> RewardEntry:
+    """The reward where the user has it: a module that ships, or the user's own file with the form of a right
+    answer."""
+    if reward.function is None:
+        return RewardEntry(module=KINDS[reward.kind])
+    path, _, name = reward.function.rpartition(":")
+    allowed = reward.allow_unsandboxed
+    return RewardEntry(path=path, name=name, gold_response=reward.gold, allow_unsandboxed=allowed)
+
+
+def _prepared_reward(reward: OwnReward) -> RewardEntry:
+    """The reward as the manifest names it: of a file, its copy in the task's directory."""
+    entry = reward_entry(reward)
+    if entry.path is None:
+        return entry
+    return entry.model_copy(update={"path": REWARD_FILE, "gold_response": None})
+
+
+def _answer_text(value: Any) -> str:
+    """The answer as the rewards read it: several wordings as `{"target": [...]}`."""
+    if isinstance(value, list | tuple):
+        wordings = [str(each).strip() for each in value if each is not None and str(each).strip()]
+        return json.dumps({"target": wordings}, ensure_ascii=False) if wordings else ""
+    return "" if value is None else str(value).strip()
+
+
+def _options(record: Record, columns: tuple[str, ...]) -> dict[str, str] | Rejection:
+    """Letter -> text, from one column with a list or an object, or from one column each."""
+    values: Any = [record.get(name) for name in columns] if len(columns) > 1 else record.get(columns[0])
+    if isinstance(values, str):
+        try:
+            values = json.loads(values)
+        except (ValueError, RecursionError):
+            values = None
+    if isinstance(values, Mapping):
+        values = [values[key] for key in sorted(values) if values[key] is not None]
+    if not isinstance(values, list | tuple):
+        return Rejection(reason="options unreadable", detail=f"{columns[0]} is neither a list nor an object")
+    if len(values) > len(LETTERS):
+        return Rejection(reason="too many options", detail=f"{len(values)} options; at most {len(LETTERS)}")
+    texts = ["" if value is None else str(value).strip() for value in values]
+    options = dict(zip(LETTERS, texts, strict=False))
+    return options_problem(options) or options
+
+
+def _letter(answer: str, options: Mapping[str, str], form: str) -> str | None:
+    if form == "text":
+        return next((letter for letter, text in options.items() if text == answer), None)
+    if form == "index":
+        letters = list(options)
+        return letters[int(answer)] if answer.isdecimal() and int(answer) < len(letters) else None
+    return answer.upper() if answer.upper() in options else None

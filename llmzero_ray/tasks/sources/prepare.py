@@ -1,0 +1,217 @@
+"""From task.yaml to a prepared task: `prepare_source`.
+
+Not here: the command line, how rows are chosen and written (writer.py), what is said of it (summary.py).
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from llmzero_ray.errors import TaskError
+from llmzero_ray.files import file_digest
+from llmzero_ray.tasks.manifest import FORMAT, read_manifest, write_manifest
+from llmzero_ray.tasks.prepared import PreparedTask, load_task
+from llmzero_ray.tasks.reward_validation import GoldResponse, RewardAccuracy, RewardValidator
+from llmzero_ray.tasks.rewards.gold_answers import gold_response
+from llmzero_ray.tasks.rewards.vetted import write_loader
+from llmzero_ray.tasks.sources import hub
+from llmzero_ray.tasks.sources.base import DatasetAdapter
+from llmzero_ray.tasks.sources.chemcot import ChemCoT
+from llmzero_ray.tasks.sources.custom import CustomTask, reward_file
+from llmzero_ray.tasks.sources.papersearchqa import PaperSearchQA
+from llmzero_ray.tasks.sources.readers import SourceFile, find_files
+from llmzero_ray.tasks.sources.reasoning_gym import GymTask
+from llmzero_ray.tasks.sources.scan import LocalScanner, Scanner, ScanResult
+from llmzero_ray.tasks.sources.ssmr import SSMR
+from llmzero_ray.tasks.sources.summary import Summary, summarise
+from llmzero_ray.tasks.sources.wildsci import WildSci
+from llmzero_ray.tasks.sources.writer import WriteRequest, write_source_task
+from llmzero_ray.tasks.splits import SPLITS
+from llmzero_ray.tasks.task_directory import (
+    Progress,
+    check_same_recipe,
+    create_once,
+    no_progress,
+    recipe_differences,
+)
+from llmzero_ray.tasks.task_yaml import OwnReward, TaskFile
+from llmzero_ray.tasks.verl_rows import read_first_rows
+
+_VALIDATION_ROWS = 500
+"""Rows of each split that a reward is tried on."""
+_VALIDATED_FROM, _VALIDATED = 0.96, 0.99
+"""Share of the whole preparation that is finished before and after the gate."""
+_DATASETS: dict[str, Callable[..., DatasetAdapter]] = {
+    "chemcot": ChemCoT,
+    "papersearchqa": PaperSearchQA,
+    "ssmr": SSMR,
+    "wildsci": WildSci,
+}
+
+
+def prepare_source(
+    task: TaskFile, *, progress: Progress = no_progress, scanner: Scanner | None = None
+) -> Summary:
+    """The task in `task.dir`, made first if there is none, and what became of the data.
+
+    `scanner` says where the rows are read: `RayScanner()` on the cluster of a Ray session, None on this
+    machine; both choose the same rows. A task that is there already must have the same recipe, or be
+    written by hand.
+
+    Raises:
+        TaskError: files, columns, options or reward cannot be used, a reward of the user's own does not pass
+            the gate, too few rows are left, or `task.dir` holds something else.
+        StorageError: `task.dir` cannot be written; nothing is left there.
+    """
+    target, adapter = Path(task.dir).absolute(), adapter_of(task)
+    adapter.check()
+    given = [] if task.hub or isinstance(adapter, GymTask) else _files(task, adapter)
+    recipe = _recipe(task, adapter, given)
+    seen: list[ScanResult] = []
+
+    def fill(part: Path) -> None:
+        with tempfile.TemporaryDirectory(dir=part.parent, prefix=f"{part.name}-source-") as scratch:
+            files = given or _fetched(task, adapter, Path(scratch), progress)
+            request = WriteRequest(
+                adapter=adapter,
+                files=files,
+                sizes=_sizes(task),
+                recipe=recipe,
+                reward_file=_reward_file(task),
+                tokenizer=task.tokenizer,
+                max_prompt_tokens=task.max_prompt_tokens,
+            )
+            seen.append(write_source_task(part, request, scanner or LocalScanner(), progress))
+            if task.reward is not None and task.reward.function is not None:
+                _validate_reward(part, task.reward, progress)
+            progress("done", 1.0)
+
+    create_once(target, fill, progress)
+    check_same_recipe(target, lambda found: recipe_differences(found, recipe))
+    prepared = load_task(target)
+    accuracy = _reward_accuracy(prepared, adapter)
+    return summarise(prepared, _sizes(task), accuracy, seen[0] if seen else None)
+
+
+def _validate_reward(directory: Path, reward: OwnReward, progress: Progress) -> None:
+    """Let the user's reward through the gate on the rows of a written task; then write the loader of its
+    copy, and the report into the manifest.
+
+    Raises:
+        TaskError: it did not pass: which checks, with examples.
+        OSError: loader or manifest cannot be written.
+    """
+    manifest = read_manifest(directory)
+    path, digest = manifest.reward.path, manifest.source.reward_sha256 if manifest.source else None
+    if path is None or digest is None:
+        raise TaskError(f"{directory}: the manifest names no reward file with its sha256; nothing to vet")
+    rows = [
+        row for split in SPLITS for row in read_first_rows(directory / f"{split}.parquet", _VALIDATION_ROWS)
+    ]
+    copy = manifest.reward.model_copy(update={"gold_response": reward.gold})
+    report = RewardValidator(copy, directory).validate(
+        rows,
+        progress=lambda doing, share: progress(
+            doing, _VALIDATED_FROM + share * (_VALIDATED - _VALIDATED_FROM)
+        ),
+    )
+    if not report.passed:
+        # The message names the user's own file, not the copy.
+        text = report.text().replace(str(directory / path), str(reward_file(reward)))
+        if reward.gold is None and not report.found_gold:
+            text += (
+                "\nNo usual form of a right answer is accepted; correct the reward, or name the form as "
+                "reward.gold, such as '<answer>{answer}</answer>'"
+            )
+        raise TaskError(f"{text}\nNothing was kept; correct the reward and prepare again")
+    write_loader(directory / path, manifest.reward.name, digest)
+    write_manifest(manifest.model_copy(update={"gate": report.entry()}), directory)
+
+
+def _reward_accuracy(task: PreparedTask, adapter: DatasetAdapter) -> RewardAccuracy | None:
+    """What the reward gives to right, empty and meaningless answers to validation and test rows.
+
+    Right answers have the form with which the reward was validated, or that of the adapter.
+    """
+    manifest = read_manifest(Path(task.directory))
+    gold: GoldResponse = adapter.gold_response
+    if manifest.gate is not None:
+        form = manifest.gate.gold_response
+        gold = lambda _source, ground_truth: gold_response(form, ground_truth)  # noqa: E731
+    rows = [row for path in (task.val, task.test) for row in read_first_rows(path, _VALIDATION_ROWS)]
+    return RewardValidator(manifest.reward, Path(task.directory)).accuracy(rows, gold)
+
+
+def adapter_of(task: TaskFile) -> DatasetAdapter:
+    """What reads the rows of a task.
+
+    Raises:
+        TaskError: its options are unknown or out of bounds.
+    """
+    if task.reasoning_gym is not None:
+        return GymTask(task.reasoning_gym, task.options, task.seed)
+    if task.dataset is None:
+        return CustomTask(task)
+    try:
+        return _DATASETS[task.dataset](**task.options)
+    except TypeError as error:
+        raise TaskError(f"{task.dataset}: options are {task.options}: {error}") from error
+
+
+def _sizes(task: TaskFile) -> dict[str, int]:
+    return {"train": task.n_train, "val": task.n_val, "test": task.n_test}
+
+
+def _reward_file(task: TaskFile) -> Path | None:
+    return reward_file(task.reward) if task.reward is not None and task.reward.function is not None else None
+
+
+def _files(task: TaskFile, adapter: DatasetAdapter) -> list[SourceFile]:
+    """The files that task.yaml names; those of a known data set tell their split by their names."""
+    found: dict[str, SourceFile] = {}
+    if task.files:
+        for file in find_files(task.files, adapter.wants):
+            only_split = (
+                hub.only_split_of(file.name.replace("/", "_").replace(".", "_")) if task.dataset else ""
+            )
+            found[file.path] = replace(file, only_split=only_split)
+    for places, only_split in ((task.val_files, "val"), (task.test_files, "test")):
+        if places:
+            found |= {file.path: file for file in find_files(places, adapter.wants, only_split)}
+    return _unbound_if_all_bound(sorted(found.values(), key=lambda file: file.name))
+
+
+def _unbound_if_all_bound(files: Sequence[SourceFile]) -> list[SourceFile]:
+    """A data set that was published as a test set alone gives training rows as well."""
+    bound = all(file.only_split for file in files)
+    return [replace(file, only_split="") for file in files] if bound else list(files)
+
+
+def _fetched(task: TaskFile, adapter: DatasetAdapter, scratch: Path, progress: Progress) -> list[SourceFile]:
+    """Files that are made or downloaded when a task is made."""
+    if isinstance(adapter, GymTask):
+        progress(f"generating: {adapter.name}", 0.0)
+        return adapter.generate(scratch, _sizes(task))
+    progress(f"downloading: {task.hub}", 0.0)
+    files = [
+        file for file in hub.fetch(str(task.hub), task.hub_revision, scratch) if adapter.wants(file.name)
+    ]
+    return _unbound_if_all_bound(files)
+
+
+def _recipe(task: TaskFile, adapter: DatasetAdapter, files: Sequence[SourceFile]) -> dict[str, Any]:
+    """Everything that decides the content, flat and plain."""
+    recipe: dict[str, Any] = {"format": FORMAT, "adapter": adapter.name, "adapter_version": adapter.version}
+    recipe |= {f"n_{split}": size for split, size in _sizes(task).items()}
+    recipe |= {f"adapter.{key}": value for key, value in adapter.options().items()}
+    if task.tokenizer is not None:
+        recipe["max_prompt_tokens"] = task.max_prompt_tokens
+    if task.hub is not None:
+        recipe |= {"hub": task.hub, "hub_revision": task.hub_revision}
+    if (reward := _reward_file(task)) is not None and reward.is_file():
+        recipe["reward_sha256"] = file_digest(str(reward))
+    return recipe | {f"file.{file.only_split or 'any'}.{file.name}": file_digest(file.path) for file in files}

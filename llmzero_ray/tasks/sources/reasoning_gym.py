@@ -1,0 +1,126 @@
+"""Any task of the reasoning-gym package by its name: its generator gives the rows, its verifier the reward.
+
+Validation and test rows come from generator seeds of their own, far from those of the training rows, and no
+prompt stands in two splits. Not here: the reward (rewards/reasoning_gym.py).
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator, Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Literal
+
+from llmzero_ray.errors import TaskError
+from llmzero_ray.tasks.families.base import Problem
+from llmzero_ray.tasks.manifest import RewardEntry
+from llmzero_ray.tasks.rewards.reasoning_gym import STREAM_LENGTH, dataset_of
+from llmzero_ray.tasks.sources.base import Record, Rejection, Shares, TaskExample, slug
+from llmzero_ray.tasks.sources.readers import SourceFile
+from llmzero_ray.tasks.splits import SPLITS, distinct_problems
+from llmzero_ray.text import nearest_names
+
+INSTRUCTION = "Give the final answer, and nothing else, between <answer> and </answer>."
+
+
+class GymTask:
+    """`options` are fields of the generator's configuration, such as `min_terms`."""
+
+    version = 1
+    licence = "Apache-2.0"
+    ability = "reasoning"
+    required = ("problem",)
+    optional: tuple[str, ...] = ()
+    extra: Mapping[str, Literal["string", "bool"]] = {"task": "string"}
+    shares: Shares = "equal"
+    reward = RewardEntry(module="llmzero_ray.tasks.rewards.reasoning_gym")
+
+    def __init__(self, task: str, options: Mapping[str, Any], seed: int) -> None:
+        self.name: str = f"reasoning_gym_{slug(task)}"
+        self._task, self._options, self._seed = task, dict(options), seed
+
+    def options(self) -> dict[str, Any]:
+        """What decides the generator's output; other versions of the package may generate other problems."""
+        made_by = {
+            "reasoning_gym": version("reasoning-gym"),
+            "task": self._task,
+            "generator_seed": self._seed,
+        }
+        return made_by | {f"options.{key}": value for key, value in self._options.items()}
+
+    def wants(self, name: str) -> bool:  # noqa: ARG002
+        """Every file that `generate` wrote."""
+        return True
+
+    def check(self) -> None:
+        """See that the package is installed, knows the task, and takes the options."""
+        try:
+            from reasoning_gym.factory import DATASETS
+        except ImportError as error:
+            raise TaskError(
+                f"reasoning_gym: the package cannot be imported ({error}); install llmzero-ray[tasks]"
+            ) from error
+        if self._task not in DATASETS:
+            near = nearest_names(self._task, DATASETS, 3)
+            hint = f"did you mean {', '.join(near)}?" if near else f"there are {len(DATASETS)}"
+            raise TaskError(f"reasoning_gym: no task is called {self._task!r}; {hint}")
+        if reserved := {"seed", "size"} & self._options.keys():
+            raise TaskError(f"reasoning_gym: options holds {min(reserved)}; use the fields seed and n_train")
+        try:
+            dataset_of(self._task, json.dumps(self._options, sort_keys=True))[0]
+        except Exception as error:  # a generator may raise anything
+            raise TaskError(
+                f"reasoning_gym: {self._task} refuses the options {self._options}: {error}"
+            ) from error
+
+    def generate(self, directory: Path, sizes: Mapping[str, int]) -> list[SourceFile]:
+        """Write the problems of each split into files that `adapt` reads.
+
+        Raises:
+            TaskError: the generator has too few different problems.
+            OSError: they cannot be written.
+        """
+        self.check()
+        seen: set[str] = set()
+        files = []
+        for split in reversed(SPLITS):
+            path = directory / f"{split}.jsonl"
+            problems = distinct_problems(self, split, sizes[split], self._seed, seen)
+            with path.open("w", encoding="utf-8") as stream:
+                stream.writelines(json.dumps({"problem": problem.answer}) + "\n" for problem in problems)
+            only_split: Literal["", "val", "test"] = (
+                "" if split == "train" else "val" if split == "val" else "test"
+            )
+            files.append(SourceFile(path=str(path), name=path.name, only_split=only_split))
+        return files
+
+    def problems(self, seed: int) -> Iterator[Problem]:
+        """Entries of generators with that seed and following ones; `answer` is the entry as JSON.
+
+        Most generators seed entry i with seed + i, so that the stream is that of one long generator.
+        """
+        options = json.dumps(self._options, sort_keys=True)
+        for start in itertools.count(seed, STREAM_LENGTH):
+            dataset = dataset_of(self._task, options, start)
+            for index in range(STREAM_LENGTH):
+                entry = dataset[index]
+                yield Problem(prompt=entry["question"], answer=json.dumps(entry, default=str))
+
+    def adapt(self, record: Record, file: str) -> TaskExample | Rejection:  # noqa: ARG002
+        """One problem; the ground truth holds all that its verifier looks at."""
+        entry = json.loads(record["problem"])
+        truth = {"task": self._task, "options": self._options, "entry": entry}
+        return TaskExample(
+            data_source=self.name,
+            prompt=f"{entry['question'].strip()}\n\n{INSTRUCTION}",
+            ground_truth=json.dumps(truth, sort_keys=True),
+            label="" if entry["answer"] is None else str(entry["answer"]),
+            extra={"task": self._task},
+        )
+
+    def gold_response(self, data_source: str, ground_truth: str) -> str | None:  # noqa: ARG002
+        """The generator's own answer, tagged; some tasks have none."""
+        answer = json.loads(ground_truth)["entry"]["answer"]
+        return None if answer is None else f"<answer>{answer}</answer>"

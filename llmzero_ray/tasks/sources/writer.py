@@ -1,0 +1,223 @@
+"""Write a task from a data set into an empty directory: choose, fetch, measure, write, account for every row.
+
+The same files give the same parquet bytes everywhere (of one pyarrow version). Not here: where the directory
+is put and when (prepare.py, ../prepare.py).
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from llmzero_ray.errors import TaskError
+from llmzero_ray.files import file_digest, text_digest
+from llmzero_ray.tasks.manifest import (
+    Manifest,
+    SourceEntry,
+    SourceFileEntry,
+    SplitCounts,
+    SplitFiles,
+    write_manifest,
+)
+from llmzero_ray.tasks.sources.base import DatasetAdapter, TaskExample
+from llmzero_ray.tasks.sources.prompt_length import PromptMeter
+from llmzero_ray.tasks.sources.readers import SourceFile
+from llmzero_ray.tasks.sources.scan import Place, Scanner, ScanResult
+from llmzero_ray.tasks.sources.selection import RowKeys, Selection, select
+from llmzero_ray.tasks.splits import SPLITS
+from llmzero_ray.tasks.task_directory import Progress
+from llmzero_ray.tasks.verl_rows import verl_row, write_split
+
+TOO_LONG = "prompt too long"
+_MAX_ROUNDS = 20
+"""Selections that are tried while prompts turn out to be too long."""
+_SHOWN_PROBLEMS = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class WriteRequest:
+    """What to make."""
+
+    adapter: DatasetAdapter
+    files: Sequence[SourceFile]
+    sizes: Mapping[str, int]
+    recipe: Mapping[str, Any]
+    reward_file: Path | None = None
+    """The user's reward, to be copied into the task under the name in the adapter's reward."""
+    tokenizer: str | None = None
+    max_prompt_tokens: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Chosen:
+    examples: Mapping[str, list[TaskExample]]
+    dropped: Mapping[str, int]
+    max_prompt_tokens: int | None
+
+
+def write_source_task(
+    directory: Path, request: WriteRequest, scanner: Scanner, progress: Progress
+) -> ScanResult:
+    """Write the task; what the rows were like is returned for people.
+
+    Raises:
+        TaskError: no row, or too few for three splits, can be used; a file changed meanwhile.
+        OSError: it cannot be written.
+    """
+    meter = (
+        PromptMeter(request.tokenizer, request.max_prompt_tokens) if request.tokenizer is not None else None
+    )
+    scanned = scanner.scan(request.adapter, request.files, lambda doing, share: progress(doing, 0.8 * share))
+    if len(scanned.keys) == 0:
+        raise TaskError(f"{request.adapter.name}: no row can be used: {'; '.join(problems_of(scanned))}")
+    progress("choosing rows", 0.8)
+    chosen = _choose(request, scanned, scanner, meter)
+    progress("writing", 0.95)
+    files = {
+        split: write_split(
+            directory, split, _to_rows(request.adapter, split, chosen.examples[split]), request.adapter.extra
+        )
+        for split in SPLITS
+    }
+    reward_hash = None
+    if request.reward_file is not None and request.adapter.reward.path is not None:
+        shutil.copyfile(request.reward_file, directory / request.adapter.reward.path)
+        reward_hash = file_digest(str(directory / request.adapter.reward.path))
+    write_manifest(_manifest(request, scanned, chosen, SplitFiles(**files), reward_hash), directory)
+    return scanned
+
+
+def problems_of(scanned: ScanResult) -> list[str]:
+    """What is wrong with files, and an example of each kind of unusable row, in one line each."""
+    examples = [places[0] for places in scanned.statistics.examples.values()]
+    return [*scanned.statistics.notes.values(), *examples][:_SHOWN_PROBLEMS] or ["the files hold no rows"]
+
+
+def _choose(
+    request: WriteRequest, scanned: ScanResult, scanner: Scanner, meter: PromptMeter | None
+) -> _Chosen:
+    """The examples of each split; prompts that are too long are dropped, and others chosen in their place."""
+    keys, lengths = scanned.keys, dict[Place, int]()
+    known: dict[Place, TaskExample] = {}
+    for _ in range(_MAX_ROUNDS):
+        selection = select(keys, request.sizes, request.adapter.shares)
+        _check_not_empty(request, selection, scanned)
+        places = {split: _places(keys, rows) for split, rows in selection.splits.items()}
+        new = [place for each in places.values() for place in each if place not in known]
+        known |= scanner.fetch(request.adapter, request.files, _by_file(new))
+        if meter is not None:
+            measured = meter.lengths([known[place] for place in new])
+            lengths |= dict(zip(new, measured, strict=True))
+        limit = meter.limit if meter is not None else None
+        long = {place for place in new if limit is not None and lengths[place] > limit}
+        if not long:
+            longest = max(lengths[place] for each in places.values() for place in each) if meter else None
+            examples = {split: [known[place] for place in each] for split, each in places.items()}
+            return _Chosen(examples=examples, dropped=selection.dropped, max_prompt_tokens=longest)
+        for number, row in sorted(long):
+            detail = (
+                f"{lengths[number, row]} tokens, at most {limit}; raise max_prompt_tokens if the model can"
+            )
+            scanned.statistics.drop(TOO_LONG, f"{request.files[number].name}, row {row}", detail)
+        held = zip(keys["file"].tolist(), keys["row"].tolist(), strict=True)
+        keys = keys[np.array([place not in long for place in held], dtype=bool)]
+    raise TaskError(
+        f"{request.adapter.name}: after {_MAX_ROUNDS} rounds prompts are still longer than {limit} tokens: "
+        "most of this data set does not fit; raise max_prompt_tokens, or use another model"
+    )
+
+
+def _places(keys: RowKeys, rows: Any) -> list[Place]:
+    return list(zip(keys["file"][rows].tolist(), keys["row"][rows].tolist(), strict=True))
+
+
+def _by_file(places: Sequence[Place]) -> dict[int, set[int]]:
+    wanted: dict[int, set[int]] = {}
+    for number, row in places:
+        wanted.setdefault(number, set()).add(row)
+    return wanted
+
+
+def _check_not_empty(request: WriteRequest, selection: Selection, scanned: ScanResult) -> None:
+    empty = [split for split in SPLITS if len(selection.splits[split]) == 0]
+    if empty:
+        dropped = {**selection.dropped, **scanned.statistics.dropped}
+        listed = ", ".join(f"{n} {reason}" for reason, n in dropped.items()) or "none"
+        counts = ", ".join(f"{split} {len(rows)}" for split, rows in selection.splits.items())
+        raise TaskError(
+            f"{request.adapter.name}: {sum(scanned.rows.values())} rows leave none for {', '.join(empty)} "
+            f"({counts}; dropped: {listed}); each data source needs three rows or more, in three groups"
+        )
+
+
+def _to_rows(adapter: DatasetAdapter, split: str, examples: Sequence[TaskExample]) -> list[dict[str, Any]]:
+    return [
+        verl_row(
+            data_source=example.data_source,
+            prompt=example.messages(),
+            ability=adapter.ability,
+            ground_truth=example.ground_truth,
+            index=index,
+            split=split,
+            extra=example.extra,
+        )
+        for index, example in enumerate(examples)
+    ]
+
+
+def _manifest(
+    request: WriteRequest, scanned: ScanResult, chosen: _Chosen, splits: SplitFiles, reward_hash: str | None
+) -> Manifest:
+    adapter, examples = request.adapter, chosen.examples
+    sources = sorted({example.data_source for each in examples.values() for example in each})
+    counts = {split: Counter(example.data_source for example in examples[split]) for split in SPLITS}
+    baselines = _baselines(examples["test"])
+    n_right = sum(baselines[source] * counts["test"][source] for source in baselines)
+    recipe = dict(request.recipe)
+    return Manifest(
+        name=adapter.name,
+        data_sources=tuple(sources),
+        splits=splits,
+        reward=adapter.reward,
+        max_prompt_tokens=chosen.max_prompt_tokens,
+        max_answer_tokens=None,
+        licence=adapter.licence,
+        majority_baseline=n_right / len(examples["test"]),
+        recipe=recipe,
+        recipe_hash=text_digest(json.dumps(recipe, sort_keys=True)),
+        made_with={"pyarrow": version("pyarrow")},
+        source=SourceEntry(
+            adapter=adapter.name,
+            files=tuple(
+                SourceFileEntry(
+                    file=file.name, sha256=file_digest(file.path), rows=scanned.rows.get(number, 0)
+                )
+                for number, file in enumerate(request.files)
+            ),
+            counts={
+                source: SplitCounts(**{split: counts[split][source] for split in SPLITS})
+                for source in sources
+            },
+            dropped=dict(sorted((scanned.statistics.dropped + Counter(chosen.dropped)).items())),
+            majority_baselines=baselines,
+            max_prompt_chars=max(len(example.prompt) for each in examples.values() for example in each),
+            reward_sha256=reward_hash,
+        ),
+    )
+
+
+def _baselines(examples: Sequence[TaskExample]) -> dict[str, float]:
+    """By data source, the share of its most frequent label; 0 where no constant answer can be right."""
+    labels: dict[str, Counter[str]] = {}
+    totals = Counter(example.data_source for example in examples)
+    for example in examples:
+        labels.setdefault(example.data_source, Counter())[example.label] += bool(example.label)
+    return {source: max(labels[source].values()) / n for source, n in sorted(totals.items())}

@@ -1,0 +1,261 @@
+"""VeRL's row schema: build rows, write a split as parquet, and check files before VeRL reads them in a phase.
+
+A row is `{data_source, prompt, ability, reward_model: {style, ground_truth}, extra_info: {index, split,
+...}}`; `prompt` is a chat, `ground_truth` is text (JSON text when it is composite). VeRL concatenates the
+files, so that all of them need one Arrow schema. Not here: checking reward (reward_validation) and model
+(model_dir.py).
+
+Source: the data set and reward loop of VeRL 0.9.1 (`verl.utils.dataset.rl_dataset`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+from llmzero_ray.errors import TaskError
+from llmzero_ray.files import file_digest, text_digest
+from llmzero_ray.tasks.manifest import SplitFile
+from llmzero_ray.tasks.splits import canonical_prompt
+
+COLUMNS = {
+    "data_source": "string",
+    "prompt": "list of {role: string, content: string}",
+    "reward_model": "{style: string, ground_truth: string}",
+    "extra_info": "{index: integer, ...}",
+}
+"""What every row must have, and its type in words; `ability` and more may stand beside them."""
+_HINTS = {
+    "prompt": ' A prompt is a chat: [{"role": "user", "content": "..."}].',
+    "reward_model": " Composite ground truths are written as a JSON string.",
+    "extra_info": " index numbers the rows of the file.",
+}
+_SAMPLE = 16
+"""Rows per file that are kept to try the reward on."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SplitFacts:
+    """What a checked file holds."""
+
+    n_rows: int
+    data_sources: tuple[str, ...]
+    types: Mapping[str, str]
+    """Arrow type by column."""
+    prompts: Mapping[bytes, int]
+    """Digest of each canonical prompt -> row number."""
+    samples: tuple[dict[str, Any], ...]
+    """A few rows, from the whole length of the file."""
+
+
+def verl_row(
+    *,
+    data_source: str,
+    prompt: list[dict[str, str]],
+    ability: str,
+    ground_truth: str,
+    index: int,
+    split: str,
+    extra: Mapping[str, str | bool] | None = None,
+) -> dict[str, Any]:
+    """One row; `index` counts the rows of its split, `extra` is what `extra_info` holds beside index and
+    split."""
+    return {
+        "data_source": data_source,
+        "prompt": prompt,
+        "ability": ability,
+        "reward_model": {"style": "rule", "ground_truth": ground_truth},
+        "extra_info": {"index": index, "split": split, **(extra or {})},
+    }
+
+
+def write_parquet(rows: list[dict[str, Any]], path: Path, extra: Mapping[str, str] | None = None) -> None:
+    """Write rows under one explicit schema.
+
+    `extra` maps each further key of `extra_info` to the name of its Arrow type. The same rows give the same
+    bytes with the same version of pyarrow.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    more = [(name, pa.type_for_alias(kind)) for name, kind in (extra or {}).items()]
+    schema = pa.schema(
+        [
+            ("data_source", pa.string()),
+            ("prompt", pa.list_(pa.struct([("role", pa.string()), ("content", pa.string())]))),
+            ("ability", pa.string()),
+            ("reward_model", pa.struct([("style", pa.string()), ("ground_truth", pa.string())])),
+            ("extra_info", pa.struct([("index", pa.int64()), ("split", pa.string()), *more])),
+        ]
+    )
+    pq.write_table(pa.Table.from_pylist(rows, schema=schema), path)
+
+
+def write_split(
+    directory: Path, split: str, rows: list[dict[str, Any]], extra: Mapping[str, str] | None = None
+) -> SplitFile:
+    """Write the rows of a split as `<split>.parquet` into a task's directory; its entry in the manifest.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    path = directory / f"{split}.parquet"
+    write_parquet(rows, path, extra)
+    return SplitFile(file=path.name, rows=len(rows), sha256=file_digest(path))
+
+
+def read_first_rows(path: str | Path, n_rows: int) -> list[dict[str, Any]]:
+    """The first `n_rows` rows of a split that was checked or written here."""
+    import pyarrow.parquet as pq
+
+    rows: list[dict[str, Any]] = pq.ParquetFile(path).read(columns=list(COLUMNS)).slice(0, n_rows).to_pylist()
+    return rows
+
+
+def check_split(path: Path, split: str) -> SplitFacts:
+    """Facts about one file, once all its rows are fit for VeRL.
+
+    Raises:
+        TaskError: missing, not parquet, empty, columns or types wrong, or a row that cannot be used.
+    """
+    table = _read(path, split)
+    _check_columns(table.schema, path)
+    if table.num_rows == 0:
+        raise TaskError(f"{path} ({split}) has no rows; every split needs at least one")
+    rows = table.select(list(COLUMNS)).to_pylist()
+    seen: set[int] = set()
+    for number, row in enumerate(rows):
+        if problem := _row_problem(row, seen):
+            raise TaskError(f"{path} ({split}), row {number}: {problem}")
+    return SplitFacts(
+        n_rows=len(rows),
+        data_sources=tuple(sorted({row["data_source"] for row in rows})),
+        types={field.name: str(field.type) for field in table.schema},
+        prompts={prompt_digest(row["prompt"]): number for number, row in enumerate(rows)},
+        samples=tuple(rows[:: -(-len(rows) // _SAMPLE)]),
+    )
+
+
+def check_between(facts: Mapping[str, SplitFacts]) -> None:
+    """Compare the splits: no shared prompt, and one type per column.
+
+    Raises:
+        TaskError: which splits, how many prompts, one example; or which column differs.
+    """
+    for first, second in combinations(facts, 2):
+        _check_no_shared_prompt(facts, first, second)
+        for name in COLUMNS:
+            one, other = facts[first].types[name], facts[second].types[name]
+            if one != other:
+                raise TaskError(
+                    f"column {name} is {one} in {first} and {other} in {second}; write all splits with one "
+                    "schema"
+                )
+
+
+def _check_no_shared_prompt(facts: Mapping[str, SplitFacts], first: str, second: str) -> None:
+    one, other = facts[first].prompts, facts[second].prompts
+    shared = one.keys() & other.keys()
+    if shared:
+        row, twin = min((one[digest], other[digest]) for digest in shared)
+        raise TaskError(
+            f"{len(shared)} prompts stand both in {first} and in {second}, e.g. row {row} of {first} is row "
+            f"{twin} of {second}; scores would not be held-out: remove them from one of the two"
+        )
+
+
+def _read(path: Path, split: str) -> Any:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    if not path.is_file():
+        raise TaskError(
+            f"{path}, the {split} split that the manifest names, does not exist; make the task again, or "
+            "correct the manifest"
+        )
+    if path.stat().st_size == 0:
+        raise TaskError(f"{path} ({split}) is an empty file, not parquet; make the task again")
+    try:
+        # One file, not a data set: a path such as `split=train/x.parquet` must not grow a column.
+        return pq.ParquetFile(path).read()
+    except (pa.ArrowException, OSError) as error:
+        raise TaskError(f"{path} ({split}) cannot be read as parquet: {error}") from error
+
+
+def _check_columns(schema: Any, path: Path) -> None:
+    missing = ", ".join(name for name in COLUMNS if name not in schema.names)
+    if missing:
+        raise TaskError(
+            f"{path} lacks {missing}; columns expected: {', '.join(COLUMNS)}; found: "
+            f"{', '.join(schema.names) or 'none'}"
+        )
+    for name, wanted in COLUMNS.items():
+        kind = schema.field(name).type
+        if not _TYPE_TESTS[name](kind):
+            raise TaskError(f"{path}: column {name} must be {wanted}; it is {kind}.{_HINTS.get(name, '')}")
+
+
+def _is_text(kind: Any) -> bool:
+    import pyarrow.types as types
+
+    return bool(types.is_string(kind) or types.is_large_string(kind))
+
+
+def _is_integer(kind: Any) -> bool:
+    import pyarrow.types as types
+
+    return bool(types.is_integer(kind))
+
+
+def _is_struct_with(kind: Any, **tests: Callable[[Any], bool]) -> bool:
+    import pyarrow.types as types
+
+    if not types.is_struct(kind):
+        return False
+    fields = {field.name: field.type for field in kind}
+    return all(name in fields and test(fields[name]) for name, test in tests.items())
+
+
+def _is_chat(kind: Any) -> bool:
+    import pyarrow.types as types
+
+    is_list = types.is_list(kind) or types.is_large_list(kind)
+    return bool(is_list and _is_struct_with(kind.value_type, role=_is_text, content=_is_text))
+
+
+_TYPE_TESTS: dict[str, Callable[[Any], bool]] = {
+    "data_source": _is_text,
+    "prompt": _is_chat,
+    "reward_model": lambda kind: _is_struct_with(kind, style=_is_text, ground_truth=_is_text),
+    "extra_info": lambda kind: _is_struct_with(kind, index=_is_integer),
+}
+
+
+def _row_problem(row: Mapping[str, Any], seen: set[int]) -> str | None:
+    """What is wrong with a row whose types are right; adds its index to `seen`."""
+    empty = next((name for name in COLUMNS if not row[name]), None)
+    if empty is not None:
+        return f"{empty} is empty or null"
+    if "/" in row["data_source"]:
+        return f"data_source {row['data_source']!r} holds a slash, which metric names cannot carry; rename it"
+    if any(not message or not message["role"] or message["content"] is None for message in row["prompt"]):
+        return "a message of the prompt has no role or no content"
+    if row["reward_model"]["ground_truth"] is None:
+        return "reward_model.ground_truth is null"
+    index = row["extra_info"]["index"]
+    if index is None or index in seen:
+        return f"extra_info.index is {index}{' again' * (index in seen)}; it must number the rows of the file"
+    seen.add(index)
+    return None
+
+
+def prompt_digest(prompt: Iterable[Mapping[str, str]]) -> bytes:
+    """16 bytes that equal prompts share, so that the prompts of a big data set need not stay in memory."""
+    text = "\x00".join(f"{message['role']}\x01{canonical_prompt(message['content'])}" for message in prompt)
+    return bytes.fromhex(text_digest(text)[:32])

@@ -1,0 +1,1 @@
+"""Contracts as classes of tests, for implementations inside and outside this project. Needs pytest."""

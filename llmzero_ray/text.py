@@ -1,0 +1,95 @@
+"""Words and numbers for people: nearest names, durations, sizes, numbers, and text of others on one line.
+
+Not here: values of hyper-parameters (hyperparameters/space.py), Markdown (report/).
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+import unicodedata
+from collections.abc import Iterable
+
+GIB = 2**30
+"""Bytes."""
+CUT = "…"
+"""Stands where a text was cut."""
+
+_ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """The known name that is most like `name`, for "did you mean"; None when none is near."""
+    return next(iter(nearest_names(name, known, 1)), None)
+
+
+def nearest_names(name: str, known: Iterable[str], n: int) -> list[str]:
+    """Up to `n` known names that are like `name`, the most similar first."""
+    return difflib.get_close_matches(name, list(known), n=n, cutoff=0.5)
+
+
+def number(value: float) -> str:
+    """A number with three digits that count: `0.0312`, `1630`, `5.2e-5`, `nan`."""
+    if not math.isfinite(value):
+        return str(value)
+    if abs(value) >= 1000:
+        return f"{value:.0f}" if abs(value) < 1e7 else f"{value:.2e}"
+    if 0 < abs(value) < 1e-3:
+        mantissa, _, exponent = f"{value:.1e}".partition("e")
+        return f"{mantissa}e{int(exponent)}"
+    return f"{value:.3g}"
+
+
+def plain(value: float, *, places: int = 0) -> str:
+    """Three digits that count, at least `places` decimal places and no power of ten: `0.0123`, `1,250`."""
+    digits = 2 - math.floor(math.log10(abs(value))) if value else 0
+    return f"{value:,.{min(max(places, digits), 6)}f}"
+
+
+def duration(seconds: float) -> str:
+    """`4.2 s`, `42 s`, `12 min 05 s`, `3 h 20 min`."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+def short_duration(seconds: float) -> str:
+    """`48 s`, `12.4 min`, `3.4 h`: for lines of the terminal, where it is one figure among others."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.1f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def size(n_bytes: float) -> str:
+    """Bytes as `1.5 GiB` or `50 MiB`."""
+    return f"{n_bytes / GIB:.1f} GiB" if n_bytes >= GIB else f"{n_bytes / 2**20:.0f} MiB"
+
+
+def plural(n: int, singular: str) -> str:
+    """`1 run`, `2 runs`."""
+    return f"{n} {singular if n == 1 else singular + 's'}"
+
+
+def clean(text: str) -> str:
+    """Without terminal sequences, control and invisible characters; tabs become blanks, lines end in \\n."""
+    text = _ANSI.sub("", text).replace("\r\n", "\n").replace("\r", "\n").replace("\t", "    ")
+    return "".join(_shown(c) for c in text)
+
+
+def one_line(text: str, limit: int | None = 200) -> str:
+    """The cleaned text on one line of at most `limit` characters."""
+    line = " ".join(clean(text).split())
+    return line if limit is None or len(line) <= limit else line[: limit - 1].rstrip() + CUT
+
+
+def _shown(character: str) -> str:
+    category = unicodedata.category(character)
+    if character == "\n" or category in ("Zl", "Zp"):
+        return "\n"
+    if category == "Zs":
+        return " "
+    return "" if category.startswith("C") else character

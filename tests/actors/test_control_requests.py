@@ -1,0 +1,142 @@
+"""Requests that anybody may leave in a search's directory: taken, or refused by name, never in the way."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from actors.control_requests import ControlRequests
+from llmzero_ray import events as ev
+from llmzero_ray.presence import request
+from llmzero_ray.records import Event
+from tests.builders import Driver, make_config
+
+
+class Searching:
+    """A search with one trained node that takes its requests from a searching."""
+
+    def __init__(self, root: Path, *, fixed_capacity: bool = False, **blocks: Any) -> None:
+        self.root, self.search, self.posted = root, Driver(make_config(**blocks)), list[Event]()
+        self.search.ready()
+        self.search.train(0)
+        self.requests = ControlRequests(
+            self.search.core, self.post, root, use_settings=self.use_settings, fixed_capacity=fixed_capacity
+        )
+
+    async def post(self, event: Event) -> None:
+        self.posted.append(event)
+        self.search.post(event)
+
+    async def use_settings(self) -> None:
+        """Nothing follows the settings here."""
+
+    def leave(self, name: str, content: str) -> None:
+        (self.root / "requests").mkdir(exist_ok=True)
+        (self.root / "requests" / f"{name}.json").write_text(content)
+
+    def take(self) -> list[Event]:
+        """The events that came of all that waited."""
+        self.posted.clear()
+        asyncio.run(self.requests.take())
+        assert list((self.root / "requests").iterdir()) == []
+        return self.posted
+
+
+def body(kind: str, **asked: Any) -> str:
+    return json.dumps({"kind": kind, "reason": "", **asked})
+
+
+MALFORMED = (
+    (body("clone", node=0, of=0, changes=[["lr", 1]]), "changes: Input should be a valid dictionary"),
+    (body("clone", node=0, changes={"lr": []}), "lr"),
+    (body("clone", changes={}), "node: Field required"),
+    (body("set", changes=["budget.runs"]), "changes: Input should be a valid dictionary"),
+    (body("set", changes={"budget.runs": {"a": 1}}), "budget.runs"),
+    (body("hint", text=5), "text: Input should be a valid string"),
+    (body("hint"), "text: Field required"),
+    (body("veto", node="root"), "node: Input should be a valid integer"),
+    (body("stop", deadline_s=-5), "deadline_s: Input should be greater than or equal to 0"),
+    (body("stop", deadline_s=float("nan")), "deadline_s: Input should be a finite number"),
+    (body("stop", deadline_s=10**400), "deadline_s"),
+    (body("dance"), "kind 'dance' is unknown"),
+    ("[" * 100_000, "RecursionError"),
+    ("{}", "KeyError"),
+    ("[1]", "is no request and was removed"),
+    ("\x00", "is no request and was removed"),
+)
+
+
+@pytest.mark.parametrize(("content", "said"), MALFORMED, ids=[said[:30] for _, said in MALFORMED])
+def test_a_malformed_request_is_refused_by_name_and_the_next_one_is_taken(
+    tmp_path: Path, content: str, said: str
+) -> None:
+    searching = Searching(tmp_path)
+    searching.leave("0", content)
+    request(tmp_path, "stop", "enough")
+    refused, stopped = searching.take()
+    assert isinstance(refused, ev.RequestRefused)
+    assert refused.source == "user:0"
+    assert said in refused.message
+    assert isinstance(stopped, ev.UserStop)
+
+
+def test_a_request_that_cannot_be_journalled_is_refused_instead(tmp_path: Path) -> None:
+    searching = Searching(tmp_path)
+
+    async def post(event: Event) -> None:
+        if isinstance(event, ev.HintGiven):
+            raise UnicodeEncodeError("utf-8", "\ud800", 0, 1, "surrogates not allowed")
+        await searching.post(event)
+
+    searching.requests = ControlRequests(
+        searching.search.core, post, tmp_path, use_settings=searching.use_settings, fixed_capacity=False
+    )
+    request(tmp_path, "hint", text="\ud800")
+    (refused,) = searching.take()
+    assert isinstance(refused, ev.RequestRefused)
+    assert "surrogates not allowed" in refused.message
+
+
+def machine(cpus: float, gpus: float) -> dict[str, Any]:
+    return {"NodeManagerAddress": "10.0.0.1", "Alive": True, "Resources": {"CPU": cpus, "GPU": gpus}}
+
+
+def test_more_slots_than_a_private_head_has_are_refused_with_the_numbers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ray.nodes", lambda: [machine(26, 2)])
+    searching = Searching(tmp_path, fixed_capacity=True)
+    request(tmp_path, "set", changes={"slots.count": 8})
+    (refused,) = searching.take()
+    assert isinstance(refused, ev.RequestRefused)
+    assert "asked: 8 slot(s)" in refused.message
+    assert "2 GPUs, 26 CPUs" in refused.message
+    assert searching.search.core.config.slots.count == 1
+    request(tmp_path, "set", changes={"slots.count": 2})
+    (changed,) = searching.take()
+    assert isinstance(changed, ev.SettingsChanged)
+    assert searching.search.core.config.slots.count == 2
+
+
+def test_a_cluster_that_may_grow_is_asked_for_as_many_slots_as_one_likes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ray.nodes", lambda: [machine(2, 0)])
+    searching = Searching(tmp_path)
+    request(tmp_path, "set", changes={"slots.count": 8})
+    (changed,) = searching.take()
+    assert isinstance(changed, ev.SettingsChanged)
+
+
+def test_a_request_is_known_again_by_its_id(tmp_path: Path) -> None:
+    searching = Searching(tmp_path)
+    asked = request(tmp_path, "hint", text="a higher lr was fine elsewhere")
+    (given,) = searching.take()
+    assert given == dataclasses.replace(
+        ev.HintGiven(text="a higher lr was fine elsewhere"), source=f"user:{asked}"
+    )

@@ -1,0 +1,244 @@
+"""Which pattern is seen, and which is not: clear cases, away from thresholds, which may be tuned."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from llmzero_ray import hyperparameters as hp
+from llmzero_ray.agents.dynamics import observe
+from llmzero_ray.agents.expert.diagnosis import Finding, diagnose
+from llmzero_ray.metrics import Curves
+from llmzero_ray.records import Hyperparameters
+from tests.agents import curves as c
+
+FLAT = [0.5 + 0.03 * c.wave(i) for i in range(20)]
+DRIFT = c.line(0.2, 0.25, 20)
+"""A KL that shows the policy moves, far from the base model and from a spike."""
+SE = (0.5 * 0.5 / 500) ** 0.5
+MARGIN = 1.5 * SE
+
+
+def kinds(
+    found: Curves, hyperparameters: Hyperparameters = c.TINY, before: Hyperparameters | None = None
+) -> list[str]:
+    return [finding.kind for finding in everything(found, hyperparameters, before)]
+
+
+def everything(
+    found: Curves, hyperparameters: Hyperparameters = c.TINY, before: Hyperparameters | None = None
+) -> tuple[Finding, ...]:
+    on = c.node(found, hyperparameters)
+    return diagnose(
+        observe(found, hyperparameters, n_val=500), on, None if before is None else c.node(found, before)
+    )
+
+
+def run(**more: Any) -> Curves:
+    """Twenty steps at a reward of about .5, without validation unless one is given."""
+    return c.curves(20, **{"reward": FLAT, "kl": DRIFT, **more})
+
+
+def test_a_few_steps_or_a_validation_are_enough_to_be_judged() -> None:
+    assert kinds(c.curves(2, reward=[0.1, 0.2])) == ["unknown"]
+    assert kinds(c.curves(6, reward=[0.1, 0.2, 0.1] * 2)) != ["unknown"]
+    assert kinds(c.curves(2, reward=[0.1, 0.2], start=0.1, val={2: 0.2})) != ["unknown"]
+
+
+SPIKE = c.joined(c.line(0.02, 0.022, 9), [0.2] * 11)
+
+
+@pytest.mark.parametrize(("longer", "said"), [(1.0, False), (1.6, True)])
+def test_growing_answers_are_part_of_a_kl_spike(longer: float, said: bool) -> None:
+    length = c.joined([100.0] * 9, [100.0 * longer] * 11)
+    (first, *_) = everything(run(kl=SPIKE, length=length))
+    assert first.kind == "kl_spike"
+    assert ("responses got longer" in first.summary) == said
+    assert any("response_length" in fact for fact in first.evidence) == said
+
+
+@pytest.mark.parametrize(
+    ("val", "spiked"),
+    [
+        ({10: 0.50, 20: 0.50}, True),
+        ({10: 0.60}, True),  # measured at the onset: not an effect of what came after
+        ({20: 0.60}, False),
+    ],
+)
+def test_a_kl_spike_is_forgiven_when_validation_gains_after_it(val: dict[int, float], spiked: bool) -> None:
+    assert ("kl_spike" in kinds(run(kl=SPIKE, start=0.50, val=val))) == spiked
+
+
+def test_a_kl_spike_is_forgiven_when_the_reward_rises_after_it() -> None:
+    rising = c.joined([0.5] * 9, c.line(0.5, 0.7, 11, 0.01))
+    assert "kl_spike" not in kinds(run(kl=SPIKE, reward=rising))
+
+
+def narrowing(to: float) -> list[float]:
+    """Entropy 1.0, falling in one step at step 8."""
+    return [1.0] * 7 + [to] * 13
+
+
+@pytest.mark.parametrize(("to", "collapsed"), [(0.15, True), (0.8, False)])
+def test_entropy_is_low_far_below_its_first_level(to: float, collapsed: bool) -> None:
+    found = run(entropy=narrowing(to), start=0.5, val={20: 0.5})
+    assert ("entropy_collapse" in kinds(found)) == collapsed
+
+
+def test_an_entropy_collapse_tells_how_far_and_since_when() -> None:
+    (first, *_) = everything(run(entropy=narrowing(0.2), start=0.5, val={20: 0.5}))
+    assert first.summary == "Entropy fell to 20% of its first level without a gain in reward."
+    assert first.since == 8  # the first step below half
+
+
+@pytest.mark.parametrize(("gain", "collapsed"), [(0.0, True), (4 * MARGIN, False)])
+def test_low_entropy_is_forgiven_when_validation_gained(gain: float, collapsed: bool) -> None:
+    found = run(entropy=narrowing(0.2), start=0.5, val={20: 0.5 + gain})
+    assert ("entropy_collapse" in kinds(found)) == collapsed
+
+
+def test_low_entropy_is_forgiven_at_a_high_reward() -> None:
+    sure = [0.93 + 0.02 * c.wave(i) for i in range(20)]
+    assert "entropy_collapse" not in kinds(run(reward=sure, entropy=narrowing(0.2), start=0.9, val={20: 0.9}))
+
+
+@pytest.mark.parametrize(("share", "truncated"), [(0.3, True), (0.0, False)])
+def test_many_cut_off_answers_make_the_cap_a_bottleneck(share: float, truncated: bool) -> None:
+    found = run(longest=[24.0] * 20, at_longest=[share] * 20)
+    assert ("truncated" in kinds(found)) == truncated
+
+
+@pytest.mark.parametrize(
+    ("level", "val", "empty"), [(0.99, 0.9, True), (0.9, 0.9, False), (0.99, 0.99, False)]
+)
+def test_groups_hold_no_contrast_near_one_unless_validation_is_as_good(
+    level: float, val: float, empty: bool
+) -> None:
+    assert ("no_contrast" in kinds(run(reward=[level] * 20, start=val, val={20: val}))) == empty
+
+
+@pytest.mark.parametrize(("spread", "empty"), [(0.0, True), (0.5, False)])
+def test_advantages_of_zero_are_no_contrast(spread: float, empty: bool) -> None:
+    found = run(adv_max=[spread] * 20, adv_min=[0.0] * 20, start=0.5, val={20: 0.5})
+    assert ("no_contrast" in kinds(found)) == empty
+
+
+@pytest.mark.parametrize(("level", "none"), [(0.0, True), (0.1, False)])
+def test_a_mean_reward_near_zero_holds_nothing_to_learn_from(level: float, none: bool) -> None:
+    assert ("no_reward" in kinds(run(reward=[level] * 20, start=0.0, val={20: 0.0}))) == none
+
+
+RISING = c.line(0.4, 0.8, 20, 0.01)
+
+
+@pytest.mark.parametrize(("drop", "kind"), [(4 * MARGIN, "overfit"), (MARGIN, "take_off")])
+def test_a_clear_fall_under_a_rising_reward_is_overfitting(drop: float, kind: str) -> None:
+    (first, *_) = everything(run(reward=RISING, start=0.45, val={5: 0.5, 20: 0.5 - drop}))
+    assert first.kind == kind
+    assert first.since == (6 if kind == "overfit" else None)
+
+
+def test_an_overshoot_needs_a_clear_fall_after_the_best_step() -> None:
+    def overshot(last: float) -> tuple[Finding, ...]:
+        return everything(run(start=0.45, val={10: 0.5, 20: last}))
+
+    (first, *_) = overshot(0.5 - 4 * MARGIN)
+    assert (first.kind, first.since) == ("noisy", 11)
+    assert first.summary.startswith("Overshot: validation fell from 0.500 at step 10")
+    assert "noisy" not in [finding.kind for finding in overshot(0.5)]
+
+
+def test_swings_are_told_with_their_size() -> None:
+    (first, *_) = everything(run(start=0.5, val={5: 0.5, 10: 0.4, 15: 0.5, 20: 0.4}))
+    assert first.kind == "noisy"
+    assert f"by more than {2 * MARGIN:.3f} between checks" in first.summary
+
+
+TIGHTER: list[dict[str, float]] = [{"lr": 2.5e-5}, {"kl": 0.002}, {"clip_high": 0.2}]
+LOOSER: list[dict[str, float]] = [{"lr": 1e-4}, {"kl": 0.0005}, {"clip_high": 0.4}]
+
+
+@pytest.mark.parametrize("spike", [False, True])
+@pytest.mark.parametrize(
+    ("changes", "careful"), [*((change, True) for change in TIGHTER), *((change, False) for change in LOOSER)]
+)
+def test_a_regression_is_conservative_after_tightening_or_without_a_spike(
+    changes: dict[str, float], careful: bool, spike: bool
+) -> None:
+    on = hp.complete(c.PRACTITIONER, changes)
+    found = run(start=0.5, val={20: 0.4}, kl=SPIKE if spike else DRIFT)
+    expected = "too_conservative" if careful or not spike else "too_aggressive"
+    assert expected in kinds(found, on, c.PRACTITIONER)
+
+
+@pytest.mark.parametrize(("best", "regressed"), [(0.5 - 3 * SE, True), (0.5, False)])
+def test_a_regression_is_a_best_score_clearly_below_the_start(best: float, regressed: bool) -> None:
+    found = run(start=0.5, val={10: best, 20: best - 0.001})
+    assert ("too_conservative" in kinds(found, c.PRACTITIONER, c.PRACTITIONER)) == regressed
+
+
+@pytest.mark.parametrize(("late", "kind"), [(0.3, "plateau_weak"), (0.9, "plateau_noisy")])
+def test_gradients_fade_far_below_their_first_level(late: float, kind: str) -> None:
+    assert kinds(run(grad=c.joined([1.0] * 10, [late] * 10), start=0.5, val={20: 0.5})) == [kind]
+
+
+@pytest.mark.parametrize(("share", "kind"), [(0.0005, "plateau_weak"), (0.05, "plateau_noisy")])
+def test_updates_are_weak_when_hardly_any_token_is_clipped(share: float, kind: str) -> None:
+    assert kinds(run(clipfrac=[share] * 20, start=0.5, val={20: 0.5}), c.PRACTITIONER) == [kind]
+
+
+@pytest.mark.parametrize(
+    ("kl", "kind"),
+    [
+        (c.line(0.0, 0.04, 20), "warming_up"),
+        (c.line(0.0, 0.15, 20), "plateau_noisy"),  # not close to the base model any more
+        ([0.02 + 0.001 * c.wave(i) for i in range(20)], "plateau_noisy"),  # not rising
+    ],
+)
+def test_a_flat_run_warms_up_while_its_kl_rises_from_the_base_model(kl: list[float], kind: str) -> None:
+    assert kinds(run(kl=kl, start=0.5, val={20: 0.5})) == [kind]
+
+
+def test_a_run_whose_reward_falls_does_not_warm_up() -> None:
+    falling = c.line(0.6, 0.4, 20, 0.01)
+    assert kinds(run(kl=c.line(0.0, 0.04, 20), reward=falling, start=0.5, val={20: 0.5})) == ["plateau_noisy"]
+
+
+@pytest.mark.parametrize(
+    ("best", "entropy", "kind"),
+    [
+        (0.57, 0.9, "improving"),
+        (0.57, 0.3, "converging"),  # entropy says it settles
+        (0.66, 0.9, "converging"),  # the level does
+    ],
+)
+def test_smaller_late_gains_are_convergence_at_a_high_level_or_a_low_entropy(
+    best: float, entropy: float, kind: str
+) -> None:
+    found = run(
+        reward=RISING, entropy=c.joined([1.0] * 10, [entropy] * 10), start=0.40, val={10: 0.55, 20: best}
+    )
+    assert kinds(found) == [kind]
+
+
+@pytest.mark.parametrize(("best", "kind"), [(0.68, "improving"), (0.85, "converging")])
+def test_a_gain_that_reaches_a_high_score_is_to_be_settled_however_fast_it_came(
+    best: float, kind: str
+) -> None:
+    assert kinds(run(reward=RISING, start=0.50, val={10: 0.55, 20: best})) == [kind]
+
+
+def test_a_flat_line_near_one_is_solved_not_a_plateau() -> None:
+    assert kinds(run(start=0.99, val={20: 0.99})) == ["solved"]
+    assert kinds(run(start=0.9, val={20: 0.9})) == ["plateau_noisy"]
+
+
+@pytest.mark.parametrize(("end", "kind"), [(0.448, "slow"), (0.5, "improving")])
+def test_a_small_gain_of_what_is_left_is_slow(end: float, kind: str) -> None:
+    assert kinds(run(reward=RISING, start=0.40, val={10: 0.40, 20: end})) == [kind]
+
+
+def test_a_steep_gain_in_the_later_half_is_improving_and_in_the_earlier_one_converging() -> None:
+    assert kinds(run(reward=RISING, start=0.50, val={10: 0.55, 20: 0.70})) == ["improving"]
+    assert kinds(run(reward=RISING, start=0.50, val={10: 0.65, 20: 0.70})) == ["converging"]

@@ -1,0 +1,400 @@
+"""The offline proposer: diagnosis, coordinated changes, checkpoint and epochs, siblings, refusals, fresh
+starts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from llmzero_ray import hyperparameters as hp
+from llmzero_ray.agents.base import NodeView, OfferedCheckpoint, ProposalRequest, Proposer, TaskView
+from llmzero_ray.agents.expert.apply_moves import signature
+from llmzero_ray.agents.expert.proposer import ExpertProposer, overlap
+from llmzero_ray.hyperparameters.table import (
+    CLIP_HIGH,
+    KL_LOSS_COEF,
+    LORA_RANK,
+    LR,
+    MAX_RESPONSE,
+    ROLLOUT_N,
+    TEMPERATURE,
+    TRAIN_BATCH,
+)
+from llmzero_ray.records import Hyperparameters, HyperparameterValue, Proposal, ResumeFrom
+from tests.agents import curves as c
+
+PROPOSER: Proposer = ExpertProposer(n_val=512)
+
+
+def request(on: NodeView, **more: Any) -> ProposalRequest:
+    """A request to continue `on`, with checkpoints every 10 steps of the whole path."""
+    path: Sequence[NodeView] = more.get("path", (on,))
+    big = on.hyperparameters[LORA_RANK] == c.PRACTITIONER[LORA_RANK]
+    values: dict[str, Any] = {
+        "task": c.BIG_TASK if big else c.TASK,
+        "on": on,
+        "path": path,
+        "siblings": (),
+        "best": on,
+        "default": path[0].hyperparameters,
+        "checkpoints": tuple(saved for view in path for saved in c.checkpoints(view)),
+        "from_scratch": False,
+    }
+    return ProposalRequest(**{**values, **more})
+
+
+def outcome(
+    asked: ProposalRequest, proposal: Proposal, base: Hyperparameters | None = None
+) -> dict[str, Any]:
+    """The configuration that a proposal leads to, as the coordinator builds it."""
+    limits = hp.Limits(max_model_len=asked.task.max_model_len, n_train=asked.task.n_train)
+    changes = {change.key: change.new for change in proposal.changes}
+    return hp.complete(base or asked.on.hyperparameters, changes, limits=limits)
+
+
+def changed(proposal: Proposal) -> dict[str, HyperparameterValue]:
+    return {change.key: change.new for change in proposal.changes}
+
+
+def child(asked: ProposalRequest, proposal: Proposal, node: int, **more: Any) -> NodeView:
+    return c.node(asked.on.curves, outcome(asked, proposal), node=node, **more)
+
+
+# --- what is proposed ---------------------------------------------------------------------------------------
+
+
+def test_the_same_configuration_with_other_dynamics_gets_another_diagnosis_and_other_changes() -> None:
+    makers = (c.csum_steady, c.csum_swinging, c.sort_collapse, c.untrained, lambda: c.cut(c.regh_late(), 15))
+    proposals = [PROPOSER.propose(request(c.node(make(), c.TINY))) for make in makers]
+    assert len({proposal.diagnosis.summary for proposal in proposals}) == len(makers)
+    assert len({frozenset(changed(proposal).items()) for proposal in proposals}) == len(makers)
+
+
+def test_the_same_request_gives_the_same_proposal() -> None:
+    asked = request(c.node(c.csum_swinging()))
+    assert ExpertProposer(n_val=512).propose(asked) == PROPOSER.propose(asked)
+
+
+@pytest.mark.parametrize("scale", [1e-2, 1.0, 50.0])
+def test_moves_are_relative_to_what_was_trained_with(scale: float) -> None:
+    on = c.node(c.csum_swinging(), hp.complete(c.TINY, {"lr": 1e-3 * scale}))
+    assert changed(PROPOSER.propose(request(on)))[LR] == pytest.approx(0.5e-3 * scale)
+
+
+def test_a_kl_spike_is_met_by_half_the_step_and_five_times_the_pull() -> None:
+    on = c.node(c.chem_kl_spike(), c.PRACTITIONER, node=2)
+    proposal = PROPOSER.propose(request(on))
+    assert proposal.diagnosis.state == "collapsing"
+    new = changed(proposal)
+    assert new[LR] == 2.5e-5
+    assert new[KL_LOSS_COEF] == 0.005
+    assert float(str(new[TEMPERATURE])) < 1.0
+    assert float(str(new[CLIP_HIGH])) < 0.28
+    assert proposal.resume_from == ResumeFrom(node=2, step=10)  # the spike began at step 13
+
+
+def test_truncation_is_met_by_a_larger_cap_in_proportion_to_its_share() -> None:
+    slight = PROPOSER.propose(request(c.node(c.chem_truncated(), c.PRACTITIONER)))
+    assert changed(slight)[MAX_RESPONSE] == 7424  # x1.17, in steps of 256
+    capped = hp.complete(c.TINY, {"max_response_length": 10})
+    heavy = PROPOSER.propose(request(c.node(c.regh_capped(), capped)))
+    assert changed(heavy)[MAX_RESPONSE] == 24  # x2, in steps of 8
+
+
+def test_the_cap_never_leaves_the_room_of_the_server() -> None:
+    narrow = TaskView(
+        name="t", n_train=4096, phase_steps=20, max_phase_steps=60, max_model_len=56, max_prompt_length=40
+    )
+    on = c.node(c.regh_capped(), hp.complete(c.TINY, {"max_response_length": 10}))
+    assert changed(PROPOSER.propose(request(on, task=narrow)))[MAX_RESPONSE] == 16
+
+
+def test_a_weak_plateau_is_met_by_larger_steps_held_by_more_kl() -> None:
+    new = changed(PROPOSER.propose(request(c.node(c.paper_plateau(), c.PRACTITIONER))))
+    assert (new[LR], new[KL_LOSS_COEF], new[TEMPERATURE]) == (1e-4, 0.002, 1.1)
+    assert (new[ROLLOUT_N], new[TRAIN_BATCH]) == (12, 96)
+
+
+def test_collapsed_entropy_is_met_by_a_weaker_pull_and_warmer_rollouts() -> None:
+    new = changed(PROPOSER.propose(request(c.node(c.wildsci_entropy(), c.PRACTITIONER))))
+    assert (new[KL_LOSS_COEF], new[LR], new[TEMPERATURE], new[CLIP_HIGH]) == (0.0005, 3e-5, 1.1, 0.33)
+
+
+def test_a_regression_under_caution_takes_the_caution_back() -> None:
+    first = c.node(c.csum_steady(), c.PRACTITIONER, node=0)
+    careful = hp.complete(c.PRACTITIONER, {"lr": 3e-5, "kl": 0.002, "clip_high": 0.25})
+    on = c.node(c.ssmr_regressed(), careful, node=1)
+    new = changed(PROPOSER.propose(request(on, path=(first, on))))
+    assert (new[LR], new[KL_LOSS_COEF], new[CLIP_HIGH]) == (5e-5, 0.001, 0.3)
+
+
+def test_a_dead_run_at_rate_zero_gets_the_rate_of_the_root() -> None:
+    dead = hp.complete(c.TINY, {"lr": 0})
+    on = c.node(c.untrained(), dead)
+    asked = request(on, default=c.TINY)
+    assert changed(PROPOSER.propose(asked))[LR] == 1e-3
+
+
+def test_clip_ranges_are_left_alone_while_they_are_inert() -> None:
+    for make in (c.sort_collapse, c.wildsci_entropy, c.ssmr_regressed, c.regh_capped):
+        keys = changed(PROPOSER.propose(request(c.node(make(), c.TINY))))
+        assert not [key for key in keys if "clip_ratio" in key]
+
+
+def test_the_kl_is_left_alone_while_it_is_not_part_of_the_loss() -> None:
+    off = hp.complete(c.TINY, {"use_kl_loss": False})
+    assert KL_LOSS_COEF not in changed(PROPOSER.propose(request(c.node(c.csum_swinging(), off))))
+
+
+def test_where_no_change_fits_the_phase_goes_on_as_it_was() -> None:
+    tight = TaskView(
+        name="t", n_train=4096, phase_steps=20, max_phase_steps=60, max_model_len=10, max_prompt_length=40
+    )
+    proposal = PROPOSER.propose(request(c.node(c.csum_steady()), task=tight))
+    assert proposal.changes == ()
+
+
+def test_every_change_says_old_new_and_why_and_the_rationale_repeats_it() -> None:
+    asked = request(c.node(c.csum_swinging()))
+    proposal = PROPOSER.propose(asked)
+    assert 2 <= len(proposal.changes) <= 5
+    for change in proposal.changes:
+        assert change.old == asked.on.hyperparameters[change.key] != change.new
+        assert change.reason in proposal.rationale
+        assert hp.short(change.key) in proposal.rationale
+
+
+def test_a_chain_of_the_same_moves_stays_within_bounds() -> None:
+    on = c.node(c.paper_plateau(), c.PRACTITIONER)
+    for _ in range(12):
+        asked = request(on, default=c.PRACTITIONER)
+        on = c.node(c.paper_plateau(), outcome(asked, PROPOSER.propose(asked)))
+    assert float(str(on.hyperparameters[LR])) <= 2.5e-4
+    assert float(str(on.hyperparameters[TEMPERATURE])) <= 1.3
+    assert int(str(on.hyperparameters[ROLLOUT_N])) <= 16
+    assert int(str(on.hyperparameters[TRAIN_BATCH])) >= 96
+
+
+# --- from where, and how long -------------------------------------------------------------------------------
+
+
+def test_a_healthy_run_goes_on_from_its_last_step() -> None:
+    assert PROPOSER.propose(request(c.node(c.csum_steady(), node=4))).resume_from == ResumeFrom(
+        node=4, step=20
+    )
+
+
+def test_an_unsteady_run_goes_on_from_its_best_step_the_later_of_equals() -> None:
+    assert PROPOSER.propose(request(c.node(c.csum_swinging(), node=4))).resume_from == ResumeFrom(
+        node=4, step=30
+    )
+
+
+def test_a_collapse_goes_back_before_the_trouble_even_past_the_phase() -> None:
+    good = c.node(c.csum_steady(), node=0)
+    fallen = c.curves(
+        20,
+        start=0.82,
+        base_step=20,
+        val={10: 0.70, 20: 0.30},
+        reward=c.joined(c.line(0.7, 0.7, 4, 0.01), c.line(0.5, 0.05, 16, 0.01)),
+        kl=c.joined(c.line(0.17, 0.17, 4, 0.002), c.line(0.9, 3.0, 16)),
+    )
+    on = c.node(fallen, node=1)
+    assert PROPOSER.propose(request(on, path=(good, on))).resume_from == ResumeFrom(node=0, step=20)
+
+
+def test_a_collapse_that_learnt_nothing_before_starts_from_the_base_model() -> None:
+    proposal = PROPOSER.propose(request(c.node(c.sort_collapse())))
+    assert proposal.resume_from is None
+    assert "from scratch" in proposal.rationale
+
+
+def test_a_take_off_goes_on_from_its_last_step_and_longer() -> None:
+    on = c.node(c.cut(c.regh_late(), 20), node=7)
+    proposal = PROPOSER.propose(request(on))
+    assert proposal.resume_from == ResumeFrom(node=7, step=20)
+    assert proposal.n_steps == 30
+
+
+def test_a_path_of_several_phases_offers_its_best_checkpoint() -> None:
+    first = c.node(c.csum_steady(), node=0)
+    second = c.node(c.csum_swinging(), node=1, base_step=20)
+    proposal = PROPOSER.propose(request(second, path=(first, second)))
+    assert proposal.resume_from == ResumeFrom(node=0, step=20)  # .824 against .723
+
+
+def test_a_real_run_that_warms_up_goes_on_from_its_last_step_longer_and_faster() -> None:
+    asked = request(c.node(c.recorded(0), c.TINY, node=0))
+    proposal = PROPOSER.propose(asked)
+    assert proposal.resume_from == ResumeFrom(node=0, step=10)
+    assert proposal.n_steps == 30
+    assert changed(proposal)[LR] == 2e-3
+
+
+def test_without_checkpoints_a_run_starts_from_the_base_model() -> None:
+    assert PROPOSER.propose(request(c.node(c.csum_steady()), checkpoints=())).resume_from is None
+
+
+def test_epochs_count_global_steps_with_the_new_batch_and_are_written_out() -> None:
+    # The paper's sum: 5000 // 96 = 52 steps per epoch; 140 steps behind, 60 more: ceil(200 / 52) = 4.
+    on = c.node(c.paper_plateau(), c.PRACTITIONER, node=2, base_step=120)
+    saved = OfferedCheckpoint(node=2, step=20, global_step=140, val_score=0.404)
+    proposal = PROPOSER.propose(request(on, checkpoints=(saved,)))
+    assert proposal.total_epochs == 4
+    assert "5000 // 96 = 52 steps per epoch" in proposal.rationale
+    assert "ceil((140 + 60) / 52) = 4" in proposal.rationale
+
+
+def test_lengths_stay_within_the_longest_phase() -> None:
+    short = TaskView(
+        name="t", n_train=4096, phase_steps=20, max_phase_steps=22, max_model_len=104, max_prompt_length=40
+    )
+    assert PROPOSER.propose(request(c.node(c.cut(c.regh_late(), 20)), task=short)).n_steps == 22
+
+
+# --- siblings and refusals ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "make", [c.csum_steady, c.csum_swinging, c.sort_collapse, c.untrained, c.regh_capped, c.reg_success]
+)
+def test_a_second_child_takes_another_reading_and_a_third_one_again(make: Any) -> None:
+    on = c.node(make(), node=3)
+    siblings: list[NodeView] = []
+    for number in range(3):
+        asked = request(on, siblings=tuple(siblings))
+        proposal = PROPOSER.propose(asked)
+        mine = signature(on.hyperparameters, outcome(asked, proposal))
+        for sibling in siblings:
+            assert outcome(asked, proposal) != sibling.hyperparameters
+            if number < 2:
+                assert overlap(mine, signature(on.hyperparameters, sibling.hyperparameters)) < 0.6
+            assert f"node {sibling.node}" in proposal.rationale
+        siblings.append(child(asked, proposal, 10 + number, score=0.5))
+
+
+@pytest.mark.parametrize(("best", "second"), [(0.59, 2e-3), (0.61, 0.5e-3)])
+def test_beside_pressing_on_a_low_level_is_met_by_larger_steps_and_a_high_one_by_smaller(
+    best: float, second: float
+) -> None:
+    rising = c.curves(20, start=0.4, val={10: 0.45, 20: best}, reward=c.line(0.4, 0.6, 20, 0.02))
+    on = c.node(rising, node=3)
+    first = PROPOSER.propose(request(on))
+    assert LR not in changed(first)
+    sibling = child(request(on), first, 10)
+    assert changed(PROPOSER.propose(request(on, siblings=(sibling,))))[LR] == second
+
+
+def test_siblings_that_are_not_planned_yet_are_no_obstacle() -> None:
+    pending = NodeView(node=9, kind="evolve", status="pending", hyperparameters={}, n_steps=0, base_step=0)
+    on = c.node(c.csum_steady())
+    assert PROPOSER.propose(request(on, siblings=(pending,))).changes == PROPOSER.propose(request(on)).changes
+
+
+def test_a_refused_parameter_is_left_out() -> None:
+    on = c.node(c.paper_plateau(), c.PRACTITIONER)
+    first = PROPOSER.propose(request(on))
+    message = "mini_batch_size=48, n=12: mini batch x n = 576 sequences must divide over 64 GPUs."
+    second = PROPOSER.propose(request(on, rejected=message))
+    assert {ROLLOUT_N, TRAIN_BATCH} <= set(changed(first))
+    assert not {ROLLOUT_N, TRAIN_BATCH} & set(changed(second))
+    assert changed(second)[LR] == changed(first)[LR]
+
+
+def test_a_refusal_that_names_no_parameter_gets_another_reading() -> None:
+    on = c.node(c.csum_swinging())
+    first = PROPOSER.propose(request(on))
+    second = PROPOSER.propose(request(on, rejected="the same phase was trained already"))
+    assert changed(second) != changed(first)
+
+
+def test_a_refused_checkpoint_is_given_up() -> None:
+    message = "this run starts from the base model: resume_from must be null."
+    assert PROPOSER.propose(request(c.node(c.csum_steady()), rejected=message)).resume_from is None
+
+
+def test_a_proposer_that_knows_its_gpus_keeps_updates_divisible() -> None:
+    eight = ExpertProposer(n_val=512, n_gpus=64)
+    on = c.node(c.paper_plateau(), c.PRACTITIONER)
+    asked = request(on)
+    proposal = eight.propose(asked)
+    limits = hp.Limits(max_model_len=asked.task.max_model_len)
+    hp.complete(on.hyperparameters, changed(proposal), n_gpus=64, limits=limits)
+
+
+# --- fresh starts -------------------------------------------------------------------------------------------
+
+
+def fresh(n_scratch: int, on: NodeView, **more: Any) -> tuple[ProposalRequest, Proposal]:
+    asked = request(on, from_scratch=True, checkpoints=(), n_scratch=n_scratch, default=c.TINY, **more)
+    return asked, PROPOSER.propose(asked)
+
+
+def test_fresh_starts_never_resume_and_differ_from_the_root_and_from_each_other() -> None:
+    on = c.node(c.csum_steady(), c.TINY)
+    seen: list[Hyperparameters] = [c.TINY]
+    for number in range(1, 9):
+        asked, proposal = fresh(number, on)
+        assert proposal.resume_from is None
+        full = outcome(asked, proposal, c.TINY)
+        assert full not in seen
+        seen.append(full)
+
+
+def test_the_first_fresh_start_inherits_what_regularised_the_best_node_and_its_capacity() -> None:
+    end = hp.complete(
+        c.TINY, {"lr": 2.5e-4, "kl": 0.004, "temperature": 0.9, "n": 12, "max_response_length": 32}
+    )
+    best = c.node(c.csum_steady(), end, node=5, base_step=20)
+    asked, proposal = fresh(1, best)
+    full = outcome(asked, proposal, c.TINY)
+    assert (full[LR], full[KL_LOSS_COEF], full[TEMPERATURE]) == (2.5e-4, 0.004, 0.9)
+    assert (full[ROLLOUT_N], full[MAX_RESPONSE]) == (12, 32)
+
+
+def test_a_fresh_start_does_not_inherit_from_a_best_node_in_bad_health() -> None:
+    end = hp.complete(c.TINY, {"lr": 2.5e-4, "kl": 0.004, "temperature": 0.9, "n": 12})
+    asked, proposal = fresh(1, c.node(c.csum_swinging(), end, node=5))
+    full = outcome(asked, proposal, c.TINY)
+    assert full[LR] == 2e-3  # twice the root's, not what the unsteady run ended with
+    assert full[ROLLOUT_N] == 12
+
+
+def test_a_fresh_start_does_not_inherit_a_rate_of_zero() -> None:
+    best = c.node(c.csum_steady(), hp.complete(c.TINY, {"lr": 0}), node=5)
+    asked, proposal = fresh(1, best)
+    assert float(str(outcome(asked, proposal, c.TINY)[LR])) > 0
+
+
+def test_a_fresh_start_is_unlike_earlier_ones_it_is_shown() -> None:
+    on = c.node(c.csum_steady(), c.TINY)
+    asked, first = fresh(1, on)
+    earlier = c.node(c.csum_steady(), outcome(asked, first, c.TINY), node=8, kind="scratch")
+    asked, again = fresh(1, on, siblings=(earlier,))
+    assert outcome(asked, again, c.TINY) != earlier.hyperparameters
+
+
+def test_a_refused_fresh_start_leaves_out_what_was_named() -> None:
+    on = c.node(c.csum_steady(), c.TINY)
+    _, first = fresh(1, on)
+    _, second = fresh(1, on, rejected="lr=0.002 (actor_rollout_ref.actor.optim.lr): must be smaller.")
+    assert LR in changed(first)
+    assert LR not in changed(second)
+
+
+def test_a_fresh_start_is_long_enough_to_be_compared_with_the_best_path() -> None:
+    best = c.node(c.csum_steady(), c.TINY, base_step=10)
+    _, proposal = fresh(1, best)
+    assert proposal.n_steps == 30  # the best step, 20, ten steps into the path
+    far = c.node(c.csum_steady(), c.TINY, base_step=200)
+    assert fresh(1, far)[1].n_steps == 40  # no more than two usual phases
+
+
+def test_a_fresh_start_works_before_anything_was_scored() -> None:
+    on = c.node(c.curves(3, reward=[0.1, 0.2, 0.1]), c.TINY)
+    asked, proposal = fresh(1, on, best=None)
+    assert outcome(asked, proposal, c.TINY) != c.TINY
+    assert proposal.diagnosis.state == "unknown"

@@ -1,0 +1,170 @@
+"""Searches of earlier versions, as they were left on the disk: each opens, replays, reports and goes on.
+
+They lie in runs/, each with the task in runs/task; what was said of them is in data/searches.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.blackbox import commands, faces, inputs, journals, tables
+
+ENDED = ("finished", "failed", "two_slots", "steered", "model")
+INTERRUPTED = ("paused", "killed")
+AGENTS = ("error_analyzer-#.json", "error_analyzer-#.#.call.json")
+AGENTS += ("proposer-#.#.call.json", "proposer-#.#.png")
+_NUMBER = re.compile(r"(?<![\w.])[-+−]?\d+(?:\.\d+)?(?:e[-+]?\d+)?")
+
+
+def recorded(name: str) -> Any:
+    path = inputs.DATA / "searches" / name
+    return json.loads(path.read_text()) if path.suffix == ".json" else path.read_text()
+
+
+@pytest.mark.parametrize("name", tables.RECORDED_RUNS)
+def test_what_is_said_of_a_search_is_what_was_said(name: str, tmp_path: Path) -> None:
+    for key, text in tables.search_texts(name, tmp_path / "runs").items():
+        assert text == recorded(f"{name}.{key}.txt"), key
+
+
+@pytest.mark.parametrize("name", tables.RECORDED_RUNS)
+def test_a_replay_takes_the_same_decisions_and_ends_in_the_same_tree(name: str) -> None:
+    found = json.loads(json.dumps(faces.replayed(inputs.RUNS / name)))
+    assert found == recorded(f"{name}.replay.json")
+    assert [decision["differences"] for decision in found["decisions"] if decision["differences"]] == []
+
+
+@pytest.mark.parametrize("name", tables.RECORDED_RUNS)
+def test_a_moved_search_replays_like_the_one_that_was_not(name: str, tmp_path: Path) -> None:
+    moved = faces.replayed(inputs.copy_of(name, tmp_path / "elsewhere"))
+    assert moved == faces.replayed(inputs.RUNS / name)
+
+
+@pytest.mark.parametrize("name", tables.RECORDED_RUNS)
+def test_the_configuration_of_a_search_loads_with_every_value(name: str) -> None:
+    path = inputs.RUNS / name / "search.yaml"
+    before = tables.flat(yaml.safe_load(path.read_text()))
+    after = tables.flat(faces.load_config(path).to_json())
+    assert {key: after.get(key) for key in before} == before
+
+
+def test_journals_are_of_the_form_that_is_written_down(tmp_path: Path) -> None:
+    """The checksums of every body, by a second implementation."""
+    for name in tables.RECORDED_RUNS:
+        root = inputs.copy_of(name, tmp_path)
+        numbers = [body["number"] for body in journals.bodies(root / "journal")]
+        assert numbers == list(range(1, recorded(f"{name}.replay.json")["events"] + 1))
+    assert list((inputs.RUNS / "compacted" / "journal").glob("*.segment"))
+
+
+# --- the outcome, written again -----------------------------------------------------------------------------
+
+
+def numbers_of(report: str) -> Counter[str]:
+    """Every number in the tables of a report."""
+    rows = [line for line in report.splitlines() if line.startswith("|") and not line.startswith("| ---")]
+    return Counter(number for row in rows for number in _NUMBER.findall(row))
+
+
+def written_again(name: str, tmp_path: Path) -> tuple[Path, Any]:
+    """A recorded search whose outcome was written again, and the strategy it had before."""
+    root = inputs.copy_of(name, tmp_path / "runs")
+    strategy = yaml.safe_load((root / "strategy.yaml").read_text())
+    for file in ("report.md", "strategy.yaml"):
+        (root / file).unlink()
+    faces.write_outcome(root)
+    return root, strategy
+
+
+@pytest.mark.parametrize("name", ENDED)
+def test_a_report_written_again_has_every_number_it_had(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)  # pictures take most of the time
+    root, strategy = written_again(name, tmp_path)
+    before = numbers_of((inputs.RUNS / name / "report.md").read_text())
+    lost = before - numbers_of((root / "report.md").read_text())
+    assert lost == Counter()
+    assert sum(before.values()) > 50
+    assert yaml.safe_load((root / "strategy.yaml").read_text()) == strategy
+    for path in (inputs.RUNS / name / "best").iterdir():
+        if path.name != "README.md":
+            assert (root / "best" / path.name).read_bytes() == path.read_bytes()
+
+
+def test_a_report_of_the_demo_is_written_with_its_pictures(tmp_path: Path) -> None:
+    root, strategy = written_again("demo", tmp_path)
+    before = numbers_of((inputs.RUNS / "demo" / "report.md").read_text())
+    assert before - numbers_of((root / "report.md").read_text()) == Counter()
+    again = yaml.safe_load((root / "strategy.yaml").read_text())
+    assert {**again, "adapter": {}} == {**strategy, "adapter": {}}  # the record goes without weights
+    assert {path.stem for path in (root / "plots").iterdir()} >= {
+        "best_path",
+        "hyperparameters",
+        "tree",
+        "validation",
+    }
+
+
+@pytest.mark.parametrize("name", ENDED)
+def test_the_strategy_of_a_search_loads(name: str) -> None:
+    path = inputs.RUNS / name / "strategy.yaml"
+    loaded = faces.load_strategy(path)
+    assert [phase.node for phase in loaded.phases] == [
+        phase["node"] for phase in yaml.safe_load(path.read_text())["phases"]
+    ]
+
+
+# --- going on -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", INTERRUPTED)
+def test_an_interrupted_search_goes_on_to_its_end(name: str, head_address: str, tmp_path: Path) -> None:
+    storage = tmp_path / "runs"
+    root = inputs.copy_of(name, storage)
+    inputs.copy_of("task", tmp_path)
+    (tmp_path / "model").mkdir()
+    before = faces.replayed(root)
+    done = subprocess.run(
+        [sys.executable, "-m", faces.COMMAND_MODULE, "resume", str(root)],
+        cwd=faces.CHECKOUT,
+        env=commands.environment({"RAY_ADDRESS": head_address, "RAY_AUTH_MODE": "disabled"}),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=900,
+        check=False,
+    )
+    said = done.stdout + done.stderr
+    assert done.returncode == 0, said
+    assert "has ended (budget) after 4 runs" in said
+    after = faces.replayed(root)
+    assert after["decisions"][: len(before["decisions"])] == before["decisions"]
+    assert [run[1] for run in after["runs"].values()] == ["completed"] * len(after["runs"])
+    interrupted = max(before["runs"], key=int)
+    assert after["runs"][interrupted][3] == 1  # its second attempt
+    assert after["runs"][interrupted][4] == (1 if name == "killed" else 0)  # losses: a pause is none
+    assert layout(root) >= set(recorded("layout.json"))
+
+
+def layout(root: Path) -> set[str]:
+    """The files of a search as patterns: numbers are #."""
+    return {re.sub(r"\d+", "#", str(path.relative_to(root))) for path in root.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("name", ENDED)
+def test_the_records_lie_as_is_written_down(name: str) -> None:
+    assert layout(inputs.RUNS / name) <= {
+        *recorded("layout.json"),
+        *(f"nodes/#/agents/{file}" for file in AGENTS),
+    }

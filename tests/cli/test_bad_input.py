@@ -1,0 +1,251 @@
+"""Wrong input at the command line: one clear message, the exit code of its kind, nothing started, nothing
+lost."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+
+from actors.facts import check_same_task, task_facts
+from llmzero_ray.cli.main import main
+from llmzero_ray.config import load_config
+from llmzero_ray.errors import TaskError
+from llmzero_ray.events import OutcomeWritten, PhaseStarted, SearchFinished
+from llmzero_ray.journal import Journal
+from llmzero_ray.storage import SearchStorage
+from llmzero_ray.tasks import load_task
+from tests.builders import Driver
+from tests.searches import scripted_search
+
+Run = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture
+def config(tmp_path: Path, task_dir: Path) -> Path:
+    """A configuration that could be searched, with every path in the test's own directory."""
+    path = tmp_path / "search.yaml"
+    path.write_text(yaml.safe_dump(scripted_search(tmp_path, task_dir)))
+    return path
+
+
+@pytest.fixture
+def run(config: Path, capsys: pytest.CaptureFixture[str]) -> Run:
+    """`llmzero search` with settings on top; its exit code and what it said on standard error."""
+
+    def search(*settings: str) -> tuple[int, str]:
+        code = main(["search", str(config), *(part for setting in settings for part in ("--set", setting))])
+        return code, capsys.readouterr().err
+
+    return search
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ("budget.runs=0", "search.yaml: budget.runs is 0 (training runs); must be a whole number >= 2"),
+        ("budget.runs=1", "search.yaml: budget.runs is 1 (training runs); must be a whole number >= 2"),
+        ("budget.rnus=3", "unknown key 'rnus' in budget; did you mean 'runs'?"),
+        ("phse.n_steps=3", "unknown key 'phse'; did you mean 'phase'?"),
+        ("search.rho_mn=0.1", "unknown key 'rho_mn' in search; did you mean 'rho_min'?"),
+        ("stopper.interval=3", "unknown key 'interval' in stopper; did you mean 'interval_s'?"),
+        ("engine.gpu_memory_utilization=1.5", "must be a number > 0 and <= 0.95"),
+        ("root.overrides.learning_rat=1e-3", "did you mean 'learning_rate'?"),
+        ("root.overrides.lr=3.0", "must be a number in"),
+        ("root.overrides.train_batch_size=128", "64 training items"),
+        ("root.overrides.trainer.logger=x", "cannot be set here"),
+        ("name=No Spaces", "must be 1 to 63 of a-z"),
+        ("agents.backend=clod", "must be expert, claude, replay or package.module:factory"),
+        ("eval.max_response_length=64", "must be <= engine.max_response_length"),
+        ("engine.backend=nowhere.at.all:x", "cannot be loaded"),
+    ],
+)
+def test_a_wrong_setting_is_named_with_what_is_allowed(
+    run: Run, setting: str, said: str, tmp_path: Path
+) -> None:
+    code, message = run(setting)
+    assert said in message
+    assert code == 2
+    assert message.startswith("llmzero: ")
+    assert "Traceback" not in message
+    assert not (tmp_path / "runs" / "demo" / "journal").exists()
+
+
+def test_all_wrong_settings_are_named_at_once(run: Run) -> None:
+    _, message = run("budget.runs=0", "slots.count=0", "phase.n_step=3")
+    assert len(message.strip().splitlines()) == 3
+
+
+def test_a_configuration_that_is_not_there_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["search", "/nowhere/search.yaml"]) == 2
+    assert "/nowhere/search.yaml: cannot be read (No such file or directory)" in capsys.readouterr().err
+
+
+def test_broken_yaml_is_located(config: Path, run: Run) -> None:
+    config.write_text("name: demo\nbudget: {runs: 3\nphase: 3\n")
+    code, message = run()
+    assert code == 2
+    assert "search.yaml: broken YAML at line 3" in message
+
+
+def test_storage_that_is_a_file_is_refused(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    code, message = run(f"storage={tmp_path / 'file'}")
+    assert code == 3
+    assert "cannot be written (Not a directory)" in message
+    assert "`storage`" in message
+
+
+def test_storage_that_holds_something_else_is_refused(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "runs" / "demo").mkdir(parents=True)
+    (tmp_path / "runs" / "demo" / "thesis.tex").write_text("")
+    code, message = run()
+    assert code == 3
+    assert "holds something that is no search (thesis.tex)" in message
+
+
+def test_storage_inside_a_jobs_temporary_files_is_refused(run: Run) -> None:
+    code, message = run("storage=/tmp/ray/session/runtime_resources/working_dir_files/_ray_pkg_1/runs")
+    assert code == 2
+    assert "give an absolute path that every machine sees" in message
+
+
+def test_a_search_that_has_trained_refuses_another_configuration_and_shows_the_difference(
+    run: Run, config: Path, tmp_path: Path, task_dir: Path
+) -> None:
+    loaded = load_config(config)
+    storage = SearchStorage(loaded.storage, "demo")
+    storage.check()
+    storage.adopt_config(loaded)
+    search = Driver(loaded)
+    search.ready()
+    search.start(0)
+    assert any(isinstance(event, PhaseStarted) for event in search.journal)
+    journal = Journal(storage.paths.journal)
+    for event in search.journal:
+        journal.append(event)
+    before = sorted(path.name for path in storage.paths.journal.iterdir())
+    code, message = run("seed=9", "phase.n_steps=12")
+    assert code == 2
+    assert "was started with another configuration" in message
+    assert "seed: 1 -> 9" in message
+    assert "phase.n_steps: 10 -> 12" in message
+    assert sorted(path.name for path in storage.paths.journal.iterdir()) == before
+
+
+@pytest.fixture
+def finished(config: Path, tmp_path: Path, task_dir: Path) -> Path:
+    """The directory of a search of that configuration that has finished."""
+    final = {"test": False, "default_recipe": False}
+    config.write_text(yaml.safe_dump(scripted_search(tmp_path, task_dir, final=final)))
+    loaded = load_config(config)
+    storage = SearchStorage(loaded.storage, loaded.name)
+    storage.check()
+    storage.adopt_config(loaded)
+    search, journal = Driver(loaded), Journal(storage.paths.journal)
+    search.search_to_end([0.3, 0.5])
+    search.post(OutcomeWritten(problem=""))
+    assert isinstance(search.journal[-1], SearchFinished)
+    for event in search.journal:
+        journal.append(event)
+    return storage.paths.root
+
+
+def test_a_search_that_has_finished_takes_no_setting_and_says_so(
+    finished: Path, config: Path, run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = "demo has finished (budget), so budget.runs=12 was not used: a finished search takes no settings."
+    assert main(["resume", str(finished), "--set", "budget.runs=12"]) == 2
+    out, err = capsys.readouterr()
+    assert (out, said in err, len(err.splitlines())) == ("", True, 1)
+    assert main(["search", "--resume", str(finished), "--set", "budget.runs=12"]) == 2
+    assert said in capsys.readouterr().err
+    code, message = run("budget.runs=12")
+    assert (code, said in message) == (2, True)
+    before = load_config(config).budget.runs
+    assert main(["resume", str(finished), "--set", f"budget.runs={before}"]) == 0  # as it was
+    assert "search demo has ended (budget)" in capsys.readouterr().out
+
+
+def test_data_that_changed_since_the_search_was_started_is_refused(task_dir: Path, tmp_path: Path) -> None:
+    copy = damaged(task_dir, tmp_path)
+    (copy / "manifest.json").unlink()
+    known = task_facts(load_task(task_dir))
+    manifest = json.loads((task_dir / "manifest.json").read_text())
+    for split in manifest["splits"].values():
+        split.pop("sha256")
+    (copy / "manifest.json").write_text(json.dumps(manifest))
+    check_same_task(known, load_task(copy))
+    table = pq.read_table(copy / "val.parquet")
+    pq.write_table(table.take(list(reversed(range(table.num_rows)))), copy / "val.parquet")
+    with pytest.raises(
+        TaskError, match=r"val.parquet: has changed since the search was started \(val split\)"
+    ):
+        check_same_task(known, load_task(copy))
+
+
+def test_task_data_that_is_missing_is_named(run: Run, tmp_path: Path) -> None:
+    code, message = run(f"task.dir={tmp_path / 'nothing'}")
+    assert code == 2
+    assert "does not exist" in message
+
+
+def damaged(task_dir: Path, tmp_path: Path) -> Path:
+    copy = tmp_path / "damaged"
+    copy.mkdir()
+    for path in task_dir.iterdir():
+        (copy / path.name).write_bytes(path.read_bytes())
+    return copy
+
+
+def test_a_missing_parquet_is_named(run: Run, task_dir: Path, tmp_path: Path) -> None:
+    copy = damaged(task_dir, tmp_path)
+    (copy / "val.parquet").unlink()
+    code, message = run(f"task.dir={copy}")
+    assert code == 2
+    assert "val.parquet" in message
+
+
+def test_an_empty_parquet_is_named(run: Run, task_dir: Path, tmp_path: Path) -> None:
+    copy = damaged(task_dir, tmp_path)
+    pq.write_table(pq.read_table(copy / "test.parquet").slice(0, 0), copy / "test.parquet")
+    code, message = run(f"task.dir={copy}")
+    assert code == 2
+    assert "test.parquet" in message
+
+
+def test_a_wrong_column_is_named(run: Run, task_dir: Path, tmp_path: Path) -> None:
+    copy = damaged(task_dir, tmp_path)
+    pq.write_table(pa.table({"question": ["1+1"], "answer": ["2"]}), copy / "train.parquet")
+    code, message = run(f"task.dir={copy}")
+    assert code == 2
+    assert "train.parquet" in message
+    assert "prompt" in message
+
+
+def test_a_model_directory_without_a_tokenizer_is_named(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text("{}")
+    code, message = run("engine.backend=verl", f"model.path={tmp_path / 'model'}")
+    assert code == 2
+    assert "no tokenizer" in message
+
+
+def test_a_cluster_that_is_named_and_not_there_is_refused(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
+    code, message = run()
+    assert code == 4
+    assert "RAY_ADDRESS is '127.0.0.1:1' and no cluster answers there" in message
+
+
+@pytest.mark.parametrize("command", ["status", "stop"])
+def test_a_search_that_is_not_there_is_named(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([command, "ghost", "--storage", str(tmp_path)]) == 2
+    assert "there is no search here" in capsys.readouterr().err

@@ -1,0 +1,284 @@
+"""The command line end to end: real processes, a private head or a shared one, the scripted engine."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import ray
+import yaml
+
+from llmzero_ray.follow import Follower
+from llmzero_ray.presence import owner
+from llmzero_ray.storage import SearchStorage
+from tests.searches import CHECKOUT, scripted_search
+from tests.waiting import PATIENCE_S, wait_until
+
+
+class Command:
+    """`python -m jobs.search` in a process of its own, as a user runs it on a fresh machine."""
+
+    def __init__(self, tmp_path: Path, task_dir: Path) -> None:
+        self.tmp_path = tmp_path
+        self.config = tmp_path / "search.yaml"
+        self.storage = SearchStorage(tmp_path / "runs", "demo")
+        # No authentication mode, no token, a home of its own: what a new machine has.
+        self.env = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")} | {"HOME": str(tmp_path)}
+        self.processes: list[subprocess.Popen[str]] = []
+        self.write(task_dir)
+
+    def write(self, task_dir: Path, script: dict[str, Any] | None = None, **blocks: Any) -> None:
+        content = scripted_search(
+            self.tmp_path,
+            task_dir,
+            {"step_s": 0.1, **(script or {})},
+            phase={"n_steps": 20, "max_steps": 20},
+            final={"default_recipe": False},
+            **blocks,
+        )
+        self.config.write_text(yaml.safe_dump(content))
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [sys.executable, "-m", *(arguments or ("jobs.search", str(self.config)))],
+            cwd=CHECKOUT,
+            env=self.env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        self.processes.append(process)
+        return process
+
+    def run(self, *arguments: str) -> tuple[int, str]:
+        process = self.start(*arguments)
+        said, _ = process.communicate(timeout=PATIENCE_S)
+        return process.returncode, said
+
+    def until_step(self, node: int, step: int) -> None:
+        """Until that step is on the disk."""
+        follower = Follower(self.storage)
+
+        def reached() -> bool:
+            follower.poll()
+            point = follower.newest(node)[0] if node in follower.core.runs else None
+            if point is not None and point.step >= step:
+                return True
+            ended = [process for process in self.processes if process.poll() is not None]
+            assert not ended, ended[0].communicate()[0]
+            return False
+
+        wait_until(reached, lambda: f"step {step} of node {node} was not reached; {follower.core.stage}")
+
+    def leftovers(self) -> list[str]:
+        """Processes that were started by our commands and are still there: they carry our HOME."""
+        found = []
+        for process in psutil.process_iter():
+            try:
+                if process.environ().get("HOME") == str(self.tmp_path) and process.pid not in self._own():
+                    found.append(" ".join(process.cmdline())[:200])
+            except psutil.Error:
+                continue
+        return found
+
+    def _own(self) -> set[int]:
+        return {process.pid for process in self.processes if process.poll() is None}
+
+
+@pytest.fixture
+def command(tmp_path: Path, task_dir: Path) -> Iterator[Command]:
+    made = Command(tmp_path, task_dir)
+    yield made
+    for process in made.processes:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def until_gone(check: Callable[[], list[str]]) -> None:
+    """Until nothing is left: the last processes of a head need a moment to die."""
+    wait_until(lambda: not check(), check, every_s=0.2)
+
+
+def test_a_search_on_a_fresh_machine_can_be_watched_attached_to_and_looked_at_afterwards(
+    command: Command,
+) -> None:
+    first = command.start()
+    command.until_step(0, 3)
+    code, said = command.run("jobs.status", str(command.storage.paths.root))
+    assert code == 0
+    assert "searching" in said
+    assert "is at work on it" in said
+    second = command.start()
+    told, _ = second.communicate(timeout=PATIENCE_S)
+    said, _ = first.communicate(timeout=PATIENCE_S)
+    assert (first.returncode, second.returncode) == (0, 0), said + told
+    for text in (said, told):
+        assert "search demo has ended (budget) after 2 runs" in text
+        assert "test  best strategy" in text
+    assert "is at work on it; following" in told
+    assert "Traceback" not in said
+    until_gone(command.leftovers)
+    code, said = command.run()
+    assert (code, "has ended (budget)" in said) == (0, True)
+    code, said = command.run(
+        "jobs.status", "demo", "--storage", str(command.tmp_path / "runs"), "--offline", "--log"
+    )
+    assert code == 0
+    assert "node=0 decided: root in slot 0" in said
+    code, said = command.run("jobs.explain", str(command.storage.paths.root))
+    assert code == 0, said
+
+
+@pytest.mark.slow
+def test_ctrl_c_without_a_terminal_pauses_and_the_same_command_goes_on(command: Command) -> None:
+    process = command.start()
+    command.until_step(0, 3)
+    process.send_signal(signal.SIGINT)
+    said, _ = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 130
+    assert "paused (Ctrl-C); the same command goes on with it" in said
+    assert "Traceback" not in said
+    until_gone(command.leftovers)
+    code, said = command.run("jobs.status", str(command.config))
+    assert "nobody is at work on it" in said
+    code, said = command.run()
+    assert code == 0, said
+    assert "node=0 training in slot 0 (attempt 1)" in said
+    assert Follower.of(command.storage).core.runs[0].losses == 0
+
+
+@pytest.mark.slow
+def test_a_terminated_command_pauses_its_search(command: Command) -> None:
+    process = command.start()
+    command.until_step(0, 3)
+    process.terminate()
+    said, _ = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 130
+    assert "paused (SIGTERM)" in said
+    until_gone(command.leftovers)
+    code, said = command.run()
+    assert code == 0, said
+    assert Follower.of(command.storage).core.runs[0].losses == 0
+
+
+@pytest.mark.slow
+def test_a_killed_command_takes_its_head_along_and_loses_nothing(command: Command, task_dir: Path) -> None:
+    command.write(task_dir, script={"step_s": 0.5})  # longer than the head takes to die
+    process = command.start()
+    command.until_step(1, 3)
+    process.kill()
+    process.wait()
+    until_gone(command.leftovers)
+    assert owner(command.storage.paths.root) is None
+    code, said = command.run()
+    assert code == 0, said
+    core = Follower.of(command.storage).core
+    assert (core.runs[0].attempt, core.runs[1].attempt) == (0, 1)
+
+
+@pytest.mark.slow
+def test_stop_from_another_terminal_ends_the_search_with_its_outcome(command: Command) -> None:
+    process = command.start()
+    command.until_step(0, 3)
+    code, said = command.run("jobs.stop", str(command.storage.paths.root), "--reason", "enough")
+    assert code == 0
+    assert "has ended (user)" in said
+    told, _ = process.communicate(timeout=PATIENCE_S)
+    assert "stopped by a person: enough" in told
+    until_gone(command.leftovers)
+    assert command.storage.paths.report.is_file()
+
+
+@pytest.mark.slow
+def test_stop_ends_an_interrupted_search_that_nobody_works_on(command: Command) -> None:
+    process = command.start()
+    command.until_step(0, 6)
+    process.kill()
+    process.wait()
+    until_gone(command.leftovers)
+    code, said = command.run("jobs.stop", str(command.config))
+    assert code == 0, said
+    assert "has ended (user)" in said
+    run = Follower.of(command.storage).core.runs[0]
+    assert run.status == "completed"
+    assert run.outcome is not None
+    assert run.outcome.best_step is not None  # it may have trained on until its head was gone
+    assert run.outcome.best_step >= 5
+
+
+@pytest.mark.slow
+def test_a_slot_that_the_machine_can_never_give_is_refused_with_the_numbers(
+    command: Command, task_dir: Path
+) -> None:
+    command.write(task_dir, slots={"nodes": 2})
+    code, said = command.run()
+    assert code == 4
+    assert "asked: 1 slot(s) of 2 machine(s) with 1 GPUs and 3 CPUs each" in said
+    assert "Traceback" not in said
+    until_gone(command.leftovers)
+    command.write(task_dir)  # nothing has trained yet, so the configuration may still be changed
+    code, said = command.run()
+    assert code == 0, said
+
+
+@pytest.mark.slow
+def test_an_engine_of_another_version_ends_the_command_with_its_message(
+    command: Command, task_dir: Path
+) -> None:
+    command.write(task_dir, script={"version_error": "VeRL 0.9.1 is needed, 0.8.0 is installed"})
+    code, said = command.run()
+    assert code == 5
+    assert "llmzero: VeRL 0.9.1 is needed, 0.8.0 is installed" in said
+    assert "Traceback" not in said
+    until_gone(command.leftovers)
+
+
+@pytest.fixture
+def cluster(command: Command, head: str) -> None:
+    """A cluster that outlives the commands; they are told its address."""
+    command.env |= {"RAY_ADDRESS": head, "RAY_AUTH_MODE": "disabled"}
+
+
+@pytest.mark.slow
+def test_ctrl_c_detaches_from_a_shared_cluster_where_the_search_goes_on(
+    command: Command, cluster: None
+) -> None:
+    process = command.start()
+    command.until_step(0, 3)
+    process.send_signal(signal.SIGINT)
+    said, _ = process.communicate(timeout=PATIENCE_S)
+    assert "detached: demo goes on" in said
+    assert owner(command.storage.paths.root) is not None
+    code, said = command.run()
+    assert code == 0, said
+    assert "has ended (budget)" in said
+    core = Follower.of(command.storage).core
+    assert [run.attempt for run in core.runs.values()] == [0, 0]
+    until_gone(lambda: [entry["name"] for entry in ray.util.list_named_actors(all_namespaces=True)])
+
+
+@pytest.mark.slow
+def test_a_second_ctrl_c_stops_the_search_on_a_shared_cluster(command: Command, cluster: None) -> None:
+    process = command.start()
+    command.until_step(0, 6)  # past its first validation
+    process.send_signal(signal.SIGINT)
+    assert process.stdout is not None
+    before = ""
+    while "detached" not in before:
+        line = process.stdout.readline()
+        assert line, before  # it ended without saying so
+        before += line
+    process.send_signal(signal.SIGINT)
+    said, _ = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0, said
+    assert "has ended (user)" in said

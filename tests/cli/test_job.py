@@ -1,0 +1,97 @@
+"""A search submitted to a cluster as a Ray job: the checkout is shipped, nothing needs to be installed
+there."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import ray
+import yaml
+from ray.cluster_utils import Cluster
+
+from llmzero_ray.follow import Follower
+from llmzero_ray.storage import SearchStorage
+from tests.searches import CHECKOUT, scripted_search
+from tests.waiting import PATIENCE_S
+
+RAY = Path(sys.executable).with_name("ray")
+
+
+@pytest.fixture
+def dashboard() -> Iterator[str]:
+    """Address of a head's dashboard, which takes jobs."""
+    # A directory of its own that names its address: Ray tells a job its cluster by looking there, or else
+    # takes any
+    # Ray that runs on this machine.
+    temporary = tempfile.mkdtemp(prefix="ray-", dir="/tmp")
+    cluster = Cluster(
+        initialize_head=True,
+        head_node_args={
+            "num_cpus": 16,
+            "num_gpus": 1,
+            "include_dashboard": True,
+            "dashboard_port": 0,
+            "dashboard_agent_listen_port": free_port(),  # jobs go through it; every cluster takes the same
+            "temp_dir": temporary,
+        },
+    )
+    try:
+        ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
+        Path(temporary, "ray_current_cluster").write_text(cluster.address)
+        yield f"http://{cluster.head_node.webui_url}"
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def free_port() -> int:
+    """One that nobody listens at."""
+    with socket.socket() as asked:
+        asked.bind(("", 0))
+        port: int = asked.getsockname()[1]
+        return port
+
+
+def submit(dashboard: str, plugins: Path, *entry: str) -> subprocess.CompletedProcess[str]:
+    """`ray job submit --working-dir . -- ...`; modules in `plugins` are importable there, tests/ is not
+    shipped."""
+    env = {**os.environ, "RAY_ADDRESS": "", "PYTHONPATH": ""}
+    environment = json.dumps({"env_vars": {"PYTHONPATH": str(plugins)}})
+    command = [str(RAY), "job", "submit", "--address", dashboard, "--runtime-env-json", environment]
+    command += ["--working-dir", str(CHECKOUT), "--", *entry]
+    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+
+
+@pytest.mark.slow
+def test_a_search_can_be_submitted_as_a_job(dashboard: str, task_dir: Path, tmp_path: Path) -> None:
+    content = scripted_search(
+        tmp_path, task_dir, name="job", engine={"backend": "scripted:make_engine", "platform": "auto"}
+    )
+    plugins = tmp_path / "plugins"
+    plugins.mkdir()
+    shutil.copy(CHECKOUT / "tests" / "fakes.py", plugins / "scripted.py")
+    config = tmp_path / "search.yaml"
+    config.write_text(yaml.safe_dump(content))
+    began = time.monotonic()
+    done = submit(dashboard, plugins, sys.executable, "-m", "jobs.search", str(config))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "search job has ended (budget) after 2 runs" in done.stdout
+    assert Follower.of(SearchStorage(tmp_path / "runs", "job")).finished is not None
+    assert ray.util.list_named_actors(all_namespaces=True) == []
+    print(f"submitted and done in {time.monotonic() - began:.0f} s")
+    done = submit(
+        dashboard, plugins, sys.executable, "-m", "jobs.search", str(config), "--set", "storage=runs"
+    )
+    assert done.returncode != 0
+    assert "inside the job's temporary copy of the files" in done.stdout + done.stderr

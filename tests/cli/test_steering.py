@@ -1,0 +1,378 @@
+"""Steering a search while it runs, on real actors; phases that hang; adapters that go or are damaged."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from llmzero_ray import events as ev
+from llmzero_ray.cli.main import main
+from llmzero_ray.coordinator import check_decisions
+from llmzero_ray.metric_files import load_curves
+from llmzero_ray.presence import last_heartbeat, owner, request
+from llmzero_ray.records import PhaseResult
+from tests.actors.conftest import Search, left_over, pids_of
+from tests.waiting import PATIENCE_S
+
+MakeSearch = Callable[..., Search]
+
+
+def llmzero(*words: object) -> int:
+    """One command, in this process; for `stop`, which leaves the cluster, see `end`."""
+    return main([str(word) for word in words])
+
+
+def end(search: Search, deadline_s: float = 0.0) -> Any:
+    """What `stop --now` and `stop --deadline` ask for; the state once that is done."""
+    request(search.root, "stop", "the cluster is needed", deadline_s=deadline_s)
+    return search.wait()
+
+
+def test_hints_vetoes_clones_and_budgets_are_taken_while_it_trains(
+    make_search: MakeSearch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    search = make_search({"step_s": 0.1}, budget={"runs": 3}, phase={"n_steps": 20}).start()
+    search.until_step(1, 2)
+    assert llmzero("hint", search.root, "a higher lr was fine elsewhere") == 0
+    assert "only a language model reads hints" in capsys.readouterr().out
+    assert llmzero("budget", search.root, "--set", "runs=4") == 0
+    assert "budget.runs 3 → 4" in capsys.readouterr().out
+    assert llmzero("clone", search.root, 0, "--set", "lr=4e-4", "--at-step", 10, "--steps", 8) == 0
+    assert llmzero("veto", search.root, 1, "--reason", "a waste") == 0
+    core = search.wait()
+    assert core.finished.reason == "budget"
+    assert core.runs[1].outcome.stop_reason == "veto: a waste"
+    assert core.runs[1].status == "completed"
+    (cloned,) = [run for run in core.runs.values() if run.clone is not None]
+    assert (cloned.spec.n_steps, cloned.spec.resume_from.step) == (8, 10)
+    assert cloned.spec.hyperparameters["actor_rollout_ref.actor.optim.lr"] == 4e-4
+    assert len(core.search.nodes) == 4
+    config = search.storage.config()
+    assert config is not None
+    assert config.budget.runs == 4
+    assert [
+        c.differences for c in check_decisions(search.follower.events, search.root) if c.differences
+    ] == []
+
+
+REFUSED: tuple[tuple[tuple[Any, ...], str], ...] = (
+    (("clone", "ROOT", 7, "--set", "lr=1e-4"), "node 7 is unknown; the search has nodes 0"),
+    (("clone", "ROOT", 0, "--at-step", 3), "step 3 of node 0 is not saved; saved are 5, 10"),
+    (("hint", "ROOT", "x" * 2**20), "the hint has 1048576 characters; at most 2000"),
+    (("veto", "ROOT", 0), "is the root"),
+    (("set", "ROOT", "seed=4"), "seed: cannot be changed once a search has begun"),
+    (("budget", "ROOT", "--set", "runs=1"), "budget.runs"),
+    (("budget", "ROOT", "--set", "rums=9"), "did you mean 'runs'"),
+    (("clone", "ROOT", 0, "--set", "lr"), "is not of the form key=value"),
+)
+
+
+@pytest.mark.slow
+def test_what_cannot_be_done_is_answered_in_one_message_and_changes_nothing(
+    finished_root: Search, capsys: pytest.CaptureFixture[str]
+) -> None:
+    n_events = len(finished_root.follower.events)
+    for words, said in REFUSED:
+        assert llmzero(*(finished_root.root if word == "ROOT" else word for word in words)) == 2
+        error = capsys.readouterr().err
+        assert said in error
+        assert "Traceback" not in error
+        assert len(error) < 1000
+    finished_root.follower.poll()
+    assert len(finished_root.follower.events) == n_events
+    assert list((finished_root.root / "requests").glob("*")) == []
+
+
+@pytest.fixture
+def finished_root(make_search: MakeSearch) -> Search:
+    """A search that was paused after its root."""
+    search = make_search({"step_s": 0.3}, budget={"runs": 8}).start()
+    search.until(lambda: 0 in search.core.runs and search.core.runs[0].outcome is not None)
+    request(search.root, "pause", "for a look")
+    search.wait()
+    return search
+
+
+@pytest.mark.slow
+def test_a_hint_for_a_paused_search_is_taken_when_it_goes_on(finished_root: Search) -> None:
+    assert llmzero("hint", finished_root.root, "more steps") == 0
+    finished_root.start()
+    finished_root.until(lambda: finished_root.events(ev.HintGiven) != [])
+    assert finished_root.core.hints == ["more steps"]
+    end(finished_root)
+
+
+@pytest.mark.slow
+def test_stop_now_does_not_wait_for_the_next_step_and_charges_no_failure(make_search: MakeSearch) -> None:
+    search = make_search({"step_s": 1.0, "hang": [0]}, phase={"n_steps": 40}).start()
+    search.until_step(0, 3)
+    core = end(search)
+    outcome = core.runs[0].outcome
+    assert isinstance(outcome, PhaseResult)
+    assert outcome.status == "completed"
+    assert outcome.steps_done == 3
+    assert left_over(search) == []
+    assert owner(search.root) is None
+
+
+@pytest.mark.slow
+def test_a_stop_with_a_deadline_kills_what_does_not_hear_it(make_search: MakeSearch) -> None:
+    search = make_search({"step_s": 0.05, "deaf": [0]}, phase={"n_steps": 2000, "max_steps": 2000}).start()
+    search.until_step(0, 2)
+    assert end(search, deadline_s=1.0).runs[0].outcome.stop_reason.startswith("user")
+    assert left_over(search) == []
+
+
+def test_pause_gives_everything_back_and_resume_goes_on_from_the_full_checkpoint(
+    make_search: MakeSearch,
+) -> None:
+    search = make_search({"step_s": 0.1}, budget={"runs": 2}, phase={"n_steps": 30}).start()
+    search.until_step(0, 12)
+    assert llmzero("pause", search.root) == 0
+    assert search.wait().interrupted is not None
+    assert left_over(search) == []
+    core = search.start().wait()
+    assert core.finished.reason == "budget"
+    assert (core.runs[0].attempt, core.runs[0].losses) == (1, 0)
+    points = load_curves(search.storage, 0)
+    assert points.steps == tuple(range(1, 31))
+    assert core.runs[0].outcome.steps_done == 30
+    assert core.runs[0].outcome.start_score == 0.25
+    assert [c.step for c in core.runs[0].checkpoints] == [5, 10, 15, 20, 25, 30]
+
+
+@pytest.mark.slow
+def test_slots_are_added_and_given_back_while_it_runs(make_search: MakeSearch) -> None:
+    search = make_search({"step_s": 0.1}, budget={"runs": 9}, phase={"n_steps": 20}).start()
+    search.until_step(0, 2)
+    assert llmzero("set", search.root, "slots.count=3") == 0
+    search.until(lambda: sum(run.started and run.active for run in search.core.runs.values()) >= 2)
+    assert f"runner-{search.config.name}-slot2" in left_over(search)
+    assert llmzero("set", search.root, "slots.count=1") == 0
+    search.until(lambda: len(search.events(ev.SlotClosed)) == 2)
+    left = left_over(search)
+    assert f"runner-{search.config.name}-slot0" in left
+    assert f"runner-{search.config.name}-slot2" not in left
+    assert f"slot-{search.config.name}-2-0" not in left
+    assert search.wait().finished.reason == "budget"
+    assert left_over(search) == []
+
+
+@pytest.mark.slow
+def test_slots_that_wait_for_hardware_hold_nothing_up_and_leave_nothing_reserved(
+    make_search: MakeSearch,
+) -> None:
+    search = make_search(
+        {"step_s": 0.1},
+        budget={"runs": 60},
+        phase={"n_steps": 5000, "max_steps": 5000},
+        slots={"gpus_per_node": 4, "cpus_per_gpu": 1, "timeout_s": 1e6},
+    ).start()
+    search.until_step(0, 2)
+    assert llmzero("set", search.root, "slots.count=40") == 0  # more than any default pool has threads
+    search.until(lambda: sum(name.startswith("slot-") for name in left_over(search)) == 40)
+    before = last_heartbeat(search.root)
+    assert before is not None
+    search.until(lambda: (last_heartbeat(search.root) or 0.0) > before)
+    assert llmzero("hint", search.root, "still there?") == 0
+    assert end(search).finished.reason == "user"
+    assert left_over(search) == []
+
+
+@pytest.mark.slow
+def test_slots_that_are_taken_back_are_no_longer_waited_for(make_search: MakeSearch) -> None:
+    search = make_search(
+        {"step_s": 0.1},
+        budget={"runs": 60},
+        phase={"n_steps": 5000, "max_steps": 5000},
+        slots={"gpus_per_node": 4, "cpus_per_gpu": 1, "timeout_s": 1e6},
+    ).start()
+    search.until_step(0, 2)
+    assert llmzero("set", search.root, "slots.count=3") == 0
+    search.until(lambda: f"slot-{search.config.name}-2-0" in left_over(search))
+    assert llmzero("set", search.root, "slots.count=1") == 0
+    search.until(lambda: f"slot-{search.config.name}-2-0" not in left_over(search))
+    assert f"slot-{search.config.name}-0-0" in left_over(search)
+    assert end(search).finished.reason == "user"
+
+
+@pytest.mark.slow
+def test_a_search_that_waits_for_its_first_hardware_can_be_stopped(make_search: MakeSearch) -> None:
+    search = make_search(slots={"gpus_per_node": 8, "timeout_s": 1e6}).start()
+    search.until(lambda: f"slot-{search.config.name}-0-0" in left_over(search))
+    assert end(search).finished.reason == "user"
+    assert left_over(search) == []
+
+
+@pytest.mark.slow
+def test_a_malformed_request_is_refused_and_holds_no_later_one_up(make_search: MakeSearch) -> None:
+    search = make_search({"step_s": 0.1}, phase={"n_steps": 5000, "max_steps": 5000}).start()
+    search.until_step(0, 2)
+    body = {"kind": "clone", "reason": "", "node": 0, "of": 0, "changes": [["lr", 1]]}
+    (search.root / "requests").mkdir(exist_ok=True)
+    (search.root / "requests" / "0.json").write_text(json.dumps(body))
+    search.until(lambda: search.events(ev.RequestRefused) != [])
+    (refused,) = search.events(ev.RequestRefused)
+    assert (refused.source, refused.kind) == ("user:0", "clone")
+    assert "changes: Input should be a valid dictionary" in refused.message
+    assert "request 0 (clone) is refused" in search.log()
+    assert end(search).finished.reason == "user"
+
+
+@pytest.mark.slow
+def test_a_search_goes_on_with_other_limits_and_says_which_keys_are_fixed(
+    finished_root: Search, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from llmzero_ray.config_changes import with_changes
+
+    edited = with_changes(finished_root.config, {"budget.runs": 2, "slots.count": 2})
+    path = tmp_path / "edited.yaml"
+    path.write_text(edited.to_yaml())
+    environment = {**os.environ, "RAY_ADDRESS": "local"}
+    done = subprocess.run(
+        [sys.executable, "-m", "jobs.search", str(path)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "settings changed: " in done.stdout
+    core = finished_root.core
+    assert (len(core.search.nodes), core.config.slots.count) == (2, 2)
+    path.write_text(edited.model_copy(update={"seed": 9}).to_yaml())
+    assert llmzero("search", path) == 2
+    assert "  seed: 1 -> 9" in capsys.readouterr().err
+
+
+# --- hangs and checkpoints ----------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_a_phase_that_hangs_is_killed_and_repeated_from_its_full_checkpoint(make_search: MakeSearch) -> None:
+    search = make_search(
+        {"step_s": 0.05, "hang": [0]},
+        budget={"runs": 2},
+        engine={"hang_min_s": 2.0},
+        checkpoints={"rolling_freq": 2},
+    ).start()
+    core = search.wait()
+    (silent,) = search.events(ev.RunnerSilent)
+    (lost,) = search.events(ev.RunnerLost)
+    assert (silent.node, silent.stage) == (0, "rollout")
+    assert (lost.restart_step, "no sign of life in stage rollout" in lost.reason) == (2, True)
+    assert (core.runs[0].status, core.runs[0].attempt) == ("completed", 1)
+    assert load_curves(search.storage, 0).steps == tuple(range(1, 11))
+
+
+@pytest.mark.slow
+def test_a_runner_that_is_stopped_dead_is_noticed_too(make_search: MakeSearch) -> None:
+    search = make_search(
+        {"step_s": 0.1}, budget={"runs": 2}, engine={"hang_min_s": 2.0}, phase={"n_steps": 20}
+    ).start()
+    search.until_step(0, 6)
+    for pid in pids_of("PhaseRunner"):
+        os.kill(pid, signal.SIGSTOP)
+    core = search.wait()
+    assert [e.stage for e in search.events(ev.RunnerSilent)] == ["runner"]
+    assert (core.runs[0].status, core.runs[0].attempt) == ("completed", 1)
+
+
+@pytest.mark.slow
+def test_a_lost_phase_gives_the_curve_of_an_undisturbed_one(make_search: MakeSearch) -> None:
+    undisturbed = make_search({}, budget={"runs": 2}).start()
+    undisturbed.wait()
+    disturbed = make_search({"die": [0], "die_at": 7}, budget={"runs": 2}).start()
+    core = disturbed.wait()
+    assert core.runs[0].attempt == 1
+    one, other = load_curves(undisturbed.storage, 0), load_curves(disturbed.storage, 0)
+    assert (one.steps, one.metrics, one.val_scores) == (other.steps, other.metrics, other.val_scores)
+    assert not disturbed.storage.paths.rolling(0).exists()
+
+
+@pytest.mark.slow
+def test_adapters_are_thinned_when_they_take_too_much_room(make_search: MakeSearch) -> None:
+    search = make_search(
+        {"adapter_kib": 1024},
+        budget={"runs": 4},
+        phase={"n_steps": 20, "max_steps": 40, "test_freq": 5, "save_freq": 1},
+        checkpoints={"max_gib": 30 / 1024},
+    ).start()
+    core = search.wait()
+    assert core.finished.reason == "budget", core.interrupted
+    deleted = [(i.node, i.step) for e in search.events(ev.CheckpointsDeleted) for i in e.items]
+    assert deleted != []
+    on_disk = set(search.storage.adapter_sizes())
+    assert not on_disk & set(deleted)
+    best = core.best
+    assert (best.node, best.outcome.best_step) in on_disk
+
+
+@pytest.mark.slow
+def test_pinned_adapters_above_the_limit_end_the_work_with_a_message_and_a_higher_limit_goes_on(
+    make_search: MakeSearch,
+) -> None:
+    search = make_search(
+        {"adapter_kib": 1024}, budget={"runs": 2}, checkpoints={"max_gib": 0.5 / 1024}
+    ).start()
+    reason, exit_code = search.wait().interrupted
+    assert exit_code == 3
+    assert "checkpoints.max_gib is 0.000488281" in reason
+    request(search.root, "set", changes={"checkpoints.max_gib": 1.0})
+    assert search.start().wait().finished.reason == "budget"
+
+
+@pytest.mark.slow
+def test_a_corrupt_adapter_is_named_and_the_one_before_it_is_used(finished_root: Search) -> None:
+    for step in range(6, 11):
+        place = finished_root.storage.paths.adapter(0, step) / "adapter_model.safetensors"
+        if place.parent.is_dir():
+            place.write_bytes(b"damaged")
+    finished_root.start()
+    finished_root.until(
+        lambda: 1 in finished_root.core.runs and finished_root.core.runs[1].outcome is not None
+    )
+    (corrupt,) = finished_root.events(ev.CheckpointCorrupt)
+    assert (corrupt.node, corrupt.step) == (0, 10)
+    assert "adapter_model.safetensors" in corrupt.problem
+    spec = finished_root.core.runs[1].spec
+    assert (spec.resume_from.node, spec.resume_from.step, spec.base_step) == (0, 5, 5)
+    assert load_curves(finished_root.storage, 1).base_step == 5
+    end(finished_root)
+
+
+# --- proposals before they are needed -----------------------------------------------------------------------
+
+
+def test_a_proposal_made_early_is_used_when_the_search_decides_as_expected(make_search: MakeSearch) -> None:
+    search = make_search(
+        {"step_s": 0.15},
+        budget={"runs": 2},
+        phase={"n_steps": 40},
+        agents={"backend": "tests.slow_agents:make_agents", "prefetch": True},
+    ).start()
+    search.wait()
+    (proposed,) = search.events(ev.Proposed)
+    assert proposed.prefetched
+
+
+@pytest.mark.slow
+def test_a_proposal_made_early_is_dropped_when_the_search_decides_otherwise(make_search: MakeSearch) -> None:
+    search = make_search(
+        {"step_s": 0.15, "fail": [0]},
+        budget={"runs": 2},
+        phase={"n_steps": 6, "test_freq": 2},
+        agents={"backend": "tests.slow_agents:make_agents", "prefetch": True},
+    ).start()
+    core = search.wait()
+    assert core.runs[1].kind == "debug"
+    assert [e.prefetched for e in search.events(ev.Proposed)] == [False]

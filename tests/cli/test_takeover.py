@@ -1,0 +1,110 @@
+"""Two processes reach for one search at the same time: one of them works on it, the other one follows it.
+
+Every interleaving is brought about by the test, none by timing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import ray
+import yaml
+
+from actors import app
+from llmzero_ray import events as ev
+from llmzero_ray.cli.main import main
+from llmzero_ray.config import load_config
+from llmzero_ray.journal import Journal
+from llmzero_ray.presence import SearchLock, owner
+from llmzero_ray.storage import SearchStorage
+from tests import backend_with_hook
+from tests.actors.conftest import Search
+from tests.builders import Driver
+from tests.searches import scripted_search
+from tests.waiting import PATIENCE_S, wait_until
+
+MakeSearch = Callable[..., Search]
+
+
+class RestartedCoordinator(threading.Thread):
+    """Comes back while a command prepares, is at work until it is followed, and ends the search."""
+
+    def __init__(self, storage: SearchStorage, script: Driver, followed: Callable[[], bool]) -> None:
+        super().__init__(daemon=True)
+        self.journal, self.rest = Journal(storage.paths.journal), list(script.journal)
+        self.lock, self.followed = SearchLock(storage.paths.root), followed
+
+    def come_back(self) -> None:
+        self.lock.acquire(private_head=False)
+        while self.rest and not isinstance(self.rest[0], ev.PhaseFinished):
+            self.journal.append(self.rest.pop(0))
+        self.start()
+
+    def run(self) -> None:
+        wait_until(self.followed)
+        for event in self.rest:
+            self.journal.append(event)
+        self.lock.release()
+
+
+@pytest.fixture
+def config_path(tmp_path: Path, task_dir: Path) -> Iterator[Path]:
+    path = tmp_path / "search.yaml"
+    engine = {"backend": "tests.backend_with_hook:make_engine"}
+    final = {"test": False, "default_recipe": False}
+    path.write_text(yaml.safe_dump(scripted_search(tmp_path, task_dir, engine=engine, final=final)))
+    yield path
+    backend_with_hook.ON_LOADING.clear()
+
+
+def test_a_command_follows_a_coordinator_that_comes_back_while_it_prepares(config_path: Path) -> None:
+    config = load_config(config_path)
+    storage = SearchStorage(config.storage, config.name)
+    storage.check()
+    storage.adopt_config(config)
+    script, said = Driver(config), io.StringIO()
+    script.search_to_end([0.3, 0.5])
+    script.post(ev.OutcomeWritten(problem=""))
+    assert isinstance(script.journal[-1], ev.SearchFinished)
+    coordinator = RestartedCoordinator(storage, script, lambda: "following" in said.getvalue())
+    backend_with_hook.ON_LOADING.append(coordinator.come_back)
+    with contextlib.redirect_stdout(said):
+        assert main(["search", str(config_path)]) == 0
+    assert "is at work on it; following" in said.getvalue()
+    coordinator.join(PATIENCE_S)
+    assert owner(storage.paths.root) is None
+
+
+def test_a_coordinator_waits_for_the_command_that_prepares_its_directory(make_search: MakeSearch) -> None:
+    search = make_search(budget={"runs": 2})
+    search.storage.check()
+    command = SearchLock(search.root)
+    command.acquire(private_head=True, role="command")
+    assert owner(search.root) is None
+    search.start()
+    assert search.running is not None
+    ray.wait([search.running.coordinator.__ray_ready__.remote()], timeout=PATIENCE_S)
+    time.sleep(3.0)  # longer than a lock is tried for when nobody is to leave it
+    command.release()
+    assert search.wait().finished.reason == "budget"
+
+
+def test_a_command_whose_coordinator_was_replaced_leaves_the_new_one_alone(make_search: MakeSearch) -> None:
+    search = make_search({"step_s": 0.1}, budget={"runs": 2}, phase={"n_steps": 20}).start()
+    search.until_step(0, 3)
+    first = search.running
+    assert first is not None
+    ray.kill(first.coordinator)  # as `start_on` of another command does that finds nobody at work
+    search.until(lambda: owner(search.root) is None)
+    search.start()
+    search.until(lambda: len(search.events(ev.CoordinatorStarted)) == 2)
+    search.until(lambda: app.has_joined(first))
+    assert search.wait().finished.reason == "budget"
+    assert len(search.events(ev.CoordinatorStarted)) == 2
+    assert search.events(ev.RunnerLost) == []

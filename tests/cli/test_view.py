@@ -1,0 +1,203 @@
+"""What people see of a search: a line per event, a tree, an outcome."""
+
+from __future__ import annotations
+
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from llmzero_ray import events as ev
+from llmzero_ray.cli.event_text import event_line
+from llmzero_ray.cli.view import live_view, outcome_lines
+from llmzero_ray.config import parse_config
+from llmzero_ray.errors import ConfigError
+from llmzero_ray.follow import Follower
+from llmzero_ray.journal import Journal
+from llmzero_ray.metric_files import MetricWriter
+from llmzero_ray.records import Event, MetricPoint, StopDecision
+from llmzero_ray.storage import SearchStorage
+from tests.builders import Driver, make_config, make_proposal, make_scored
+
+
+def written(storage: SearchStorage, search: Driver) -> Follower:
+    journal = Journal(storage.paths.journal)
+    for number, event in enumerate(search.journal):
+        journal.append(event, now=1000.0 + 10 * number)
+    return Follower.of(storage)
+
+
+def shown(follower: Follower) -> str:
+    console = Console(file=StringIO(), width=200, force_terminal=False)
+    console.print(live_view(follower, now=2000.0))
+    assert isinstance(console.file, StringIO)
+    return console.file.getvalue()
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> SearchStorage:
+    return SearchStorage(tmp_path / "runs", "demo")
+
+
+def half_way() -> Driver:
+    """The root has .5, node 1 has .7, node 2 has failed, node 3 is training."""
+    search = Driver(make_config(budget={"runs": 8}))
+    search.ready()
+    search.train(0, score=0.5)
+    search.propose(1, make_proposal(resume=(0, 10)))
+    search.train(1, score=0.7)
+    search.propose(2, make_proposal(resume=(1, 20), lr=9e-4, temperature=1.2))
+    search.start(2)
+    search.fail(2)
+    search.propose(3)
+    search.start(3)
+    return search
+
+
+def test_the_tree_shows_every_run_with_its_score_its_changes_and_how_it_ended(storage: SearchStorage) -> None:
+    text = shown(written(storage, half_way()))
+    assert "demo  searching  run 4 of 8  best 0.7000 (node 1)" in text
+    assert "✓ 0 root  0.5000 at step 20  completed  the root's configuration" in text
+    assert "✓ 1 evolve  0.7000 at step 20  completed  from 0@10: lr 0.001 → 0.0005" in text
+    assert (
+        "✗ 2 evolve  failed (engine): something broke  from 1@20: lr 0.0005 → 0.0009, temperature 1 → 1.2"
+        in text
+    )
+    assert "▶ 3" in text
+
+
+def test_a_training_phase_shows_its_step_its_reward_and_its_best_validation(storage: SearchStorage) -> None:
+    follower = written(storage, half_way())
+    with MetricWriter(storage, 3, 0) as writer:
+        for step, score in ((5, None), (10, 0.61), (11, None)):
+            metrics = {"critic/score/mean": 0.44}
+            writer.write(
+                MetricPoint(
+                    node=3,
+                    attempt=0,
+                    step=step,
+                    global_step=step,
+                    wall_s=1.0,
+                    metrics=metrics,
+                    val_score=score,
+                )
+            )
+    text = shown(follower)
+    assert "node 3 in slot 0" in text
+    assert "step 11/20" in text
+    assert "reward 0.440" in text
+    assert "validation 0.6100" in text
+
+
+def test_a_search_that_has_not_begun_is_waited_for(storage: SearchStorage) -> None:
+    assert "waiting for the coordinator" in shown(Follower(storage))
+
+
+def test_a_directory_without_a_search_is_named(storage: SearchStorage) -> None:
+    with pytest.raises(ConfigError, match="there is no search here"):
+        Follower.of(storage)
+
+
+def test_the_outcome_names_the_recipe_the_test_scores_and_the_files(storage: SearchStorage) -> None:
+    search = Driver()
+    search.search_to_end([0.5, 0.6, 0.4, 0.3])
+    search.train(-1, score=0.6)
+    search.post(make_scored("base", 0.25), make_scored("best", 0.75))
+    search.post(ev.FinalFailed(what="reference", reason="lost twice"), ev.OutcomeWritten(problem="no plots"))
+    follower = written(storage, search)
+    storage.paths.report.write_text("")
+    text = "\n".join(outcome_lines(follower))
+    assert "search demo has ended (budget) after 4 runs" in text
+    assert "best: node 1, validation 0.6000; recipe: node 1 to step 20" in text
+    assert "test  best strategy   0.7500 ± 0.0200 (512 items)" in text
+    assert "test  default recipe  not measured: lost twice" in text
+    assert "could not be written in full: no plots" in text
+    assert f"report.md:      {storage.paths.report}" in text
+    assert "strategy.yaml" not in text
+
+
+def test_a_search_that_found_nothing_says_so(storage: SearchStorage) -> None:
+    search = Driver(make_config(budget={"runs": 2}, final={"test": False}))
+    search.ready()
+    search.fail(0)
+    search.propose(1)
+    search.fail(1)
+    search.post(ev.OutcomeWritten())
+    text = "\n".join(outcome_lines(written(storage, search)))
+    assert "no phase has a validation score, so there is no strategy" in text
+
+
+STOP = StopDecision(stop=True, reason="too low", rule="early_stopper")
+
+
+@pytest.mark.parametrize(
+    ("event", "line"),
+    [
+        (ev.SlotReady(slot=0), None),
+        (ev.CoordinatorStarted(epoch=1, host="h", pid=1), None),
+        (ev.CoordinatorStarted(epoch=2, host="h", pid=1), "a coordinator is at work again (the 2.)"),
+        (
+            ev.ProposalRefused(node=1, message="lr too high", tries=1),
+            "node=1 proposal refused (1): lr too high",
+        ),
+        (ev.ProposalFailed(node=1, reason="away"), "node=1 no proposal: away"),
+        (
+            ev.PhaseStarted(node=0, slot=0, phase_attempt=1),
+            "node=0 training in slot 0 (attempt 1)",
+        ),
+        (
+            ev.RunnerLost(slot=0, node=0, phase_attempt=0, reason="killed"),
+            "slot 0: runner lost while it trained node=0: killed",
+        ),
+        (
+            ev.VerdictPosted(node=0, phase_attempt=0, step=9, decision=STOP),
+            "node=0 verdict at step 9: STOP, early_stopper: too low",
+        ),
+        (ev.BudgetReached(kind="wall_clock", used=2.0, limit=2.0), "budget reached: wall_clock 2.00 of 2"),
+        (ev.UserStop(reason="enough"), "stopped by a person: enough"),
+        (ev.SearchPaused(reason="Ctrl-C"), "paused: Ctrl-C"),
+        (ev.SearchAborted(reason="disk full", exit_code=3), "aborted: disk full"),
+        (ev.FinalFailed(what="base", reason="no"), "test: base model not measured: no"),
+        (ev.OutcomeWritten(problem=""), None),
+    ],
+)
+def test_events_are_told_in_one_line_or_not_at_all(event: Event, line: str | None) -> None:
+    search = Driver()
+    search.ready()
+    assert event_line(search.core, event) == line
+
+
+def test_every_event_of_a_search_can_be_told() -> None:
+    search = half_way()
+    lines = [event_line(search.core, event) for event in search.journal]
+    told = [line for line in lines if line is not None]
+    assert (
+        "node=1 planned: 20 steps from node 0 step 10, lr 0.001 → 0.0005; plateau: flat since step 10" in told
+    )
+    assert (
+        "node=0 completed: validation 0.5000 at step 20 (from 0.2000), 20 steps, 60 s (warm), n_steps" in told
+    )
+    assert "node=2 failed (engine): something broke" in told
+
+
+def test_a_phase_with_many_changes_shows_the_first_ones() -> None:
+    search = Driver(parse_config(make_config().to_json()))
+    search.ready()
+    search.train(0)
+    search.propose(
+        1,
+        make_proposal(
+            lr=2e-3,
+            temperature=1.1,
+            n=2,
+            weight_decay=0.1,
+            grad_clip=0.5,
+            entropy_coeff=0.01,
+            kl_loss_coef=0.1,
+        ),
+    )
+    planned = next(e for e in search.journal if isinstance(e, ev.PhasePlanned) and e.node == 1)
+    line = event_line(search.core, planned)
+    assert line is not None
+    assert "and 2 more" in line

@@ -1,0 +1,93 @@
+"""Arithmetic of scores and differences, against numbers worked out by hand."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from llmzero_ray.metrics import Score, mean_score, score_without_items
+from llmzero_ray.records import ItemOutcome
+from llmzero_ray.report.significance import Difference, independent, paired
+from tests.report.builder import items
+
+
+def graded(*values: float) -> tuple[ItemOutcome, ...]:
+    return tuple(ItemOutcome(index=i, data_source="toy", score=v, acc=v) for i, v in enumerate(values))
+
+
+def test_without_items_answers_count_as_right_or_wrong() -> None:
+    assert score_without_items(0.2, 400).standard_error == pytest.approx(0.02)  # sqrt(0.2 * 0.8 / 400)
+
+
+def test_without_items_and_without_their_number_there_is_no_standard_error() -> None:
+    assert score_without_items(0.2, None) == Score(mean=0.2, standard_error=None, n=None)
+
+
+def test_independent_standard_errors_add_as_squares() -> None:
+    new, old = Score(mean=0.8, standard_error=0.03, n=100), Score(mean=0.5, standard_error=0.04, n=100)
+    difference = independent(new, old)
+    assert difference is not None
+    assert difference.standard_error == pytest.approx(0.05)
+    assert difference.in_standard_errors == pytest.approx(6.0)
+
+
+def test_a_paired_difference_takes_each_item_with_itself() -> None:
+    difference = paired(graded(1.0, 1.0, 1.0, 0.0), graded(0.0, 1.0, 0.0, 1.0))
+    assert difference is not None
+    # Gains 1, 0, 1, -1: mean 0.25, squares 3 - 4 * 0.0625 = 2.75, / 3 = 0.91667, / 4 = 0.22917.
+    assert difference.gain == pytest.approx(0.25)
+    assert difference.standard_error == pytest.approx(math.sqrt(2.75 / 12))
+    assert (difference.only_new, difference.only_old) == (2, 1)
+
+
+def test_shared_difficulty_cancels_in_a_paired_difference() -> None:
+    new, old = items(80), items(75)
+    whole = paired(new, old)
+    apart = independent(*(mean_score([item.acc for item in found]) for found in (new, old)))
+    assert whole is not None
+    assert apart is not None
+    assert whole.gain == pytest.approx(apart.gain)
+    assert whole.standard_error < apart.standard_error / 2
+
+
+def test_items_pair_by_their_index_whatever_order_they_come_in() -> None:
+    new, old = items(80), items(75, first=20)
+    assert paired(new, tuple(reversed(old))) == paired(new, old)
+
+
+@pytest.mark.parametrize(
+    ("new", "old"),
+    [
+        (items(5, 10), items(5, 11)),
+        (items(5, 10), ()),
+        (graded(1.0), graded(0.0)),
+    ],
+)
+def test_different_items_are_never_paired(new: tuple[ItemOutcome, ...], old: tuple[ItemOutcome, ...]) -> None:
+    assert paired(new, old) is None
+
+
+def test_graded_answers_have_no_count_of_items_solved() -> None:
+    difference = paired(graded(0.5, 1.0), graded(0.0, 1.0))
+    assert difference is not None
+    assert (difference.only_new, difference.only_old) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("gain", "error", "z", "noise"),
+    [
+        (0.019, 0.01, 1.9, True),
+        (0.021, 0.01, 2.1, False),
+        (-0.021, 0.01, -2.1, False),
+        (0.0, 0.0, 0.0, True),
+        (0.01, 0.0, math.inf, False),
+        (-0.01, 0.0, -math.inf, False),
+    ],
+)
+def test_a_difference_below_two_standard_errors_is_noise(
+    gain: float, error: float, z: float, noise: bool
+) -> None:
+    difference = Difference(gain=gain, standard_error=error, paired=True, n=100)
+    assert difference.in_standard_errors == pytest.approx(z)
+    assert difference.is_noise is noise

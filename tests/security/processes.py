@@ -1,0 +1,50 @@
+"""What processes of a command show to others: their environment, and the sockets they listen on."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from dataclasses import dataclass
+
+import psutil
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A process as /proc shows it."""
+
+    pid: int
+    title: str
+    environment: bytes
+
+
+def processes_with(mark: str) -> list[Seen]:
+    """All processes of this machine that have `mark` in the environment they were started with."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            with open(f"/proc/{process.pid}/environ", "rb") as file:
+                environment = file.read()
+            if mark.encode() in environment:
+                found.append(Seen(process.pid, " ".join(process.cmdline()), environment))
+    return found
+
+
+def speaks_zeromq(host: str, port: int) -> bool:
+    """Whether what listens there greets as ZeroMQ does: each side sends its signature unasked."""
+    signature = b""
+    with contextlib.suppress(OSError), socket.create_connection((host, port), timeout=10) as opened:
+        opened.settimeout(5)
+        while len(signature) < 10 and (more := opened.recv(10 - len(signature))):
+            signature += more
+    return len(signature) == 10 and signature[0] == 0xFF and signature[9] == 0x7F
+
+
+def tcp_listeners(pid: int) -> list[tuple[str, int]]:
+    """(address, port) of every TCP socket on which a process listens; any address becomes loopback."""
+    found = []
+    for connection in psutil.Process(pid).net_connections(kind="tcp"):
+        if connection.status == psutil.CONN_LISTEN:
+            host = {"::": "::1", "0.0.0.0": "127.0.0.1"}.get(connection.laddr.ip, connection.laddr.ip)
+            found.append((host, connection.laddr.port))
+    return found

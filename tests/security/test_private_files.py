@@ -1,0 +1,126 @@
+"""Keys and sockets lie where only their user gets, and go away with their owner."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from llmzero_ray import api_key
+from llmzero_ray.errors import StorageError
+from llmzero_ray.private_files import MAX_SOCKET_PATH, private_directory, private_file
+
+
+@pytest.fixture
+def runtime_dir(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    path = Path(os.path.realpath("/tmp")) / f"lz-test-{os.getpid()}"
+    path.mkdir(mode=0o700)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(path))
+    yield path / "llmzero"
+    subprocess.run(["rm", "-rf", str(path)], check=True)
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_entries_are_the_users_alone(runtime_dir: Path) -> None:
+    file, directory = private_file("key", "secret"), private_directory("queue")
+    assert mode(runtime_dir) == mode(directory.path) == 0o700
+    assert (mode(file.path), file.path.read_text()) == (0o600, "secret")
+    file.remove()
+    directory.remove()
+    assert list(runtime_dir.iterdir()) == []
+
+
+def test_a_path_for_sockets_leaves_room_for_their_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    long = tmp_path / ("x" * 80)
+    long.mkdir(mode=0o700)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(long))
+    entry = private_directory("queue")
+    assert entry.path.parent == Path(f"/tmp/llmzero-{os.getuid()}")
+    assert len(os.fsencode(entry.path)) + 20 <= MAX_SOCKET_PATH
+    entry.remove()
+
+
+def test_what_a_killed_process_left_is_removed_by_the_next_one(runtime_dir: Path) -> None:
+    mine = private_directory("queue")
+    code = "import os; from llmzero_ray.private_files import private_directory as p; p('queue'); os._exit(9)"
+    subprocess.run([sys.executable, "-c", code], check=False)
+    assert len(list(runtime_dir.iterdir())) == 2
+    other = private_directory("queue")
+    assert sorted(runtime_dir.iterdir()) == sorted([mine.path, other.path])
+    mine.remove()
+    other.remove()
+
+
+def test_a_runtime_directory_that_others_may_enter_is_refused(runtime_dir: Path) -> None:
+    runtime_dir.mkdir(mode=0o755)
+    with pytest.raises(StorageError, match="mode 0700"):
+        private_file("key", "secret")
+    runtime_dir.chmod(0o700)
+    private_file("key", "secret").remove()
+
+
+def test_a_directory_that_is_a_link_is_refused(runtime_dir: Path, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir(mode=0o700)
+    runtime_dir.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(StorageError, match="belongs to user"):
+        private_file("key", "secret")
+
+
+def test_a_key_is_never_written_below_the_storage(runtime_dir: Path) -> None:
+    entry = private_file("key", "secret", outside=runtime_dir.parent)
+    assert runtime_dir.parent not in entry.path.parents
+    entry.remove()
+
+
+# --- the key ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def key_in_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-ant-secret")
+    monkeypatch.delenv("ANTHROPIC_API_KEY_FILE", raising=False)
+
+
+@pytest.mark.usefixtures("key_in_environment")
+def test_a_key_is_handed_over_by_file_on_a_private_head_alone(runtime_dir: Path, tmp_path: Path) -> None:
+    path = api_key.key_file(str(tmp_path), private_head=True)
+    assert path is not None and Path(path).read_text() == "sk-ant-secret\n"
+    api_key.remove_key_file()
+    assert not Path(path).exists()
+    assert api_key.key_file(str(tmp_path), private_head=False) is None
+
+
+def test_the_path_of_a_key_file_travels(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
+    monkeypatch.setenv("ANTHROPIC_API_KEY_FILE", "key.txt")
+    monkeypatch.chdir(tmp_path)
+    for private_head in (True, False):
+        assert api_key.key_file("runs", private_head=private_head) == str(tmp_path / "key.txt")
+
+
+@pytest.mark.usefixtures("key_in_environment")
+def test_a_process_with_a_key_of_its_own_keeps_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    api_key.use_key_file("/elsewhere")
+    assert "ANTHROPIC_API_KEY_FILE" not in os.environ
+    monkeypatch.delenv("ANTHROPIC_API_KEY")
+    with api_key.key_file_in_use("/elsewhere"):
+        assert os.environ["ANTHROPIC_API_KEY_FILE"] == "/elsewhere"
+    assert "ANTHROPIC_API_KEY_FILE" not in os.environ
+
+
+@pytest.mark.usefixtures("key_in_environment")
+def test_children_started_meanwhile_do_not_inherit_the_key() -> None:
+    with api_key.key_hidden():
+        done = subprocess.run(["env"], capture_output=True, text=True, check=True)
+    assert "ANTHROPIC_API_KEY" not in done.stdout
+    assert os.environ["ANTHROPIC_API_KEY"] == "sk-ant-secret"

@@ -1,0 +1,138 @@
+"""The way of a verdict to a coordinator that is there, was replaced, or is away; with handles of the test."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import ray.exceptions
+
+from actors import verdict_delivery
+from actors.verdict_delivery import VerdictDelivery
+from llmzero_ray.events import VerdictPosted
+from llmzero_ray.records import StopDecision
+
+
+class Coordinator:
+    """A handle of one that may have died."""
+
+    def __init__(self) -> None:
+        self.alive = True
+        self.heard: list[VerdictPosted] = []
+        self.post = SimpleNamespace(remote=self._post)
+
+    async def _post(self, verdict: VerdictPosted) -> None:
+        if not self.alive:
+            raise ray.exceptions.RayActorError
+        self.heard.append(verdict)
+
+
+class Runner:
+    """A handle that hears a stop."""
+
+    def __init__(self) -> None:
+        self.heard: list[tuple[int, int, str]] = []
+        self.told = asyncio.Event()
+        self.stop = SimpleNamespace(options=lambda **_: SimpleNamespace(remote=self._stop))
+
+    async def _stop(self, node: int, attempt: int, reason: str) -> None:
+        self.heard.append((node, attempt, reason))
+        self.told.set()
+
+
+class Names:
+    """What is looked up under the coordinator's name."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.coordinator: Coordinator | None = None
+        self.n_looked, self.away_for = 0, 0
+        monkeypatch.setattr(verdict_delivery, "find_actor", self._find)
+
+    def _find(self, name: str) -> Coordinator:
+        self.n_looked += 1
+        if self.coordinator is None or self.n_looked <= self.away_for:
+            raise ValueError(name)
+        return self.coordinator
+
+
+@pytest.fixture
+def names(monkeypatch: pytest.MonkeyPatch) -> Names:
+    return Names(monkeypatch)
+
+
+def verdict(step: int, *, hard: bool = False) -> VerdictPosted:
+    return VerdictPosted(
+        node=3,
+        phase_attempt=1,
+        step=step,
+        decision=StopDecision(stop=True, reason="loss is NaN", rule="non_finite", hard=hard),
+        source="stopper:3",
+        attempt=1,
+        sequence=step,
+    )
+
+
+def run(scene: Any) -> None:
+    asyncio.run(asyncio.wait_for(scene, 60))
+
+
+def test_the_coordinator_is_looked_up_once(names: Names) -> None:
+    names.coordinator = Coordinator()
+    way, runner = VerdictDelivery("demo"), Runner()
+
+    async def scene() -> None:
+        await way.deliver(runner, verdict(1))
+        await way.deliver(runner, verdict(2, hard=True))
+
+    run(scene())
+    assert [v.step for v in names.coordinator.heard] == [1, 2]
+    assert (names.n_looked, runner.heard) == (1, [])
+
+
+def test_one_that_took_the_place_of_another_hears_at_once(
+    names: Names, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(verdict_delivery, "_RETRY_S", 3600.0)
+    first = names.coordinator = Coordinator()
+    way, runner = VerdictDelivery("demo"), Runner()
+
+    async def scene() -> None:
+        await way.deliver(runner, verdict(1))
+        first.alive = False
+        names.coordinator = Coordinator()
+        await way.deliver(runner, verdict(2))
+
+    run(scene())
+    assert [v.step for v in first.heard] == [1]
+    assert [v.step for v in names.coordinator.heard] == [2]
+
+
+def test_a_hard_stop_does_not_wait_for_a_coordinator_and_is_still_posted_to_it(
+    names: Names, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(verdict_delivery, "_HARD_S", 0.05)
+    monkeypatch.setattr(verdict_delivery, "_RETRY_S", 0.01)
+    way, runner, back = VerdictDelivery("demo"), Runner(), Coordinator()
+
+    async def scene() -> None:
+        delivering = asyncio.create_task(way.deliver(runner, verdict(7, hard=True)))
+        await runner.told.wait()
+        assert not delivering.done()
+        names.coordinator = back
+        await delivering
+
+    run(scene())
+    assert runner.heard == [(3, 1, "verdict: non_finite: loss is NaN")]
+    assert [v.step for v in back.heard] == [7]
+
+
+def test_a_soft_stop_waits_for_the_coordinator(names: Names, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verdict_delivery, "_HARD_S", 0.0)
+    monkeypatch.setattr(verdict_delivery, "_RETRY_S", 0.01)
+    names.coordinator, names.away_for = Coordinator(), 3
+    runner = Runner()
+    run(VerdictDelivery("demo").deliver(runner, verdict(7)))
+    assert (runner.heard, [v.step for v in names.coordinator.heard]) == ([], [7])
+    assert names.n_looked == 4

@@ -1,0 +1,89 @@
+"""Locks between processes, and digests; writing files is held by test_storage.py and test_journal.py."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+
+from llmzero_ray.files import FileLock, file_digest, is_locked, text_digest
+
+HOLDER = """
+import sys
+from pathlib import Path
+from llmzero_ray.files import FileLock
+lock = FileLock(Path(sys.argv[1]))
+assert lock.acquire()
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+def holder_of(path: Path) -> subprocess.Popen[str]:
+    """A process that holds the lock until it is killed."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "held\n"
+    return process
+
+
+def test_a_lock_is_held_by_one_process_and_free_once_that_is_killed(tmp_path: Path) -> None:
+    path, lock = tmp_path / "lock", FileLock(tmp_path / "lock")
+    holder = holder_of(path)
+    try:
+        assert is_locked(path)
+        assert not lock.acquire()
+    finally:
+        holder.kill()
+        holder.communicate()
+    assert not is_locked(path)
+    assert lock.acquire(timeout_s=None)
+    assert lock.is_enforced
+
+
+def test_the_text_in_a_locked_file_survives_attempts_to_take_the_lock(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    first, second = FileLock(path), FileLock(path)
+    assert first.acquire()
+    path.write_text("the holder")
+    assert not second.acquire()
+    assert is_locked(path)
+    first.release()
+    first.release()
+    assert second.acquire()
+    assert path.read_text() == "the holder"
+
+
+def test_probes_do_not_take_a_lock_from_each_other(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    path.touch()
+    with open(path) as file:
+        import fcntl
+
+        fcntl.flock(file, fcntl.LOCK_SH)  # as another probe does
+        assert not is_locked(path)
+
+
+def test_where_the_file_system_has_no_locks_nobody_is_kept_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(95, "Operation not supported")
+
+    monkeypatch.setattr("fcntl.flock", refuse)
+    lock = FileLock(tmp_path / "lock")
+    assert lock.acquire()
+    assert not lock.is_enforced
+    lock.release()
+
+
+def test_digests_of_texts_and_files_are_sha256(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"abc")
+    assert file_digest(tmp_path / "file") == text_digest("abc") == text_digest(b"abc")
+    assert text_digest("abc") == sha256(b"abc").hexdigest()
+    assert len(text_digest("\ud800")) == 64

@@ -1,0 +1,31 @@
+"""Waits of tests: for an event, with an outer limit that holds on a machine many times overloaded.
+
+Reaching the limit says that something is wrong. How long a thing takes is no rule here, and no test
+compares seconds with what an idle machine needs.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+PATIENCE_S = 600.0
+"""Outer limit of one wait (seconds): many times what anything that is waited for takes on an idle machine."""
+
+
+def wait_until(
+    happened: Callable[[], object],
+    describe: Callable[[], object] = lambda: "",
+    *,
+    patience_s: float = PATIENCE_S,
+    every_s: float = 0.05,
+) -> None:
+    """Return once `happened()` is true; it is asked every `every_s` seconds.
+
+    Raises:
+        AssertionError: it was not true within `patience_s`; `describe()` says what was there instead.
+    """
+    deadline = time.monotonic() + patience_s
+    while not happened():
+        assert time.monotonic() < deadline, f"not within {patience_s:g} s; {describe()}"
+        time.sleep(every_s)
