@@ -6,9 +6,12 @@ Not here: clusters that a test configures, loses or kills (in the folders that u
 
 import contextlib
 import os
+import shutil
 import signal
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -42,8 +45,19 @@ os.environ.update(
 )
 
 
-def pytest_configure() -> None:
-    """Loads the Hypothesis profile that HYPOTHESIS_PROFILE names: `local` (20 examples) or `ci` (200)."""
+_RAY_TMPDIR = pytest.StashKey[str]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Gives this run a temporary directory of Ray's of its own, and loads a Hypothesis profile.
+
+    Commands join the cluster that Ray's temporary directory names. Those of a test must not find a cluster of
+    this machine's user, nor one of another test run.
+
+    HYPOTHESIS_PROFILE names the profile: `local` (20 examples) or `ci` (200).
+    """
+    # Paths of Unix sockets below it are bound to 107 characters, so it is not in pytest's own directory.
+    config.stash[_RAY_TMPDIR] = os.environ["RAY_TMPDIR"] = tempfile.mkdtemp(prefix="llmzero-", dir="/tmp")
     from hypothesis import HealthCheck, settings
 
     # A busy machine is slow: neither an example nor the making of one is bound to seconds.
@@ -52,6 +66,11 @@ def pytest_configure() -> None:
             name, max_examples=n_examples, deadline=None, suppress_health_check=[HealthCheck.too_slow]
         )
     settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "local"))
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Removes the temporary directory of Ray's."""
+    shutil.rmtree(config.stash[_RAY_TMPDIR], ignore_errors=True)
 
 
 def _patient(ask: Callable[..., Any]) -> Callable[..., Any]:
@@ -84,6 +103,10 @@ def head_address() -> Iterator[str]:
         environment.setenv("ANTHROPIC_API_KEY", KEY)  # actors inherit it from their head
         # Ray waits 30 s for a node to answer, which may not do on a busy machine.
         environment.setattr(services, "get_node", _patient(services.get_node))
+        # A cluster writes its address where commands look for one; those of a test are told by RAY_ADDRESS.
+        shared = Path(os.environ["RAY_TMPDIR"]) / "shared"
+        shared.mkdir()
+        environment.setenv("RAY_TMPDIR", str(shared))
         cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 16, "num_gpus": 4})
     yield cluster.address
     cluster.shutdown()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
@@ -31,7 +30,8 @@ def head() -> Iterator[Any]:
     """A head without GPUs and two machines with two each."""
     temporary = tempfile.mkdtemp(prefix="ray-", dir="/tmp")
     (Path(temporary) / "ray").mkdir()
-    os.environ["RAY_TMPDIR"] = temporary
+    patch = pytest.MonkeyPatch()
+    patch.setenv("RAY_TMPDIR", temporary)
     fast = {
         "health_check_initial_delay_ms": 0,
         "health_check_period_ms": 500,
@@ -44,7 +44,7 @@ def head() -> Iterator[Any]:
     yield cluster
     ray.shutdown()
     cluster.shutdown()
-    del os.environ["RAY_TMPDIR"]
+    patch.undo()
     shutil.rmtree(temporary, ignore_errors=True)
 
 

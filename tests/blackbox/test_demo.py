@@ -74,7 +74,7 @@ def test_the_demo_gives_the_same_digits_again(tmp_path: Path) -> None:
     settings = [f"storage={tmp_path / 'runs'}", f"task.dir={tmp_path / 'task'}", "budget.target=0.8"]
     settings += ["final.test=false", "final.default_recipe=false"]
     words = ["jobs/configs/local.yaml", *(part for each in settings for part in ("--set", each))]
-    env = {key: value for key, value in os.environ.items() if not key.startswith("RAY_")}
+    env = {k: v for k, v in os.environ.items() if not k.startswith("RAY_") or k == "RAY_TMPDIR"}
     env |= {"RAY_USAGE_STATS_ENABLED": "0", "HOME": str(tmp_path)}
     env.pop("OMP_NUM_THREADS", None)  # the tests set it, `make demo` does not
     for command in (["jobs.prepare", *words], ["jobs.search", *words]):

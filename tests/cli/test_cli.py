@@ -30,7 +30,8 @@ class Command:
         self.config = tmp_path / "search.yaml"
         self.storage = SearchStorage(tmp_path / "runs", "demo")
         # No authentication mode, no token, a home of its own: what a new machine has.
-        self.env = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")} | {"HOME": str(tmp_path)}
+        ours = {k: v for k, v in os.environ.items() if not k.startswith("RAY_") or k == "RAY_TMPDIR"}
+        self.env = ours | {"HOME": str(tmp_path)}
         self.processes: list[subprocess.Popen[str]] = []
         self.write(task_dir)
 
@@ -173,7 +174,7 @@ def test_a_terminated_command_pauses_its_search(command: Command) -> None:
 
 @pytest.mark.slow
 def test_a_killed_command_takes_its_head_along_and_loses_nothing(command: Command, task_dir: Path) -> None:
-    command.write(task_dir, script={"step_s": 0.5})  # longer than the head takes to die
+    command.write(task_dir, script={"hang": [1]})  # it does not end while the head dies
     process = command.start()
     command.until_step(1, 3)
     process.kill()
