@@ -71,12 +71,27 @@ def start_private_head(**options: Any) -> None:
     """Start a Ray head that ends with this process; `options` of `ray.init` are what it has.
 
     The head and all its workers inherit this process's environment without the variables of the API key.
+
+    Raises:
+        CapacityError: Ray did not start, for example because the machine is too busy for Ray's time limits.
     """
     import ray
 
     _prepare_environment()
     with key_hidden():
-        ray.init(address="local", include_dashboard=False, **options, **_QUIET)
+        try:
+            ray.init(address="local", include_dashboard=False, **options, **_QUIET)
+        except Exception as error:  # Ray raises plain Exception where a part does not come up in time
+            raise CapacityError(_start_failure(error)) from error
+
+
+def _start_failure(error: Exception) -> str:
+    load, cores = os.getloadavg()[0], os.cpu_count()
+    return (
+        f"Ray did not start on this machine: {' '.join(str(error).split())} The load average is {load:.1f} "
+        f"on {cores} cores. Start the command again when less is running; the logs of Ray's processes are in "
+        f"{os.environ.get('RAY_TMPDIR', '/tmp')}/ray/session_latest/logs."
+    )
 
 
 def _prepare_environment() -> None:

@@ -243,6 +243,21 @@ def test_a_cluster_that_is_named_and_not_there_is_refused(run: Run, monkeypatch:
     assert "RAY_ADDRESS is '127.0.0.1:1' and no cluster answers there" in message
 
 
+def test_a_head_that_does_not_start_is_explained_with_the_load(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def init(**_options: object) -> None:
+        raise Exception("The current node timed out during startup.")
+
+    monkeypatch.setattr("actors.head.join_if_there", lambda: False)
+    monkeypatch.setattr("ray.init", init)
+    code, message = run()
+    assert code == 4
+    assert "llmzero: Ray did not start on this machine: The current node timed out during startup." in message
+    assert "load average" in message
+    assert "ray/session_latest/logs" in message
+
+
 @pytest.mark.parametrize("command", ["status", "stop"])
 def test_a_search_that_is_not_there_is_named(
     command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
