@@ -96,9 +96,16 @@ class SearchCoordinator:
         return getattr(self._budget, what)(*arguments, **spent)
 
     async def resend_to_stopper(self) -> None:
-        """Tell a stopper that was restarted what trains and what it is compared with."""
+        """Tell a stopper that was restarted what trains and what it is compared with.
+
+        The calls in which its process died are booked at their worst case.
+        """
         await self._ready.wait()
         assert self._stopper is not None
+        assert self._budget is not None
+        assert self._loop is not None
+        for call in self._budget.settle_lost():
+            await self._loop.post(call)
         await self._stopper.resend()
 
     # --- taking over ----------------------------------------------------------------------------------------

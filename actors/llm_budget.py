@@ -44,6 +44,7 @@ class SearchBudget:
         if config.agents.backend == "claude":
             read_key(llm_settings(config.agents))  # the command had one; this process may be elsewhere
         self._open: dict[int, Reservation] = {}
+        self._model = config.agents.model
 
     def use(self, config: SearchConfig) -> None:
         """Take over changed settings: the cap."""
@@ -70,6 +71,35 @@ class SearchBudget:
         if reservation is None:
             return self.ledger.book(asked, **spent)
         return self.ledger.settle(reservation, **spent)
+
+    def settle_lost(self) -> list[ev.AgentCalled]:
+        """Book every open reservation of another process at its worst case: that process died in its calls.
+
+        Returns the calls as events; the provider may have billed each of them in full.
+        """
+        lost = []
+        for number, reservation in tuple(self._open.items()):
+            del self._open[number]
+            assert self.ledger is not None
+            entry = self.ledger.settle(reservation, usage=None, latency_s=0.0, outcome="lost")
+            lost.append(
+                ev.AgentCalled(
+                    node=entry.node,
+                    agent=entry.agent,
+                    call="",
+                    outcome=entry.outcome,
+                    model=self._model,
+                    prompt="",
+                    input_tokens=entry.usage.input,
+                    output_tokens=entry.usage.output,
+                    cache_read_tokens=entry.usage.cache_read,
+                    cache_creation_tokens=entry.usage.cache_creation,
+                    dollars=entry.dollars,
+                    n_attempts=1,
+                    source=f"lost:{entry.node}:{number}",
+                )
+            )
+        return lost
 
 
 class RemoteBudget:

@@ -198,9 +198,10 @@ class AgentCalled(Event):
     agent: str
     """proposer, error_analyzer or early_stopper."""
     call: str
-    """File of the record below the node's agents/, without its ending."""
+    """File of the record below the node's agents/, without its ending; empty: the process died in the
+    call."""
     outcome: str
-    """`ok`, or what went wrong (`deadline`, `refusal`, `schema`, `cap`, ...)."""
+    """`ok`, or what went wrong (`deadline`, `refusal`, `schema`, `cap`, `lost`, ...)."""
     model: str
     prompt: str
     """sha256 of everything that was sent, pictures included."""

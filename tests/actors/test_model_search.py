@@ -20,7 +20,7 @@ from llmzero_ray.coordinator import check_decisions
 from llmzero_ray.storage import SearchStorage
 from tests.agents.llm.messages_server import KEY, Answer, Fail, Hang, MessagesServer, Reply, Request
 
-from .conftest import Search, left_over
+from .conftest import Search, left_over, pids_of
 
 MakeSearch = Callable[..., Search]
 
@@ -243,6 +243,39 @@ def test_a_coordinator_that_is_killed_keeps_the_books(
     core = search.wait()
     assert core.dollars > spent > 0
     assert core.runs[2].proposal.agent == "claude"
+
+
+@pytest.mark.slow
+def test_a_call_in_which_the_stopper_dies_is_booked_at_its_worst_case(
+    server: MessagesServer, model_search: MakeSearch
+) -> None:
+    killed = []
+
+    def dies_once(request: Request) -> Reply:
+        if request.tool == "propose_phase":
+            return Answer(input=propose(request, n_steps=60), output_tokens=600)
+        if not killed:
+            killed.extend(pids_of("StopperActor"))
+            for pid in killed:
+                os.kill(pid, signal.SIGKILL)
+        return sensible(request)
+
+    server.play(dies_once)
+    search = model_search(
+        {"sink": [1], "step_s": 1.0},
+        budget={"runs": 2},
+        phase={"n_steps": 10, "max_steps": 60, "test_freq": 2},
+        stopper={"interval_steps": 2, "min_steps": 4},
+        agents={"visual": False, "deadline_s": 60.0},
+    )
+    core = search.start().wait()
+    assert killed
+    (lost,) = [call for call in search.events(ev.AgentCalled) if call.outcome == "lost"]
+    answered = [call for call in search.events(ev.AgentCalled) if call.agent == lost.agent and call != lost]
+    assert lost.agent == "early_stopper"
+    assert answered  # the stopper that Ray started again asks again
+    assert lost.dollars > max(call.dollars for call in answered)
+    assert core.dollars == pytest.approx(sum(call.dollars for call in search.events(ev.AgentCalled)))
 
 
 @pytest.mark.slow
