@@ -16,7 +16,7 @@ import contextlib
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from llmzero_ray import manifests
 from llmzero_ray.config import SearchConfig, parse_config
 from llmzero_ray.config_changes import CHANGEABLE, differing_keys, is_changeable
 from llmzero_ray.config_text import read_yaml
-from llmzero_ray.errors import ConfigError, StorageError
+from llmzero_ray.errors import ConfigError, LlmzeroError, StorageError
 from llmzero_ray.events import REFERENCE
 from llmzero_ray.files import replace_file, storage_error
 from llmzero_ray.journal import open_store
@@ -166,6 +166,20 @@ class SearchStorage:
                 f"{size(MIN_FREE_BYTES)}. "
                 "Free space, or set `storage` to another directory."
             )
+
+    @contextlib.contextmanager
+    def kept_if_used(self) -> Iterator[None]:
+        """Remove the directories that were made inside the block, when it ends with an error and they are
+        empty: a start that is refused leaves nothing behind."""
+        root = self.paths.root
+        missing = [path for path in (root, *root.parents) if not path.exists()]
+        try:
+            yield
+        except LlmzeroError:
+            for path in missing:
+                with contextlib.suppress(OSError):  # something was written into it meanwhile
+                    path.rmdir()
+            raise
 
     def config(self) -> SearchConfig | None:
         """The configuration the search was started with; None when there is none yet.

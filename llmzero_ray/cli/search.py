@@ -86,15 +86,16 @@ def _search(config: SearchConfig, settings: list[str]) -> int:
     """
     refuse_job_directory(config)
     console, storage = Console(), SearchStorage(config.storage, config.name)
-    storage.check()
     deadline = time.monotonic() + _SETTLE_S
-    while True:
-        try:
-            return _follow_or_start(config, settings, console, storage)
-        except SearchBusyError:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(LOOK_S)
+    with storage.kept_if_used():
+        storage.check()
+        while True:
+            try:
+                return _follow_or_start(config, settings, console, storage)
+            except SearchBusyError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(LOOK_S)
 
 
 def _follow_or_start(

@@ -236,6 +236,17 @@ def test_a_model_directory_without_a_tokenizer_is_named(run: Run, tmp_path: Path
     assert "no tokenizer" in message
 
 
+def test_a_refused_start_leaves_no_directory(run: Run, tmp_path: Path) -> None:
+    assert run("storage=" + str(tmp_path / "new" / "runs"), "root.overrides.lr=3.0")[0] == 2
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_refused_start_keeps_a_directory_that_was_there(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "runs" / "demo").mkdir(parents=True)
+    assert run("root.overrides.lr=3.0")[0] == 2
+    assert (tmp_path / "runs" / "demo").is_dir()
+
+
 def test_a_cluster_that_is_named_and_not_there_is_refused(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
     code, message = run()
