@@ -20,9 +20,9 @@ from llmzero_ray.config_changes import read_settings
 from llmzero_ray.errors import ConfigError
 
 if TYPE_CHECKING:
+    from llmzero_ray.agents.drafting.base import OpenQuestion
     from llmzero_ray.agents.drafting.draft import Draft
-    from llmzero_ray.agents.drafting.session import Session
-    from llmzero_ray.agents.drafting.values import OpenQuestion
+    from llmzero_ray.agents.drafting.session import DraftingSession
 
 INCOMPLETE = 2
 _FIELDS = {
@@ -86,15 +86,16 @@ def draft(
     Raises:
         LlmzeroError: nothing could be drafted or written.
     """
-    from llmzero_ray.agents.drafting.checking import NAME
-    from llmzero_ray.agents.drafting.draft import draft_task, write_draft
-    from llmzero_ray.agents.drafting.perceive import perceive
+    from llmzero_ray.agents.drafting.base import UserChoices
+    from llmzero_ray.agents.drafting.draft import draft_task
+    from llmzero_ray.agents.drafting.draft_files import write_draft
+    from llmzero_ray.agents.drafting.inspect_data import inspect_data
+    from llmzero_ray.agents.drafting.response_checks import NAME
     from llmzero_ray.agents.drafting.session import agents_config, open_session
-    from llmzero_ray.agents.drafting.values import Given
 
     if name is not None and not NAME.fullmatch(name):
         raise ConfigError(f"--name {name}: must be 1 to 63 of a-z, 0-9, _ and -")
-    given = Given(
+    user = UserChoices(
         name=name,
         table=table,
         question=question_field,
@@ -107,32 +108,32 @@ def draft(
         raise ConfigError("the sentence is empty; say in a few words what the model must learn")
     console = Console()
     agents = agents_config(backend, model, read_settings(settings))
-    perception = perceive(Path(folder))
+    profile = inspect_data(Path(folder))
     session = open_session(agents, max_dollars)
     while True:
         drafted = draft_task(
-            perception,
+            profile,
             sentence,
-            given,
-            session.drafters,
+            user,
+            session.agents,
             repairs=max(0, repairs),
             tell=lambda doing: _print(console, f"draft: {doing}"),
         )
-        answers = _ask_person(console, drafted.open) if drafted.open and sys.stdin.isatty() else {}
+        answers = _ask_user(console, drafted.open) if drafted.open and sys.stdin.isatty() else {}
         if not answers:
             break
-        given = dataclasses.replace(given, **answers)
+        user = dataclasses.replace(user, **answers)
     written = write_draft(drafted, Path(out), session.record(sentence), secret=session.secret, force=force)
     for line in _outcome_lines(drafted, session, Path(out), written):
         _print(console, line)
     return 0 if drafted.works else INCOMPLETE
 
 
-def _ask_person(console: Console, questions: tuple[OpenQuestion, ...]) -> dict[str, Any]:
+def _ask_user(console: Console, questions: tuple[OpenQuestion, ...]) -> dict[str, Any]:
     """What a person at the terminal answers; an empty line leaves a question open."""
     answers: dict[str, Any] = {}
     for question in questions:
-        _print(console, f"{question.asks} {_choices(question)}")
+        _print(console, f"{question.text} {_choices(question)}")
         while answer := console.input("> ").strip():
             if question.field != "reward" and question.choices and answer not in question.choices:
                 _print(console, f"{answer} is none of them. {_choices(question)}")
@@ -152,10 +153,10 @@ def _choices(question: OpenQuestion) -> str:
     return f"One of: {', '.join(question.choices)}." if question.choices else ""
 
 
-def _outcome_lines(drafted: Draft, session: Session, out: Path, written: list[str]) -> Iterator[str]:
-    yield from drafted.reading.evidence
-    yield from drafted.plan.evidence
-    yield from (f"doubt: {line}" for line in drafted.reading.doubts)
+def _outcome_lines(drafted: Draft, session: DraftingSession, out: Path, written: list[str]) -> Iterator[str]:
+    yield from drafted.spec.evidence
+    yield from drafted.reward.evidence
+    yield from (f"doubt: {line}" for line in drafted.spec.doubts)
     yield from (f"note: {line}" for line in session.notes)
     yield from (f"note: {line}" for line in (drafted.trial.warnings if drafted.trial else ()))
     if session.ledger is not None:
@@ -163,7 +164,7 @@ def _outcome_lines(drafted: Draft, session: Session, out: Path, written: list[st
     yield f"written to {out}: {', '.join(written) or 'nothing new'}"
     for question in drafted.open:
         how = f"Answer with {question.flag} (and --force), or in task.yaml."
-        yield " ".join(filter(None, ("open:", question.asks, _choices(question), how)))
+        yield " ".join(filter(None, ("open:", question.text, _choices(question), how)))
     for finding in drafted.findings:
         yield f"does not work yet: {finding}"
     yield f"look at {out / 'description.md'} and {out / 'task.yaml'}, edit them, then run:"

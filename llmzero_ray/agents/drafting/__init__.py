@@ -1,6 +1,6 @@
-"""Agents that draft a task from a folder and a sentence: what is in the folder, what the task is, which
-recipe fits, which reward judges it.
+"""Agents that draft a task from a folder of data and one sentence.
 
-`perceive` reads the folder, `draft_task` puts the questions, `write_draft` writes the files. Nothing here
-prepares or trains anything. Not here: the command line (cli/draft.py).
+`inspect_data` profiles the folder, `draft_task` runs the agents (task descriptor, reward writer, tool
+selector), `write_draft` writes the files. Nothing here prepares or trains anything. Not here: the command
+line (cli/draft.py).
 """

@@ -1,6 +1,6 @@
-"""Which files a folder holds: bounded, without following links, groups of like-named files together.
+"""The files of a folder, grouped by name pattern: bounded in number and depth, without following links.
 
-Not here: what stands in them (sampling.py).
+Not here: their content (sampling.py).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _NUMBER = re.compile(r"\d+")
 _PREPARED = {"manifest.json", "train.parquet", "val.parquet"}
 _MAX_TEXTS = 6
 _ALIKE = 5
-"""Skipped files of one pattern that are named one by one."""
+"""Skipped files of one pattern that are listed individually."""
 
 
 @dataclass
@@ -39,10 +39,10 @@ class FolderListing:
 
 
 def list_files(folder: Path) -> FolderListing:
-    """What the folder holds.
+    """The files of the folder.
 
     Raises:
-        TaskError: it is no directory, or cannot be listed.
+        TaskError: it is not a directory, or cannot be listed.
     """
     if not folder.is_dir():
         raise TaskError(f"{folder} is no directory; name the folder that holds the data")
@@ -72,7 +72,7 @@ def list_files(folder: Path) -> FolderListing:
 
 
 def _walk(folder: Path, found: FolderListing) -> Iterator[tuple[str, str]]:
-    """Every file's name, and why it is not read (empty: it is)."""
+    """(file name, reason for skipping it; empty: it is read)."""
     pending = [("", 0)]
     while pending:
         prefix, depth = pending.pop()

@@ -1,7 +1,7 @@
-"""The training recipes that can be suggested: prompts/recipes.yaml, and rules that rank them.
+"""The training recipes of prompts/recipes.yaml, and the rules that rank them for a task.
 
-A recipe is a set of hyper-parameters that VeRL's GRPO trainer takes and `root.overrides` accepts. Not here:
-what hyper-parameters mean (hyperparameters/).
+A recipe is a set of hyper-parameters of VeRL's GRPO trainer that `root.overrides` accepts. Not here: the
+hyper-parameters themselves (hyperparameters/).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import Field
 
-from llmzero_ray.agents.drafting.values import Ranking, TaskFacts
+from llmzero_ray.agents.drafting.base import RecipeRanking, TaskFeatures
 from llmzero_ray.agents.knowledge import prompt_file
 from llmzero_ray.config_text import StrictModel, read_yaml, validated
 from llmzero_ray.errors import ConfigError, HyperparameterError
@@ -29,7 +29,7 @@ CASES = {
     "long_responses": f"responses of more than {_LONG_TOKENS} tokens",
     "few_labels": f"at most {_FEW_LABELS} different answers, so that a policy can collapse onto one",
 }
-"""What a task may be like, in words."""
+"""Case -> its description; recipes get points for cases."""
 
 
 class Recipe(StrictModel):
@@ -37,19 +37,19 @@ class Recipe(StrictModel):
 
     title: str = Field(min_length=1)
     fits: str = Field(min_length=1)
-    """When it is the right choice."""
+    """When to choose it."""
     overrides: dict[str, bool | int | float | str]
     """For `root.overrides`."""
     points: dict[str, int]
-    """Case -> how much it speaks for the recipe."""
+    """Case -> points for the recipe where the case applies; may be negative."""
 
 
 @cache
 def recipes() -> Mapping[str, Recipe]:
-    """Name -> recipe, the usual one first.
+    """Name -> recipe, the default first.
 
     Raises:
-        ConfigError: the file is missing, or says what cannot be configured.
+        ConfigError: the file is missing, or has an override that cannot be configured.
     """
     text = prompt_file(RECIPES).read_text(encoding="utf-8")
     return parse_recipes(text)
@@ -83,26 +83,26 @@ def _recipe(name: str, held: Any) -> Recipe:
     return found
 
 
-def cases_of(facts: TaskFacts, response_tokens: int) -> tuple[str, ...]:
-    """What holds for a task."""
-    reasoned = facts.kind in _REASONED
+def matching_cases(features: TaskFeatures, response_tokens: int) -> tuple[str, ...]:
+    """The cases of `CASES` that apply to a task."""
+    reasoned = features.kind in _REASONED
     holds = {
-        "few_rows": facts.n_train < _FEW_ROWS,
-        "many_rows": facts.n_train >= _FEW_ROWS,
+        "few_rows": features.n_train < _FEW_ROWS,
+        "many_rows": features.n_train >= _FEW_ROWS,
         "reasoning": reasoned,
         "short_answers": not reasoned,
         "long_responses": response_tokens > _LONG_TOKENS,
-        "few_labels": facts.n_labels is not None and facts.n_labels <= _FEW_LABELS,
+        "few_labels": features.n_labels is not None and features.n_labels <= _FEW_LABELS,
     }
     return tuple(case for case in CASES if holds[case])
 
 
-def rank_by_rules(facts: TaskFacts, response_tokens: int) -> Ranking:
-    """All recipes, the one with most points first; of equals the one that stands first in the registry."""
-    cases = cases_of(facts, response_tokens)
+def rank_recipes(features: TaskFeatures, response_tokens: int) -> RecipeRanking:
+    """All recipes by points, highest first; ties keep the order of the file."""
+    cases = matching_cases(features, response_tokens)
     known = recipes()
     points = {name: sum(recipe.points.get(case, 0) for case in cases) for name, recipe in known.items()}
     names = tuple(sorted(known, key=lambda name: -points[name]))
-    told = "; ".join(CASES[case] for case in cases)
+    described = "; ".join(CASES[case] for case in cases)
     scores = ", ".join(f"{name} {points[name]:+d}" for name in names)
-    return Ranking(names=names, explanation=f"The task has {told}. Points: {scores}.")
+    return RecipeRanking(names=names, explanation=f"The task has {described}. Points: {scores}.")

@@ -1,4 +1,4 @@
-"""The first rows of a data file and the first words of a text file, never more than a bounded head of it.
+"""The first rows of a data file and the beginning of a text file, from a bounded head of it.
 
 Not here: reading whole files (tasks/sources/readers.py), what the rows mean.
 """
@@ -19,9 +19,9 @@ from typing import Any
 from llmzero_ray.errors import TaskError
 
 HEAD_BYTES = 2 * 2**20
-"""Read of one file."""
+"""Bytes read of one file."""
 FILE_ROWS = 400
-"""Sampled of one file."""
+"""Rows sampled of one file."""
 TEXT_CHARS = 4_000
 SHORT = 200
 """Characters of a value that may be counted and compared."""
@@ -47,7 +47,7 @@ def sample_rows(path: Path) -> Sample:
     """The first rows of a file.
 
     Raises:
-        TaskError: there are none that can be read; says why, without the file's name.
+        TaskError: it has no readable rows; the message has the reason, without the file's name.
     """
     try:
         found = _parquet(path) if path.suffix.lower() == ".parquet" else _text_rows(path)
@@ -66,7 +66,7 @@ def sample_text(path: Path) -> str:
     """The beginning of a text file.
 
     Raises:
-        TaskError: it cannot be read, or is no text.
+        TaskError: it cannot be read, or is not text.
     """
     try:
         return _head(path)[0][:TEXT_CHARS]
@@ -75,8 +75,8 @@ def sample_text(path: Path) -> str:
 
 
 def _head(path: Path) -> tuple[str, bool, int]:
-    """The first text of a file, whether that is all of it, and its size in bytes."""
-    # A file may have been exchanged for a link or a pipe since it was listed.
+    """(beginning of a file, whether that is all of it, its size in bytes)."""
+    # The file may have been replaced by a link or a pipe since it was listed.
     with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as stream:
         size = os.fstat(stream.fileno()).st_size
         data = stream.read(HEAD_BYTES)
@@ -108,7 +108,7 @@ def _text_rows(path: Path) -> Sample:
 
 
 def _lines(text: str, whole: bool) -> tuple[list[dict[str, Any]], int]:
-    """Rows of JSON Lines and the bytes that they take."""
+    """Rows of JSON Lines and their size in bytes."""
     if not whole:
         text = text[: text.rfind("\n") + 1]
         if not text:
@@ -160,7 +160,7 @@ def _csv(text: str, whole: bool, delimiter: str) -> tuple[list[dict[str, Any]], 
 
 
 def _until_broken(reader: Iterator[list[str]], whole: bool) -> Iterator[list[str]]:
-    """The rows; of a head, a last one that is cut within quotes is no fault."""
+    """The rows; in a head, a last row that is cut within quotes is not an error."""
     try:
         yield from reader
     except csv.Error:

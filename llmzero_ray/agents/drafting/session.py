@@ -1,6 +1,6 @@
 """Who answers in one drafting: rules, or a language model with a key, a price and a cap.
 
-Not here: what is asked (model.py, expert.py).
+Not here: what is asked (llm_agents.py, expert_agents.py).
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from typing import Any
 
 from llmzero_ray import __version__
 from llmzero_ray.agents.backend import llm_settings
-from llmzero_ray.agents.drafting.expert import ExpertDrafters
-from llmzero_ray.agents.drafting.model import ModelDrafters
-from llmzero_ray.agents.drafting.questions import draft_record, prompts_digest
-from llmzero_ray.agents.drafting.values import Drafters
+from llmzero_ray.agents.drafting.base import DraftingAgents
+from llmzero_ray.agents.drafting.expert_agents import ExpertDraftingAgents
+from llmzero_ray.agents.drafting.llm_agents import LlmDraftingAgents
+from llmzero_ray.agents.drafting.llm_requests import draft_record, prompts_digest
 from llmzero_ray.agents.llm.agent_client import AgentClient
 from llmzero_ray.agents.llm.api_key import read_key
 from llmzero_ray.agents.llm.budget import BudgetLedger
@@ -28,25 +28,25 @@ BACKENDS = ("expert", "claude")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Session:
-    """The agents of one drafting, and what they cost."""
+class DraftingSession:
+    """The agents of one drafting run, their calls and cost."""
 
-    drafters: Drafters
+    agents: DraftingAgents
     backend: str
     model: str | None = None
     ledger: BudgetLedger | None = None
     secret: str | None = field(default=None, repr=False)
-    """The API key, so that no file ever holds it."""
+    """The API key, to redact it in every file."""
     records: list[dict[str, Any]] = field(default_factory=list, repr=False)
     """Calls, oldest first."""
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Where rules had to answer in place of the model."""
-        return tuple(redacted(note, self.secret) for note in getattr(self.drafters, "notes", ()))
+        """Fallbacks to the rules, one line each."""
+        return tuple(redacted(note, self.secret) for note in getattr(self.agents, "notes", ()))
 
     def record(self, sentence: str) -> dict[str, Any]:
-        """Who was asked what and answered what, and the price: the beginning of draft.json."""
+        """Backend, model, calls and cost: the first part of draft.json."""
         total = self.ledger.total() if self.ledger is not None else None
         return {
             "version": __version__,
@@ -67,7 +67,7 @@ def agents_config(backend: str, model: str | None, settings: Mapping[str, Any]) 
     """The `agents` block of a search.yaml with these settings (dotted keys below `agents.`).
 
     Raises:
-        ConfigError: the backend is none that drafts, or a setting is wrong.
+        ConfigError: the backend is unknown, or a setting is wrong.
     """
     if backend not in BACKENDS:
         raise ConfigError(f"--backend {backend}: must be {' or '.join(BACKENDS)}")
@@ -82,15 +82,15 @@ def agents_config(backend: str, model: str | None, settings: Mapping[str, Any]) 
     return parse_config({"name": "draft", "agents": block}, source="draft").agents
 
 
-def open_session(agents: AgentsConfig, max_dollars: float) -> Session:
-    """The agents, once it is known that a model can be asked.
+def open_session(agents: AgentsConfig, max_dollars: float) -> DraftingSession:
+    """The agents, after a check that the model can be reached.
 
     Raises:
         ConfigError: no price is known, or a package is missing.
         AgentError: no key, or the server refuses key or model, or cannot be reached.
     """
     if agents.backend == "expert":
-        return Session(drafters=ExpertDrafters(), backend="expert")
+        return DraftingSession(agents=ExpertDraftingAgents(), backend="expert")
     from llmzero_ray.agents.llm.client import MessagesClient
 
     if not 0 < max_dollars < float("inf"):
@@ -101,8 +101,8 @@ def open_session(agents: AgentsConfig, max_dollars: float) -> Session:
     secret = read_key(settings)
     spent = client.check()
     if spent != Usage():
-        asked = ledger.reserve("check", 0, spent)
-        ledger.settle(asked, usage=spent, latency_s=0.0, outcome="ok")
+        reservation = ledger.reserve("check", 0, spent)
+        ledger.settle(reservation, usage=spent, latency_s=0.0, outcome="ok")
     records: list[dict[str, Any]] = []
     agent_client = AgentClient(
         client=lambda _node, _name: client,
@@ -111,8 +111,8 @@ def open_session(agents: AgentsConfig, max_dollars: float) -> Session:
         model=agents.model,
         deadline_s=agents.deadline_s,
     )
-    return Session(
-        drafters=ModelDrafters(agent_client, ledger, strict=agents.strict_tools, secret=secret),
+    return DraftingSession(
+        agents=LlmDraftingAgents(agent_client, ledger, strict=agents.strict_tools, secret=secret),
         backend="claude",
         model=agents.model,
         ledger=ledger,

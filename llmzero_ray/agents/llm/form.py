@@ -1,7 +1,7 @@
 """What all forms have in common in which a language model answers: their texts, their schema, their reading.
 
 The schema keeps to what the API can enforce while it generates: closed objects, enumerations, no numeric
-bounds. Not here: the forms (answers.py, drafting/forms.py).
+bounds. Not here: the forms (answers.py, drafting/llm_requests.py).
 """
 
 from __future__ import annotations

@@ -6,16 +6,16 @@ import dataclasses
 
 import pytest
 
-from llmzero_ray.agents.drafting.assembling import response_tokens, tokens_of
-from llmzero_ray.agents.drafting.recipes import CASES, cases_of, parse_recipes, rank_by_rules, recipes
-from llmzero_ray.agents.drafting.values import TaskFacts
+from llmzero_ray.agents.drafting.base import TaskFeatures
+from llmzero_ray.agents.drafting.config_fields import response_tokens, tokens_of
+from llmzero_ray.agents.drafting.recipes import CASES, matching_cases, parse_recipes, rank_recipes, recipes
 from llmzero_ray.config import parse_config
 from llmzero_ray.coordinator import root_hyperparameters
 from llmzero_ray.engines.verl.overrides import hydra_literal
 from llmzero_ray.errors import ConfigError
 from llmzero_ray.hyperparameters.table import ADV_NORM, CLIP_HIGH, USE_KL_LOSS
 
-FACTS = TaskFacts(n_train=5_000, kind="math", prompt_tokens=200, answer_tokens=4, n_labels=None)
+FACTS = TaskFeatures(n_train=5_000, kind="math", prompt_tokens=200, answer_tokens=4, n_labels=None)
 
 
 @pytest.mark.parametrize("name", recipes())
@@ -46,14 +46,16 @@ def test_the_recipes_differ_in_what_they_train_with() -> None:
     ],
 )
 def test_rules_rank_all_recipes_by_what_the_task_is_like(changes: dict[str, object], first: str) -> None:
-    facts = dataclasses.replace(FACTS, **changes)  # type: ignore[arg-type]
-    ranking = rank_by_rules(facts, response_tokens(facts))
+    features = dataclasses.replace(FACTS, **changes)  # type: ignore[arg-type]
+    ranking = rank_recipes(features, response_tokens(features))
     assert ranking.names[0] == first and set(ranking.names) == set(recipes())
-    assert all(CASES[case] in ranking.explanation for case in cases_of(facts, response_tokens(facts)))
+    assert all(
+        CASES[case] in ranking.explanation for case in matching_cases(features, response_tokens(features))
+    )
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("[]", "must map names"),
         ("a: {title: t, fits: f, overrides: {lr: 5}, points: {}}", "lr=5"),
@@ -63,8 +65,8 @@ def test_rules_rank_all_recipes_by_what_the_task_is_like(changes: dict[str, obje
         ("a: {title: t}", "fits"),
     ],
 )
-def test_a_registry_that_cannot_be_configured_is_refused(text: str, told: str) -> None:
-    with pytest.raises(ConfigError, match=told):
+def test_a_registry_that_cannot_be_configured_is_refused(text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         parse_recipes(text)
 
 

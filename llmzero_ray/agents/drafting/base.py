@@ -1,6 +1,6 @@
-"""What drafting a task is made of: what was seen in a folder, what was understood, what is still open.
+"""Records of drafting (data profile, task, reward, open questions) and the protocol of its agents.
 
-Frozen values. Not here: who finds them out.
+Frozen values. Not here: the agents (expert_agents.py, llm_agents.py).
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ class Column:
     kinds: tuple[str, ...]
     """text, number, truth value, list, object, other: the most frequent first."""
     filled: int
-    """Sampled rows in which it holds something."""
+    """Sampled rows in which it is not empty."""
     distinct: int | None
-    """Different values; None: some are longer than `sampling.SHORT`."""
+    """Distinct values; None: some are longer than `sampling.SHORT`."""
     longest: int
-    """Characters."""
+    """Characters of the longest value."""
     common: tuple[str, ...]
     """Its values, the most frequent first, where there are few short ones."""
 
@@ -40,7 +40,7 @@ class Table:
     files: tuple[str, ...]
     """Relative to the folder, sorted."""
     opened: tuple[str, ...]
-    """Those that were looked into; the others are named alike."""
+    """Files that were sampled; the others follow the same name pattern."""
     n_rows: int
     """Of all files: counted where `exact`, else estimated."""
     exact: bool
@@ -54,8 +54,8 @@ class Table:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Perception:
-    """What is in a folder, as far as it was looked at."""
+class DataProfile:
+    """Tables, texts and skipped files of a folder, from samples."""
 
     folder: Path
     tables: tuple[Table, ...]
@@ -71,11 +71,11 @@ class Perception:
 
 @dataclass(frozen=True, kw_only=True)
 class OpenQuestion:
-    """Something that only the user can say."""
+    """A field of task.yaml that only the user can decide."""
 
     field: str
-    """Of task.yaml."""
-    asks: str
+    """Field of task.yaml."""
+    text: str
     choices: tuple[str, ...]
     """Empty: anything."""
     flag: str
@@ -83,8 +83,8 @@ class OpenQuestion:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Given:
-    """What the user has said already; it is never overruled."""
+class UserChoices:
+    """Decisions of the user; agents never override them."""
 
     name: str | None = None
     table: int | None = None
@@ -101,28 +101,29 @@ class Given:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reading:
-    """What the task is: the descriptor's answer."""
+class TaskSpec:
+    """The task: table, prompt template, answer column, options. Result of the task descriptor."""
 
     table: Table
     name: str
     description: str
     """A few sentences, Markdown."""
     template: str | None
-    """The question, `{column}` standing for a column, without the words on how to answer; None: open."""
+    """Prompt template with `{column}` placeholders, without instructions on the answer's format; None:
+    open."""
     answer: str | None
     choices: tuple[str, ...] = ()
     answer_form: AnswerForm = "letter"
     licence: str | None = None
     evidence: tuple[str, ...] = ()
     doubts: tuple[str, ...] = ()
-    """What a person should look at."""
+    """What a person should check."""
     open: tuple[OpenQuestion, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
-class RewardPlan:
-    """How answers are to be judged: the reward writer's answer."""
+class RewardSpec:
+    """How responses are scored. Result of the reward writer."""
 
     kind: RewardKind | None
     """None: open."""
@@ -134,22 +135,22 @@ class RewardPlan:
     gold: str | None = None
     """Form of a right response, `{answer}` standing for the answer."""
     instruction: str = ""
-    """How to answer, as the last words of the prompt; no template."""
+    """Format instruction at the end of the prompt; no template."""
     evidence: tuple[str, ...] = ()
     open: tuple[OpenQuestion, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
-class Attempt:
-    """A reward that was tried on rows, and what was wrong with it."""
+class RewardAttempt:
+    """A reward that failed its validation on sampled rows, with the findings."""
 
-    plan: RewardPlan
+    reward: RewardSpec
     findings: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
-class TaskFacts:
-    """What a recipe is chosen by."""
+class TaskFeatures:
+    """Properties of the task by which recipes are ranked."""
 
     n_train: int
     kind: RewardKind | None
@@ -158,31 +159,31 @@ class TaskFacts:
     answer_tokens: int
     """Of the longest sampled answer, estimated."""
     n_labels: int | None
-    """Different answers of the sample; None: long ones."""
+    """Distinct answers of the sample; None: the answers are long."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ranking:
-    """Recipes by how well they fit: the tool selector's answer."""
+class RecipeRanking:
+    """Recipes ordered by fit. Result of the tool selector."""
 
     names: tuple[str, ...]
     """Best first."""
     explanation: str
 
 
-class Drafters(Protocol):
-    """The agents that answer; each answer is checked before it is used."""
+class DraftingAgents(Protocol):
+    """The three drafting agents; their results are validated before use."""
 
-    def describe(self, perception: Perception, sentence: str, given: Given) -> Reading:
-        """What the task is."""
+    def describe(self, profile: DataProfile, sentence: str, user: UserChoices) -> TaskSpec:
+        """The task that the data and the sentence describe."""
         ...
 
-    def rank(self, reading: Reading, facts: TaskFacts, sentence: str) -> Ranking:
-        """Which recipes fit."""
+    def rank(self, spec: TaskSpec, features: TaskFeatures, sentence: str) -> RecipeRanking:
+        """All recipes, the best fit first."""
         ...
 
     def write_reward(
-        self, reading: Reading, sentence: str, given: Given, tried: Sequence[Attempt]
-    ) -> RewardPlan | None:
-        """How answers are judged; with attempts that failed before, a better one, or None: no more ideas."""
+        self, spec: TaskSpec, sentence: str, user: UserChoices, attempts: Sequence[RewardAttempt]
+    ) -> RewardSpec | None:
+        """A reward for the task; with failed `attempts`, a better one, or None when the agent has none."""
         ...

@@ -1,6 +1,7 @@
-"""Look into a folder: tables with their columns, README and licence, what was left out and why.
+"""Profile a folder of data: tables with column statistics, README and licence texts, skipped files.
 
-No model is asked and nothing outside the folder is touched. Not here: how it is told (rendering.py).
+No model is called, and nothing outside the folder is read. Not here: the profile as prompt text
+(data_prompt.py).
 """
 
 from __future__ import annotations
@@ -11,22 +12,22 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from llmzero_ray.agents.drafting.base import Column, DataProfile, Row, Table
 from llmzero_ray.agents.drafting.listing import FolderListing, list_files
 from llmzero_ray.agents.drafting.sampling import SHORT, Sample, sample_rows, sample_text
-from llmzero_ray.agents.drafting.values import Column, Perception, Row, Table
 from llmzero_ray.errors import TaskError
 
 MAX_OPENED = 40
-"""Data files that are looked into."""
+"""Data files that are sampled, at most."""
 GROUP_OPENED = 3
-"""Of like-named ones."""
+"""Files sampled of each group with the same name pattern."""
 TABLE_ROWS = 800
 FEW = 20
-"""Different values that are listed."""
+"""Most distinct values of a column that are listed."""
 
 
-def perceive(folder: Path) -> Perception:
-    """What is in a folder.
+def inspect_data(folder: Path) -> DataProfile:
+    """The profile of a folder.
 
     Raises:
         TaskError: it is no directory, or holds no table that can be read.
@@ -35,12 +36,12 @@ def perceive(folder: Path) -> Perception:
     samples = dict(_samples(folder, listing))
     tables = tuple(sorted(_tables(listing, samples), key=lambda table: (-table.n_rows, table.files)))
     if not tables:
-        told = "; ".join(f"{name} {why}" for name, why in list(listing.skipped.items())[:5])
+        reasons = "; ".join(f"{name} {why}" for name, why in list(listing.skipped.items())[:5])
         raise TaskError(
-            f"{folder} holds no rows that can be read ({told or 'no file at all'}); put JSON, JSON Lines, "
+            f"{folder} holds no rows that can be read ({reasons or 'no file at all'}); put JSON, JSON Lines, "
             "CSV, TSV or Parquet files into it"
         )
-    return Perception(
+    return DataProfile(
         folder=folder,
         tables=tables,
         texts=_texts(folder, listing),
@@ -108,7 +109,7 @@ def _table(listing: FolderListing, samples: dict[str, Sample]) -> Table:
 
 
 def _named_alike(listing: FolderListing, opened: Iterable[str]) -> Iterable[str]:
-    """Files of groups that were looked into at some places and have these columns at all of them."""
+    """Files of groups whose every sampled member has these columns."""
     for files in listing.groups.values():
         if len(files) > GROUP_OPENED and set(_spread(files)) - set(listing.skipped) <= set(opened):
             yield from files

@@ -1,22 +1,21 @@
-"""What was seen in a folder as text for an agent: bounded, and everything from the files marked as data.
+"""A data profile as prompt text: bounded in length, with all text from the files quoted as data.
 
-Names of files and columns are words of strangers too, and stand inside the marks. Not here: looking
-(perceive.py).
+File and column names are untrusted text too, and are quoted as well. Not here: profiling (inspect_data.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from llmzero_ray.agents.drafting.perceive import as_text
-from llmzero_ray.agents.drafting.values import Column, Perception, Row, Table
+from llmzero_ray.agents.drafting.base import Column, DataProfile, Row, Table
+from llmzero_ray.agents.drafting.inspect_data import as_text
 from llmzero_ray.agents.llm.briefing_text import quote
 from llmzero_ray.text import CUT, clean, one_line
 
 ROWS_CHARS = 768
-"""Of the first rows of a table, together."""
+"""Characters of the first rows of a table, together."""
 TABLE_CHARS, TEXT_CHARS = 5_000, 3_000
-"""Of one block."""
+"""Characters of one block."""
 MAX_TABLES = 8
 _MAX_COLUMNS = 60
 _MAX_NAMES = 8
@@ -26,27 +25,27 @@ _MAX_SKIPPED = 20
 _REWARD_ROWS = 6
 
 
-def data_prompt(perception: Perception) -> str:
-    """The folder, table by table."""
-    more = "" if perception.complete else ", and more that were not listed"
-    files = "1 file" if perception.n_files == 1 else f"{perception.n_files} files"
+def data_prompt(profile: DataProfile) -> str:
+    """The profile as text: tables with columns and first rows, texts, skipped files."""
+    more = "" if profile.complete else ", and more that were not listed"
+    files = "1 file" if profile.n_files == 1 else f"{profile.n_files} files"
     parts = [f"The folder holds {files}{more}."]
-    for number, table in enumerate(perception.tables[:MAX_TABLES], start=1):
+    for number, table in enumerate(profile.tables[:MAX_TABLES], start=1):
         parts += [f"## Table {number}", _block(_table(table), f"table {number}", TABLE_CHARS)]
-    for name, text in perception.texts.items():
+    for name, text in profile.texts.items():
         parts += [
             "## A text beside the data",
             _block([f"file: {name}", *text.splitlines()], "text", TEXT_CHARS),
         ]
-    if perception.skipped:
-        told = [f"{one_line(name, 120)}: {why}" for name, why in list(perception.skipped.items())]
-        left = [f"and {len(told) - _MAX_SKIPPED} more"] if len(told) > _MAX_SKIPPED else []
-        parts += ["## Not read", _block([*told[:_MAX_SKIPPED], *left], "skipped", TABLE_CHARS)]
+    if profile.skipped:
+        lines = [f"{one_line(name, 120)}: {why}" for name, why in list(profile.skipped.items())]
+        left = [f"and {len(lines) - _MAX_SKIPPED} more"] if len(lines) > _MAX_SKIPPED else []
+        parts += ["## Not read", _block([*lines[:_MAX_SKIPPED], *left], "skipped", TABLE_CHARS)]
     return "\n\n".join(parts)
 
 
 def _block(lines: Iterable[str], label: str, max_chars: int) -> str:
-    """Lines as data, from the first one on as many as there is room for."""
+    """Lines quoted as data: as many as fit, from the first one on."""
     kept, room = list[str](), max_chars
     for line in lines:
         short = clean(line).rstrip()[:_WIDE]
@@ -65,7 +64,7 @@ def _table(table: Table) -> Iterator[str]:
     yield f"rows: {'' if table.exact else 'about '}{table.n_rows}; looked at: {len(table.rows)}"
     yield "columns:"
     for column in table.columns[:_MAX_COLUMNS]:
-        yield f"  {_told(column, len(table.rows))}"
+        yield f"  {_column_line(column, len(table.rows))}"
     if len(table.columns) > _MAX_COLUMNS:
         yield f"  and {len(table.columns) - _MAX_COLUMNS} more"
     yield "first rows, shortened:"
@@ -80,7 +79,7 @@ def _table(table: Table) -> Iterator[str]:
         yield "  --"
 
 
-def _told(column: Column, n_rows: int) -> str:
+def _column_line(column: Column, n_rows: int) -> str:
     kinds = " or ".join(column.kinds) or "empty"
     parts = [kinds, f"filled in {column.filled} of {n_rows}", f"up to {column.longest} characters"]
     if column.distinct is not None:
@@ -100,7 +99,7 @@ def _in_one(text: str) -> str:
 
 
 def rows_for_reward(rows: tuple[Row, ...], columns: tuple[str, ...]) -> str:
-    """A few rows from the whole sample with the named columns alone, as a block of data."""
+    """A few rows, spread over the sample, with only the named columns, quoted as data."""
     step = max(1, len(rows) // _REWARD_ROWS)
     lines = []
     for row in rows[::step][:_REWARD_ROWS]:

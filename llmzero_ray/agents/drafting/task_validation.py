@@ -1,7 +1,7 @@
-"""Try a drafted task on sampled rows, exactly as `llmzero prepare` will: columns, answers, reward, gate.
+"""Validate a drafted task: prepare it from sampled rows exactly as `llmzero prepare` will.
 
-The code of a reward runs in the sandbox only. Not here: the gate (tasks/reward_validation),
-what becomes of findings (draft.py).
+Reward code runs in the sandbox only. Not here: the checks of a reward (tasks/reward_validation), retries
+after findings (draft.py).
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from llmzero_ray.agents.drafting.assembling import REWARD_FILE
-from llmzero_ray.agents.drafting.values import Reading, RewardPlan
+from llmzero_ray.agents.drafting.base import RewardSpec, TaskSpec
+from llmzero_ray.agents.drafting.config_fields import REWARD_FILE
 from llmzero_ray.errors import LlmzeroError
 from llmzero_ray.tasks.reward_validation import GOLD_SHARE
 from llmzero_ray.tasks.sandbox import find_isolation
@@ -26,52 +26,54 @@ from llmzero_ray.text import clean
 MAX_ROWS = 200
 _HELD_OUT = 4
 _LOST_SHARE = 0.2
-"""Largest share of rows that may be unusable."""
+"""Largest share of unusable rows."""
 _EXPECTED_LOSSES = ("duplicate prompt", "not needed", "its group is in another split")
 _MAX_CHARS = 4_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrialReport:
-    """What a trial on rows showed."""
+class TaskValidation:
+    """Result of preparing a task from sampled rows."""
 
     n_rows: int
     findings: tuple[str, ...]
-    """What must be mended; empty: the draft works."""
+    """Problems to be fixed; empty: the draft works."""
     accuracies: Mapping[str, float | None]
-    """Of gold, empty and garbage answers; empty where it did not come so far."""
+    """Mean reward of gold, empty and garbage answers; empty when preparation failed before."""
     gate: tuple[tuple[str, ...], ...]
-    """Checks of the gate, the header first; empty for the rewards that ship."""
-    mendable: bool = True
+    """Table of the reward's checks, header first; empty for shipped rewards."""
+    fixable: bool = True
     """False: no other reward would change the findings."""
     warnings: tuple[str, ...] = ()
-    """What could not be tried."""
+    """What could not be checked."""
 
 
-def try_task(fields: Mapping[str, Any], reading: Reading, plan: RewardPlan) -> TrialReport:
-    """The report on a task whose every field is known."""
-    if plan.kind == "python" and not (isolation := find_isolation()).full:
-        told = f"the reward is code and was not tried: this machine has no sandbox for it ({isolation.why})"
-        return TrialReport(n_rows=0, findings=(told,), accuracies={}, gate=(), mendable=False)
-    step = max(1, len(reading.table.rows) // MAX_ROWS)
-    rows = reading.table.rows[::step][:MAX_ROWS]
+def validate_task(fields: Mapping[str, Any], spec: TaskSpec, reward: RewardSpec) -> TaskValidation:
+    """The validation of a task without open fields."""
+    if reward.kind == "python" and not (isolation := find_isolation()).full:
+        finding = (
+            f"the reward is code and was not tried: this machine has no sandbox for it ({isolation.why})"
+        )
+        return TaskValidation(n_rows=0, findings=(finding,), accuracies={}, gate=(), fixable=False)
+    step = max(1, len(spec.table.rows) // MAX_ROWS)
+    rows = spec.table.rows[::step][:MAX_ROWS]
     with tempfile.TemporaryDirectory(prefix="llmzero-draft-") as scratch:
         place = Path(scratch)
         data = _on_sample(fields, place, len(rows))
         (place / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
-        if plan.code is not None:
-            (place / REWARD_FILE).write_text(plan.code, encoding="utf-8")
+        if reward.code is not None:
+            (place / REWARD_FILE).write_text(reward.code, encoding="utf-8")
             data["reward"] = {**data["reward"], "python": f"{place / REWARD_FILE}:compute_score"}
         try:
             summary = prepare_source(parse_task_file(data))
         except LlmzeroError as error:
-            told = clean(str(error)).replace(f"{scratch}/", "")[:_MAX_CHARS]
-            return TrialReport(n_rows=len(rows), findings=(told,), accuracies={}, gate=())
+            finding = clean(str(error)).replace(f"{scratch}/", "")[:_MAX_CHARS]
+            return TaskValidation(n_rows=len(rows), findings=(finding,), accuracies={}, gate=())
     return _report(summary, len(rows))
 
 
 def _on_sample(fields: Mapping[str, Any], place: Path, n_rows: int) -> dict[str, Any]:
-    """The same task with the sample for its data."""
+    """The fields of the task with the sample as its data."""
     left_out = ("files", "val_files", "test_files", "dir")
     held_out = max(1, n_rows // _HELD_OUT)
     own = {"files": str(place / "rows.jsonl"), "dir": str(place / "task")}
@@ -79,13 +81,13 @@ def _on_sample(fields: Mapping[str, Any], place: Path, n_rows: int) -> dict[str,
     return {name: value for name, value in fields.items() if name not in left_out} | own | counts
 
 
-def _report(summary: Summary, n_rows: int) -> TrialReport:
+def _report(summary: Summary, n_rows: int) -> TaskValidation:
     findings, trial = list[str](), summary.trial
     lost = {why: n for why, n in summary.dropped.items() if why not in _EXPECTED_LOSSES}
     if sum(lost.values()) > _LOST_SHARE * n_rows:
-        told = ", ".join(f"{n} {why}" for why, n in lost.items())
+        counts = ", ".join(f"{n} {why}" for why, n in lost.items())
         examples = "; ".join(places[0] for places in summary.examples.values() if places)
-        findings.append(f"{sum(lost.values())} of {n_rows} rows cannot be used: {told}. {examples}")
+        findings.append(f"{sum(lost.values())} of {n_rows} rows cannot be used: {counts}. {examples}")
     if trial is not None and trial.gold is not None and trial.gold < GOLD_SHARE:
         findings.append(
             f"the reward accepts {trial.gold:.1%} of {trial.n_rows} right answers; it must "
@@ -98,7 +100,7 @@ def _report(summary: Summary, n_rows: int) -> TrialReport:
         )
     accuracies = {} if trial is None else {"gold": trial.gold, "empty": trial.empty, "garbage": trial.garbage}
     unknown = "the reward was not tried with right answers: nothing says what one looks like"
-    return TrialReport(
+    return TaskValidation(
         n_rows=n_rows,
         warnings=(unknown,) if trial is not None and trial.gold is None else (),
         findings=tuple(clean(each)[:_MAX_CHARS] for each in findings),

@@ -1,15 +1,16 @@
-"""How answers can be judged, by what they look like: one of the rewards that ship, or an open question.
+"""The reward for a task by the form of its answers: one of the shipped rewards, or an open question.
 
-Not here: rewards that somebody must write (model.py), trying a reward (trial.py).
+Not here: rewards as new code (llm_agents.py), validating a reward (task_validation.py).
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 
-from llmzero_ray.agents.drafting.perceive import as_text
-from llmzero_ray.agents.drafting.values import Given, OpenQuestion, Reading, RewardPlan
+from llmzero_ray.agents.drafting.base import OpenQuestion, RewardSpec, TaskSpec, UserChoices
+from llmzero_ray.agents.drafting.inspect_data import as_text
 from llmzero_ray.errors import ConfigError
 from llmzero_ray.tasks.rewards.registry import KINDS
 
@@ -28,30 +29,30 @@ INSTRUCTIONS = {
     "math": "Reason step by step, then put the final result into \\boxed{}.",
     "exact_match": "Reason step by step, then give the answer alone between <answer> and </answer>.",
 }
-"""How to answer so that the reward of a kind finds the answer."""
+"""Reward kind -> instruction that makes the answer findable for it."""
 
 
-def judge_by_rules(reading: Reading, given: Given) -> RewardPlan:
-    """The reward that fits the answers of the sample.
+def choose_reward(spec: TaskSpec, user: UserChoices) -> RewardSpec:
+    """The user's reward, else the one that fits the answers of the sample.
 
     Raises:
-        ConfigError: `given.reward` is no reward.
+        ConfigError: `user.reward` is not a reward.
     """
-    if given.reward is not None:
-        return _asked_for(given.reward, reading)
-    if reading.answer is None:
-        return RewardPlan(kind=None, open=(_which_reward("the answer column is open"),))
-    if reading.choices:
+    if user.reward is not None:
+        return _user_reward(user.reward, spec)
+    if spec.answer is None:
+        return RewardSpec(kind=None, open=(_open_reward("the answer column is open"),))
+    if spec.choices:
         return _of_kind("mcq", "the rows have options")
-    values = [row.get(reading.answer) for row in reading.table.rows]
+    values = [row.get(spec.answer) for row in spec.table.rows]
     if values and all(isinstance(value, list) for value in values if value is not None):
-        return _of_kind("exact_match", f"{reading.answer} holds lists of wordings", ignore_case=True)
+        return _of_kind("exact_match", f"{spec.answer} holds lists of wordings", ignore_case=True)
     return _by_texts(
-        [text for text in map(as_text, (v for v in values if v is not None)) if text], reading.answer
+        [text for text in map(as_text, (v for v in values if v is not None)) if text], spec.answer
     )
 
 
-def _by_texts(texts: Sequence[str], column: str) -> RewardPlan:
+def _by_texts(texts: Sequence[str], column: str) -> RewardSpec:
     def share(pattern: re.Pattern[str], *, whole: bool) -> float:
         found = (pattern.fullmatch(text) if whole else pattern.search(text) for text in texts)
         return sum(each is not None for each in found) / max(1, len(texts))
@@ -61,11 +62,11 @@ def _by_texts(texts: Sequence[str], column: str) -> RewardPlan:
     few = len(labels) <= _MAX_LABELS and len(labels) * 4 <= n and all(map(_LABEL.fullmatch, labels))
     if few and is_short:
         listed = ", ".join(labels)
-        plan = _of_kind(
+        match = _of_kind(
             "exact_match", f"{n} answers are one of {len(labels)} words: {listed}", ignore_case=True
         )
-        told = f"The answer is one of: {listed}. {plan.instruction}"
-        return RewardPlan(kind=plan.kind, options=plan.options, instruction=told, evidence=plan.evidence)
+        instruction = f"The answer is one of: {listed}. {match.instruction}"
+        return replace(match, instruction=instruction)
     if share(_NUMBER, whole=True) >= _SHARE:
         return _of_kind("math", f"{share(_NUMBER, whole=True):.0%} of {n} answers are numbers")
     if share(_LATEX, whole=False) >= 0.2 and all(len(text) <= _MAX_LATEX for text in texts):
@@ -75,10 +76,10 @@ def _by_texts(texts: Sequence[str], column: str) -> RewardPlan:
     if is_short:
         return _of_kind("exact_match", f"all of {n} answers are short texts", ignore_case=True)
     if share(_MARKED, whole=False) >= _SHARE:
-        return RewardPlan(
+        return RewardSpec(
             kind=None,
             open=(
-                _which_reward(
+                _open_reward(
                     f"{column} holds whole solutions that end in a marked result (#### or \\boxed): write "
                     "the result into a column of its own and name it with --answer-field, or give a function "
                     "that finds it"
@@ -86,13 +87,13 @@ def _by_texts(texts: Sequence[str], column: str) -> RewardPlan:
             ),
         )
     longest = max(map(len, texts), default=0)
-    return RewardPlan(
-        kind=None, open=(_which_reward(f"answers in {column} are up to {longest} characters long"),)
+    return RewardSpec(
+        kind=None, open=(_open_reward(f"answers in {column} are up to {longest} characters long"),)
     )
 
 
-def _of_kind(kind: str, evidence: str, **options: bool) -> RewardPlan:
-    return RewardPlan(
+def _of_kind(kind: str, evidence: str, **options: bool) -> RewardSpec:
+    return RewardSpec(
         kind=kind,  # type: ignore[arg-type]
         options=options,
         instruction=INSTRUCTIONS[kind],
@@ -101,7 +102,7 @@ def _of_kind(kind: str, evidence: str, **options: bool) -> RewardPlan:
 
 
 def _shape(texts: Sequence[str]) -> str | None:
-    """The common form of all answers, as a pattern: `\\d{4}-\\d{2}-\\d{2}`; None: there is none."""
+    """The common shape of all answers as a pattern, such as `\\d{4}-\\d{2}-\\d{2}`; None: they differ."""
     shapes = {_pattern(text) for text in texts}
     if len(texts) < _SHAPE_ROWS or len(shapes) != 1 or len(texts[0]) < _MIN_SHAPE:
         return None
@@ -125,45 +126,47 @@ def _class(run: str) -> str:
     return "0" if run.isdigit() else "A" if run.isupper() else "a"
 
 
-def _of_shape(shape: str, n: int) -> RewardPlan:
-    said = re.sub(r"\\(.)", r"\1", shape)
-    said = re.sub(r"\[(.)-.\]\{(\d+)\}", lambda found: found[1] * int(found[2]), said)
-    return RewardPlan(
+def _of_shape(shape: str, n: int) -> RewardSpec:
+    written = re.sub(r"\\(.)", r"\1", shape)
+    written = re.sub(r"\[(.)-.\]\{(\d+)\}", lambda found: found[1] * int(found[2]), written)
+    return RewardSpec(
         kind="regex",
         options={"pattern": f"(?<![0-9A-Za-z])({shape})(?![0-9A-Za-z])"},
         gold="{answer}",
-        instruction=f"Reason step by step, then end with the answer in the form {said}.",
-        evidence=(f"reward regex: all of {n} answers have the form {said}",),
+        instruction=f"Reason step by step, then end with the answer in the form {written}.",
+        evidence=(f"reward regex: all of {n} answers have the form {written}",),
     )
 
 
-def _which_reward(why: str) -> OpenQuestion:
+def _open_reward(why: str) -> OpenQuestion:
     return OpenQuestion(
         field="reward",
-        asks=f"How are answers judged? Rules cannot tell: {why}.",
+        text=f"How are answers judged? Rules cannot tell: {why}.",
         choices=("exact_match", "mcq", "math", "regex=PATTERN", "FILE.py:function"),
         flag="--reward",
     )
 
 
-def _asked_for(reward: str, reading: Reading) -> RewardPlan:
-    """The reward that the user has named."""
+def _user_reward(reward: str, spec: TaskSpec) -> RewardSpec:
+    """The reward that the user chose."""
     kind, _, pattern = reward.partition("=")
     if kind == "regex" and pattern:
-        return RewardPlan(
+        return RewardSpec(
             kind="regex",
             options={"pattern": pattern},
             instruction="End with the answer.",
             evidence=("reward: as asked",),
         )
     if re.fullmatch(r".+\.py:[A-Za-z_]\w*", reward):
-        told = "reward: as asked; the prompt does not say how the answer is to be written down"
-        return RewardPlan(kind="python", function=reward, evidence=(told,))
+        message = "reward: as asked; the prompt does not say how the answer is to be written down"
+        return RewardSpec(kind="python", function=reward, evidence=(message,))
     if reward not in KINDS or reward == "regex":
         raise ConfigError(
             f"--reward {reward}: must be one of exact_match, mcq, math, regex=PATTERN, or FILE.py:function"
         )
-    if (reward == "mcq") != bool(reading.choices):
-        told = "needs the options: name them with --options-field" if reward == "mcq" else "takes no options"
-        raise ConfigError(f"--reward {reward} {told}")
+    if (reward == "mcq") != bool(spec.choices):
+        message = (
+            "needs the options: name them with --options-field" if reward == "mcq" else "takes no options"
+        )
+        raise ConfigError(f"--reward {reward} {message}")
     return _of_kind(reward, "as asked")

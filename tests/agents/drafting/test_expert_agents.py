@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from llmzero_ray.agents.drafting.draft import Draft, draft_task, write_draft
-from llmzero_ray.agents.drafting.expert import ExpertDrafters
-from llmzero_ray.agents.drafting.perceive import perceive
-from llmzero_ray.agents.drafting.values import Given
+from llmzero_ray.agents.drafting.base import UserChoices
+from llmzero_ray.agents.drafting.draft import Draft, draft_task
+from llmzero_ray.agents.drafting.draft_files import write_draft
+from llmzero_ray.agents.drafting.expert_agents import ExpertDraftingAgents
+from llmzero_ray.agents.drafting.inspect_data import inspect_data
 from llmzero_ray.config import load_config
 from llmzero_ray.coordinator import root_hyperparameters
 from llmzero_ray.errors import ConfigError, StorageError
@@ -26,7 +27,7 @@ LETTERS = "ABCD"
 
 def drafted(folder: Path, rows: Rows, *, name: str = "rows.jsonl", **given: Any) -> Draft:
     write_rows(folder / name, rows)
-    return draft_task(perceive(folder), SENTENCE, Given(**given), ExpertDrafters())
+    return draft_task(inspect_data(folder), SENTENCE, UserChoices(**given), ExpertDraftingAgents())
 
 
 def mcq(options: Callable[[int], Any], answer: Callable[[int], Any]) -> Rows:
@@ -67,7 +68,7 @@ KINDS: dict[str, tuple[Rows, str]] = {
 def test_the_draft_of_a_plain_folder_is_prepared_as_it_was_written(what: str, tmp_path: Path) -> None:
     rows, kind = KINDS[what]
     draft = drafted(tmp_path / "in", rows)
-    assert (draft.plan.kind, draft.open, draft.findings) == (kind, (), ())
+    assert (draft.reward.kind, draft.open, draft.findings) == (kind, (), ())
     write_draft(draft, tmp_path / "out", {})
     task = load_task_file(tmp_path / "out" / "task.yaml", {"dir": str(tmp_path / "task")})
     summary = prepare_source(task)
@@ -76,7 +77,7 @@ def test_the_draft_of_a_plain_folder_is_prepared_as_it_was_written(what: str, tm
     assert (summary.trial.gold, summary.trial.empty, summary.trial.garbage) == (1.0, 0.0, 0.0)
     search = load_config(tmp_path / "out" / "search.yaml")
     root_hyperparameters(search, summary.task.n_train)
-    assert any(line.startswith(f"reward {kind}: ") for line in draft.plan.evidence)
+    assert any(line.startswith(f"reward {kind}: ") for line in draft.reward.evidence)
 
 
 def test_the_prompt_shows_context_question_options_and_how_to_answer(tmp_path: Path) -> None:
@@ -94,7 +95,7 @@ def test_files_are_shared_out_by_their_names_and_the_licence_is_taken_over(tmp_p
     for name in ("train-00.jsonl", "validation.jsonl", "test/data.jsonl"):
         write_rows(tmp_path / name, questions(20))
     (tmp_path / "README.md").write_text("---\nlicense: cc-by-4.0\n---\nSome questions.")
-    fields = draft_task(perceive(tmp_path), SENTENCE, Given(), ExpertDrafters()).fields
+    fields = draft_task(inspect_data(tmp_path), SENTENCE, UserChoices(), ExpertDraftingAgents()).fields
     assert fields["files"] == [str(tmp_path / "train-00.jsonl")]
     assert fields["val_files"] == [str(tmp_path / "validation.jsonl")]
     assert fields["test_files"] == [str(tmp_path / "test/data.jsonl")]
@@ -136,13 +137,13 @@ def test_what_rules_cannot_tell_is_asked_with_the_flag_that_answers_it(
 def test_answers_of_the_user_close_the_questions(tmp_path: Path) -> None:
     rows = [{"left": f"a {i}", "middle": f"b {i}", "right": f"c {i}"} for i in range(40)]
     draft = drafted(tmp_path, rows, question="left", answer="right", name="x.csv")
-    assert draft.works and (draft.plan.kind, draft.fields["answer"]) == ("exact_match", "right")
+    assert draft.works and (draft.reward.kind, draft.fields["answer"]) == ("exact_match", "right")
     draft = drafted(tmp_path, rows, question="left", answer="right", reward="regex=(c .*)", name="x.csv")
-    assert draft.works and draft.plan.options == {"pattern": "(c .*)"}
+    assert draft.works and draft.reward.options == {"pattern": "(c .*)"}
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "message"),
     [
         ({"question": "nowhere"}, "no column 'nowhere'"),
         ({"answer": "nowhere"}, "no column 'nowhere'"),
@@ -152,17 +153,19 @@ def test_answers_of_the_user_close_the_questions(tmp_path: Path) -> None:
         ({"reward": "mcq"}, "--reward mcq needs the options"),
     ],
 )
-def test_a_user_who_names_what_is_not_there_is_told(given: dict[str, Any], told: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=told):
+def test_a_choice_that_does_not_exist_is_refused(given: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=message):
         drafted(tmp_path, questions(), **given)
 
 
 def test_tables_of_similar_size_are_asked_for(tmp_path: Path) -> None:
     write_rows(tmp_path / "a.jsonl", questions(20))
     write_rows(tmp_path / "b.jsonl", [{"problem": f"p {i}", "solution": str(i)} for i in range(18)])
-    seen = perceive(tmp_path)
-    assert open_fields(draft_task(seen, SENTENCE, Given(), ExpertDrafters())) == {"files": "--table"}
-    second = draft_task(seen, SENTENCE, Given(table=2), ExpertDrafters())
+    seen = inspect_data(tmp_path)
+    assert open_fields(draft_task(seen, SENTENCE, UserChoices(), ExpertDraftingAgents())) == {
+        "files": "--table"
+    }
+    second = draft_task(seen, SENTENCE, UserChoices(table=2), ExpertDraftingAgents())
     assert second.works and second.fields["answer"] == "solution"
 
 
@@ -172,8 +175,8 @@ def test_options_whose_right_one_is_always_first_are_not_used(tmp_path: Path) ->
         for i in range(40)
     ]
     draft = drafted(tmp_path, rows)
-    assert draft.works and draft.plan.kind == "exact_match" and draft.reading.choices == ()
-    assert "always stands at the same place" in draft.reading.doubts[0]
+    assert draft.works and draft.reward.kind == "exact_match" and draft.spec.choices == ()
+    assert "always stands at the same place" in draft.spec.doubts[0]
 
 
 def test_open_questions_stand_as_comments_where_their_fields_belong(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
-"""What a language model's drafts must fulfil beyond their schema, and how they are mended.
+"""Checks of a language model's drafting responses beyond their schema.
 
-An answer is sent back with its problems once; what is wrong after that is replaced by what the rules say. Not
-here: asking (questions.py), trying a reward on rows (trial.py).
+A response with problems is requested once more; after that the rules replace what is still wrong. Not here:
+requests (llm_requests.py), validating a reward on rows (task_validation.py).
 """
 
 from __future__ import annotations
@@ -11,11 +11,10 @@ import re
 import unicodedata
 from collections.abc import Mapping
 
-from llmzero_ray.agents.drafting.forms import DescriptorForm, RewardForm, SelectorForm
-from llmzero_ray.agents.drafting.names import check_column
-from llmzero_ray.agents.drafting.options import fit_answers
+from llmzero_ray.agents.drafting.base import DataProfile, Table, TaskSpec, UserChoices
+from llmzero_ray.agents.drafting.column_roles import check_column, fit_answers
+from llmzero_ray.agents.drafting.llm_requests import DescriptorSchema, RewardSchema, SelectorSchema
 from llmzero_ray.agents.drafting.recipes import recipes
-from llmzero_ray.agents.drafting.values import Given, Perception, Reading, Table
 from llmzero_ray.errors import ConfigError, TaskError
 from llmzero_ray.tasks.rewards.regex_match import check_pattern
 from llmzero_ray.tasks.task_yaml import OPTIONS_FIELD, template_fields
@@ -23,52 +22,52 @@ from llmzero_ray.tasks.task_yaml import OPTIONS_FIELD, template_fields
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
 MAX_TEMPLATE, MAX_CODE, MAX_GOLD = 4_000, 20_000, 500
 _EMPTY = 0.1
-"""Largest share of rows in which a column of the question may be empty: such rows are left out."""
+"""Largest share of rows in which a column of the question may be empty; such rows are dropped."""
 FUNCTION = "compute_score"
 _ARGUMENTS = ("data_source", "solution_str", "ground_truth", "extra_info")
 
 
-def descriptor_faults(form: DescriptorForm, perception: Perception, given: Given) -> Mapping[str, str]:
-    """Field -> what is wrong with it."""
-    faults: dict[str, str] = {}
-    n_tables = len(perception.tables)
+def descriptor_problems(form: DescriptorSchema, profile: DataProfile, user: UserChoices) -> Mapping[str, str]:
+    """Field -> problem, in words for the model; empty: the response can be used."""
+    problems: dict[str, str] = {}
+    n_tables = len(profile.tables)
     if not 1 <= form.table <= n_tables:
         return {"table": f"table is {form.table}; there are the tables 1 to {n_tables}"}
-    if given.table is not None and form.table != given.table:
-        return {"table": f"table is {form.table}; the user asks for table {given.table}"}
-    table = perception.tables[form.table - 1]
+    if user.table is not None and form.table != user.table:
+        return {"table": f"table is {form.table}; the user asks for table {user.table}"}
+    table = profile.tables[form.table - 1]
     if not NAME.fullmatch(form.name):
-        faults["name"] = f"name {form.name[:80]!r}: must be 1 to 63 of a-z, 0-9, _ and -"
+        problems["name"] = f"name {form.name[:80]!r}: must be 1 to 63 of a-z, 0-9, _ and -"
     if not form.description:
-        faults["description"] = "description is empty"
+        problems["description"] = "description is empty"
     for name in (form.answer, *form.options):
-        if told := _unknown(table, name):
-            faults["answer" if name == form.answer else "options"] = told
-    if given.answer is not None and form.answer != given.answer:
-        faults["answer"] = f"answer is {form.answer!r}; the user asks for {given.answer!r}"
-    if given.options and tuple(form.options) != given.options:
-        faults["options"] = f"options are {form.options}; the user asks for {list(given.options)}"
-    if told := _template_fault(form, table, given):
-        faults["question"] = told
-    if form.options and not faults and (told := _options_fault(form, table, given)):
-        faults["options"] = told
-    return faults
+        if problem := _unknown_column(table, name):
+            problems["answer" if name == form.answer else "options"] = problem
+    if user.answer is not None and form.answer != user.answer:
+        problems["answer"] = f"answer is {form.answer!r}; the user asks for {user.answer!r}"
+    if user.options and tuple(form.options) != user.options:
+        problems["options"] = f"options are {form.options}; the user asks for {list(user.options)}"
+    if problem := _template_problem(form, table, user):
+        problems["question"] = problem
+    if form.options and not problems and (problem := _options_problem(form, table, user)):
+        problems["options"] = problem
+    return problems
 
 
-def _options_fault(form: DescriptorForm, table: Table, given: Given) -> str:
+def _options_problem(form: DescriptorSchema, table: Table, user: UserChoices) -> str:
     try:
         fit = fit_answers(table, form.answer, tuple(form.options))
     except ConfigError as error:
         return f"options: {error}"
-    answer_form = given.answer_form or form.answer_form
+    answer_form = user.answer_form or form.answer_form
     if not fit.fits(answer_form):
-        return f"answer_form is {answer_form}; of the answers in {form.answer} would fit: {fit.told()}"
-    if fit.one_letter and not given.options:
+        return f"answer_form is {answer_form}; of the answers in {form.answer} would fit: {fit.describe()}"
+    if fit.one_letter and not user.options:
         return "options: the right one always stands at the same place; leave them out"
     return ""
 
 
-def _unknown(table: Table, name: str) -> str:
+def _unknown_column(table: Table, name: str) -> str:
     try:
         check_column(table, name)
     except ConfigError as error:
@@ -76,7 +75,7 @@ def _unknown(table: Table, name: str) -> str:
     return ""
 
 
-def _template_fault(form: DescriptorForm, table: Table, given: Given) -> str:
+def _template_problem(form: DescriptorSchema, table: Table, user: UserChoices) -> str:
     try:
         fields = template_fields(form.question)
     except ValueError as error:
@@ -84,8 +83,8 @@ def _template_fault(form: DescriptorForm, table: Table, given: Given) -> str:
     columns = [name for name in fields if name != OPTIONS_FIELD or table.column(name) is not None]
     shown = OPTIONS_FIELD in fields
     columns = [name for name in columns if name != OPTIONS_FIELD or not form.options]
-    if told := next((told for name in columns if (told := _unknown(table, name))), ""):
-        return f"question: {told}"
+    if problem := next((problem for name in columns if (problem := _unknown_column(table, name))), ""):
+        return f"question: {problem}"
     if len(form.question) > MAX_TEMPLATE:
         return f"question has {len(form.question)} characters; at most {MAX_TEMPLATE}"
     if not [name for name in columns if name != OPTIONS_FIELD]:
@@ -96,8 +95,8 @@ def _template_fault(form: DescriptorForm, table: Table, given: Given) -> str:
         return f"question shows {form.answer}, the column with the answer"
     if shown != bool(form.options):
         return "question must show {options} exactly where options names columns"
-    if given.question is not None and given.question not in columns:
-        return f"question does not show {{{given.question}}}, which the user asks for"
+    if user.question is not None and user.question not in columns:
+        return f"question does not show {{{user.question}}}, which the user asks for"
     return ""
 
 
@@ -106,8 +105,8 @@ def _emptiness(table: Table, name: str) -> float:
     return 1.0 if column is None else 1 - column.filled / len(table.rows)
 
 
-def selector_faults(form: SelectorForm) -> list[str]:
-    """What is wrong with a ranking."""
+def selector_problems(form: SelectorSchema) -> list[str]:
+    """Problems of a recipe ranking; empty: it can be used."""
     known = recipes()
     unknown = [name for name in form.ranking if name not in known]
     if unknown or not form.ranking or len(set(form.ranking)) < len(form.ranking):
@@ -115,16 +114,16 @@ def selector_faults(form: SelectorForm) -> list[str]:
     return []
 
 
-def mended_ranking(names: list[str], by_rules: tuple[str, ...]) -> tuple[str, ...]:
-    """The known names once each, then those that were left out, as rules rank them."""
+def complete_ranking(names: list[str], by_rules: tuple[str, ...]) -> tuple[str, ...]:
+    """The known recipes of `names`, each once, then the missing ones in the order of the rules."""
     known = [name for name in dict.fromkeys(names) if name in recipes()]
     return (*known, *(name for name in by_rules if name not in known))
 
 
-def reward_faults(form: RewardForm, reading: Reading) -> list[str]:
-    """What is wrong with a reward before it is tried."""
-    if (form.kind == "mcq") != bool(reading.choices) and form.kind != "python":
-        held = f"has the options {', '.join(reading.choices)}" if reading.choices else "has no options"
+def reward_problems(form: RewardSchema, spec: TaskSpec) -> list[str]:
+    """Problems of a reward that show without running it; empty: it can be validated on rows."""
+    if (form.kind == "mcq") != bool(spec.choices) and form.kind != "python":
+        held = f"has the options {', '.join(spec.choices)}" if spec.choices else "has no options"
         return [f"kind is {form.kind}, but the task {held}: mcq belongs to options, and they to it"]
     if not form.instruction:
         return ["instruction is empty; say how the answer is to be written down"]
@@ -133,15 +132,15 @@ def reward_faults(form: RewardForm, reading: Reading) -> list[str]:
     if form.kind == "regex" and form.gold is None:
         return ["gold is null; a regex cannot be tried without the form of a right response"]
     if form.kind == "regex":
-        return _pattern_faults(form.pattern)
+        return _pattern_problems(form.pattern)
     if form.kind == "python":
-        if reading.choices:
+        if spec.choices:
             return ["kind is python, but options need mcq: leave the options out of the task, or choose mcq"]
-        return _code_faults(form.code)
+        return _code_problems(form.code)
     return []
 
 
-def _pattern_faults(pattern: str | None) -> list[str]:
+def _pattern_problems(pattern: str | None) -> list[str]:
     try:
         check_pattern(pattern)
     except TaskError as error:
@@ -149,8 +148,8 @@ def _pattern_faults(pattern: str | None) -> list[str]:
     return []
 
 
-def _code_faults(code: str | None) -> list[str]:
-    """Only read, never run: that is the sandbox's."""
+def _code_problems(code: str | None) -> list[str]:
+    """Parses the code and never runs it; only the sandbox does."""
     if not code or len(code) > MAX_CODE:
         return [f"code has {len(code or '')} characters; must have 1 to {MAX_CODE}"]
     if hidden := {c for c in code if unicodedata.category(c).startswith("C") and c not in "\n\t"}:
