@@ -90,9 +90,9 @@ def draw(kind: str, request: Any, n_val: int) -> bytes:
     """A picture for an agent, drawn in a Ray task: drawing holds the interpreter's lock."""
     import ray
 
-    from llmzero_ray.agents.llm.figures import picture
+    from llmzero_ray.agents.llm.figures import draw_figure
 
-    task = ray.remote(picture).options(num_cpus=0, name=f"draw-{kind}", max_retries=1)
+    task = ray.remote(draw_figure).options(num_cpus=0, name=f"draw-{kind}", max_retries=1)
     png = ray.get(task.remote(kind, request, n_val), timeout=_DRAW_S)
     assert isinstance(png, bytes)
     return png

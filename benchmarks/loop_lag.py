@@ -22,7 +22,7 @@ from llmzero_ray.agents.backend import AgentServices, agent_facts, make_agents
 from llmzero_ray.agents.llm.budget import BudgetLedger
 from llmzero_ray.agents.llm.prices import Price
 from llmzero_ray.coordinator import request_record
-from tests.agents.llm.briefs import proposal_request
+from tests.agents.llm.large_requests import proposal_request
 from tests.agents.llm.messages_server import KEY, Answer, MessagesServer
 from tests.builders import make_config
 

@@ -13,7 +13,7 @@ from llmzero_ray.errors import ConfigError
 from llmzero_ray.plugin import load_factory
 
 if TYPE_CHECKING:
-    from llmzero_ray.agents.llm.agents import Picture
+    from llmzero_ray.agents.llm.agents import DrawFigure
     from llmzero_ray.agents.llm.budget import BudgetClient
     from llmzero_ray.agents.llm.call_records import Post, WriteCall
     from llmzero_ray.agents.llm.settings import LlmSettings, Thinking
@@ -42,7 +42,7 @@ class AgentServices:
     """Takes events for the journal."""
     write_call: WriteCall
     """Keeps records of calls."""
-    draw: Picture
+    draw: DrawFigure
     """Draws what agents are shown."""
 
 
@@ -84,7 +84,7 @@ def agent_facts(config: SearchConfig) -> dict[str, Any]:
     if agents.backend not in MODEL_BACKENDS:
         return {}
     from llmzero_ray.agents.llm.prices import FREE, price_of
-    from llmzero_ray.agents.llm.prompting import Prompts
+    from llmzero_ray.agents.llm.prompts import Prompts
 
     prompts = Prompts.load(agents.prompts)
     replayed = agents.backend == "replay"
@@ -100,15 +100,15 @@ def check_agents(config: SearchConfig) -> None:
         AgentError: no key, or the server refuses key, model or pictures, or cannot be reached.
     """
     if agent_facts(config):
-        from llmzero_ray.agents.llm.prompting import Prompts
+        from llmzero_ray.agents.llm.prompts import Prompts
 
         Prompts.load(config.agents.prompts).check()
     if ":" in config.agents.backend:
         load_factory(config.agents.backend, field="agents.backend")
     elif config.agents.backend == "replay":
-        from llmzero_ray.agents.llm.replay import RecordedAnswers
+        from llmzero_ray.agents.llm.replay import RecordedResponses
 
-        RecordedAnswers(str(config.agents.replay_from))
+        RecordedResponses(str(config.agents.replay_from))
     elif config.agents.backend == "claude":
         from llmzero_ray.agents.llm.client import MessagesClient
 
@@ -143,9 +143,9 @@ def llm_settings(agents: AgentsConfig) -> LlmSettings:
 
 def _model_agents(config: SearchConfig, n_val: int, services: AgentServices) -> Any:
     from llmzero_ray.agents.llm.agent_client import AgentClient
-    from llmzero_ray.agents.llm.agents import ROOM_TO_THINK, ModelAgents, ModelAgentSettings
+    from llmzero_ray.agents.llm.agents import THINKING_TOKENS, LlmAgents, LlmAgentSettings
     from llmzero_ray.agents.llm.call_records import CallRecorder
-    from llmzero_ray.agents.llm.prompting import Prompts
+    from llmzero_ray.agents.llm.prompts import Prompts
 
     agents = config.agents
     texts = {str(name): str(text) for name, text in services.facts["prompts"].items()}
@@ -156,9 +156,9 @@ def _model_agents(config: SearchConfig, n_val: int, services: AgentServices) -> 
         report=CallRecorder(prompts.digest, services.post, services.write_call),
         model=agents.model,
         deadline_s=agents.deadline_s,
-        room_to_think=ROOM_TO_THINK,
+        thinking_tokens=THINKING_TOKENS,
     )
-    setting = ModelAgentSettings(
+    settings = LlmAgentSettings(
         n_val=n_val,
         n_gpus=config.slots.n_gpus,
         visual=agents.visual,
@@ -167,14 +167,14 @@ def _model_agents(config: SearchConfig, n_val: int, services: AgentServices) -> 
         on_cap=agents.on_cap,
         backend=agents.backend,
     )
-    return ModelAgents(client, prompts, setting, services.draw)
+    return LlmAgents(client, prompts, settings, services.draw)
 
 
 def _client(agents: AgentsConfig) -> Any:
     if agents.backend == "replay":
-        from llmzero_ray.agents.llm.replay import RecordedAnswers
+        from llmzero_ray.agents.llm.replay import RecordedResponses
 
-        return RecordedAnswers(str(agents.replay_from)).client
+        return RecordedResponses(str(agents.replay_from)).client
     from llmzero_ray.agents.llm.client import MessagesClient
 
     client = MessagesClient(llm_settings(agents))

@@ -21,7 +21,7 @@ from llmzero_ray.agents.knowledge import (
     parse_metrics,
     prompt_file,
 )
-from llmzero_ray.agents.llm.prompting import Prompts
+from llmzero_ray.agents.llm.prompts import Prompts
 from llmzero_ray.errors import ConfigError
 from llmzero_ray.hyperparameters.verl_keys import is_verl_key
 from llmzero_ray.metrics import REWARDS

@@ -16,11 +16,11 @@ from llmzero_ray.agents.base import ProposalRequest
 from llmzero_ray.agents.llm.budget import BudgetLedger
 from llmzero_ray.agents.llm.figures import picture
 from llmzero_ray.agents.llm.prices import Price
-from llmzero_ray.agents.llm.repair import bounds_of
+from llmzero_ray.agents.llm.proposal_response import bounds_of
 from llmzero_ray.hyperparameters import forbidden
 from llmzero_ray.records import Proposal, StopDecision, from_json, to_json
 from llmzero_ray.storage import SearchStorage
-from tests.agents.llm.briefs import error_request, proposal_request, stop_request
+from tests.agents.llm.large_requests import error_request, proposal_request, stop_request
 from tests.agents.llm.messages_server import KEY, Answer, MessagesServer, Reply, Request
 from tests.builders import make_config
 

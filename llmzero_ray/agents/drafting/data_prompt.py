@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 
 from llmzero_ray.agents.drafting.base import Column, DataProfile, Row, Table
 from llmzero_ray.agents.drafting.inspect_data import as_text
-from llmzero_ray.agents.llm.briefing_text import quote
+from llmzero_ray.agents.llm.prompt_text import quote
 from llmzero_ray.text import CUT, clean, one_line
 
 ROWS_CHARS = 768

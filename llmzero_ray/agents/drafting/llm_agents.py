@@ -39,10 +39,10 @@ from llmzero_ray.agents.drafting.response_checks import (
     selector_problems,
 )
 from llmzero_ray.agents.drafting.reward_rules import INSTRUCTIONS
-from llmzero_ray.agents.llm.agent_client import AgentClient, FilledForm
-from llmzero_ray.agents.llm.briefing_text import quote
+from llmzero_ray.agents.llm.agent_client import AgentClient, StructuredResponse
 from llmzero_ray.agents.llm.budget import BudgetLedger
-from llmzero_ray.agents.llm.errors import ASK_AGAIN, LlmCallError
+from llmzero_ray.agents.llm.errors import REPROMPT_KINDS, LlmCallError
+from llmzero_ray.agents.llm.prompt_text import quote
 from llmzero_ray.errors import AgentError, CapReachedError
 from llmzero_ray.text import clean, one_line
 
@@ -57,7 +57,7 @@ class LlmDraftingAgents:
     ) -> None:
         """`strict`: the server enforces the schemas; `secret`: the API key, redacted in every prompt."""
         self._client, self._ledger, self._expert = client, ledger, ExpertDraftingAgents()
-        self._question = partial(drafting_request, strict=strict, secret=secret)
+        self._request = partial(drafting_request, strict=strict, secret=secret)
         self._outage = ""
         self.notes: list[str] = []
         """Fallbacks to the rules, one line each with the reason."""
@@ -75,30 +75,32 @@ class LlmDraftingAgents:
             "wishes": _user_choices(user),
         }
         response = self._answer(
-            "task_descriptor", values, lambda form: list(descriptor_problems(form, profile, user).values())
+            "task_descriptor",
+            values,
+            lambda parsed: list(descriptor_problems(parsed, profile, user).values()),
         )
         if response is None:
             return by_rules
-        form: DescriptorSchema = response.form
-        problems = descriptor_problems(form, profile, user)
+        parsed: DescriptorSchema = response.parsed
+        problems = descriptor_problems(parsed, profile, user)
         columns = {"table", "question", "answer", "options"}
         if columns & set(problems):
             # Columns depend on each other: a mix of the model's and the rules' would be inconsistent.
             self._note("task_descriptor", "; ".join(problems.values()))
-            return dataclasses.replace(by_rules, doubts=(*by_rules.doubts, *form.doubts))
+            return dataclasses.replace(by_rules, doubts=(*by_rules.doubts, *parsed.doubts))
         if problems:
             self._note("task_descriptor", "; ".join(problems.values()), what="the rules mended an answer")
         return TaskSpec(
-            table=pick_table(profile, UserChoices(table=form.table)),
-            name=user.name or (by_rules.name if "name" in problems else form.name),
-            description=by_rules.description if "description" in problems else form.description,
-            template=clean(form.question).strip(),
-            answer=form.answer,
-            choices=tuple(form.options),
-            answer_form=user.answer_form or form.answer_form,
-            licence=one_line(form.licence, 80) if form.licence else by_rules.licence,
+            table=pick_table(profile, UserChoices(table=parsed.table)),
+            name=user.name or (by_rules.name if "name" in problems else parsed.name),
+            description=by_rules.description if "description" in problems else parsed.description,
+            template=clean(parsed.question).strip(),
+            answer=parsed.answer,
+            choices=tuple(parsed.options),
+            answer_form=user.answer_form or parsed.answer_form,
+            licence=one_line(parsed.licence, 80) if parsed.licence else by_rules.licence,
             evidence=(f"columns were chosen by {self._client.model}",),
-            doubts=tuple(form.doubts),
+            doubts=tuple(parsed.doubts),
         )
 
     def rank(self, spec: TaskSpec, features: TaskFeatures, sentence: str) -> RecipeRanking:
@@ -113,8 +115,8 @@ class LlmDraftingAgents:
         response = self._answer("tool_selector", values, selector_problems)
         if response is None:
             return by_rules
-        names = complete_ranking(response.form.ranking, by_rules.names)
-        return RecipeRanking(names=names, explanation=response.form.explanation)
+        names = complete_ranking(response.parsed.ranking, by_rules.names)
+        return RecipeRanking(names=names, explanation=response.parsed.explanation)
 
     def write_reward(
         self, spec: TaskSpec, sentence: str, user: UserChoices, attempts: Sequence[RewardAttempt]
@@ -136,20 +138,22 @@ class LlmDraftingAgents:
             "instructions": list(INSTRUCTIONS.items()),
             "tried": [(_quoted_reward(each.reward), _quoted_findings(each)) for each in attempts],
         }
-        response = self._answer("reward_writer", values, lambda form: reward_problems(form, spec))
+        response = self._answer("reward_writer", values, lambda parsed: reward_problems(parsed, spec))
         if response is None or response.problems:
             if response is not None:
                 self._note("reward_writer", "; ".join(response.problems))
             return self._expert.write_reward(spec, sentence, user, attempts)
-        return _plan(response.form)
+        return _plan(response.parsed)
 
-    def _answer(self, agent: DraftingAgent, values: dict[str, Any], problems: Validate) -> FilledForm | None:
+    def _answer(
+        self, agent: DraftingAgent, values: dict[str, Any], validate: Validate
+    ) -> StructuredResponse | None:
         """The model's response, or None to fall back to the rules."""
         if self._outage:
             self._note(agent, self._outage)
             return None
         try:
-            return self._client.ask(self._question(agent, values, problems))
+            return self._client.generate(self._request(agent, values, validate))
         except CapReachedError:
             cap, spent = self._ledger.cap_dollars, self._ledger.dollars
             self._outage = (
@@ -158,7 +162,7 @@ class LlmDraftingAgents:
             self._note(agent, self._outage)
         except AgentError as error:
             # An error that no retry cures would recur in the next call.
-            if isinstance(error, LlmCallError) and error.kind not in ASK_AGAIN:
+            if isinstance(error, LlmCallError) and error.kind not in REPROMPT_KINDS:
                 self._outage = "the model could not be asked before"
             self._note(agent, str(error))
         return None
@@ -184,18 +188,18 @@ def _shown_columns(spec: TaskSpec) -> list[str]:
     return [column.name for column in spec.table.columns if f"{{{column.name}}}" in template]
 
 
-def _plan(form: RewardSchema) -> RewardSpec:
-    options: dict[str, Any] = {"pattern": form.pattern} if form.kind == "regex" else {}
-    if form.ignore_case and form.kind in ("exact_match", "regex"):
+def _plan(parsed: RewardSchema) -> RewardSpec:
+    options: dict[str, Any] = {"pattern": parsed.pattern} if parsed.kind == "regex" else {}
+    if parsed.ignore_case and parsed.kind in ("exact_match", "regex"):
         options["ignore_case"] = True
-    own = form.kind in ("regex", "python")
+    own = parsed.kind in ("regex", "python")
     return RewardSpec(
-        kind=form.kind,
+        kind=parsed.kind,
         options=options,
-        code=form.code if form.kind == "python" else None,
-        gold=form.gold if own else None,
-        instruction=form.instruction,
-        evidence=(f"reward {form.kind}: {form.reason}",),
+        code=parsed.code if parsed.kind == "python" else None,
+        gold=parsed.gold if own else None,
+        instruction=parsed.instruction,
+        evidence=(f"reward {parsed.kind}: {parsed.reason}",),
     )
 
 

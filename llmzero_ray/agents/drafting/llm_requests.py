@@ -2,7 +2,7 @@
 
 Schemas are flat on purpose. What a schema cannot express is checked afterwards (response_checks.py). Not
 here: the values of the prompts (llm_agents.py), how a schema becomes JSON Schema and a response is parsed
-(llm/form.py), the prompts (prompts/drafting/).
+(llm/structured_output.py), the prompts (prompts/drafting/).
 """
 
 from __future__ import annotations
@@ -12,20 +12,19 @@ from functools import cache, partial
 from typing import Any, Literal, TypeAlias
 
 from llmzero_ray.agents.knowledge import prompt_file
-from llmzero_ray.agents.llm.agent_client import CallReport, Question
-from llmzero_ray.agents.llm.briefing_text import quote
+from llmzero_ray.agents.llm.agent_client import CallReport, StructuredRequest
 from llmzero_ray.agents.llm.call_records import prompt_hash
 from llmzero_ray.agents.llm.errors import redacted
-from llmzero_ray.agents.llm.form import Form, Text, Texts, filled, schema_of
 from llmzero_ray.agents.llm.messages import TextBlock, Tool
-from llmzero_ray.agents.llm.prompting import Rendered
-from llmzero_ray.agents.llm.templates import template_environment
+from llmzero_ray.agents.llm.prompt_text import quote
+from llmzero_ray.agents.llm.prompts import Rendered, template_environment
+from llmzero_ray.agents.llm.structured_output import ResponseSchema, Text, Texts, json_schema, parse_response
 from llmzero_ray.files import text_digest
 
 DraftingAgent: TypeAlias = Literal["task_descriptor", "tool_selector", "reward_writer"]
 
 
-class DescriptorSchema(Form):
+class DescriptorSchema(ResponseSchema):
     """The task descriptor's answer."""
 
     table: int
@@ -49,7 +48,7 @@ class DescriptorSchema(Form):
     """What a person should check, a sentence each; empty where nothing is doubtful."""
 
 
-class SelectorSchema(Form):
+class SelectorSchema(ResponseSchema):
     """The tool selector's answer."""
 
     explanation: Text
@@ -58,7 +57,7 @@ class SelectorSchema(Form):
     """Names of recipes, best first; each once."""
 
 
-class RewardSchema(Form):
+class RewardSchema(ResponseSchema):
     """The reward writer's answer."""
 
     reason: Text
@@ -78,7 +77,7 @@ class RewardSchema(Form):
     """The last words of the prompt: how to write the answer down so that the reward finds it."""
 
 
-SCHEMAS: dict[DraftingAgent, type[Form]] = {
+SCHEMAS: dict[DraftingAgent, type[ResponseSchema]] = {
     "task_descriptor": DescriptorSchema,
     "tool_selector": SelectorSchema,
     "reward_writer": RewardSchema,
@@ -93,16 +92,16 @@ _TOOLS: dict[DraftingAgent, tuple[str, str]] = {
 def response_tool(agent: DraftingAgent, *, strict: bool) -> Tool:
     """The tool whose input is the agent's response."""
     name, description = _TOOLS[agent]
-    return Tool(name=name, description=description, schema=schema_of(SCHEMAS[agent]), strict=strict)
+    return Tool(name=name, description=description, schema=json_schema(SCHEMAS[agent]), strict=strict)
 
 
-def parse(agent: DraftingAgent, answer: Any) -> Form:
+def parse(agent: DraftingAgent, answer: Any) -> ResponseSchema:
     """The response in a tool's input.
 
     Raises:
         ProposalError: it does not match the schema; the message says where, in words for the model.
     """
-    return filled(SCHEMAS[agent], answer)
+    return parse_response(SCHEMAS[agent], answer)
 
 
 # --- requests and records -----------------------------------------------------------------------------------
@@ -119,24 +118,24 @@ Validate: TypeAlias = Callable[[Any], list[str]]
 
 
 def drafting_request(
-    agent: DraftingAgent, values: Mapping[str, Any], problems: Validate, *, strict: bool, secret: str | None
-) -> Question:
+    agent: DraftingAgent, values: Mapping[str, Any], validate: Validate, *, strict: bool, secret: str | None
+) -> StructuredRequest:
     """The request with these template values; `secret`, the API key, is redacted in the prompt."""
 
-    def render_both(refused: str | None) -> Rendered:
-        reason = "" if refused is None else quote(refused, label="refusal", max_lines=12, max_chars=2_000)
+    def render_both(rejection: str | None) -> Rendered:
+        reason = "" if rejection is None else quote(rejection, label="refusal", max_lines=12, max_chars=2_000)
         user = render(f"{agent}.user.md.j2", {**values, "rejected": reason})
         return Rendered(system=render(f"{agent}.system.md.j2", {}), user=redacted(user, secret))
 
-    return Question(
+    return StructuredRequest(
         agent=agent,
         node=0,
         name=agent,
         render=render_both,
         tool=response_tool(agent, strict=strict),
-        read=partial(parse, agent),
+        parse=partial(parse, agent),
         max_tokens=(_MAX_TOKENS[agent], 2 * _MAX_TOKENS[agent]),
-        problems=problems,
+        validate=validate,
     )
 
 
@@ -149,7 +148,7 @@ def draft_record(report: CallReport) -> dict[str, Any]:
         "system": [block.text for block in report.call.system],
         "user": [block.text for block in report.call.content if isinstance(block, TextBlock)],
         "outcome": report.outcome,
-        "answer": None if report.answer is None else dict(report.answer.input),
+        "answer": None if report.response is None else dict(report.response.input),
     }
     if report.problem:
         record["problem"] = report.problem

@@ -27,41 +27,45 @@ FUNCTION = "compute_score"
 _ARGUMENTS = ("data_source", "solution_str", "ground_truth", "extra_info")
 
 
-def descriptor_problems(form: DescriptorSchema, profile: DataProfile, user: UserChoices) -> Mapping[str, str]:
+def descriptor_problems(
+    response: DescriptorSchema, profile: DataProfile, user: UserChoices
+) -> Mapping[str, str]:
     """Field -> problem, in words for the model; empty: the response can be used."""
     problems: dict[str, str] = {}
     n_tables = len(profile.tables)
-    if not 1 <= form.table <= n_tables:
-        return {"table": f"table is {form.table}; there are the tables 1 to {n_tables}"}
-    if user.table is not None and form.table != user.table:
-        return {"table": f"table is {form.table}; the user asks for table {user.table}"}
-    table = profile.tables[form.table - 1]
-    if not NAME.fullmatch(form.name):
-        problems["name"] = f"name {form.name[:80]!r}: must be 1 to 63 of a-z, 0-9, _ and -"
-    if not form.description:
+    if not 1 <= response.table <= n_tables:
+        return {"table": f"table is {response.table}; there are the tables 1 to {n_tables}"}
+    if user.table is not None and response.table != user.table:
+        return {"table": f"table is {response.table}; the user asks for table {user.table}"}
+    table = profile.tables[response.table - 1]
+    if not NAME.fullmatch(response.name):
+        problems["name"] = f"name {response.name[:80]!r}: must be 1 to 63 of a-z, 0-9, _ and -"
+    if not response.description:
         problems["description"] = "description is empty"
-    for name in (form.answer, *form.options):
+    for name in (response.answer, *response.options):
         if problem := _unknown_column(table, name):
-            problems["answer" if name == form.answer else "options"] = problem
-    if user.answer is not None and form.answer != user.answer:
-        problems["answer"] = f"answer is {form.answer!r}; the user asks for {user.answer!r}"
-    if user.options and tuple(form.options) != user.options:
-        problems["options"] = f"options are {form.options}; the user asks for {list(user.options)}"
-    if problem := _template_problem(form, table, user):
+            problems["answer" if name == response.answer else "options"] = problem
+    if user.answer is not None and response.answer != user.answer:
+        problems["answer"] = f"answer is {response.answer!r}; the user asks for {user.answer!r}"
+    if user.options and tuple(response.options) != user.options:
+        problems["options"] = f"options are {response.options}; the user asks for {list(user.options)}"
+    if problem := _template_problem(response, table, user):
         problems["question"] = problem
-    if form.options and not problems and (problem := _options_problem(form, table, user)):
+    if response.options and not problems and (problem := _options_problem(response, table, user)):
         problems["options"] = problem
     return problems
 
 
-def _options_problem(form: DescriptorSchema, table: Table, user: UserChoices) -> str:
+def _options_problem(response: DescriptorSchema, table: Table, user: UserChoices) -> str:
     try:
-        fit = fit_answers(table, form.answer, tuple(form.options))
+        fit = fit_answers(table, response.answer, tuple(response.options))
     except ConfigError as error:
         return f"options: {error}"
-    answer_form = user.answer_form or form.answer_form
+    answer_form = user.answer_form or response.answer_form
     if not fit.fits(answer_form):
-        return f"answer_form is {answer_form}; of the answers in {form.answer} would fit: {fit.describe()}"
+        return (
+            f"answer_form is {answer_form}; of the answers in {response.answer} would fit: {fit.describe()}"
+        )
     if fit.one_letter and not user.options:
         return "options: the right one always stands at the same place; leave them out"
     return ""
@@ -75,25 +79,25 @@ def _unknown_column(table: Table, name: str) -> str:
     return ""
 
 
-def _template_problem(form: DescriptorSchema, table: Table, user: UserChoices) -> str:
+def _template_problem(response: DescriptorSchema, table: Table, user: UserChoices) -> str:
     try:
-        fields = template_fields(form.question)
+        fields = template_fields(response.question)
     except ValueError as error:
         return f"question: {error}"
     columns = [name for name in fields if name != OPTIONS_FIELD or table.column(name) is not None]
     shown = OPTIONS_FIELD in fields
-    columns = [name for name in columns if name != OPTIONS_FIELD or not form.options]
+    columns = [name for name in columns if name != OPTIONS_FIELD or not response.options]
     if problem := next((problem for name in columns if (problem := _unknown_column(table, name))), ""):
         return f"question: {problem}"
-    if len(form.question) > MAX_TEMPLATE:
-        return f"question has {len(form.question)} characters; at most {MAX_TEMPLATE}"
+    if len(response.question) > MAX_TEMPLATE:
+        return f"question has {len(response.question)} characters; at most {MAX_TEMPLATE}"
     if not [name for name in columns if name != OPTIONS_FIELD]:
         return "question names no column, so that all prompts would be equal"
     if empty := next((name for name in columns if _emptiness(table, name) > _EMPTY), None):
         return f"question shows {empty}, which is empty in {_emptiness(table, empty):.0%} of the rows"
-    if form.answer in columns:
-        return f"question shows {form.answer}, the column with the answer"
-    if shown != bool(form.options):
+    if response.answer in columns:
+        return f"question shows {response.answer}, the column with the answer"
+    if shown != bool(response.options):
         return "question must show {options} exactly where options names columns"
     if user.question is not None and user.question not in columns:
         return f"question does not show {{{user.question}}}, which the user asks for"
@@ -105,12 +109,12 @@ def _emptiness(table: Table, name: str) -> float:
     return 1.0 if column is None else 1 - column.filled / len(table.rows)
 
 
-def selector_problems(form: SelectorSchema) -> list[str]:
+def selector_problems(response: SelectorSchema) -> list[str]:
     """Problems of a recipe ranking; empty: it can be used."""
     known = recipes()
-    unknown = [name for name in form.ranking if name not in known]
-    if unknown or not form.ranking or len(set(form.ranking)) < len(form.ranking):
-        return [f"ranking is {form.ranking}; must name each of {', '.join(known)} at most once"]
+    unknown = [name for name in response.ranking if name not in known]
+    if unknown or not response.ranking or len(set(response.ranking)) < len(response.ranking):
+        return [f"ranking is {response.ranking}; must name each of {', '.join(known)} at most once"]
     return []
 
 
@@ -120,23 +124,23 @@ def complete_ranking(names: list[str], by_rules: tuple[str, ...]) -> tuple[str, 
     return (*known, *(name for name in by_rules if name not in known))
 
 
-def reward_problems(form: RewardSchema, spec: TaskSpec) -> list[str]:
+def reward_problems(response: RewardSchema, spec: TaskSpec) -> list[str]:
     """Problems of a reward that show without running it; empty: it can be validated on rows."""
-    if (form.kind == "mcq") != bool(spec.choices) and form.kind != "python":
+    if (response.kind == "mcq") != bool(spec.choices) and response.kind != "python":
         held = f"has the options {', '.join(spec.choices)}" if spec.choices else "has no options"
-        return [f"kind is {form.kind}, but the task {held}: mcq belongs to options, and they to it"]
-    if not form.instruction:
+        return [f"kind is {response.kind}, but the task {held}: mcq belongs to options, and they to it"]
+    if not response.instruction:
         return ["instruction is empty; say how the answer is to be written down"]
-    if form.gold is not None and ("{answer}" not in form.gold or len(form.gold) > MAX_GOLD):
+    if response.gold is not None and ("{answer}" not in response.gold or len(response.gold) > MAX_GOLD):
         return [f"gold must hold {{answer}} and at most {MAX_GOLD} characters"]
-    if form.kind == "regex" and form.gold is None:
+    if response.kind == "regex" and response.gold is None:
         return ["gold is null; a regex cannot be tried without the form of a right response"]
-    if form.kind == "regex":
-        return _pattern_problems(form.pattern)
-    if form.kind == "python":
+    if response.kind == "regex":
+        return _pattern_problems(response.pattern)
+    if response.kind == "python":
         if spec.choices:
             return ["kind is python, but options need mcq: leave the options out of the task, or choose mcq"]
-        return _code_problems(form.code)
+        return _code_problems(response.code)
     return []
 
 

@@ -14,31 +14,31 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from llmzero_ray.agents.llm.budget import BudgetClient, CallBudget, LlmClient, call_within_budget
-from llmzero_ray.agents.llm.errors import ASK_AGAIN, LlmCallError
+from llmzero_ray.agents.llm.errors import REPROMPT_KINDS, LlmCallError
 from llmzero_ray.agents.llm.messages import (
     ImageBlock,
-    LlmAnswer,
     LlmCall,
+    LlmResponse,
     SystemBlock,
     TextBlock,
     Tool,
     Usage,
 )
-from llmzero_ray.agents.llm.prompting import Rendered
+from llmzero_ray.agents.llm.prompts import Rendered
 from llmzero_ray.errors import AgentError, CapReachedError, ProposalError
 
 logger = logging.getLogger(__name__)
 
-_LEAST_S = 1.0
+_MIN_RETRY_S = 1.0
 """Seconds that must be left of a deadline to ask once more."""
 
 
-def _no_problems(form: Any) -> list[str]:  # noqa: ARG001
+def _no_problems(parsed: Any) -> list[str]:  # noqa: ARG001
     return []
 
 
 @dataclass(frozen=True, kw_only=True)
-class Question:
+class StructuredRequest:
     """What is asked, of whom, and how the answer is read."""
 
     agent: str
@@ -48,20 +48,20 @@ class Question:
     render: Callable[[str | None], Rendered]
     """The texts; the argument is why the previous answer was refused, None in the first round."""
     tool: Tool
-    read: Callable[[Any], Any]
+    parse: Callable[[Any], Any]
     """The form that the tool's input fills in. Raises ProposalError."""
     max_tokens: tuple[int, ...]
     """Longest answer, for each time it may be asked for."""
-    problems: Callable[[Any], list[str]] = _no_problems
+    validate: Callable[[Any], list[str]] = _no_problems
     """What is wrong with a filled form, in words for the model; nothing: it can be used."""
     png: bytes | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
-class FilledForm:
+class StructuredResponse:
     """A form, and what is still wrong with it after all rounds."""
 
-    form: Any
+    parsed: Any
     problems: tuple[str, ...] = ()
 
 
@@ -73,9 +73,9 @@ class CallReport:
     """The question's name with the round: `proposer-0.1`."""
     call: LlmCall
     model: str
-    answer: LlmAnswer | None
+    response: LlmResponse | None
     outcome: str
-    """`ok`, `schema`, `refused`, `cap`, or the error's kind."""
+    """`ok`, `schema`, `rejection`, `cap`, or the error's kind."""
     problem: str
     usage: Usage
     """As booked."""
@@ -99,16 +99,16 @@ class AgentClient:
         report: Report,
         model: str,
         deadline_s: float,
-        room_to_think: int = 0,
+        thinking_tokens: int = 0,
     ) -> None:
-        """`client` gives who answers the call of that node and name. `room_to_think`: tokens added to every
+        """`client` gives who answers the call of that node and name. `thinking_tokens`: tokens added to every
         answer's limit once one was cut off, since some models think first, asked or not."""
         self.model = model
         self._client, self._budget, self._report = client, budget, report
-        self._deadline_s, self._room_to_think = deadline_s, room_to_think
-        self._room = 0
+        self._deadline_s, self._thinking_tokens = deadline_s, thinking_tokens
+        self._extra_tokens = 0
 
-    def ask(self, question: Question) -> FilledForm:
+    def generate(self, request: StructuredRequest) -> StructuredResponse:
         """The filled form; with `problems` where the last round had some too.
 
         Raises:
@@ -116,43 +116,43 @@ class AgentClient:
             AgentError: no form that can be read within the deadline.
         """
         until = time.monotonic() + self._deadline_s
-        latest: FilledForm | None = None
-        failure, refused = AgentError("not asked"), None
-        for round_, max_tokens in enumerate(question.max_tokens):
+        latest: StructuredResponse | None = None
+        failure, rejection = AgentError("not asked"), None
+        for round_, max_tokens in enumerate(request.max_tokens):
             left = until - time.monotonic()
-            if round_ and left < _LEAST_S:
+            if round_ and left < _MIN_RETRY_S:
                 break
-            call = _call(question, question.render(refused), max_tokens + self._room, left)
+            call = _call(request, request.render(rejection), max_tokens + self._extra_tokens, left)
             try:
-                latest = self._answered(question, f"{question.name}.{round_}", call)
+                latest = self._attempt(request, f"{request.name}.{round_}", call)
                 if not latest.problems:
                     return latest
                 failure = AgentError("; ".join(latest.problems))
             except ProposalError as error:
                 failure = AgentError(str(error))
             except LlmCallError as error:
-                if error.kind not in ASK_AGAIN:
+                if error.kind not in REPROMPT_KINDS:
                     raise
                 failure = error
                 if error.kind == "max_tokens":
-                    self._room = self._room_to_think
-            refused = str(failure)
+                    self._extra_tokens = self._thinking_tokens
+            rejection = str(failure)
         if latest is not None:
             return latest
         raise failure
 
-    def _answered(self, question: Question, name: str, call: LlmCall) -> FilledForm:
+    def _attempt(self, request: StructuredRequest, name: str, call: LlmCall) -> StructuredResponse:
         client = self._client(call.node, name)
         budget = CallBudget(self._budget, call.agent, call.node, client.worst_case(call))
-        answer: LlmAnswer | None = None
+        response: LlmResponse | None = None
         problem, outcome = "", "ok"
         try:
-            answer = call_within_budget(client, call, budget)
-            form = question.read(answer.input)
-            problems = tuple(question.problems(form))
+            response = call_within_budget(client, call, budget)
+            parsed = request.parse(response.input)
+            problems = tuple(request.validate(parsed))
             if problems:
                 problem, outcome = "; ".join(problems), "refused"
-            return FilledForm(form=form, problems=problems)
+            return StructuredResponse(parsed=parsed, problems=problems)
         except (ProposalError, CapReachedError, AgentError) as error:
             problem, outcome = str(error), _outcome(error)
             raise
@@ -164,26 +164,26 @@ class AgentClient:
                     name=name,
                     call=call,
                     model=self.model,
-                    answer=answer,
+                    response=response,
                     outcome=outcome,
                     problem=problem,
                     usage=budget.usage,
                     dollars=budget.dollars,
                     latency_s=budget.latency_s,
                     n_attempts=budget.n_attempts,
-                    png=question.png,
+                    png=request.png,
                 )
             )
 
 
-def _call(question: Question, texts: Rendered, max_tokens: int, deadline_s: float) -> LlmCall:
-    picture = () if question.png is None else (ImageBlock(png=question.png),)
+def _call(request: StructuredRequest, texts: Rendered, max_tokens: int, deadline_s: float) -> LlmCall:
+    picture = () if request.png is None else (ImageBlock(png=request.png),)
     return LlmCall(
-        agent=question.agent,
-        node=question.node,
+        agent=request.agent,
+        node=request.node,
         system=(SystemBlock(text=texts.system, cacheable=True),),
         content=(*picture, TextBlock(text=texts.user)),
-        tool=question.tool,
+        tool=request.tool,
         max_tokens=max_tokens,
         deadline_s=deadline_s,
     )

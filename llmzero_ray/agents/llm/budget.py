@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from llmzero_ray.agents.llm.errors import LlmCallError
-from llmzero_ray.agents.llm.messages import LlmAnswer, LlmCall, Usage
+from llmzero_ray.agents.llm.messages import LlmCall, LlmResponse, Usage
 from llmzero_ray.agents.llm.prices import Price, cost
 from llmzero_ray.errors import CapReachedError
 
@@ -274,7 +274,7 @@ class CallBudget:
 class LlmClient(Protocol):
     """What answers calls: `MessagesClient`, or a recording of one."""
 
-    def call(self, call: LlmCall, budget: CallBudget) -> LlmAnswer:
+    def call(self, call: LlmCall, budget: CallBudget) -> LlmResponse:
         """The answer; blocks. Every attempt begins with `budget.begin_attempt`. Raises LlmCallError."""
         ...
 
@@ -283,7 +283,7 @@ class LlmClient(Protocol):
         ...
 
 
-def call_within_budget(client: LlmClient, call: LlmCall, budget: CallBudget) -> LlmAnswer:
+def call_within_budget(client: LlmClient, call: LlmCall, budget: CallBudget) -> LlmResponse:
     """The answer to `call`; `budget` is finished whatever happens.
 
     Raises:
@@ -293,11 +293,11 @@ def call_within_budget(client: LlmClient, call: LlmCall, budget: CallBudget) -> 
     usage: Usage | None = None
     latency_s, outcome = 0.0, "interrupted"
     try:
-        answer = client.call(call, budget)
-        usage, latency_s, outcome = answer.usage, answer.latency_s, "ok"
+        response = client.call(call, budget)
+        usage, latency_s, outcome = response.usage, response.latency_s, "ok"
     except LlmCallError as error:
         usage, latency_s, outcome = error.usage, error.latency_s, error.kind
         raise
     finally:
         budget.finish(usage=usage, latency_s=latency_s, outcome=outcome)
-    return answer
+    return response

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 from llmzero_ray import events as ev
 from llmzero_ray.agents.llm.agent_client import CallReport
-from llmzero_ray.agents.llm.messages import ImageBlock, LlmAnswer, LlmCall, TextBlock
+from llmzero_ray.agents.llm.messages import ImageBlock, LlmCall, LlmResponse, TextBlock
 from llmzero_ray.files import text_digest
 from llmzero_ray.records import Event
 
@@ -88,19 +88,19 @@ def call_record(report: CallReport, event: ev.AgentCalled, prompts_digest: str) 
         "max_tokens": call.max_tokens,
         "outcome": event.outcome,
         "problem": report.problem,
-        "answer": None if report.answer is None else _answer_record(report.answer),
+        "answer": None if report.response is None else _response_record(report.response),
         "dollars": event.dollars,
         "latency_s": event.latency_s,
     }
 
 
-def _answer_record(answer: LlmAnswer) -> dict[str, Any]:
+def _response_record(response: LlmResponse) -> dict[str, Any]:
     return {
-        "input": dict(answer.input),
-        "stop_reason": answer.stop_reason,
-        "usage": asdict(answer.usage),
-        "latency_s": round(answer.latency_s, 3),
-        "n_attempts": answer.n_attempts,
-        "model": answer.model,
-        "request_id": answer.request_id,
+        "input": dict(response.input),
+        "stop_reason": response.stop_reason,
+        "usage": asdict(response.usage),
+        "latency_s": round(response.latency_s, 3),
+        "n_attempts": response.n_attempts,
+        "model": response.model,
+        "request_id": response.request_id,
     }

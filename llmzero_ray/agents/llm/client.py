@@ -22,10 +22,10 @@ from llmzero_ray.agents.llm.budget import BudgetLedger, CallBudget
 from llmzero_ray.agents.llm.call_thread import CallThread
 from llmzero_ray.agents.llm.errors import ErrorKind, LlmCallError, excerpt, redacted
 from llmzero_ray.agents.llm.http_errors import error_of, reason_of, retry_after_s
-from llmzero_ray.agents.llm.messages import LlmAnswer, LlmCall, Usage
+from llmzero_ray.agents.llm.messages import LlmCall, LlmResponse, Usage
 from llmzero_ray.agents.llm.messages_api import (
     check_model,
-    parse_reply,
+    parse_message,
     probe_body,
     reported_usage,
     request_body,
@@ -70,7 +70,7 @@ class MessagesClient:
         self._force_tool = True
         self._running: set[CallThread[Any]] = set()
 
-    def call(self, call: LlmCall, budget: CallBudget) -> LlmAnswer:
+    def call(self, call: LlmCall, budget: CallBudget) -> LlmResponse:
         """The answer; blocks this thread at most the deadline and `GRACE_S`. Not for an event loop's thread.
 
         Raises:
@@ -79,7 +79,7 @@ class MessagesClient:
         """
         deadline_s = self.settings.deadline_s if call.deadline_s is None else call.deadline_s
 
-        async def work(attempts: _Attempts, sdk: AsyncAnthropic) -> LlmAnswer:
+        async def work(attempts: _Attempts, sdk: AsyncAnthropic) -> LlmResponse:
             return await self._ask(call, attempts, sdk)
 
         return self._run(work, budget, deadline_s)
@@ -142,7 +142,7 @@ class MessagesClient:
             raise outcome
         return outcome
 
-    async def _ask(self, call: LlmCall, attempts: _Attempts, sdk: AsyncAnthropic) -> LlmAnswer:
+    async def _ask(self, call: LlmCall, attempts: _Attempts, sdk: AsyncAnthropic) -> LlmResponse:
         import anthropic
 
         forced = self._force_tool
@@ -157,8 +157,8 @@ class MessagesClient:
             self._force_tool = False
             body = request_body(call, self.settings, force_tool=False)
             content = await attempts.create(sdk, body)
-        reply = parse_reply(content, tool=call.tool.name, max_tokens=body["max_tokens"])
-        return LlmAnswer(
+        reply = parse_message(content, tool=call.tool.name, max_tokens=body["max_tokens"])
+        return LlmResponse(
             input=reply.input,
             stop_reason=reply.stop_reason,
             usage=reply.usage,

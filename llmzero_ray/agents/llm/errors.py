@@ -35,7 +35,7 @@ instead of the tool · `malformed` not the Messages API's JSON, or the tool's in
 `rate_limited` 429 · `overloaded` 529 or 503 · `server` 408, 409, other 5xx · `connection` no or broken
 connection · `deadline` time was up."""
 
-ASK_AGAIN: frozenset[ErrorKind] = frozenset({"malformed", "no_tool_call", "empty", "max_tokens"})
+REPROMPT_KINDS: frozenset[ErrorKind] = frozenset({"malformed", "no_tool_call", "empty", "max_tokens"})
 """After these the same question, with a remark, may get an answer."""
 _MAX_EXCERPT = 300
 

@@ -2,7 +2,7 @@
 
 PNG bytes, always the same for the same request, and no larger than an agent needs to read them: an image
 costs about width x height / 750 tokens. The look is the report's (plots/style.py). Not here: what agents
-are told in words (briefing.py), strokes and axes (figure_elements.py), pictures for people (report/).
+are told in words (context.py), strokes and axes (figure_parts.py), pictures for people (report/).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from llmzero_ray.agents.base import NodeView, StopRequest
-from llmzero_ray.agents.llm import figure_elements as elements
+from llmzero_ray.agents.llm import figure_parts
 from llmzero_ray.errors import AgentError
 from llmzero_ray.hyperparameters.table import MAX_RESPONSE
 from llmzero_ray.metrics import (
@@ -92,7 +92,7 @@ class _Part:
         return self.begin + (last if self.cut is None else min(last, self.cut))
 
 
-def picture(kind: str, request: Any, n_val: int) -> bytes:
+def draw_figure(kind: str, request: Any, n_val: int) -> bytes:
     """The picture of a request: `composite` of a proposal's, `overlay` of a stopper's.
 
     Raises:
@@ -128,10 +128,10 @@ def composite_png(
         return None
     columns = min(_PER_ROW, n_panels)
     rows = math.ceil(n_panels / columns)
-    with elements.look():
-        figure = elements.new_figure(COMPOSITE_WIDTH, rows * ROW_HEIGHT + 30)
+    with figure_parts.figure_style():
+        figure = figure_parts.new_figure(COMPOSITE_WIDTH, rows * ROW_HEIGHT + 30)
         grid = figure.add_gridspec(
-            rows, columns, **elements.margins(COMPOSITE_WIDTH, rows * ROW_HEIGHT + 30, rows, columns)
+            rows, columns, **figure_parts.margins(COMPOSITE_WIDTH, rows * ROW_HEIGHT + 30, rows, columns)
         )
         places = [figure.add_subplot(grid[divmod(i, columns)]) for i in range(n_panels)]
         if validated:
@@ -161,7 +161,7 @@ def _validation_panel(axes: Any, parts: Sequence[_Part], n_val: int) -> None:
         if start is not None and math.isfinite(start):
             axes.plot(part.begin, start, "o", color="white", mec=style.BLUE, markersize=4, zorder=5)
             steps, values = [part.begin, *steps], [start, *values]
-        elements.band(axes, steps, values, n_val, style.BLUE)
+        figure_parts.band(axes, steps, values, n_val, style.BLUE)
         axes.plot(steps, values, color=style.BLUE, linewidth=1.4, marker="o", markersize=2.5)
         if len(parts) > 1:
             axes.annotate(
@@ -175,7 +175,7 @@ def _metric_panel(axes: Any, parts: Sequence[_Part], panel: Panel) -> None:
     colours = (style.BLUE, style.ORANGE)
     for part in parts:
         for name, colour in zip(panel.metrics, colours, strict=False):
-            elements.course(axes, *part.line(name), colour)
+            figure_parts.smoothed_line(axes, *part.line(name), colour)
     axes.set_title(panel.title)
     drawn = [name for name in panel.metrics if any(part.line(name)[0] for part in parts)]
     if len(drawn) > 1:
@@ -212,7 +212,7 @@ def _frame(axes: Any, parts: Sequence[_Part]) -> None:
     margin = 0.02 * max(1, last - first)
     axes.set_xlim(first - margin, last + margin)
     axes.locator_params(axis="x", nbins=6, integer=True)
-    elements.calm(axes)
+    figure_parts.few_ticks(axes)
 
 
 # --- the early stopper's picture ----------------------------------------------------------------------------
@@ -225,9 +225,9 @@ def overlay_png(request: StopRequest, *, n_val: int = 500) -> bytes:
     """
     running, incumbent = request.running, request.incumbent
     end = running.base_step + running.n_steps
-    with elements.look():
-        figure = elements.new_figure(*OVERLAY_SIZE)
-        grid = figure.add_gridspec(2, 2, width_ratios=(2.2, 1), **elements.margins(*OVERLAY_SIZE, 2, 2))
+    with figure_parts.figure_style():
+        figure = figure_parts.new_figure(*OVERLAY_SIZE)
+        grid = figure.add_gridspec(2, 2, width_ratios=(2.2, 1), **figure_parts.margins(*OVERLAY_SIZE, 2, 2))
         main = figure.add_subplot(grid[:, 0])
         _overlay_validation(main, request, n_val)
         main.axvline(end, color=style.DARK, linewidth=0.8, linestyle=":")
@@ -238,7 +238,7 @@ def overlay_png(request: StopRequest, *, n_val: int = 500) -> bytes:
         main.set_title("validation", fontweight="bold")
         main.set_xlabel("global step")
         main.legend(loc="lower right", bbox_to_anchor=(1.01, 0.985), ncols=2, columnspacing=1.0)
-        elements.calm(main)
+        figure_parts.few_ticks(main)
         for row, (name, title) in enumerate(((REWARDS[0], "reward (train)"), (LENGTH, "response length"))):
             axes = figure.add_subplot(grid[row, 1])
             for curves, colour, dash in (
@@ -247,12 +247,12 @@ def overlay_png(request: StopRequest, *, n_val: int = 500) -> bytes:
             ):
                 one = series(curves, name)
                 steps = [curves.base_step + step for step in one.steps]
-                elements.course(axes, steps, list(one.values), colour, linestyle=dash)
+                figure_parts.smoothed_line(axes, steps, list(one.values), colour, linestyle=dash)
             if not axes.lines:
                 axes.text(0.5, 0.5, "not logged", transform=axes.transAxes, ha="center", color=style.GREY)
             axes.set_title(title)
             axes.locator_params(axis="x", nbins=4, integer=True)
-            elements.calm(axes)
+            figure_parts.few_ticks(axes)
         return style.png(figure)
 
 
@@ -262,14 +262,14 @@ def _overlay_validation(axes: Any, request: StopRequest, n_val: int) -> None:
         [request.incumbent.score] if request.incumbent.score is not None else []
     )
     steps, values = [s for s, _ in history], [v for _, v in history]
-    elements.band(axes, steps, values, n_val, style.GREEN)
+    figure_parts.band(axes, steps, values, n_val, style.GREEN)
     label = f"best (node {request.incumbent.node})"
     look: dict[str, Any] = {"linewidth": 1.6, "marker": "o", "markersize": 3}
     axes.plot(steps, values, color=style.GREEN, linestyle="--", label=label, **look)
     if scores:
         axes.axhline(max(scores), color=style.GREEN, linewidth=0.8, linestyle=":")
     steps, values = _with_start(request.running.curves)
-    elements.band(axes, steps, values, n_val, style.BLUE)
+    figure_parts.band(axes, steps, values, n_val, style.BLUE)
     axes.plot(steps, values, color=style.BLUE, label=f"running (node {request.running.node})", **look)
 
 

@@ -109,7 +109,7 @@ class LlmCall:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LlmAnswer:
+class LlmResponse:
     """A model's answer through the tool, and what it took."""
 
     input: Mapping[str, Any]

@@ -67,7 +67,7 @@ class _Message(BaseModel):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ToolReply:
+class ToolUse:
     """What a usable response holds."""
 
     input: Mapping[str, Any]
@@ -129,7 +129,7 @@ def probe_body(settings: LlmSettings, image: bytes | None) -> dict[str, Any]:
     }
 
 
-def parse_reply(body: bytes, *, tool: str, max_tokens: int) -> ToolReply:
+def parse_message(body: bytes, *, tool: str, max_tokens: int) -> ToolUse:
     """The input that the model gave to `tool`.
 
     Raises:
@@ -174,7 +174,7 @@ def parse_reply(body: bytes, *, tool: str, max_tokens: int) -> ToolReply:
             kind="malformed",
             usage=usage,
         )
-    return ToolReply(
+    return ToolUse(
         input=ours.input, stop_reason=message.stop_reason, usage=usage, model=excerpt(message.model)
     )
 

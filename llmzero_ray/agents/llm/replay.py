@@ -14,13 +14,13 @@ from typing import Any
 
 from llmzero_ray.agents.llm.budget import CallBudget
 from llmzero_ray.agents.llm.errors import LlmCallError
-from llmzero_ray.agents.llm.messages import LlmAnswer, LlmCall, Usage
+from llmzero_ray.agents.llm.messages import LlmCall, LlmResponse, Usage
 from llmzero_ray.errors import ConfigError
 
 _STEP = re.compile(r"^(early_stopper)-(\d+)\.0$")
 
 
-class RecordedAnswers:
+class RecordedResponses:
     """The calls below `<search>/nodes/*/agents/`."""
 
     def __init__(self, search: str) -> None:
@@ -60,7 +60,7 @@ class RecordedClient:
     def __init__(self, record: dict[str, Any] | None, what: str) -> None:
         self._record, self._what = record, what
 
-    def call(self, call: LlmCall, budget: CallBudget) -> LlmAnswer:  # noqa: ARG002
+    def call(self, call: LlmCall, budget: CallBudget) -> LlmResponse:  # noqa: ARG002
         """The answer as it was, its tokens included.
 
         Raises:
@@ -69,24 +69,24 @@ class RecordedClient:
         budget.reserve()  # no request is sent
         if self._record is None:
             raise LlmCallError(f"No answer was recorded for {self._what}.", kind="not_found")
-        answer = self._record.get("answer")
-        if answer is None:
+        response = self._record.get("answer")
+        if response is None:
             kind, problem = self._record.get("outcome", "empty"), self._record.get("problem", "")
             raise LlmCallError(f"Recorded for {self._what}: {problem}", kind=kind)
-        return LlmAnswer(
-            input=answer["input"],
-            stop_reason=answer["stop_reason"],
-            usage=Usage(**answer["usage"]),
+        return LlmResponse(
+            input=response["input"],
+            stop_reason=response["stop_reason"],
+            usage=Usage(**response["usage"]),
             latency_s=0.0,
             n_attempts=0,
-            model=answer["model"],
-            request_id=answer["request_id"],
+            model=response["model"],
+            request_id=response["request_id"],
         )
 
     def worst_case(self, call: LlmCall) -> Usage:  # noqa: ARG002
         """The tokens of the recorded answer; they cost nothing once more."""
-        answer = (self._record or {}).get("answer")
-        return Usage() if answer is None else Usage(**answer["usage"])
+        response = (self._record or {}).get("answer")
+        return Usage() if response is None else Usage(**response["usage"])
 
 
 def _read(path: Path) -> dict[str, Any]:

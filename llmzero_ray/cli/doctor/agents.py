@@ -42,9 +42,9 @@ def _found(config: SearchConfig) -> CheckFinding:
         if agents.backend == "claude":
             return _model(agents, price or {})
         if agents.backend == "replay":
-            from llmzero_ray.agents.llm.replay import RecordedAnswers
+            from llmzero_ray.agents.llm.replay import RecordedResponses
 
-            RecordedAnswers(str(agents.replay_from))
+            RecordedResponses(str(agents.replay_from))
             return CheckFinding("ok", f"replay of {agents.replay_from}")
         if ":" in agents.backend:
             from llmzero_ray.plugin import load_factory
@@ -59,7 +59,7 @@ def _found(config: SearchConfig) -> CheckFinding:
 def _model(agents: AgentsConfig, price: dict[str, float]) -> CheckFinding:
     from llmzero_ray.agents.llm.api_key import read_key
     from llmzero_ray.agents.llm.client import MessagesClient
-    from llmzero_ray.agents.llm.prompting import Prompts
+    from llmzero_ray.agents.llm.prompts import Prompts
 
     Prompts.load(agents.prompts).check()
     settings = llm_settings(agents)

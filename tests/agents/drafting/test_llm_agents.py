@@ -289,7 +289,7 @@ def test_the_key_is_in_no_file_and_in_no_prompt_even_if_the_data_hold_it(
 def test_without_a_key_or_a_server_one_line_says_so(
     messages_server: MessagesServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    dead = agents_config("claude", None, {"agents.base_url": "http://127.0.0.1:9", "agents.deadline_s": 1})
+    dead = agents_config("claude", None, {"agents.base_url": "http://127.0.0.1:9", "agents.deadline_s": 3})
     with pytest.raises(AgentError, match=r"No answer from http://127\.0\.0\.1:9") as caught:
         open_session(dead, 1.0)
     assert len(str(caught.value).splitlines()) == 1

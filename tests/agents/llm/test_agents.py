@@ -29,7 +29,7 @@ from llmzero_ray.hyperparameters import complete, normalize
 from llmzero_ray.records import Event
 from llmzero_ray.storage import SearchStorage
 from tests.agents import curves as c
-from tests.agents.llm.briefs import error_request, proposal_request, stop_request
+from tests.agents.llm.large_requests import error_request, proposal_request, stop_request
 from tests.agents.llm.messages_server import KEY, Answer, Fail, Hang, MessagesServer, Request, Reset
 from tests.builders import make_config
 
@@ -408,27 +408,27 @@ def test_at_the_cap_the_search_may_be_told_to_end_instead(lab: Callable[..., Lab
 
 
 def test_without_pictures_none_is_drawn_or_sent(lab: Callable[..., Lab]) -> None:
-    def picture(*_: Any) -> bytes:
+    def draw_figure(*_: Any) -> bytes:
         pytest.fail("nobody asked for a picture")
 
-    it = lab(visual=False, picture=picture)
+    it = lab(visual=False, picture=draw_figure)
     it.server.play([Answer(input=proposal_answer())])
     it.agents.proposer.propose(asked())
     assert it.server.messages[0].n_images == 0
 
 
 def test_a_picture_that_cannot_be_drawn_costs_no_answer(lab: Callable[..., Lab]) -> None:
-    def picture(*_: Any) -> bytes:
+    def draw_figure(*_: Any) -> bytes:
         raise RuntimeError("no fonts")
 
-    it = lab(picture=picture)
+    it = lab(picture=draw_figure)
     it.server.play([Answer(input=proposal_answer())])
     assert it.agents.proposer.propose(asked()).agent == "claude"
     assert it.server.messages[0].n_images == 0
 
 
 def test_the_real_pictures_are_sent_as_they_are_drawn(lab: Callable[..., Lab]) -> None:
-    it = lab(picture=figures.picture)
+    it = lab(picture=figures.draw_figure)
     it.server.play([Answer(input=proposal_answer())])
     it.agents.proposer.propose(asked())
     it.server.play([Answer(input={"decision": "CONTINUE", "reason": "early"})])
@@ -441,7 +441,7 @@ def test_the_real_pictures_are_sent_as_they_are_drawn(lab: Callable[..., Lab]) -
 
 
 def test_calls_are_as_small_as_they_are_meant_to_be(lab: Callable[..., Lab]) -> None:
-    it = lab(picture=figures.picture)
+    it = lab(picture=figures.draw_figure)
     it.server.play([Answer(input=proposal_answer())])
     it.agents.proposer.propose(asked(budget=Budget(runs=3, dollars=1.5)))
     it.agents.proposer.propose(asked(budget=Budget(runs=3, dollars=1.5)))

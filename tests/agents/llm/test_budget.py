@@ -16,7 +16,7 @@ from llmzero_ray import events as ev
 from llmzero_ray.agents.llm.budget import BudgetLedger, CallBudget, LedgerTotal, LlmClient, call_within_budget
 from llmzero_ray.agents.llm.client import MessagesClient
 from llmzero_ray.agents.llm.errors import ErrorKind, LlmCallError
-from llmzero_ray.agents.llm.messages import LlmAnswer, LlmCall, TextBlock, Tool, Usage
+from llmzero_ray.agents.llm.messages import LlmCall, LlmResponse, TextBlock, Tool, Usage
 from llmzero_ray.agents.llm.prices import Price, cost, known_prices, price_of
 from llmzero_ray.agents.llm.settings import LlmSettings
 from llmzero_ray.errors import CapReachedError, ConfigError
@@ -36,7 +36,7 @@ def a_call(agent: str = "proposer", node: int = 1) -> LlmCall:
     )
 
 
-def ask(client: LlmClient, ledger: BudgetLedger, call: LlmCall) -> LlmAnswer:
+def ask(client: LlmClient, ledger: BudgetLedger, call: LlmCall) -> LlmResponse:
     return call_within_budget(
         client, call, CallBudget(ledger, call.agent, call.node, client.worst_case(call))
     )
@@ -220,11 +220,11 @@ class _Greedy:
     def worst_case(self, call: LlmCall) -> Usage:
         return Usage(output=10)
 
-    def call(self, call: LlmCall, budget: CallBudget) -> LlmAnswer:
+    def call(self, call: LlmCall, budget: CallBudget) -> LlmResponse:
         budget.begin_attempt()
         self._together.wait(timeout=PATIENCE_S)
         self.n_calls += 1
-        return LlmAnswer(
+        return LlmResponse(
             input={},
             stop_reason="tool_use",
             usage=Usage(output=10),

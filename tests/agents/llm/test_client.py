@@ -31,8 +31,8 @@ from llmzero_ray.agents.llm.errors import LlmCallError
 from llmzero_ray.agents.llm.http_errors import retry_after_s
 from llmzero_ray.agents.llm.messages import (
     ImageBlock,
-    LlmAnswer,
     LlmCall,
+    LlmResponse,
     SystemBlock,
     TextBlock,
     Tool,
@@ -109,7 +109,7 @@ def client_of(messages_server: MessagesServer) -> Iterator[ClientOf]:
         client.close()
 
 
-def ask(client: MessagesClient, call: LlmCall, ledger: BudgetLedger | None = None) -> LlmAnswer:
+def ask(client: MessagesClient, call: LlmCall, ledger: BudgetLedger | None = None) -> LlmResponse:
     """The answer, booked in `ledger` or nowhere."""
     budget = CallBudget(ledger or BudgetLedger(FREE), call.agent, call.node, client.worst_case(call))
     return call_within_budget(client, call, budget)
@@ -185,7 +185,7 @@ def test_the_second_call_reads_the_stable_part_from_the_cache(client_of: ClientO
 def test_many_threads_ask_one_client_at_once(messages_server: MessagesServer, client_of: ClientOf) -> None:
     messages_server.play(lambda request: Answer(input={"said": request.text}, delay_s=0.1))
     client = client_of()
-    answers: dict[int, LlmAnswer] = {}
+    answers: dict[int, LlmResponse] = {}
 
     def ask_one(i: int) -> None:
         answers[i] = ask(client, a_call(content=(TextBlock(text=f"question {i}"),)))

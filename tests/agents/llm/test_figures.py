@@ -14,12 +14,12 @@ import pytest
 
 from llmzero_ray.agents.base import NodeView, ProposalRequest, StopRequest
 from llmzero_ray.agents.llm import figures
-from llmzero_ray.agents.llm.figures import composite_png, overlay_png, picture
+from llmzero_ray.agents.llm.figures import composite_png, draw_figure, overlay_png
 from llmzero_ray.errors import AgentError
 from llmzero_ray.metrics import Curves
 from llmzero_ray.plots import style
 from tests.agents import curves as c
-from tests.agents.llm import briefs
+from tests.agents.llm import large_requests
 
 PATH = [c.node(c.recorded(i), node=i) for i in range(4)]
 
@@ -69,12 +69,12 @@ def running_request() -> StopRequest:
 
 
 def test_pictures_are_as_small_as_they_can_be_read() -> None:
-    big = briefs.proposal_request()
+    big = large_requests.proposal_request()
     for png in (composite_png(PATH[-1], PATH), composite_png(big.on, big.path)):
         assert size(png)[0] == 1100
         assert tokens(png) <= 1300
     assert size(overlay_png(running_request())) == (900, 520)
-    assert tokens(overlay_png(briefs.stop_request())) <= 650
+    assert tokens(overlay_png(large_requests.stop_request())) <= 650
 
 
 def test_the_same_request_gives_the_same_bytes() -> None:
@@ -112,23 +112,23 @@ def test_only_panels_with_data_are_drawn(drawn: list[Any]) -> None:
 def test_nothing_logged_gives_no_picture() -> None:
     assert composite_png(c.node(Curves())) is None
     with pytest.raises(AgentError, match="node 6 has logged nothing"):
-        picture("composite", empty_proposal(), 500)
+        draw_figure("composite", empty_proposal(), 500)
 
 
 def empty_proposal() -> ProposalRequest:
-    asked = briefs.proposal_request()
+    asked = large_requests.proposal_request()
     on = replace(asked.on, curves=Curves())
     return replace(asked, on=on, path=(on,))
 
 
 def test_pictures_are_found_by_kind(drawn: list[Any]) -> None:
-    asked = briefs.proposal_request()
-    picture("composite", asked, 500)
-    picture("composite", replace(asked, from_scratch=True), 500)
+    asked = large_requests.proposal_request()
+    draw_figure("composite", asked, 500)
+    draw_figure("composite", replace(asked, from_scratch=True), 500)
     assert [figure.axes[-1].get_xlabel() for figure in drawn] == ["global step", "step of the phase"]
-    assert size(picture("overlay", running_request(), 500)) == (900, 520)
+    assert size(draw_figure("overlay", running_request(), 500)) == (900, 520)
     with pytest.raises(AgentError, match="'pie'; there are composite and overlay"):
-        picture("pie", asked, 500)
+        draw_figure("pie", asked, 500)
 
 
 def test_a_forced_fresh_start_sees_the_node_alone_by_its_own_steps(drawn: list[Any]) -> None:
@@ -151,7 +151,7 @@ def test_values_that_are_not_finite_leave_gaps_and_a_flat_line_its_value(drawn: 
 
 
 def test_letters_do_not_run_into_each_other_or_out_of_the_picture(drawn: list[Any]) -> None:
-    big = briefs.proposal_request()
+    big = large_requests.proposal_request()
     composite_png(big.on, big.path)
     composite_png(PATH[-1], PATH)
     overlay_png(running_request())

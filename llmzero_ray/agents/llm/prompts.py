@@ -2,16 +2,16 @@
 
 Each agent has two templates. `<agent>.system.md.j2` sees only what stays the same for a whole search, so that
 it can be cached; `<agent>.user.md.j2` sees that and what changes with each call. Values are inserted, never
-compiled, and templates run in Jinja's sandbox. Not here: the values (briefing.py), calling anybody.
+compiled, and templates run in Jinja's sandbox. Not here: the values (context.py), calling anybody.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from types import TracebackType
-from typing import Any, get_args
+from typing import Any, TypeAlias, get_args
 
 from llmzero_ray.agents.base import AgentName
 from llmzero_ray.agents.knowledge import (
@@ -23,8 +23,7 @@ from llmzero_ray.agents.knowledge import (
     parse_metrics,
     prompt_file,
 )
-from llmzero_ray.agents.llm.briefing_text import quote
-from llmzero_ray.agents.llm.templates import template_environment
+from llmzero_ray.agents.llm.prompt_text import quote
 from llmzero_ray.errors import ConfigError
 from llmzero_ray.files import text_digest
 from llmzero_ray.text import nearest
@@ -140,7 +139,7 @@ class Prompts:
         Raises:
             ConfigError: file, line and variable of the first fault.
         """
-        from llmzero_ray.agents.llm.briefing_examples import example_contexts
+        from llmzero_ray.agents.llm.context_examples import example_contexts
 
         for agent in AGENTS:
             examples = example_contexts(agent, self.knowledge)
@@ -179,6 +178,24 @@ class Prompts:
 
     def _environment(self) -> Any:
         return _environment(tuple(sorted(self.texts.items())), tuple(sorted(self.origins.items())))
+
+
+Load: TypeAlias = Callable[[str], str | tuple[str, str, None] | None]
+"""Name of a template -> its text, alone or with the file that tracebacks are to name; None: there is none."""
+
+
+def template_environment(load: Load) -> Any:
+    """A `jinja2.Environment` for plain text, in Jinja's sandbox; a value that is not there is an error."""
+    import jinja2
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    return ImmutableSandboxedEnvironment(
+        loader=jinja2.FunctionLoader(load),
+        undefined=jinja2.StrictUndefined,
+        autoescape=False,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
 
 
 @lru_cache(maxsize=8)

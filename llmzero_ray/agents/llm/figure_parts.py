@@ -18,7 +18,7 @@ _SIZE = {"font.size": 7.5, "axes.titlesize": 8.5, "axes.labelsize": 7.5, "legend
 
 
 @contextmanager
-def look() -> Iterator[None]:
+def figure_style() -> Iterator[None]:
     """The report's look with smaller letters, for as long as a picture is drawn."""
     import matplotlib
 
@@ -45,14 +45,16 @@ def margins(width: int, height: int, rows: int, columns: int) -> dict[str, float
     }  # fmt: skip
 
 
-def course(axes: Any, steps: Sequence[int], values: Sequence[float], colour: str, **look: Any) -> None:
+def smoothed_line(
+    axes: Any, steps: Sequence[int], values: Sequence[float], colour: str, **style_args: Any
+) -> None:
     """Each step thin, the mean over two steps on both sides thick."""
     if not steps:
         return
-    axes.plot(steps, values, color=colour, linewidth=0.7, alpha=0.4, **look)
+    axes.plot(steps, values, color=colour, linewidth=0.7, alpha=0.4, **style_args)
     marker = "o" if len(steps) == 1 else ""
     smooth = style.rolling_mean(values, 2)
-    axes.plot(steps, smooth, color=colour, linewidth=1.4, marker=marker, markersize=2.5, **look)
+    axes.plot(steps, smooth, color=colour, linewidth=1.4, marker=marker, markersize=2.5, **style_args)
 
 
 def band(axes: Any, steps: Sequence[int], values: Sequence[float], n_val: int, colour: str) -> None:
@@ -63,7 +65,7 @@ def band(axes: Any, steps: Sequence[int], values: Sequence[float], n_val: int, c
     axes.fill_between(steps, low, high, color=colour, alpha=0.15, linewidth=0)
 
 
-def calm(axes: Any) -> None:
+def few_ticks(axes: Any) -> None:
     """Few ticks with short numbers; a flat line keeps its value in the middle."""
     axes.locator_params(axis="y", nbins=5)
     axes.yaxis.set_major_formatter(_tick)

@@ -1,7 +1,7 @@
 """The forms in which a language model answers: one tool per agent, and its reading into records.
 
-What a schema cannot say (bounds, couplings, sums) is checked afterwards (repair.py). Not here: how a form
-becomes a schema and is filled in (form.py), the words that explain the fields (prompts/).
+What a schema cannot say (bounds, couplings, sums) is checked afterwards (proposal_response.py). Not here: how
+a form becomes a schema and is filled in (structured_output.py), the words that explain the fields (prompts/).
 """
 
 from __future__ import annotations
@@ -11,15 +11,22 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import Field
 
 from llmzero_ray.agents.base import AgentName
-from llmzero_ray.agents.llm.form import FEW, Form, Text, Texts, filled, schema_of
 from llmzero_ray.agents.llm.messages import Tool
+from llmzero_ray.agents.llm.structured_output import (
+    FEW,
+    ResponseSchema,
+    Text,
+    Texts,
+    json_schema,
+    parse_response,
+)
 
 State: TypeAlias = Literal[
     "healthy", "slow", "plateau", "collapsing", "truncated", "inactive", "failed", "unknown"
 ]
 
 
-class InflectionPoint(Form):
+class InflectionPoint(ResponseSchema):
     """Where the run changed its course."""
 
     step: int
@@ -28,7 +35,7 @@ class InflectionPoint(Form):
     """What turned there."""
 
 
-class DiagnosisForm(Form):
+class DiagnosisSchema(ResponseSchema):
     """Stage 1: what the curves say."""
 
     state: State
@@ -43,7 +50,7 @@ class DiagnosisForm(Form):
     """What does not fit the picture; empty where there is nothing."""
 
 
-class ChangeForm(Form):
+class ChangeSchema(ResponseSchema):
     """One hyper-parameter with a new value."""
 
     name: Annotated[Text, Field(min_length=1)]
@@ -54,7 +61,7 @@ class ChangeForm(Form):
     """Which observed cause it acts on, and what should be seen if it works."""
 
 
-class SavedStep(Form):
+class SavedStep(ResponseSchema):
     """A checkpoint that is offered."""
 
     node: int
@@ -62,7 +69,7 @@ class SavedStep(Form):
     """Counted inside that node's phase."""
 
 
-class CheckpointForm(Form):
+class CheckpointSchema(ResponseSchema):
     """Stage 3: where the phase starts."""
 
     resume_from: SavedStep | None
@@ -71,7 +78,7 @@ class CheckpointForm(Form):
     """Why there."""
 
 
-class LengthForm(Form):
+class LengthSchema(ResponseSchema):
     """Stage 4: how long it trains."""
 
     n_steps: int
@@ -82,17 +89,17 @@ class LengthForm(Form):
     """The sum written out."""
 
 
-class ProposalForm(Form):
+class ProposalSchema(ResponseSchema):
     """The proposer's answer, in the order in which it is thought out."""
 
-    diagnosis: DiagnosisForm
-    changes: Annotated[list[ChangeForm], FEW]
+    diagnosis: DiagnosisSchema
+    changes: Annotated[list[ChangeSchema], FEW]
     """Stage 2: changes that act together; empty to go on as before."""
-    checkpoint: CheckpointForm
-    length: LengthForm
+    checkpoint: CheckpointSchema
+    length: LengthSchema
 
 
-class ErrorForm(Form):
+class ErrorSchema(ResponseSchema):
     """The error analyzer's answer."""
 
     failure_class: Literal[
@@ -103,13 +110,13 @@ class ErrorForm(Form):
     """The root cause in a sentence or two."""
     evidence: Texts
     """Lines or numbers that show it."""
-    changes: Annotated[list[ChangeForm], FEW]
+    changes: Annotated[list[ChangeSchema], FEW]
     """The smallest change that lets the phase train; empty to try the same again."""
-    checkpoint: CheckpointForm
-    length: LengthForm
+    checkpoint: CheckpointSchema
+    length: LengthSchema
 
 
-class VerdictForm(Form):
+class VerdictSchema(ResponseSchema):
     """The early stopper's answer."""
 
     decision: Literal["CONTINUE", "STOP"]
@@ -118,10 +125,10 @@ class VerdictForm(Form):
     """One sentence with the numbers that decide."""
 
 
-FORMS: dict[AgentName, type[Form]] = {
-    "proposer": ProposalForm,
-    "error_analyzer": ErrorForm,
-    "early_stopper": VerdictForm,
+SCHEMAS: dict[AgentName, type[ResponseSchema]] = {
+    "proposer": ProposalSchema,
+    "error_analyzer": ErrorSchema,
+    "early_stopper": VerdictSchema,
 }
 _TOOLS: dict[AgentName, tuple[str, str]] = {
     "proposer": ("propose_phase", "Hand in the diagnosis of the run and the next training phase."),
@@ -130,16 +137,16 @@ _TOOLS: dict[AgentName, tuple[str, str]] = {
 }
 
 
-def tool(agent: AgentName, *, strict: bool) -> Tool:
+def response_tool(agent: AgentName, *, strict: bool) -> Tool:
     """The tool through which an agent answers; `strict`: the server is to enforce its schema."""
     name, description = _TOOLS[agent]
-    return Tool(name=name, description=description, schema=schema_of(FORMS[agent]), strict=strict)
+    return Tool(name=name, description=description, schema=json_schema(SCHEMAS[agent]), strict=strict)
 
 
-def read(agent: AgentName, answer: Any) -> Any:
+def parse(agent: AgentName, tool_input: Any) -> Any:
     """The form that a tool's input fills in.
 
     Raises:
         ProposalError: it does not fit; says where and what is allowed, in words for the model.
     """
-    return filled(FORMS[agent], answer)
+    return parse_response(SCHEMAS[agent], tool_input)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from llmzero_ray.agents.base import ErrorRequest, OfferedCheckpoint, ProposalRequest, TaskView
 from llmzero_ray.agents.expert.rejection import mentioned_keys
 from llmzero_ray.agents.expert.resume import best_scored, count_epochs
-from llmzero_ray.agents.llm.answers import ChangeForm, CheckpointForm, LengthForm
+from llmzero_ray.agents.llm.response_schemas import ChangeSchema, CheckpointSchema, LengthSchema
 from llmzero_ray.errors import HyperparameterError
 from llmzero_ray.hyperparameters import (
     ADAPTER,
@@ -33,7 +33,7 @@ from llmzero_ray.records import Change, Diagnosis, Hyperparameters, Hyperparamet
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bounds:
+class ProposalBounds:
     """What the next phase is built on and has to respect."""
 
     task: TaskView
@@ -54,42 +54,42 @@ class Bounds:
         Raises:
             HyperparameterError: a key, a value or a coupling is wrong.
         """
-        asked = {change.key: change.new for change in changes}
-        return complete(self.base, asked, n_gpus=self.n_gpus, limits=self.limits)
+        values = {change.key: change.new for change in changes}
+        return complete(self.base, values, n_gpus=self.n_gpus, limits=self.limits)
 
 
-def bounds_of(request: ProposalRequest | ErrorRequest, n_gpus: int) -> Bounds:
+def bounds_of(request: ProposalRequest | ErrorRequest, n_gpus: int) -> ProposalBounds:
     """What an answer to this request has to respect."""
     if isinstance(request, ErrorRequest):
         base, offered = request.failed.hyperparameters, request.checkpoints
     else:
         base = request.default if request.from_scratch else request.on.hyperparameters
         offered = () if request.from_scratch else request.checkpoints
-    return Bounds(task=request.task, base=base, checkpoints=offered, n_gpus=n_gpus)
+    return ProposalBounds(task=request.task, base=base, checkpoints=offered, n_gpus=n_gpus)
 
 
 # --- reading ------------------------------------------------------------------------------------------------
 
 
-def proposal_of(
+def parse_proposal(
     diagnosis: Diagnosis,
-    changes: Sequence[ChangeForm],
-    checkpoint: CheckpointForm,
-    length: LengthForm,
-    bounds: Bounds,
+    changes: Sequence[ChangeSchema],
+    checkpoint: CheckpointSchema,
+    length: LengthSchema,
+    bounds: ProposalBounds,
     agent: str,
 ) -> Proposal:
     """The proposal that a form asks for, rules broken or not; its epochs recomputed."""
-    read = tuple(_change(change, bounds.base) for change in changes)
-    read = tuple(change for change in read if change.old != change.new or change.key not in bounds.base)
+    parsed = tuple(_change(change, bounds.base) for change in changes)
+    parsed = tuple(change for change in parsed if change.old != change.new or change.key not in bounds.base)
     wanted = checkpoint.resume_from
     resume = None if wanted is None else ResumeFrom(node=wanted.node, step=wanted.step)
-    parts = [f"{_told(change)}: {_sentence(change.reason)}" for change in read]
+    parts = [f"{_change_text(change)}: {_sentence(change.reason)}" for change in parsed]
     where = "the base model" if resume is None else f"node {resume.node}, step {resume.step}"
     parts.append(f"Starts from {where}: {_sentence(checkpoint.reason)}")
     proposal = Proposal(
         diagnosis=diagnosis,
-        changes=read,
+        changes=parsed,
         resume_from=resume,
         n_steps=length.n_steps,
         total_epochs=length.total_epochs,
@@ -99,7 +99,7 @@ def proposal_of(
     return with_epochs(proposal, bounds)
 
 
-def with_epochs(proposal: Proposal, bounds: Bounds) -> Proposal:
+def with_epochs(proposal: Proposal, bounds: ProposalBounds) -> Proposal:
     """The proposal with its sum of epochs recomputed; a wrong one is noted in the rationale."""
     try:
         full = bounds.full(proposal.changes)
@@ -109,23 +109,23 @@ def with_epochs(proposal: Proposal, bounds: Bounds) -> Proposal:
     if proposal.resume_from is not None:
         start = _global_step(bounds.checkpoints, proposal.resume_from)
     epochs = count_epochs(bounds.task, full, global_step=start, n_steps=max(1, proposal.n_steps))
-    said = proposal.total_epochs
-    wrong = said is not None and said != epochs.total
-    note = f" It was said to be {said}, which is corrected." if wrong else ""
+    claimed = proposal.total_epochs
+    wrong = claimed is not None and claimed != epochs.total
+    note = f" It was said to be {claimed}, which is corrected." if wrong else ""
     rationale = f"{proposal.rationale} {epochs.arithmetic}{note}".strip()
     return dataclasses.replace(proposal, total_epochs=epochs.total, rationale=rationale)
 
 
-def _change(form: ChangeForm, base: Hyperparameters) -> Change:
+def _change(response: ChangeSchema, base: Hyperparameters) -> Change:
     """A change under VeRL's key; a name that nobody knows stays as it is and is refused by its name."""
-    value: HyperparameterValue = tuple(form.value) if isinstance(form.value, list) else form.value
+    value: HyperparameterValue = tuple(response.value) if isinstance(response.value, list) else response.value
     try:
-        key = canonical(form.name)
+        key = canonical(response.name)
     except HyperparameterError:
-        return Change(key=form.name, old=None, new=value, reason=form.reason)
+        return Change(key=response.name, old=None, new=value, reason=response.reason)
     with contextlib.suppress(HyperparameterError):  # a wrong one is refused later, with the reason
         value = normalize({key: value})[key]
-    return Change(key=key, old=base.get(key), new=value, reason=form.reason)
+    return Change(key=key, old=base.get(key), new=value, reason=response.reason)
 
 
 def _global_step(offered: Sequence[OfferedCheckpoint], wanted: ResumeFrom) -> int:
@@ -136,15 +136,17 @@ def _global_step(offered: Sequence[OfferedCheckpoint], wanted: ResumeFrom) -> in
 # --- repairing ----------------------------------------------------------------------------------------------
 
 
-def repaired(proposal: Proposal, bounds: Bounds) -> tuple[Proposal, tuple[str, ...]] | None:
+def enforce_bounds(proposal: Proposal, bounds: ProposalBounds) -> tuple[Proposal, tuple[str, ...]] | None:
     """A proposal that breaks no rule, and what had to be done to it; None when none of its changes can be
     kept, although it wanted some."""
     notes: list[str] = []
     resume = _checkpoint(proposal.resume_from, bounds, notes)
     changes = [
-        mended for change in proposal.changes if (mended := _mended(change, resume, notes)) is not None
+        bounded
+        for change in proposal.changes
+        if (bounded := _within_bounds(change, resume, notes)) is not None
     ]
-    changes = _fitting(list({change.key: change for change in changes}.values()), bounds, notes)
+    changes = _without_conflicts(list({change.key: change for change in changes}.values()), bounds, notes)
     if proposal.changes and not changes:
         return None
     n_steps = max(1, min(proposal.n_steps, bounds.task.max_phase_steps))
@@ -152,13 +154,13 @@ def repaired(proposal: Proposal, bounds: Bounds) -> tuple[Proposal, tuple[str, .
         notes.append(f"n_steps {proposal.n_steps} -> {n_steps} (1 to {bounds.task.max_phase_steps})")
     kept = {change.key for change in changes}
     whole = kept == {c.key for c in proposal.changes} and resume == proposal.resume_from and not notes
-    mended_proposal = dataclasses.replace(
+    repaired = dataclasses.replace(
         proposal, changes=tuple(changes), resume_from=resume, n_steps=n_steps, total_epochs=None
     )
-    return (proposal if whole else with_epochs(mended_proposal, bounds)), tuple(notes)
+    return (proposal if whole else with_epochs(repaired, bounds)), tuple(notes)
 
 
-def _checkpoint(wanted: ResumeFrom | None, bounds: Bounds, notes: list[str]) -> ResumeFrom | None:
+def _checkpoint(wanted: ResumeFrom | None, bounds: ProposalBounds, notes: list[str]) -> ResumeFrom | None:
     if wanted is None:
         return None
     if not bounds.checkpoints:
@@ -172,7 +174,7 @@ def _checkpoint(wanted: ResumeFrom | None, bounds: Bounds, notes: list[str]) -> 
     return ResumeFrom(node=best.node, step=best.step)
 
 
-def _mended(change: Change, resume: ResumeFrom | None, notes: list[str]) -> Change | None:
+def _within_bounds(change: Change, resume: ResumeFrom | None, notes: list[str]) -> Change | None:
     """The change with its value in bounds; None when the key may not be changed or is unknown."""
     try:
         key = canonical(change.key)
@@ -210,7 +212,7 @@ def _clipped(key: str, value: HyperparameterValue) -> HyperparameterValue:
         return None
 
 
-def _fitting(changes: list[Change], bounds: Bounds, notes: list[str]) -> list[Change]:
+def _without_conflicts(changes: list[Change], bounds: ProposalBounds, notes: list[str]) -> list[Change]:
     """The changes without those that a coupling forbids, one after the other."""
     while changes:
         try:
@@ -219,12 +221,12 @@ def _fitting(changes: list[Change], bounds: Bounds, notes: list[str]) -> list[Ch
         except HyperparameterError as error:
             named = mentioned_keys(str(error))
             last = next((c for c in reversed(changes) if c.key in named), changes[-1])
-            notes.append(f"{_told(last)} left out: {error}")
+            notes.append(f"{_change_text(last)} left out: {error}")
             changes = [change for change in changes if change is not last]
     return changes
 
 
-def _told(change: Change) -> str:
+def _change_text(change: Change) -> str:
     name = short(change.key) if change.key in BY_KEY else change.key
     old, new = (format_value(change.key, value) for value in (change.old, change.new))
     return f"{name} {old} -> {new}"

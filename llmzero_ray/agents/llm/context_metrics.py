@@ -1,7 +1,7 @@
 """Series of a phase as short lines: where they start and end, trend and noise, extremes, changes of level.
 
 Numbers come from dynamics.py; only words are made here. Names are data: they are sanitised and bounded. Not
-here: which phase an agent is shown, and validation (briefing.py).
+here: which phase an agent is shown, and validation (context.py).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from statistics import fmean
 
 from llmzero_ray.agents.dynamics import Trend, change_point, fit
 from llmzero_ray.agents.knowledge import MetricNote, note_of
-from llmzero_ray.agents.llm.briefing_text import safe_name
+from llmzero_ray.agents.llm.prompt_text import safe_name
 from llmzero_ray.metrics import (
     ENTROPY,
     EPOCH,
@@ -65,7 +65,7 @@ def summarise(curves: Curves, notes: Mapping[str, MetricNote]) -> dict[str, obje
             continue
         seen.setdefault(one.values, safe_name(name))
         if note is None:
-            found["unknown"].append(brief(one))
+            found["unknown"].append(short_summary(one))
         elif constant:
             found["steady"].append(f"{safe_name(name)} {number(one.values[0])}")
         elif note.level == "background":
@@ -91,18 +91,18 @@ def _ordered(names: Mapping[str, object], notes: Mapping[str, MetricNote]) -> li
 def _background(found: Sequence[Series], notes: Mapping[str, MetricNote]) -> list[str]:
     """The metrics that name a note, then those that changed most, as far as BACKGROUND_CHARS go."""
     ranked = sorted(found, key=lambda one: (one.name not in notes, -_relative_change(one), one.name))
-    return _bounded([brief(one) for one in ranked], BACKGROUND_CHARS, "which changed less")
+    return _bounded([short_summary(one) for one in ranked], BACKGROUND_CHARS, "which changed less")
 
 
 def _bounded(lines: Sequence[str], room: int, rest: str) -> list[str]:
     """The first lines that fit in `room` characters; the others are counted."""
-    told: list[str] = []
+    kept: list[str] = []
     for line in lines:
         room -= len(line) + 2
         if room < 0:
-            return [*told, f"and {len(lines) - len(told)} more, {rest}"]
-        told.append(line)
-    return told
+            return [*kept, f"and {len(lines) - len(kept)} more, {rest}"]
+        kept.append(line)
+    return kept
 
 
 def _relative_change(one: Series) -> float:
@@ -138,7 +138,7 @@ def _jump(one: Series, trend: Trend) -> int | None:
     return step if left < 0.7 * trend.noise**2 * (trend.n - 2) else None
 
 
-def brief(one: Series) -> str:
+def short_summary(one: Series) -> str:
     """`perf/throughput 673 -> 960`."""
     first, last = number(one.first), number(one.last)
     return f"{safe_name(one.name)} {first}" + (f" -> {last}" if first != last else " on average")
@@ -169,8 +169,8 @@ def non_finite(curves: Curves, name: str) -> str:
     if not bad:
         return ""
     runs = [[s for _, s in group] for _, group in groupby(enumerate(bad), key=lambda pair: pair[1] - pair[0])]
-    told = [f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs[:4]]
-    return f"; not finite at steps {', '.join(told)}" + (
+    ranges = [f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs[:4]]
+    return f"; not finite at steps {', '.join(ranges)}" + (
         f" and {len(runs) - 4} more" if len(runs) > 4 else ""
     )
 

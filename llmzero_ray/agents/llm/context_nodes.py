@@ -1,6 +1,6 @@
 """Nodes of a search in words: configurations, what was changed and what came of it, checkpoints, budget.
 
-Not here: metrics (briefing_metrics.py), which of this an agent is shown (briefing.py).
+Not here: metrics (context_metrics.py), which of this an agent is shown (context.py).
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 
 from llmzero_ray.agents.base import Budget, NodeView, OfferedCheckpoint
-from llmzero_ray.agents.llm.briefing_metrics import validation_course
-from llmzero_ray.agents.llm.briefing_text import score
+from llmzero_ray.agents.llm.context_metrics import validation_course
+from llmzero_ray.agents.llm.prompt_text import score
 from llmzero_ray.hyperparameters import SPACE, diff, format_value, short
 from llmzero_ray.metrics import STEP_TIME, Curves, accuracy_error, series
 from llmzero_ray.records import Hyperparameters, HyperparameterValue
@@ -31,11 +31,11 @@ def budget_lines(budget: Budget, curves: Curves, n_gpus: int) -> list[str]:
         ("hours of wall clock", budget.wall_clock_hours),
         ("dollars for agent calls", budget.dollars),
     ]
-    told = [f"{max(0.0, value):.4g} {unit} left" for unit, value in left if value is not None]
+    lines = [f"{max(0.0, value):.4g} {unit} left" for unit, value in left if value is not None]
     times = series(curves, STEP_TIME).values
     if times and math.isfinite(seconds := median(times)):
-        told.append(f"one step takes {seconds:.3g} s ({number(seconds * n_gpus)} GPU seconds)")
-    return told
+        lines.append(f"one step takes {seconds:.3g} s ({number(seconds * n_gpus)} GPU seconds)")
+    return lines
 
 
 # --- configurations -----------------------------------------------------------------------------------------
@@ -154,12 +154,12 @@ def _listed(found: Sequence[OfferedCheckpoint], most: int) -> str:
         best = max(kept, key=lambda i: -math.inf if (v := found[i].val_score) is None else v)
         even = [round(i * (len(found) - 1) / (most - 1)) for i in range(most - 1)]
         kept = sorted({best, len(found) - 1, *even[: most - 2]})
-    told = [
+    listed = [
         f"{c.step} ({c.global_step}{'' if c.val_score is None else f', {c.val_score:.3f}'})"
         for c in (found[i] for i in kept)
     ]
     left = len(found) - len(kept)
-    return ", ".join(told) + (f"; {left} more not listed" if left else "")
+    return ", ".join(listed) + (f"; {left} more not listed" if left else "")
 
 
 def incumbent_lines(best: NodeView | None, on: NodeView) -> Mapping[str, str] | None:

@@ -1,7 +1,7 @@
 """What all forms have in common in which a language model answers: their texts, their schema, their reading.
 
 The schema keeps to what the API can enforce while it generates: closed objects, enumerations, no numeric
-bounds. Not here: the forms (answers.py, drafting/llm_requests.py).
+bounds. Not here: the forms (response_schemas.py, drafting/llm_requests.py).
 """
 
 from __future__ import annotations
@@ -36,44 +36,44 @@ Text = Annotated[str, BeforeValidator(_cut), StringConstraints(strip_whitespace=
 Texts = Annotated[list[Text], FEW]
 
 
-class Form(BaseModel):
+class ResponseSchema(BaseModel):
     """An answer, or a part of one."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)
 
 
-FormT = TypeVar("FormT", bound=Form)
+ResponseT = TypeVar("ResponseT", bound=ResponseSchema)
 
 
-def schema_of(form: type[Form]) -> dict[str, Any]:
+def json_schema(schema: type[ResponseSchema]) -> dict[str, Any]:
     """JSON Schema without references, titles and bounds."""
-    schema = form.model_json_schema()
-    found = _inlined(schema, schema.get("$defs", {}))
+    generated = schema.model_json_schema()
+    found = _inlined(generated, generated.get("$defs", {}))
     assert isinstance(found, dict)
     return found
 
 
-def filled(form: type[FormT], answer: Any) -> FormT:
+def parse_response(schema: type[ResponseT], tool_input: Any) -> ResponseT:
     """The form that a tool's input fills in.
 
     Raises:
         ProposalError: it does not fit; says where and what is allowed, in words for the model.
     """
     try:
-        return form.model_validate(answer)
+        return schema.model_validate(tool_input)
     except ValidationError as error:
-        raise ProposalError(f"the answer does not fit the tool's schema: {_faults(error)}.") from error
+        raise ProposalError(f"the answer does not fit the tool's schema: {_problems_of(error)}.") from error
 
 
-def _faults(error: ValidationError) -> str:
-    faults: dict[str, str] = {}
-    for fault in error.errors(include_url=False, include_input=False):
-        place = ".".join(str(part) for part in fault["loc"] if part not in _UNION) or "the answer"
-        what = "must be an object" if fault["type"] == "model_type" else fault["msg"].lower()
-        faults.setdefault(place, what)
-    told = [f"{place}: {what}" for place, what in faults.items()]
-    more = f"; and {len(told) - _MAX_FAULTS} more" if len(told) > _MAX_FAULTS else ""
-    return "; ".join(told[:_MAX_FAULTS]) + more
+def _problems_of(error: ValidationError) -> str:
+    by_field: dict[str, str] = {}
+    for detail in error.errors(include_url=False, include_input=False):
+        place = ".".join(str(part) for part in detail["loc"] if part not in _UNION) or "the answer"
+        what = "must be an object" if detail["type"] == "model_type" else detail["msg"].lower()
+        by_field.setdefault(place, what)
+    problems = [f"{place}: {what}" for place, what in by_field.items()]
+    more = f"; and {len(problems) - _MAX_FAULTS} more" if len(problems) > _MAX_FAULTS else ""
+    return "; ".join(problems[:_MAX_FAULTS]) + more
 
 
 def _inlined(part: Any, definitions: dict[str, Any]) -> Any:

@@ -1,6 +1,6 @@
 """Made-up requests of every shape, for checking prompts before a search: nothing here was ever measured.
 
-Not here: the check itself (prompting.py).
+Not here: the check itself (prompts.py).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from llmzero_ray.agents.base import (
     TaskView,
 )
 from llmzero_ray.agents.knowledge import Knowledge
-from llmzero_ray.agents.llm.briefing import (
+from llmzero_ray.agents.llm.context import (
     Context,
     error_context,
     proposer_context,

@@ -17,14 +17,14 @@ from hypothesis import strategies as st
 from llmzero_ray import hyperparameters as hp
 from llmzero_ray.agents.base import AgentName, Budget
 from llmzero_ray.agents.knowledge import metric_notes
-from llmzero_ray.agents.llm.briefing import (
+from llmzero_ray.agents.llm.context import (
     Context,
     error_context,
     proposer_context,
     stable_context,
     stop_context,
 )
-from llmzero_ray.agents.llm.briefing_metrics import (
+from llmzero_ray.agents.llm.context_metrics import (
     BACKGROUND_CHARS,
     POINTS,
     STEADY_CHARS,
@@ -33,13 +33,13 @@ from llmzero_ray.agents.llm.briefing_metrics import (
     summarise,
     validation_course,
 )
-from llmzero_ray.agents.llm.briefing_nodes import changes, checkpoint_lines, configuration
-from llmzero_ray.agents.llm.briefing_text import quote, safe_name
-from llmzero_ray.agents.llm.prompting import Prompts
+from llmzero_ray.agents.llm.context_nodes import changes, checkpoint_lines, configuration
+from llmzero_ray.agents.llm.prompt_text import quote, safe_name
+from llmzero_ray.agents.llm.prompts import Prompts
 from llmzero_ray.metrics import Curves, Series
 from llmzero_ray.text import clean, number, one_line
 from tests.agents import curves as c
-from tests.agents.llm import briefs
+from tests.agents.llm import large_requests
 
 PROMPTS = Prompts.load()
 KNOWLEDGE = PROMPTS.knowledge
@@ -63,7 +63,7 @@ def series_of(values: list[float], name: str = "actor/kl_loss") -> Series:
 
 
 def user_text(agent: AgentName, call: Context) -> str:
-    stable = stable_context(agent, briefs.proposal_request().task, KNOWLEDGE)
+    stable = stable_context(agent, large_requests.proposal_request().task, KNOWLEDGE)
     return PROMPTS.render(agent, stable, call).user
 
 
@@ -168,7 +168,7 @@ def test_constant_and_equal_metrics_are_gathered() -> None:
 
 
 def test_a_long_list_of_constants_keeps_those_that_explain_and_counts_the_rest() -> None:
-    found = briefs.long_curves(20)
+    found = large_requests.long_curves(20)
     flat = {name: (float(i),) * 20 for i, name in enumerate(sorted(found.metrics, reverse=True))}
     told: Any = summarise(replace(found, metrics=flat), NOTES)
     assert told["lines"] == told["background"] == []
@@ -193,7 +193,7 @@ def test_steps_that_were_not_finite_are_named() -> None:
 
 
 def test_every_known_metric_of_a_real_phase_is_told_or_counted_and_verls_counters_are_not() -> None:
-    found = briefs.long_curves()
+    found = large_requests.long_curves()
     told: dict[str, Any] = summarise(found, NOTES)
     names = {re.split(r"[: ]", line)[0] for key in ("lines", "background", "steady") for line in told[key]}
     counted = int(told["background"][-1].split()[1])
@@ -239,12 +239,12 @@ def test_no_series_is_shown_in_full_beyond_a_dozen_points(n: int) -> None:
 
 
 def test_contexts_are_plain_json() -> None:
-    asked = briefs.proposal_request()
+    asked = large_requests.proposal_request()
     for context in (
         proposer_context(replace(asked, budget=Budget(runs=3)), KNOWLEDGE),
         stable_context("proposer", asked.task, KNOWLEDGE),
-        error_context(briefs.error_request()),
-        stop_context(briefs.stop_request()),
+        error_context(large_requests.error_request()),
+        stop_context(large_requests.stop_request()),
     ):
         assert json.loads(json.dumps(context)) == context
 
@@ -263,7 +263,7 @@ def test_the_configuration_is_yaml_of_the_whole_configuration_with_the_roots_val
 
 def test_a_proposal_call_names_what_was_tried_what_came_of_it_and_what_is_left() -> None:
     budget = Budget(runs=5, gpu_hours=212.5, dollars=1.37)
-    asked = replace(briefs.proposal_request(), budget=budget)
+    asked = replace(large_requests.proposal_request(), budget=budget)
     text = user_text("proposer", proposer_context(asked, KNOWLEDGE, n_gpus=8))
     assert "5 training runs left; 212.5 GPU hours left; 1.37 dollars for agent calls left" in text
     assert re.search(r"one step takes 246 s \(197\d GPU seconds\)", text)
@@ -277,7 +277,7 @@ def test_a_proposal_call_names_what_was_tried_what_came_of_it_and_what_is_left()
 
 
 def test_inert_clip_ranges_are_said_to_be_inert() -> None:
-    asked = briefs.proposal_request()
+    asked = large_requests.proposal_request()
     on = replace(asked.on, hyperparameters=c.TINY)
     text = user_text("proposer", proposer_context(replace(asked, on=on), KNOWLEDGE))
     assert "clip_low and clip_high have no effect" in text
@@ -285,7 +285,7 @@ def test_inert_clip_ranges_are_said_to_be_inert() -> None:
 
 def test_a_forced_fresh_start_is_told_nothing_of_checkpoints() -> None:
     # Checkpoints are there by mistake: they must not show all the same.
-    asked = replace(briefs.proposal_request(), from_scratch=True)
+    asked = replace(large_requests.proposal_request(), from_scratch=True)
     assert asked.checkpoints
     context = proposer_context(asked, KNOWLEDGE)
     assert context["checkpoints"] == []
@@ -300,7 +300,7 @@ def test_a_forced_fresh_start_is_told_nothing_of_checkpoints() -> None:
 
 
 def test_checkpoints_are_listed_by_node_with_both_steps_and_their_best_and_last() -> None:
-    view = c.node(briefs.long_curves(120, 90), node=2, n_steps=120)
+    view = c.node(large_requests.long_curves(120, 90), node=2, n_steps=120)
     offered = c.checkpoints(view, every=5)
     (line,) = checkpoint_lines(offered)
     best = max(offered, key=lambda one: one.val_score or 0.0)
@@ -316,7 +316,7 @@ def test_checkpoints_are_listed_by_node_with_both_steps_and_their_best_and_last(
 
 @pytest.mark.parametrize("n_nodes", [1, 4, 12])
 def test_the_list_of_checkpoints_stays_short(n_nodes: int) -> None:
-    views = [c.node(briefs.long_curves(120, 90 * i), node=i, n_steps=120) for i in range(n_nodes)]
+    views = [c.node(large_requests.long_curves(120, 90 * i), node=i, n_steps=120) for i in range(n_nodes)]
     lines = checkpoint_lines([one for view in views for one in c.checkpoints(view, every=1)])
     assert len(lines) == n_nodes
     assert sum(line.count("(") for line in lines) <= max(24, 2 * n_nodes)
@@ -331,7 +331,7 @@ def test_changes_are_bounded() -> None:
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_commands_in_names_causes_and_reasons_stay_data(command: str) -> None:
-    asked = briefs.proposal_request()
+    asked = large_requests.proposal_request()
     named = {command: tuple(c.line(0.0, 1.0, 120)), f"val-core/{command}/acc/mean@1": (0.5,) * 120}
     metrics = {**asked.on.curves.metrics, **named}
     on = replace(asked.on, stop_reason=command, curves=replace(asked.on.curves, metrics=metrics))
@@ -353,7 +353,7 @@ def test_commands_in_names_causes_and_reasons_stay_data(command: str) -> None:
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_the_log_of_a_failure_is_quoted_and_bounded(command: str) -> None:
-    request = briefs.error_request(log=f"first\n{command}\n" * 3000, cause=command)
+    request = large_requests.error_request(log=f"first\n{command}\n" * 3000, cause=command)
     context = error_context(request)
     assert_fenced(context["log"])
     assert_fenced(context["cause"])
@@ -362,7 +362,7 @@ def test_the_log_of_a_failure_is_quoted_and_bounded(command: str) -> None:
 
 
 def test_an_error_call_names_class_memory_attempts_and_checkpoints() -> None:
-    text = user_text("error_analyzer", error_context(briefs.error_request()))
+    text = user_text("error_analyzer", error_context(large_requests.error_request()))
     assert "First guess at the class: oom" in text
     assert "| CUDA out of memory" in text
     assert "actor/perf/max_memory_reserved_gb: at most" in text
@@ -374,7 +374,9 @@ def test_an_error_call_names_class_memory_attempts_and_checkpoints() -> None:
 
 
 def test_the_stopper_compares_in_global_steps() -> None:
-    text = user_text("early_stopper", stop_context(briefs.stop_request(), checks=("kl_runaway: x12",)))
+    text = user_text(
+        "early_stopper", stop_context(large_requests.stop_request(), checks=("kl_runaway: x12",))
+    )
     assert "step 120 of 200 (80 left), started at global step 270" in text
     course = r"275: 0\.\d{3}, .* 390: 0\.\d{3} \(standard error"
     assert re.search(rf"Validation by global step: start 0\.309; {course}", text)
@@ -387,7 +389,7 @@ def test_the_stopper_compares_in_global_steps() -> None:
 def test_a_late_take_off_shows_in_the_stoppers_text() -> None:
     # Validation lies flat at its first check while reward, length and KL have begun to rise.
     late = c.node(c.cut(c.regh_late(), 16), node=3, status="running", n_steps=30)
-    asked = briefs.stop_request()
+    asked = large_requests.stop_request()
     text = user_text("early_stopper", stop_context(replace(asked, running=late), n_val=500))
     assert "start 0.176; 15: 0.166 (standard error" in text
     assert "The train reward still rises beyond its noise." in text
@@ -396,7 +398,7 @@ def test_a_late_take_off_shows_in_the_stoppers_text() -> None:
 
 
 def test_a_phase_without_validation_says_so() -> None:
-    asked = briefs.stop_request()
+    asked = large_requests.stop_request()
     empty = replace(asked, running=replace(asked.running, curves=Curves()), incumbent_path=())
     text = user_text("early_stopper", stop_context(empty))
     assert "Validation by global step: not validated yet." in text

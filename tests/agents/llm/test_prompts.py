@@ -12,15 +12,15 @@ import pytest
 
 from llmzero_ray import hyperparameters as hp
 from llmzero_ray.agents.base import Budget
-from llmzero_ray.agents.llm.briefing import error_context, proposer_context, stable_context, stop_context
-from llmzero_ray.agents.llm.briefing_examples import example_contexts
-from llmzero_ray.agents.llm.prompting import AGENTS, FILES, REQUIRED, TEMPLATES, Prompts, Rendered
+from llmzero_ray.agents.llm.context import error_context, proposer_context, stable_context, stop_context
+from llmzero_ray.agents.llm.context_examples import example_contexts
+from llmzero_ray.agents.llm.prompts import AGENTS, FILES, REQUIRED, TEMPLATES, Prompts, Rendered
 from llmzero_ray.errors import ConfigError
-from tests.agents.llm import briefs
-from tests.agents.llm.briefs import IMAGE_TOKENS, tokens
+from tests.agents.llm import large_requests
+from tests.agents.llm.large_requests import IMAGE_TOKENS, tokens
 
 PACKAGED = Prompts.load()
-TASK = briefs.proposal_request().task
+TASK = large_requests.proposal_request().task
 BUDGET = Budget(runs=5, gpu_hours=212.5, wall_clock_hours=31.2, dollars=1.37)
 
 
@@ -31,7 +31,7 @@ def replaced(folder: Path, name: str, text: str) -> Prompts:
 
 def proposer_call() -> Rendered:
     knowledge = PACKAGED.knowledge
-    call = proposer_context(replace(briefs.proposal_request(), budget=BUDGET), knowledge, n_gpus=8)
+    call = proposer_context(replace(large_requests.proposal_request(), budget=BUDGET), knowledge, n_gpus=8)
     return PACKAGED.render("proposer", stable_context("proposer", TASK, knowledge, n_gpus=8), call)
 
 
@@ -218,13 +218,15 @@ def test_a_large_proposer_call_fits_its_budget_and_most_of_it_is_cacheable() -> 
 
 
 def test_a_large_stopper_call_is_small_even_without_a_cache() -> None:
-    call = stop_context(briefs.stop_request(), checks=("kl_runaway: " + "x" * 500,) * 9)
+    call = stop_context(large_requests.stop_request(), checks=("kl_runaway: " + "x" * 500,) * 9)
     text = PACKAGED.render("early_stopper", stable_context("early_stopper", TASK, PACKAGED.knowledge), call)
     assert tokens(text.system + text.user) + 900 * 520 / 750 <= 3000
 
 
 def test_a_large_error_call_fits_the_proposers_budget() -> None:
-    request = briefs.error_request(log="Traceback: out of memory, tried to allocate 2.00 GiB\n" * 2000)
+    request = large_requests.error_request(
+        log="Traceback: out of memory, tried to allocate 2.00 GiB\n" * 2000
+    )
     call = error_context(replace(request, budget=BUDGET), n_gpus=8)
     text = PACKAGED.render("error_analyzer", stable_context("error_analyzer", TASK, PACKAGED.knowledge), call)
     assert tokens(text.system + text.user) <= 5000

@@ -1,7 +1,7 @@
 """Text of others made fit to be shown to an agent: bounded, without control characters, marked as data.
 
 Logs, metric names, data sources, causes of failures and words of earlier agents all pass through here. Not
-here: which of them an agent is shown (briefing.py).
+here: which of them an agent is shown (context.py).
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ def quote(text: str, *, label: str, max_lines: int = 40, max_chars: int = 3000, 
         kept.insert(0, short)
         room -= len(short)
     missing = len(lines) - len(kept)
-    told = [f"({missing} earlier lines left out)"] if missing else []
+    notes = [f"({missing} earlier lines left out)"] if missing else []
     if not lines:
-        told = ["(empty)"]
+        notes = ["(empty)"]
     mark = f"{safe_name(label)} {text_digest(text)[:12]}"
-    body = "\n".join(f"| {line}" for line in (*told, *kept))
+    body = "\n".join(f"| {line}" for line in (*notes, *kept))
     return f"<<<data {mark}\n{body}\n>>>end {mark}"
 
 

@@ -13,9 +13,9 @@ from typing import Any, TypeAlias
 from llmzero_ray.agents.base import AgentName, ErrorRequest, NodeView, ProposalRequest, StopRequest, TaskView
 from llmzero_ray.agents.dynamics import clip_is_inert, fit
 from llmzero_ray.agents.knowledge import Knowledge, MetricNote
-from llmzero_ray.agents.llm import briefing_nodes as nodes
-from llmzero_ray.agents.llm.briefing_metrics import describe, summarise, validation_course
-from llmzero_ray.agents.llm.briefing_text import quote, safe_name, score
+from llmzero_ray.agents.llm import context_nodes as nodes
+from llmzero_ray.agents.llm.context_metrics import describe, summarise, validation_course
+from llmzero_ray.agents.llm.prompt_text import quote, safe_name, score
 from llmzero_ray.hyperparameters import BY_KEY, NAMES, SPACE, Parameter, forbidden
 from llmzero_ray.hyperparameters.table import MAX_RESPONSE, TRAIN_BATCH
 from llmzero_ray.metrics import (
@@ -195,9 +195,9 @@ def _by_source(curves: Curves) -> list[str]:
     if len(names) < 2:
         return []
     found = [(n.split("/")[1], series(curves, n)) for n in sorted(names)[:MOST_SOURCES]]
-    told = [f"{safe_name(s, 40)}: {score(v.values[0])} -> {score(v.values[-1])}" for s, v in found if len(v)]
+    lines = [f"{safe_name(s, 40)}: {score(v.values[0])} -> {score(v.values[-1])}" for s, v in found if len(v)]
     left = len(names) - MOST_SOURCES
-    return [*told, f"and {left} more"] if left > 0 else told
+    return [*lines, f"and {left} more"] if left > 0 else lines
 
 
 def _epochs(task: TaskView, full: Hyperparameters) -> Context:
@@ -253,11 +253,11 @@ def _peak(curves: Curves, name: str) -> str:
 
 def _chain(chain: Sequence[NodeView]) -> list[str]:
     """Failed attempts, oldest first, each with what it changed against the one before."""
-    told = []
+    lines = []
     for before, node in zip((None, *chain), chain, strict=False):
         tried = "" if before is None else nodes.changes(before.hyperparameters, node.hyperparameters) + " => "
-        told.append(f"{nodes.title(node)}: {tried}{nodes.outcome(node)}")
-    return told
+        lines.append(f"{nodes.title(node)}: {tried}{nodes.outcome(node)}")
+    return lines
 
 
 # --- the early stopper --------------------------------------------------------------------------------------
