@@ -14,7 +14,7 @@ import pytest
 from llmzero_ray.agents.backend import Agents, AgentServices, agent_facts, make_agents
 from llmzero_ray.agents.base import ProposalRequest
 from llmzero_ray.agents.llm.budget import BudgetLedger
-from llmzero_ray.agents.llm.figures import picture
+from llmzero_ray.agents.llm.figures import draw_figure
 from llmzero_ray.agents.llm.prices import Price
 from llmzero_ray.agents.llm.proposal_response import bounds_of
 from llmzero_ray.hyperparameters import forbidden

@@ -1,8 +1,9 @@
-"""The agents' way to a language model: a question in, a filled form out, within a deadline and a budget.
+"""Structured responses of a language model, within a deadline and a budget: parse, validate, retry with the
+reason.
 
-An answer that cannot be used is asked for once more with the reason, within the same deadline. Every call is
-reported, whatever came of it. Not here: what is asked (agents.py, drafting/), transport (client.py), money
-(budget.py), how calls are kept (call_records.py).
+A response that does not parse or validate is requested again within the same deadline. Every call is
+reported, failed ones included. Not here: prompts and schemas (agents.py, drafting/), transport (client.py),
+the budget (budget.py), records of calls (call_records.py).
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from llmzero_ray.errors import AgentError, CapReachedError, ProposalError
 logger = logging.getLogger(__name__)
 
 _MIN_RETRY_S = 1.0
-"""Seconds that must be left of a deadline to ask once more."""
+"""Smallest remainder of the deadline, in seconds, for a retry."""
 
 
 def _no_problems(parsed: Any) -> list[str]:  # noqa: ARG001
@@ -39,27 +40,28 @@ def _no_problems(parsed: Any) -> list[str]:  # noqa: ARG001
 
 @dataclass(frozen=True, kw_only=True)
 class StructuredRequest:
-    """What is asked, of whom, and how the answer is read."""
+    """One request of an agent: how its prompt is rendered, and how its response is parsed and validated."""
 
     agent: str
     node: int
     name: str
-    """Of the record, unique for the node: `proposer-0`."""
+    """Name of the call's record, unique for the node: `proposer-0`."""
     render: Callable[[str | None], Rendered]
-    """The texts; the argument is why the previous answer was refused, None in the first round."""
+    """Renders the prompt; the argument is the reason why the previous response was rejected, None at
+    first."""
     tool: Tool
     parse: Callable[[Any], Any]
-    """The form that the tool's input fills in. Raises ProposalError."""
+    """Parses the tool's input. Raises ProposalError when it does not match the schema."""
     max_tokens: tuple[int, ...]
-    """Longest answer, for each time it may be asked for."""
+    """Token limit of the response, one for each try."""
     validate: Callable[[Any], list[str]] = _no_problems
-    """What is wrong with a filled form, in words for the model; nothing: it can be used."""
+    """Problems of a parsed response, in words for the model; empty: it can be used."""
     png: bytes | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class StructuredResponse:
-    """A form, and what is still wrong with it after all rounds."""
+    """A parsed response, and the problems that remain after all tries."""
 
     parsed: Any
     problems: tuple[str, ...] = ()
@@ -67,10 +69,10 @@ class StructuredResponse:
 
 @dataclass(frozen=True, kw_only=True)
 class CallReport:
-    """One call as it was made, and what came of it."""
+    """One call with its response or error, tokens, cost and latency."""
 
     name: str
-    """The question's name with the round: `proposer-0.1`."""
+    """The request's name with the number of the try: `proposer-0.1`."""
     call: LlmCall
     model: str
     response: LlmResponse | None
@@ -78,7 +80,7 @@ class CallReport:
     """`ok`, `schema`, `rejection`, `cap`, or the error's kind."""
     problem: str
     usage: Usage
-    """As booked."""
+    """Tokens as booked in the budget."""
     dollars: float
     latency_s: float
     n_attempts: int
@@ -89,7 +91,7 @@ Report: TypeAlias = Callable[[CallReport], None]
 
 
 class AgentClient:
-    """Puts questions to one model; from any thread, several at once."""
+    """Sends structured requests to one model; thread-safe."""
 
     def __init__(
         self,
@@ -101,19 +103,19 @@ class AgentClient:
         deadline_s: float,
         thinking_tokens: int = 0,
     ) -> None:
-        """`client` gives who answers the call of that node and name. `thinking_tokens`: tokens added to every
-        answer's limit once one was cut off, since some models think first, asked or not."""
+        """`client(node, name)` is the client of that call. `thinking_tokens`: added to every token limit once
+        a response was cut off, since some models think before they respond."""
         self.model = model
         self._client, self._budget, self._report = client, budget, report
         self._deadline_s, self._thinking_tokens = deadline_s, thinking_tokens
         self._extra_tokens = 0
 
     def generate(self, request: StructuredRequest) -> StructuredResponse:
-        """The filled form; with `problems` where the last round had some too.
+        """The parsed response; with `problems` when the last try still has some.
 
         Raises:
             CapReachedError: the budget does not allow the call.
-            AgentError: no form that can be read within the deadline.
+            AgentError: no response within the deadline that can be parsed.
         """
         until = time.monotonic() + self._deadline_s
         latest: StructuredResponse | None = None

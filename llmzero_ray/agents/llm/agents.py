@@ -1,8 +1,8 @@
-"""Agents driven by a language model behind the Messages API, with the offline expert as their understudy.
+"""Agents driven by a language model behind the Messages API, with the offline expert as fallback.
 
-A fixed workflow: each request is one question with one form to fill in. A proposal that breaks a rule goes
-back once with the reason; the second one is repaired. Whatever goes wrong, the search gets an answer: the
-expert's proposal, or CONTINUE. Not here: texts (prompts/), values (context.py), transport and money
+A fixed workflow: each decision is one structured request. A proposal that breaks a rule is requested again
+with the reason; the second one is moved into its bounds. On any failure the search still gets a decision: the
+expert's proposal, or CONTINUE. Not here: prompts (prompts/), their values (context.py), retries and budget
 (agent_client.py).
 """
 
@@ -39,7 +39,7 @@ from llmzero_ray.records import Diagnosis, Proposal, StopDecision
 logger = logging.getLogger(__name__)
 
 PROPOSAL_TOKENS, FIX_TOKENS, VERDICT_TOKENS = 1500, 1200, 150
-"""Longest answers that are asked for."""
+"""Token limits of responses."""
 THINKING_TOKENS = 4000
 RULE = "early_stopper"
 
@@ -49,7 +49,7 @@ DrawFigure: TypeAlias = Callable[[str, Any, int], bytes]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LlmAgentSettings:
-    """What holds for all questions of a search."""
+    """Settings of the agents that are the same in all requests of a search."""
 
     n_val: int
     """Validation items."""
@@ -58,10 +58,10 @@ class LlmAgentSettings:
     visual: bool = True
     multi_stage: bool = True
     strict_tools: bool = True
-    """The server is asked to enforce the schema of an answer."""
+    """Whether the server enforces the response schemas."""
     on_cap: Literal["expert", "stop"] = "expert"
     backend: str = "claude"
-    """Who is named as the author of proposals."""
+    """Recorded as the author of proposals."""
 
 
 class LlmAgents:
@@ -83,7 +83,8 @@ class LlmAgents:
     # --- protocols ------------------------------------------------------------------------------------------
 
     def propose(self, request: ProposalRequest) -> Proposal:
-        """The model's proposal, repaired where a second one still breaks a rule, else the expert's.
+        """The model's proposal, moved into its bounds where a second one still breaks a rule; else the
+        expert's.
 
         Raises:
             CapReachedError: `budget.dollars` is used up and `agents.on_cap` is `stop`.
@@ -110,7 +111,7 @@ class LlmAgents:
         )
 
     def analyze(self, request: ErrorRequest) -> Proposal:
-        """The model's fix of a failed phase, repaired or replaced as a proposal is.
+        """The model's fix of a failed phase, corrected or replaced in the same way as a proposal.
 
         Raises:
             CapReachedError: `budget.dollars` is used up and `agents.on_cap` is `stop`.
@@ -237,7 +238,7 @@ class LlmAgents:
         )
 
     def _figure(self, kind: str, request: Any) -> bytes | None:
-        """The picture of a question; a question without one is better than none."""
+        """The figure of a request; None when it is switched off or cannot be drawn."""
         if not self._settings.visual:
             return None
         try:
@@ -257,7 +258,7 @@ def _diagnosis(response: ProposalSchema) -> Diagnosis:
 
 
 def _fallback(proposal: Proposal, why: str) -> Proposal:
-    """The expert's answer in place of the model's, with the reason."""
+    """The expert's proposal with the reason why the model's is not used."""
     why = " ".join(why.split())
     why = why if len(why) <= 400 else f"{why[:399]}…"
     return dataclasses.replace(

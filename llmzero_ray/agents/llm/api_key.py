@@ -1,4 +1,4 @@
-"""The API key, read where and when a call is made; nothing here keeps it or shows it."""
+"""Reading the API key, in the process and at the time of a call; it is never stored or printed."""
 
 from __future__ import annotations
 

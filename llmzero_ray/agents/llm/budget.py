@@ -1,4 +1,4 @@
-"""What the agents' calls have cost, and a cap that no set of concurrent calls can pass.
+"""The ledger of the agents' calls, and a cap in dollars that concurrent calls cannot exceed.
 
 Every attempt of a call reserves its worst case before it is sent. An attempt that was lost on the way may
 have been billed and is booked at its worst case; one that the server refused costs nothing.
@@ -52,7 +52,7 @@ class LedgerTotal:
 
 @dataclass(frozen=True, kw_only=True)
 class Reservation:
-    """Money set aside for one attempt; settle it exactly once. A copy from another process is the same."""
+    """Dollars reserved for one attempt; settle it exactly once. A copy from another process is equal."""
 
     agent: str
     node: int
@@ -63,7 +63,7 @@ class Reservation:
 
 
 class BudgetClient(Protocol):
-    """Where attempts are paid from: a `BudgetLedger`, or the way to one in another process."""
+    """Reserves and settles attempts: a `BudgetLedger`, or a proxy of one in another process."""
 
     def reserve(self, agent: str, node: int, worst: Usage) -> Reservation:
         """Set the worst case aside. Raises CapReachedError."""
@@ -72,7 +72,7 @@ class BudgetClient(Protocol):
     def settle(
         self, reservation: Reservation, *, usage: Usage | None, latency_s: float, outcome: str
     ) -> LedgerEntry:
-        """Book what the attempt cost; `usage` None: unknown, the worst case."""
+        """Book the cost of the attempt; `usage` None: unknown, booked at the worst case."""
         ...
 
 
@@ -128,7 +128,7 @@ class BudgetLedger:
     def book(
         self, reservation: Reservation, *, usage: Usage | None, latency_s: float, outcome: str
     ) -> LedgerEntry:
-        """`settle` for a reservation that a restart has lost: the call is owed, cap or no cap."""
+        """`settle` for a reservation that a restart has lost: booked even above the cap."""
         with self._lock:
             return self._booked(reservation, usage, latency_s, outcome)
 
@@ -239,7 +239,7 @@ class CallBudget:
             self._may_be_billed = False
 
     def attempt_lost(self) -> None:
-        """The attempt was sent and its answer never arrived: it stays reserved until it is booked."""
+        """The attempt was sent and no response arrived: it stays reserved until it is booked."""
         with self._lock:
             if self._reserved is not None and not self._finished:
                 self._lost.append(self._reserved)
@@ -272,10 +272,10 @@ class CallBudget:
 
 
 class LlmClient(Protocol):
-    """What answers calls: `MessagesClient`, or a recording of one."""
+    """A client of a language model: `MessagesClient`, or the replay of a recorded call."""
 
     def call(self, call: LlmCall, budget: CallBudget) -> LlmResponse:
-        """The answer; blocks. Every attempt begins with `budget.begin_attempt`. Raises LlmCallError."""
+        """The response; blocks. Every attempt begins with `budget.begin_attempt`. Raises LlmCallError."""
         ...
 
     def worst_case(self, call: LlmCall) -> Usage:
@@ -284,11 +284,11 @@ class LlmClient(Protocol):
 
 
 def call_within_budget(client: LlmClient, call: LlmCall, budget: CallBudget) -> LlmResponse:
-    """The answer to `call`; `budget` is finished whatever happens.
+    """The response to `call`; `budget` is always finished, on errors too.
 
     Raises:
         CapReachedError: an attempt could have passed the cap; it was not sent.
-        LlmCallError: no usable answer; what it cost is booked under the error's kind.
+        LlmCallError: no usable response; its cost is booked under the error's kind.
     """
     usage: Usage | None = None
     latency_s, outcome = 0.0, "interrupted"

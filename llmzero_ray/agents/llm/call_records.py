@@ -1,6 +1,6 @@
-"""How calls of a search's agents are kept: a record with the node, an event in the journal.
+"""Records of the agents' calls: a JSON record with the node, and an event in the journal.
 
-Not here: making calls (agent_client.py), giving recorded answers again (replay.py).
+Not here: making calls (agent_client.py), replaying recorded responses (replay.py).
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ logger = logging.getLogger(__name__)
 
 Post: TypeAlias = Callable[[Event], None]
 WriteCall: TypeAlias = Callable[[int, str, Mapping[str, Any], bytes | None], None]
-"""(node, name, record, picture): puts a call's record with its node."""
+"""(node, name, record, PNG of the figure): stores a call's record with its node."""
 
 
 class CallRecorder:
-    """Keeps the record of each call, then tells the journal; neither may cost the search its answer."""
+    """Stores the record of each call, then posts its event; a failed write never fails the call."""
 
     def __init__(self, prompts_digest: str, post: Post, write_call: WriteCall) -> None:
         self._digest, self._post, self._write_call = prompts_digest, post, write_call
@@ -73,7 +73,7 @@ def prompt_hash(call: LlmCall) -> str:
 
 
 def call_record(report: CallReport, event: ev.AgentCalled, prompts_digest: str) -> dict[str, Any]:
-    """A call as it is kept: texts, the picture's hash, the answer, tokens and price. Plain JSON data."""
+    """A call as plain JSON data: prompt, hash of the figure, response, tokens and cost."""
     call = report.call
     pictures = [block.png for block in call.content if isinstance(block, ImageBlock)]
     return {

@@ -1,7 +1,7 @@
-"""A coroutine in a thread with an event loop of its own, which ends with it.
+"""A coroutine in a thread with its own event loop, which ends with it.
 
-No caller's event loop waits for a language model, and a caller gets its time-out even where the coroutine
-blocks its loop.
+The caller's event loop never waits for a language model, and the caller's time-out holds even where the
+coroutine blocks its loop.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class CallThread(Generic[T]):
             self._result.set_result(self._loop.run_until_complete(self._task))
         except asyncio.CancelledError:
             self._result.cancel()
-        except BaseException as error:  # noqa: BLE001 - whoever waits gets it
+        except BaseException as error:  # noqa: BLE001 - `result` raises it
             self._result.set_exception(error)
         finally:
             # Threads that resolve names may hang; `close` does not wait for them.

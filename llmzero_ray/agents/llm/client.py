@@ -1,9 +1,9 @@
-"""The client of the Messages API: one question, one answer through a tool, within one deadline.
+"""The client of the Messages API: one call, one response through a tool, within one deadline.
 
 Retries, back-off, `retry-after`, time-outs of connections and types of errors are the anthropic SDK's. What
 it lacks is here: one deadline over all attempts, and a reservation in the budget before each of them. The key
 is read for each call and lives only in that call's frames: errors leave them as values, without traceback.
-Not here: what is asked (prompts), what it costs (budget.py), the bodies (messages_api.py).
+Not here: prompts (prompts.py), cost (budget.py), request and response bodies (messages_api.py).
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _NAMED = frozenset({"model", "max_tokens", "messages", "system", "tools", "tool_
 
 
 class MessagesClient:
-    """Asks one model, from any thread, any number of calls at once; picklable."""
+    """Calls one model; thread-safe, any number of calls at once; picklable."""
 
     def __init__(self, settings: LlmSettings) -> None:
         if importlib.util.find_spec("anthropic") is None:
@@ -71,11 +71,12 @@ class MessagesClient:
         self._running: set[CallThread[Any]] = set()
 
     def call(self, call: LlmCall, budget: CallBudget) -> LlmResponse:
-        """The answer; blocks this thread at most the deadline and `GRACE_S`. Not for an event loop's thread.
+        """The response; blocks this thread at most the deadline and `GRACE_S`. Not for an event loop's
+        thread.
 
         Raises:
             CapReachedError: `budget` refused an attempt; it was not sent.
-            LlmCallError: no usable answer; `kind` says why.
+            LlmCallError: no usable response; `kind` says why.
         """
         deadline_s = self.settings.deadline_s if call.deadline_s is None else call.deadline_s
 

@@ -1,8 +1,8 @@
-"""What each agent sees of its question: plain values for the templates, made from the requests.
+"""The context of each agent's prompt: plain values for the templates, from the agents' requests.
 
-`stable_context` is the same for a whole search and comes first in every prompt, so that it can be cached;
-the other functions give what changes with each call. Pure: no file, no clock. A forced fresh start is told
-nothing of checkpoints. Not here: the words around the values (prompts/*.md.j2), pictures (figures.py).
+`stable_context` is the same for a whole search and comes first in every prompt, so that it can be cached; the
+other functions give what changes with each call. Pure: no file, no clock. The context of a forced fresh start
+has no checkpoints. Not here: the templates (prompts/*.md.j2), figures (figures.py).
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ Context: TypeAlias = dict[str, Any]
 """JSON-able values under the names that templates use."""
 
 MOST_SOURCES = 8
-"""Data sources that are named."""
+"""Most data sources that are listed."""
 HINTS_ROOM = 4000
-"""Characters of all hints together that a question has room for."""
+"""Most characters of all hints together."""
 STOPPER_METRICS = (REWARDS[0], LENGTH, ENTROPY, KL)
-"""What the early stopper is told beside validation."""
+"""Metrics in the early stopper's context beside validation."""
 _STOPPER_NOTES = ("val-core", *STOPPER_METRICS)
 _UNCHANGEABLE = ("duration", "fixed")
 
@@ -61,7 +61,8 @@ def stable_context(
     visual: bool = True,
     multi_stage: bool = True,
 ) -> Context:
-    """What an agent is told in every call of a search: the task, its limits and what people know.
+    """The context that all calls of a search share: the task, its limits, notes on metrics and
+    hyper-parameters.
 
     `n_val`: validation items. `visual`: a picture comes with each call. `multi_stage`: phases may resume.
     """
@@ -148,8 +149,8 @@ def _range(row: Parameter) -> str:
 def proposer_context(
     request: ProposalRequest, knowledge: Knowledge, *, n_val: int = 500, n_gpus: int = 1
 ) -> Context:
-    """What the proposer is asked about: the node's configuration, dynamics and validation, its resume chain,
-    siblings, the best node, checkpoints, and what is left to spend."""
+    """Context of the proposer: the node's configuration, dynamics and validation, its resume chain, siblings,
+    the best node, checkpoints, and the remaining budget."""
     on, scratch = request.on, request.from_scratch
     path = () if scratch else request.path
     return {
@@ -210,8 +211,8 @@ def _epochs(task: TaskView, full: Hyperparameters) -> Context:
 
 
 def error_context(request: ErrorRequest, *, n_val: int = 500, n_gpus: int = 1) -> Context:
-    """What the error analyzer is asked about: the failure, its log as quoted data, the configuration, memory,
-    and what was tried against this failure before."""
+    """Context of the error analyzer: the failure, its log as quoted data, the configuration, memory, and
+    earlier fixes of this failure."""
     failed, failure = request.failed, request.failed.failure
     log = "" if failure is None else failure.log_tail
     return {
@@ -264,8 +265,8 @@ def _chain(chain: Sequence[NodeView]) -> list[str]:
 
 
 def stop_context(request: StopRequest, *, n_val: int = 500, checks: Sequence[str] = ()) -> Context:
-    """What the early stopper is asked about: the running phase's and the incumbent's validation by global
-    step, and a few lines of context. `checks`: what the deterministic rules saw."""
+    """Context of the early stopper: validation of the running phase and of the incumbent by global step, and
+    a few metrics. `checks`: findings of the deterministic rules."""
     running, incumbent = request.running, request.incumbent
     steps = (*running.curves.steps, *running.curves.val_steps)
     scores = [value for _, value in request.incumbent_path]

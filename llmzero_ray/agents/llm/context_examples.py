@@ -1,4 +1,4 @@
-"""Made-up requests of every shape, for checking prompts before a search: nothing here was ever measured.
+"""Synthetic requests of every shape, for checking prompts before a search; no number is a measurement.
 
 Not here: the check itself (prompts.py).
 """

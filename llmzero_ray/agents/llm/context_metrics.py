@@ -1,7 +1,8 @@
-"""Series of a phase as short lines: where they start and end, trend and noise, extremes, changes of level.
+"""Metric series of a phase as short lines of text: first and last value, trend and noise, extremes, level
+shifts.
 
-Numbers come from dynamics.py; only words are made here. Names are data: they are sanitised and bounded. Not
-here: which phase an agent is shown, and validation (context.py).
+The numbers come from dynamics.py. Metric names are untrusted: they are sanitised and bounded. Not here: the
+choice of phases, and validation (context.py).
 """
 
 from __future__ import annotations
@@ -32,9 +33,9 @@ from llmzero_ray.text import number
 POINTS = 12
 """Most points of a series that are shown."""
 COURSES = (REWARDS[0], KL, ENTROPY, LENGTH)
-"""Metrics whose course is shown beside their summary."""
+"""Metrics of which a few points are shown beside the summary."""
 UNKNOWN_SHOWN = 8
-"""Metrics that nothing is noted of: this many are summarised, the rest is counted."""
+"""Metrics without a note: this many are summarised, the rest is counted."""
 BACKGROUND_CHARS, STEADY_CHARS = 550, 550
 """Room for background metrics, and for those that never change; what does not fit is counted."""
 HIDDEN = (EPOCH, GLOBAL_STEP)
@@ -42,11 +43,11 @@ HIDDEN = (EPOCH, GLOBAL_STEP)
 
 
 def summarise(curves: Curves, notes: Mapping[str, MetricNote]) -> dict[str, object]:
-    """Every metric of a phase in words, JSON-able.
+    """Summaries of all metrics of a phase as text, JSON-able.
 
-    `lines`: one per metric that decides or explains. `background`: the other known ones, shorter. `steady`:
-    those that never change or equal another one. `unknown`: what nothing is noted of, at most UNKNOWN_SHOWN.
-    `courses`: few points each.
+    `lines`: one per primary metric. `background`: the other known ones, shorter. `steady`: those that never
+    change or equal another one. `unknown`: metrics without a note, at most UNKNOWN_SHOWN. `courses`: a few
+    points each.
     """
     found: dict[str, list[str]] = {"lines": [], "background": [], "steady": [], "unknown": [], "courses": []}
     background: list[Series] = []

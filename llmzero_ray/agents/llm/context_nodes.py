@@ -1,6 +1,6 @@
-"""Nodes of a search in words: configurations, what was changed and what came of it, checkpoints, budget.
+"""Nodes of a search as text: configurations, changes and their outcome, checkpoints, budget.
 
-Not here: metrics (context_metrics.py), which of this an agent is shown (context.py).
+Not here: metrics (context_metrics.py), the choice for each agent (context.py).
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def validation(node: NodeView, n_val: int, *, base: int = 0) -> str:
 
 
 def outcome(node: NodeView) -> str:
-    """How a node went, in a few words: its start, best and last score, why it was stopped, how it failed."""
+    """Outcome of a node in a few words: start, best and last score, or how it failed."""
     if node.failure is not None:
         return f"failed ({node.failure.failure_class}: {one_line(node.failure.cause, 120)})"
     curves = node.curves
@@ -120,7 +120,7 @@ def stop_note(node: NodeView) -> str:
 
 
 def sibling(on: NodeView, child: NodeView, *, resumes: bool) -> str:
-    """What one child of `on` changed, and what came of it; where it started only with `resumes`."""
+    """Changes of one child of `on` and their outcome; with `resumes` also its start step."""
     if not child.hyperparameters:
         return f"node {child.node} ({child.kind}, {child.status}): not planned yet"
     start = f" from global step {child.base_step}" if resumes else ""
@@ -130,7 +130,7 @@ def sibling(on: NodeView, child: NodeView, *, resumes: bool) -> str:
 
 
 def path_line(before: NodeView | None, node: NodeView) -> str:
-    """One phase of a resume chain: where it started, what it changed, how it went, what was said of it."""
+    """One phase of a resume chain: start step, changes, outcome and diagnosis."""
     tried = "root configuration" if before is None else changes(before.hyperparameters, node.hyperparameters)
     said = f" Diagnosis then: {one_line(node.diagnosis.summary, 90)}" if node.diagnosis is not None else ""
     return f"{title(node)} from global step {node.base_step}: {tried} => {outcome(node)}.{said}"

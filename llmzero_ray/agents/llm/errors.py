@@ -36,7 +36,7 @@ instead of the tool · `malformed` not the Messages API's JSON, or the tool's in
 connection · `deadline` time was up."""
 
 REPROMPT_KINDS: frozenset[ErrorKind] = frozenset({"malformed", "no_tool_call", "empty", "max_tokens"})
-"""After these the same question, with a remark, may get an answer."""
+"""After these errors a retry with the reason in the prompt may succeed."""
 _MAX_EXCERPT = 300
 
 

@@ -1,6 +1,6 @@
-"""How pictures for agents are drawn: sizes in pixels, small letters, lines with their smoothing, calm axes.
+"""Parts of the agents' figures: sizes in pixels, small fonts, smoothed lines, axes with few ticks.
 
-Not here: what is drawn (figures.py), colours and PNG bytes (plots/style.py).
+Not here: the figures (figures.py), colours and PNG bytes (plots/style.py).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _SIZE = {"font.size": 7.5, "axes.titlesize": 8.5, "axes.labelsize": 7.5, "legend
 
 @contextmanager
 def figure_style() -> Iterator[None]:
-    """The report's look with smaller letters, for as long as a picture is drawn."""
+    """Context manager: the report's style with smaller fonts."""
     import matplotlib
 
     with style.applied():
@@ -35,7 +35,7 @@ def new_figure(width: int, height: int) -> Any:
 
 
 def margins(width: int, height: int, rows: int, columns: int) -> dict[str, float]:
-    """Where the panels lie: room for tick labels on the left, titles above, the axis' name below."""
+    """Margins of the panels for `add_gridspec`: tick labels left, titles above, axis label below."""
     left, right, top, bottom, gap_x, gap_y = 64, 14, 34, 54, 74, 62
     panel_x = (width - left - right - (columns - 1) * gap_x) / columns
     panel_y = (height - top - bottom - (rows - 1) * gap_y) / rows
@@ -48,7 +48,7 @@ def margins(width: int, height: int, rows: int, columns: int) -> dict[str, float
 def smoothed_line(
     axes: Any, steps: Sequence[int], values: Sequence[float], colour: str, **style_args: Any
 ) -> None:
-    """Each step thin, the mean over two steps on both sides thick."""
+    """A thin line of the values, and a thick one of their mean over two steps on both sides."""
     if not steps:
         return
     axes.plot(steps, values, color=colour, linewidth=0.7, alpha=0.4, **style_args)

@@ -1,8 +1,8 @@
-"""Pictures for agents: the dynamics along a resume path, and a running phase over the best strategy.
+"""Figures for agents: the dynamics along a resume path, and a running phase over the best strategy.
 
 PNG bytes, always the same for the same request, and no larger than an agent needs to read them: an image
-costs about width x height / 750 tokens. The look is the report's (plots/style.py). Not here: what agents
-are told in words (context.py), strokes and axes (figure_parts.py), pictures for people (report/).
+costs about width x height / 750 tokens. The style is the report's (plots/style.py). Not here: the context as
+text (context.py), lines and axes (figure_parts.py), figures for people (report/).
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class _Part:
 
 
 def draw_figure(kind: str, request: Any, n_val: int) -> bytes:
-    """The picture of a request: `composite` of a proposal's, `overlay` of a stopper's.
+    """PNG of a request: `composite` for a proposal, `overlay` for the early stopper.
 
     Raises:
         AgentError: there is no such kind, or nothing was logged that could be drawn.
@@ -108,7 +108,7 @@ def draw_figure(kind: str, request: Any, n_val: int) -> bytes:
     return png
 
 
-# --- the proposer's picture ---------------------------------------------------------------------------------
+# --- the proposer's figure ----------------------------------------------------------------------------------
 
 
 def composite_png(
@@ -117,7 +117,7 @@ def composite_png(
     """Small multiples of a resume path by global step, 1,100 pixels wide; None where nothing was logged.
 
     `path` ends with `on`; borders of phases are dashed. `from_scratch` shows the node alone, by its own
-    steps: a forced fresh start is told nothing of a path.
+    steps: the context of a forced fresh start has no path.
     """
     parts = [_Part(node=on, begin=0, cut=None)] if from_scratch else _parts((*path[:-1], on))
     shown = [panel for panel in PANELS if any(part.line(panel.metrics[0])[0] for part in parts)]
@@ -215,7 +215,7 @@ def _frame(axes: Any, parts: Sequence[_Part]) -> None:
     figure_parts.few_ticks(axes)
 
 
-# --- the early stopper's picture ----------------------------------------------------------------------------
+# --- the early stopper's figure -----------------------------------------------------------------------------
 
 
 def overlay_png(request: StopRequest, *, n_val: int = 500) -> bytes:

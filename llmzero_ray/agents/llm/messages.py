@@ -1,7 +1,6 @@
-"""What is asked of a language model and what it answers: frozen values, free of any SDK.
+"""Calls to a language model and its responses: frozen values, independent of any SDK.
 
-Not here: how a call becomes a request and how a reply is read (messages_api.py), and who sends it
-(client.py).
+Not here: request and response bodies (messages_api.py), sending them (client.py).
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ class ImageBlock:
 
 @dataclass(frozen=True, kw_only=True)
 class Tool:
-    """The form an answer takes: the model fills in `schema` (JSON Schema of an object)."""
+    """A tool that the model must call; its input, an object of JSON Schema `schema`, is the response."""
 
     name: str
     description: str
@@ -75,7 +74,7 @@ class Tool:
 
 @dataclass(frozen=True, kw_only=True)
 class LlmCall:
-    """One question: who asks, for which node, with what text and pictures, to be answered through `tool`."""
+    """One call: the agent, its node, the prompt, and the tool that the model must call."""
 
     agent: str
     node: int
@@ -83,7 +82,7 @@ class LlmCall:
     content: tuple[TextBlock | ImageBlock, ...]
     tool: Tool
     max_tokens: int
-    """Room for the answer itself; thinking gets its own on top (`LlmSettings.thinking_budget`)."""
+    """Token limit of the response itself; thinking has its own (`LlmSettings.thinking_budget`)."""
     deadline_s: float | None = None
     """Seconds for the whole call; None: that of the settings."""
 
@@ -110,14 +109,14 @@ class LlmCall:
 
 @dataclass(frozen=True, kw_only=True)
 class LlmResponse:
-    """A model's answer through the tool, and what it took."""
+    """A model's response through the tool, with tokens, latency and attempts."""
 
     input: Mapping[str, Any]
     """The tool's input: an object, not yet checked against the schema."""
     stop_reason: str
     usage: Usage
     latency_s: float
-    """Seconds from the call to the answer, retries and waits included."""
+    """Seconds from the call to the response, retries and waits included."""
     n_attempts: int
     """HTTP requests sent; 1 = no retry."""
     model: str

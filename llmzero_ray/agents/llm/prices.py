@@ -1,6 +1,6 @@
-"""What tokens cost: list prices of the `genai-prices` package, and the sum for a call.
+"""Prices of tokens: list prices of the `genai-prices` package, and the cost of a call.
 
-The package brings its table along; nothing is fetched. A search freezes the price that it starts with.
+The table ships with the package; nothing is downloaded. A search keeps the price that it started with.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Price:
 
 
 FREE = Price(input=0.0, output=0.0, cache_write=0.0, cache_read=0.0)
-"""Of recorded answers, and of a check that is not booked."""
+"""Price of replayed responses, and of a check that is not booked."""
 
 
 def price_of(model: str, override: Sequence[float] | None = None, directory: str | None = None) -> Price:

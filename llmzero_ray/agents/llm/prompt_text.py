@@ -1,7 +1,7 @@
-"""Text of others made fit to be shown to an agent: bounded, without control characters, marked as data.
+"""Untrusted text made safe for a prompt: bounded, without control characters, quoted as data.
 
-Logs, metric names, data sources, causes of failures and words of earlier agents all pass through here. Not
-here: which of them an agent is shown (context.py).
+Logs, metric names, data sources, causes of failures and texts of earlier agents all pass through here. Not
+here: the choice of texts (context.py).
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ def safe_name(name: str, limit: int = 64) -> str:
 
 
 def quote(text: str, *, label: str, max_lines: int = 40, max_chars: int = 3000, width: int = 300) -> str:
-    """The end of a text as a block that is recognisably data: fenced, every line behind a bar.
+    """The end of a text as a fenced block of data, every line behind a bar.
 
-    The fence carries a digest of the text, so that a text cannot hold its own end. What was left out is
+    The fence contains a digest of the text, so that a text cannot close its own fence. Lines left out are
     counted at the top.
     """
     lines = [line.rstrip() for line in clean(text).splitlines()]

@@ -1,8 +1,8 @@
-"""The prompts of the agents: texts of prompts/, packaged or replaced by a user's, rendered from plain values.
+"""The prompts of the agents: templates of prompts/, packaged or the user's own, rendered from plain values.
 
 Each agent has two templates. `<agent>.system.md.j2` sees only what stays the same for a whole search, so that
 it can be cached; `<agent>.user.md.j2` sees that and what changes with each call. Values are inserted, never
-compiled, and templates run in Jinja's sandbox. Not here: the values (context.py), calling anybody.
+compiled, and templates run in Jinja's sandbox. Not here: the values (context.py), calls (agent_client.py).
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ def _templates(agent: AgentName) -> tuple[str, str]:
 
 TEMPLATES: tuple[str, ...] = tuple(name for agent in AGENTS for name in _templates(agent))
 FILES: tuple[str, ...] = (*TEMPLATES, METRICS, HYPERPARAMETERS)
-"""What is read here of a directory of one's own."""
+"""Files that are read from a user's directory of prompts."""
 BESIDE = ("prices.yaml",)
-"""What others read of it."""
+"""Files of that directory that other modules read."""
 
 REQUIRED: Mapping[str, tuple[str, ...]] = {
     "proposer.system.md.j2": ("task", "metrics", "hyperparameters"),
@@ -181,7 +181,7 @@ class Prompts:
 
 
 Load: TypeAlias = Callable[[str], str | tuple[str, str, None] | None]
-"""Name of a template -> its text, alone or with the file that tracebacks are to name; None: there is none."""
+"""Template name -> its text, alone or with the file name for tracebacks; None: no such template."""
 
 
 def template_environment(load: Load) -> Any:

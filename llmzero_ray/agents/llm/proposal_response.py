@@ -1,9 +1,9 @@
-"""From a language model's filled form to a proposal, and from one that breaks rules to one that does not.
+"""Parse a language model's response into a proposal, and move a proposal that breaks rules into its bounds.
 
-A first answer goes to the coordinator as it is, and comes back with the reason where it breaks a rule. The
-second answer is repaired here: values moved into their bounds, what may not be changed left out, a checkpoint
-that is not there replaced by the nearest. Sums are always recomputed. Pure. Not here: asking (agents.py), the
-rules themselves (hyperparameters/, coordinator/plan.py).
+The coordinator rejects a first proposal that breaks a rule. The second one is corrected here: values clipped
+to their bounds, forbidden changes dropped, an unknown checkpoint replaced by the nearest. Epochs are always
+recomputed. Pure. Not here: requests (agents.py), the rules themselves (hyperparameters/,
+coordinator/plan.py).
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from llmzero_ray.records import Change, Diagnosis, Hyperparameters, Hyperparamet
 
 @dataclass(frozen=True, kw_only=True)
 class ProposalBounds:
-    """What the next phase is built on and has to respect."""
+    """Base configuration, checkpoints and limits of the next phase."""
 
     task: TaskView
     base: Hyperparameters
-    """Configuration that changes are relative to."""
+    """Configuration to which changes are relative."""
     checkpoints: tuple[OfferedCheckpoint, ...]
-    """Empty: it starts from the base model."""
+    """Checkpoints to resume from; empty: the phase starts from the base model."""
     n_gpus: int
 
     @property
@@ -59,7 +59,7 @@ class ProposalBounds:
 
 
 def bounds_of(request: ProposalRequest | ErrorRequest, n_gpus: int) -> ProposalBounds:
-    """What an answer to this request has to respect."""
+    """The bounds of a response to this request."""
     if isinstance(request, ErrorRequest):
         base, offered = request.failed.hyperparameters, request.checkpoints
     else:
@@ -79,7 +79,7 @@ def parse_proposal(
     bounds: ProposalBounds,
     agent: str,
 ) -> Proposal:
-    """The proposal that a form asks for, rules broken or not; its epochs recomputed."""
+    """The proposal in a response, with recomputed epochs; it may break rules."""
     parsed = tuple(_change(change, bounds.base) for change in changes)
     parsed = tuple(change for change in parsed if change.old != change.new or change.key not in bounds.base)
     wanted = checkpoint.resume_from
@@ -100,7 +100,7 @@ def parse_proposal(
 
 
 def with_epochs(proposal: Proposal, bounds: ProposalBounds) -> Proposal:
-    """The proposal with its sum of epochs recomputed; a wrong one is noted in the rationale."""
+    """The proposal with recomputed total epochs; a wrong number is noted in the rationale."""
     try:
         full = bounds.full(proposal.changes)
     except HyperparameterError:
@@ -117,7 +117,7 @@ def with_epochs(proposal: Proposal, bounds: ProposalBounds) -> Proposal:
 
 
 def _change(response: ChangeSchema, base: Hyperparameters) -> Change:
-    """A change under VeRL's key; a name that nobody knows stays as it is and is refused by its name."""
+    """A change under VeRL's key; an unknown name is kept, so that validation refuses it by that name."""
     value: HyperparameterValue = tuple(response.value) if isinstance(response.value, list) else response.value
     try:
         key = canonical(response.name)
@@ -137,8 +137,8 @@ def _global_step(offered: Sequence[OfferedCheckpoint], wanted: ResumeFrom) -> in
 
 
 def enforce_bounds(proposal: Proposal, bounds: ProposalBounds) -> tuple[Proposal, tuple[str, ...]] | None:
-    """A proposal that breaks no rule, and what had to be done to it; None when none of its changes can be
-    kept, although it wanted some."""
+    """(proposal that breaks no rule, notes on its corrections); None when it has changes and all had to be
+    dropped."""
     notes: list[str] = []
     resume = _checkpoint(proposal.resume_from, bounds, notes)
     changes = [
@@ -175,7 +175,7 @@ def _checkpoint(wanted: ResumeFrom | None, bounds: ProposalBounds, notes: list[s
 
 
 def _within_bounds(change: Change, resume: ResumeFrom | None, notes: list[str]) -> Change | None:
-    """The change with its value in bounds; None when the key may not be changed or is unknown."""
+    """The change with its value clipped to the bounds; None when the key is unknown or may not change."""
     try:
         key = canonical(change.key)
     except HyperparameterError:
@@ -199,7 +199,7 @@ def _within_bounds(change: Change, resume: ResumeFrom | None, notes: list[str]) 
 
 
 def _clipped(key: str, value: HyperparameterValue) -> HyperparameterValue:
-    """The nearest value in bounds of a number; None where there is none."""
+    """A number clipped to the bounds of its key; None where that is impossible."""
     row = BY_KEY.get(key)
     if row is None or row.low is None or row.high is None or isinstance(value, bool | tuple):
         return None
@@ -213,7 +213,7 @@ def _clipped(key: str, value: HyperparameterValue) -> HyperparameterValue:
 
 
 def _without_conflicts(changes: list[Change], bounds: ProposalBounds, notes: list[str]) -> list[Change]:
-    """The changes without those that a coupling forbids, one after the other."""
+    """The changes without those that violate a coupling, dropped one at a time."""
     while changes:
         try:
             bounds.full(changes)

@@ -1,8 +1,8 @@
-"""The recorded answers of an earlier search in place of a language model: no network, no key, no price.
+"""Recorded responses of an earlier search in place of a language model: no network, no key, no cost.
 
-Every question is made anew from the present state and its hash is journalled, so that a changed prompt or
-another course of the search shows; the answer is the one that was recorded for the same node and question.
-Not here: who writes records (agent_client.py).
+Every prompt is rendered from the present state and its hash is journalled, so that a changed prompt or a
+different course of the search is visible; the response is the recorded one of the same node and call.
+Not here: writing records (call_records.py).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _STEP = re.compile(r"^(early_stopper)-(\d+)\.0$")
 
 
 class RecordedResponses:
-    """The calls below `<search>/nodes/*/agents/`."""
+    """The recorded calls below `<search>/nodes/*/agents/`."""
 
     def __init__(self, search: str) -> None:
         """Raises ConfigError when the directory holds no recorded call."""
@@ -33,7 +33,7 @@ class RecordedResponses:
             )
 
     def client(self, node: int, name: str) -> RecordedClient:
-        """Who answers the call of that name."""
+        """The client that replays the call of that name."""
         return RecordedClient(self._find(node, name), f"{name} of node {node}")
 
     def _find(self, node: int, name: str) -> dict[str, Any] | None:
@@ -55,13 +55,13 @@ class RecordedResponses:
 
 
 class RecordedClient:
-    """Gives one recorded answer."""
+    """A client that returns one recorded response."""
 
     def __init__(self, record: dict[str, Any] | None, what: str) -> None:
         self._record, self._what = record, what
 
     def call(self, call: LlmCall, budget: CallBudget) -> LlmResponse:  # noqa: ARG002
-        """The answer as it was, its tokens included.
+        """The recorded response, its tokens included.
 
         Raises:
             LlmCallError: none was recorded, or what was recorded is an error.
@@ -84,7 +84,7 @@ class RecordedClient:
         )
 
     def worst_case(self, call: LlmCall) -> Usage:  # noqa: ARG002
-        """The tokens of the recorded answer; they cost nothing once more."""
+        """The tokens of the recorded response; a replay costs nothing."""
         response = (self._record or {}).get("answer")
         return Usage() if response is None else Usage(**response["usage"])
 

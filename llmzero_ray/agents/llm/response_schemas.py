@@ -1,4 +1,4 @@
-"""The forms in which a language model answers: one tool per agent, and its reading into records.
+"""Response schemas of the agents: one tool per agent, whose input is the response.
 
 What a schema cannot say (bounds, couplings, sums) is checked afterwards (proposal_response.py). Not here: how
 a form becomes a schema and is filled in (structured_output.py), the words that explain the fields (prompts/).
@@ -138,15 +138,15 @@ _TOOLS: dict[AgentName, tuple[str, str]] = {
 
 
 def response_tool(agent: AgentName, *, strict: bool) -> Tool:
-    """The tool through which an agent answers; `strict`: the server is to enforce its schema."""
+    """The tool whose input is the agent's response; `strict`: the server enforces its schema."""
     name, description = _TOOLS[agent]
     return Tool(name=name, description=description, schema=json_schema(SCHEMAS[agent]), strict=strict)
 
 
 def parse(agent: AgentName, tool_input: Any) -> Any:
-    """The form that a tool's input fills in.
+    """The response in a tool's input.
 
     Raises:
-        ProposalError: it does not fit; says where and what is allowed, in words for the model.
+        ProposalError: it does not match the schema; the message says where, in words for the model.
     """
     return parse_response(SCHEMAS[agent], tool_input)

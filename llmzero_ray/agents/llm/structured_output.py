@@ -1,7 +1,7 @@
-"""What all forms have in common in which a language model answers: their texts, their schema, their reading.
+"""Structured output: the base class of response schemas, its JSON Schema, and parsing a tool's input.
 
-The schema keeps to what the API can enforce while it generates: closed objects, enumerations, no numeric
-bounds. Not here: the forms (response_schemas.py, drafting/llm_requests.py).
+The JSON Schema is limited to what the API can enforce while it generates: closed objects, enumerations, no
+numeric bounds. Not here: the schemas (response_schemas.py, drafting/llm_requests.py).
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from llmzero_ray.text import clean
 
 _MAX_TEXT = 2000
 _MAX_ENTRIES = 12
-"""Longer answers are cut, not refused: nothing is lost that a reader would miss."""
+"""Longer texts and lists are truncated, not rejected."""
 _MAX_FAULTS = 6
 _DROPPED = {"$defs", "title", "default", "minLength", "maxLength", "minimum", "maximum", "pattern"}
 _UNION = {"bool", "int", "float", "str", "list[float]"}
-"""Where pydantic names the member of a union that it tried; a model knows fields only."""
+"""Members of a union in pydantic's error locations; the model knows fields only."""
 
 
 def _cut(value: Any) -> Any:
@@ -31,13 +31,13 @@ def _few(value: Any) -> Any:
 
 
 FEW = BeforeValidator(_few)
-"""Of a list: entries after the first twelve are left out."""
+"""Truncates a list to its first twelve entries."""
 Text = Annotated[str, BeforeValidator(_cut), StringConstraints(strip_whitespace=True)]
 Texts = Annotated[list[Text], FEW]
 
 
 class ResponseSchema(BaseModel):
-    """An answer, or a part of one."""
+    """A response, or a part of one."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)
 
@@ -54,10 +54,11 @@ def json_schema(schema: type[ResponseSchema]) -> dict[str, Any]:
 
 
 def parse_response(schema: type[ResponseT], tool_input: Any) -> ResponseT:
-    """The form that a tool's input fills in.
+    """The response in a tool's input.
 
     Raises:
-        ProposalError: it does not fit; says where and what is allowed, in words for the model.
+        ProposalError: it does not match the schema; the message says where and what is allowed, for the
+            model.
     """
     try:
         return schema.model_validate(tool_input)

@@ -1,4 +1,4 @@
-"""Upper bound of the tokens that a call can be billed for: what a hard cap must set aside before it.
+"""Upper bound of the tokens that a call can be billed for, which is reserved before the call.
 
 Bounds, not guesses: no tokenizer makes more tokens than there are bytes of text, so that a bound is several
 times the usual count.
