@@ -133,10 +133,10 @@ def start_server(
         return actor, group, ray.get(actor.wait.remote(timeout_s))
     except ray.exceptions.RayTaskError as error:
         remove_placement_group(group)
-        raise told(error) from None
+        raise engine_error(error) from None
 
 
-def told(error: Any) -> EngineError:
+def engine_error(error: Any) -> EngineError:
     """What a call of the server's actor failed with, as this project's error."""
     return error.cause if isinstance(error.cause, EngineError) else EngineError(str(error))
 

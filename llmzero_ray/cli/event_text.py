@@ -35,12 +35,12 @@ def changes_text(core: CoordinatorCore, spec: PhaseSpec) -> str:
     if before is None:
         return "the root's configuration"
     changed = diff(before, spec.hyperparameters)
-    told = [
+    parts = [
         f"{short(key)} {format_value(key, old)} → {format_value(key, new)}"
         for key, (old, new) in changed.items()
     ]
-    more = f" and {len(told) - _MAX_CHANGES} more" if len(told) > _MAX_CHANGES else ""
-    return ", ".join(told[:_MAX_CHANGES]) + more if told else "nothing changed"
+    more = f" and {len(parts) - _MAX_CHANGES} more" if len(parts) > _MAX_CHANGES else ""
+    return ", ".join(parts[:_MAX_CHANGES]) + more if parts else "nothing changed"
 
 
 def _tell_decided(_: CoordinatorCore, event: ev.Decided) -> str:

@@ -82,7 +82,7 @@ def serve(
         except KeyboardInterrupt:
             print_line(console, "ending the server ...")
         except ray.exceptions.RayTaskError as error:
-            raise _actors.model_server.told(error) from None
+            raise _actors.model_server.engine_error(error) from None
         finally:
             with contextlib.suppress(ray.exceptions.RayError):
                 ray.get(actor.close.remote(), timeout=60)

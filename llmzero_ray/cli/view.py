@@ -48,7 +48,7 @@ def live_view(follower: Follower, *, now: float | None = None) -> RenderableType
 
 def progress_lines(follower: Follower) -> list[str]:
     """One line per phase under way: how far it is, and how well it does."""
-    return [", ".join(filter(None, _told(follower, run))) for run in _training(follower.core)]
+    return [", ".join(filter(None, _training_cells(follower, run))) for run in _training(follower.core)]
 
 
 def headline(follower: Follower, *, now: float | None = None) -> Text:
@@ -171,12 +171,12 @@ def _training(core: CoordinatorCore) -> list[PhaseRun]:
 def _progress(follower: Follower, run: PhaseRun) -> RenderableType:
     point, _ = follower.newest(run.node)
     total, done = max(_length(run), 1), 0 if point is None else point.step
-    row, told = Table.grid(padding=(0, 2)), _told(follower, run)
-    row.add_row(told[0], ProgressBar(total=total, completed=done, width=24), *told[1:])
+    row, cells = Table.grid(padding=(0, 2)), _training_cells(follower, run)
+    row.add_row(cells[0], ProgressBar(total=total, completed=done, width=24), *cells[1:])
     return row
 
 
-def _told(follower: Follower, run: PhaseRun) -> list[str]:
+def _training_cells(follower: Follower, run: PhaseRun) -> list[str]:
     """Who, how far, mean reward of the newest step, best validation so far; empty where there is nothing
     yet."""
     point, best = follower.newest(run.node)

@@ -82,7 +82,7 @@ class JournalReader:
         self._next = 1
         self._epoch = 0
         self._deliveries: dict[tuple[str, int, int], int] = {}
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
 
     @property
     def epoch(self) -> int:
@@ -256,8 +256,8 @@ class JournalReader:
         return Damage(place=str(self.store), file=file, number=self._next, problem=problem, fix=fix)
 
     def _tell(self, name: str, message: str) -> None:
-        if name not in self._told:
-            self._told.add(name)
+        if name not in self._reported:
+            self._reported.add(name)
             logger.warning("%s/%s: %s", self.store, name, message)
 
 

@@ -58,10 +58,10 @@ def _followed(facts: SearchFacts, run: PhaseRun) -> str:
     if run.node == ev.REFERENCE:
         return "no comparison with it"
     fixes = [other for other in facts.runs.values() if other.kind == "debug" and other.on == run.node]
-    told = [f"debug run {fix.node}: {fix.status.replace('_', ' ')}" for fix in fixes]
+    parts = [f"debug run {fix.node}: {fix.status.replace('_', ' ')}" for fix in fixes]
     if run.node in facts.nodes and facts.nodes[run.node].pruned:
-        told.append("this node was pruned")
-    return "; ".join(told) or "no debug run"
+        parts.append("this node was pruned")
+    return "; ".join(parts) or "no debug run"
 
 
 def losses(facts: SearchFacts) -> Iterator[str]:

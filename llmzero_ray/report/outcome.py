@@ -49,7 +49,7 @@ def write_outcome(search: SearchStorage | str | Path) -> Outcome:
     checksums, problem = _checked_adapter(facts)
     files = _write_strategy(facts, checksums)
     drawn, undrawn = draw_pictures(facts)
-    problems = tuple(told for told in (problem, undrawn) if told)
+    problems = tuple(text for text in (problem, undrawn) if text)
     replace_file(paths.report, report_text(facts, drawn, problems))
     files += [paths.report, *(paths.root / picture.file for picture in drawn)]
     return Outcome(

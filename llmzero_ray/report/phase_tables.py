@@ -55,8 +55,8 @@ def change_table(facts: SearchFacts, run: PhaseRun) -> str:
 
 def root_values(facts: SearchFacts) -> str:
     """What search.yaml sets for the root, under the short names used everywhere."""
-    told = [(short(key), key) for key in map(canonical, facts.config.root.overrides)]
-    named = [f"{name} {fmt.value(key, facts.default.get(key))}" for name, key in sorted(told)]
+    overrides = [(short(key), key) for key in map(canonical, facts.config.root.overrides)]
+    named = [f"{name} {fmt.value(key, facts.default.get(key))}" for name, key in sorted(overrides)]
     return ", ".join(named)
 
 

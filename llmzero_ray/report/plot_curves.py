@@ -61,11 +61,11 @@ def _strip(axes: Any, facts: SearchFacts) -> None:
         axes.fill_between((x + 0.01, x + 0.99), top - 0.97, top, color=style.BANDS[0], linewidth=0)
         head = f"phase {phase.number} · node {phase.node} · steps {phase.begin}–{phase.end}"
         axes.text(x + 0.03, top - 0.16, head, fontweight="bold", color=style.BEST, fontsize=9)
-        for row, line in enumerate(_told(facts, phase, n)):
+        for row, line in enumerate(_phase_lines(facts, phase, n)):
             axes.text(x + 0.03, top - 0.32 - 0.125 * row, line, fontsize=8.5)
 
 
-def _told(facts: SearchFacts, phase: PathPhase, n: int) -> list[str]:
+def _phase_lines(facts: SearchFacts, phase: PathPhase, n: int) -> list[str]:
     changes = [fmt.change(change) for change in facts.changes(phase.run)]
     if not changes:
         return ["the default recipe" if phase.number == 1 else "nothing changed"]

@@ -99,11 +99,11 @@ def _stretches(
 
 def _heights(axes: Any, values: list[HyperparameterValue], default: HyperparameterValue) -> list[float]:
     """Where each value is drawn, the default last; what is no number gets a level of its own."""
-    told = [*values, default]
-    numbers = [float(v) for v in told if isinstance(v, int | float) and not isinstance(v, bool)]
-    if len(numbers) != len(told):
-        names = list(dict.fromkeys(map(str, told)))
-        heights = [float(names.index(str(v))) for v in told]
+    levels = [*values, default]
+    numbers = [float(v) for v in levels if isinstance(v, int | float) and not isinstance(v, bool)]
+    if len(numbers) != len(levels):
+        names = list(dict.fromkeys(map(str, levels)))
+        heights = [float(names.index(str(v))) for v in levels]
         axes.set_ylim(-0.6, max(heights) + 1.1)
         return heights
     low, high = min(numbers), max(numbers)

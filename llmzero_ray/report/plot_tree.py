@@ -158,7 +158,7 @@ def _point(
     axes.annotate(str(run.node), at, ha="center", va="center", color=ink, fontweight="bold", zorder=4)
     star = "★ " if facts.path and run.node == facts.path[-1].node else ""
     axes.annotate(
-        f"{star}{_told(run)}\n{run.kind}",
+        f"{star}{_node_label(run)}\n{run.kind}",
         at,
         xytext=(0, -20),
         textcoords="offset points",
@@ -172,7 +172,7 @@ def _point(
     )
 
 
-def _told(run: PhaseRun) -> str:
+def _node_label(run: PhaseRun) -> str:
     """The score, else why there is none."""
     if run.score is None and isinstance(run.outcome, PhaseFailure):
         return run.outcome.failure_class

@@ -26,9 +26,9 @@ def reason_in_words(decision: TreeDecision) -> str:
     if decision.action == "stop":
         return _stop_in_words(decision)
     levels = seen.descent
-    told = [_level_in_words(level, below) for level, below in zip(levels, [*levels[1:], None], strict=True)]
-    hidden = len(told) - SHOWN_LEVELS
-    return "; ".join([f"({hidden} levels above)", *told[hidden:]] if hidden > 0 else told)
+    lines = [_level_in_words(level, below) for level, below in zip(levels, [*levels[1:], None], strict=True)]
+    hidden = len(lines) - SHOWN_LEVELS
+    return "; ".join([f"({hidden} levels above)", *lines[hidden:]] if hidden > 0 else lines)
 
 
 def _stop_in_words(decision: TreeDecision) -> str:

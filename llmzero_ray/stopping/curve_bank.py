@@ -152,9 +152,9 @@ class CurveBank:
         scores = [score for winner in winners if (score := incumbent_at(winner, at)) is not None]
         if not scores or v.last < min(scores) or not _gains(v):
             return None
-        told = f"{v.last:.3f} against {min(scores):.3f} at global step {at}"
+        comparison = f"{v.last:.3f} against {min(scores):.3f} at global step {at}"
         return _continue(
-            "keeps up", f"it gains and is not behind a run that then reached {level:.3f} ({told})"
+            "keeps up", f"it gains and is not behind a run that then reached {level:.3f} ({comparison})"
         )
 
     def _by_precedent(
@@ -171,16 +171,18 @@ class CurveBank:
         known = [gains for gains in per_phase if gains]
         best = max((g.gain for gains in known for g in gains), default=0.0)
         enough = sum(any(g.gain >= missing for g in gains) for gains in known)
-        told = f"{missing:.3f} is missing in {left} steps from {level:.3f}; {enough} of {len(known)} banked"
-        told += f" phases gained that much from there, the best {best:.3f}"
+        comparison = (
+            f"{missing:.3f} is missing in {left} steps from {level:.3f}; {enough} of {len(known)} banked"
+        )
+        comparison += f" phases gained that much from there, the best {best:.3f}"
         if enough >= LIKELY * len(known) and enough >= 2:
-            return _continue("precedent", told)
+            return _continue("precedent", comparison)
         lasting = sum(any(g.whole for g in gains) for gains in known)
         old = d.last_step * 2 >= n_steps
         far = GENEROSITY * best + 2 * v.se + v.margin < missing
         if may_stop and old and far and lasting >= FEWEST_PHASES:
-            return BankAnswer(answer="stop", reason=told, clue="hopeless")
-        return BankAnswer(answer="ask", reason=told, clue="ask")
+            return BankAnswer(answer="stop", reason=comparison, clue="hopeless")
+        return BankAnswer(answer="ask", reason=comparison, clue="ask")
 
 
 def _banked(view: NodeView) -> BankedPhase | None:

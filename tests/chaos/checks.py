@@ -58,12 +58,12 @@ def outcomes_kept(witness: Witness) -> Iterator[str]:
         now = None if run is None else run.outcome
         if now != before:
             yield f"node {node}: its outcome was {before}, now it is {now}"
-    told = [
+    ended = [
         event.node
         for event in witness.follower.events
         if isinstance(event, ev.PhaseFinished | ev.PhaseFailed)
     ]
-    for node, times in Counter(told).items():
+    for node, times in Counter(ended).items():
         if times > 1:
             yield f"node {node}: the journal tells its end {times} times"
 

@@ -53,7 +53,7 @@ def scripted_chaos(lab: Lab, root: Path, *, kills: int, seed: int, slots: int) -
         return scripted_config(name, root / "runs", task, slots=slots)
 
     undisturbed = Trial(lab, config("undisturbed"), seed=seed).run(iter(()), 0)
-    outcome = Outcome(violations=_told("undisturbed", judged(undisturbed, n_val=N_VAL)))
+    outcome = Outcome(violations=_named("undisturbed", judged(undisturbed, n_val=N_VAL)))
 
     def compare(story: Story) -> Iterator[str]:
         yield from checks.scripted_curves(story.witness, SCRIPT)
@@ -83,8 +83,8 @@ def chaos(
         story = trial.run(strikes, min(_PER_SEARCH, kills - len(outcome.blows)))
         outcome.stories.append(story)
         found = [*judged(story, n_val=N_VAL), *compare(story)]
-        outcome.violations += _told(story.witness.storage.name, found)
-        say("\n  ".join([f"{story.witness.storage.name}: {told(story)}", *found]))
+        outcome.violations += _named(story.witness.storage.name, found)
+        say("\n  ".join([f"{story.witness.storage.name}: {summary_line(story)}", *found]))
         if story.wrong or not (story.blows or story.missed):
             break  # what does not end would only disturb the next one, or no strike is left
     outcome.wall_s = time.monotonic() - began
@@ -120,7 +120,7 @@ def table(outcome: Outcome) -> str:
     return "\n".join(lines)
 
 
-def told(story: Story) -> str:
+def summary_line(story: Story) -> str:
     """One search in a line."""
     core = story.witness.core
     struck = ", ".join(
@@ -166,5 +166,5 @@ def _given_up(outcome: Outcome) -> int:
     return sum(getattr(found, "failure_class", None) == "resource" for found in outcomes)
 
 
-def _told(name: str, found: Iterable[str]) -> list[str]:
+def _named(name: str, found: Iterable[str]) -> list[str]:
     return [f"{name}: {what}" for what in found]

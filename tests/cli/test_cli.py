@@ -120,13 +120,13 @@ def test_a_search_on_a_fresh_machine_can_be_watched_attached_to_and_looked_at_af
     assert "searching" in said
     assert "is at work on it" in said
     second = command.start()
-    told, _ = second.communicate(timeout=PATIENCE_S)
+    output, _ = second.communicate(timeout=PATIENCE_S)
     said, _ = first.communicate(timeout=PATIENCE_S)
-    assert (first.returncode, second.returncode) == (0, 0), said + told
-    for text in (said, told):
+    assert (first.returncode, second.returncode) == (0, 0), said + output
+    for text in (said, output):
         assert "search demo has ended (budget) after 2 runs" in text
         assert "test  best strategy" in text
-    assert "is at work on it; following" in told
+    assert "is at work on it; following" in output
     assert "Traceback" not in said
     until_gone(command.leftovers)
     code, said = command.run()
@@ -194,8 +194,8 @@ def test_stop_from_another_terminal_ends_the_search_with_its_outcome(command: Co
     code, said = command.run("jobs.stop", str(command.storage.paths.root), "--reason", "enough")
     assert code == 0
     assert "has ended (user)" in said
-    told, _ = process.communicate(timeout=PATIENCE_S)
-    assert "stopped by a person: enough" in told
+    output, _ = process.communicate(timeout=PATIENCE_S)
+    assert "stopped by a person: enough" in output
     until_gone(command.leftovers)
     assert command.storage.paths.report.is_file()
 

@@ -42,9 +42,9 @@ def test_a_draft_tells_what_comes_next_and_that_is_what_works(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert draft(tmp_path) == 0
-    told = capsys.readouterr().out
+    message = capsys.readouterr().out
     task = tmp_path / "out" / "task.yaml"
-    assert "the answer is taken from answer" in told and told.endswith(f"llmzero prepare {task}\n")
+    assert "the answer is taken from answer" in message and message.endswith(f"llmzero prepare {task}\n")
     assert not (tmp_path / "data").exists()
     assert main(["prepare", str(task), "--set", f"dir={tmp_path / 'task'}"]) == 0
     assert "32 train, 4 val, 4 test" in capsys.readouterr().out
@@ -54,9 +54,9 @@ def test_open_questions_end_with_their_flags_and_the_flags_close_them(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert draft(tmp_path, rows=UNCLEAR) == 2
-    told = capsys.readouterr().out
-    assert "One of: left, middle, right." in told
-    assert "Answer with --question-field" in told and "Answer with --answer-field" in told
+    message = capsys.readouterr().out
+    assert "One of: left, middle, right." in message
+    assert "Answer with --question-field" in message and "Answer with --answer-field" in message
     answers = ("--question-field", "left", "--answer-field", "right", "--force")
     assert draft(tmp_path, *answers, rows=UNCLEAR) == 0
 
@@ -66,8 +66,8 @@ def test_at_a_terminal_the_questions_are_asked(
 ) -> None:
     monkeypatch.setattr("sys.stdin", Terminal("left\nnonsense\nright\n\n"))
     assert draft(tmp_path, rows=UNCLEAR) == 0
-    told = capsys.readouterr().out
-    assert "nonsense is none of them" in told
+    message = capsys.readouterr().out
+    assert "nonsense is none of them" in message
     record = json.loads((tmp_path / "out" / "draft.json").read_text())
     assert record["open"] == [] and record["evidence"][0] == "the question is taken from left"
 
@@ -82,7 +82,7 @@ def test_edits_are_not_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         (("--name", "No Name"), "--name No Name: must be"),
         (("--backend", "gpt"), "must be expert or claude"),
@@ -92,11 +92,11 @@ def test_edits_are_not_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture
     ],
 )
 def test_wrong_options_are_one_line(
-    options: tuple[str, ...], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    options: tuple[str, ...], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert draft(tmp_path, *options) == 2
     said = capsys.readouterr().err
-    assert told in said and len(said.splitlines()) == 1
+    assert message in said and len(said.splitlines()) == 1
     assert not (tmp_path / "out").exists()
 
 
@@ -129,11 +129,11 @@ def test_a_language_model_drafts_and_its_price_is_told(
     messages_server.play(model())
     setting = f"agents.base_url={messages_server.base_url}"
     assert draft(tmp_path, "--backend", "claude", "--set", setting) == 0
-    told = capsys.readouterr().out
-    assert "calls: 3, 0.0" in told and "doubt: The rows look made up." in told
+    message = capsys.readouterr().out
+    assert "calls: 3, 0.0" in message and "doubt: The rows look made up." in message
     files = {path.name: path.read_text() for path in (tmp_path / "out").iterdir()}
     assert set(files) == {"task.yaml", "description.md", "search.yaml", "draft.json"}
-    assert all(KEY not in text for text in (*files.values(), told))
+    assert all(KEY not in text for text in (*files.values(), message))
 
 
 def test_the_job_is_the_command() -> None:

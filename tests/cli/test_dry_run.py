@@ -112,11 +112,11 @@ def test_steps_hours_and_disk_are_shown_for_three_cases(
     assert cells["dollars for agents"] == ["0.00"] * 3
     # 233,472 bytes an adapter: 5 x 4 of the phases, 6 of the default recipe, 3 for the full checkpoint.
     assert float(cells["adapters on disk (GiB)"][1]) == pytest.approx(29 * 233472 / 2**30, rel=0.01)
-    told = "\n".join(lines)
-    assert "10 s a training step, from --seconds-per-step" in told
-    assert "assumed, not measured: seconds of validation and start" in told
-    assert "as planned: budget.wall_clock_hours (0.1) ends it after about" in told
-    assert "checkpoints.max_gib (0.001)" in told
+    output = "\n".join(lines)
+    assert "10 s a training step, from --seconds-per-step" in output
+    assert "assumed, not measured: seconds of validation and start" in output
+    assert "as planned: budget.wall_clock_hours (0.1) ends it after about" in output
+    assert "checkpoints.max_gib (0.001)" in output
 
 
 def test_nothing_is_written_by_an_estimate(make: Callable[..., SearchConfig]) -> None:

@@ -55,10 +55,10 @@ def explain(arguments: list[str]) -> int:
 
 
 def test_a_history_is_explained_with_state_descent_and_next_decision() -> None:
-    told = explain_history(HISTORY, RULES)
-    assert list(told) == ["s_min", "s_max", "best", "nodes", "descent", "next"]
-    assert (told["s_min"], told["s_max"], told["best"]) == (0.5, 0.7, 2)
-    assert told["nodes"]["1"] == {
+    output = explain_history(HISTORY, RULES)
+    assert list(output) == ["s_min", "s_max", "best", "nodes", "descent", "next"]
+    assert (output["s_min"], output["s_max"], output["best"]) == (0.5, 0.7, 2)
+    assert output["nodes"]["1"] == {
         "parent": 0,
         "N": 1,
         "v_val": 0,
@@ -70,13 +70,13 @@ def test_a_history_is_explained_with_state_descent_and_next_decision() -> None:
         "terminal": True,
         "in_flight": 0,
     }
-    assert {key: told["nodes"]["0"][key] for key in ("parent", "N", "v_val", "in_flight")} == {
+    assert {key: output["nodes"]["0"][key] for key in ("parent", "N", "v_val", "in_flight")} == {
         "parent": None,
         "N": 3,
         "v_val": 2,
         "in_flight": 1,
     }
-    assert told["next"] == {"action": "evolve", "on": 2}
+    assert output["next"] == {"action": "evolve", "on": 2}
 
 
 def test_one_descent_entry_per_visited_level_has_effective_visits_and_candidates_only() -> None:
@@ -122,10 +122,10 @@ def test_an_empty_history_asks_for_the_root() -> None:
 
 def test_rules_can_be_set_for_one_explanation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, _ = run(tmp_path, HISTORY, "--history", "--set", "C=0", "--set", "max_evolve_children=4")
-    told = json.loads(capsys.readouterr().out)
+    output = json.loads(capsys.readouterr().out)
     assert code == 0
-    assert told["descent"][0]["cap"] == 4
-    assert told["descent"][0]["uct_new"] == told["descent"][0]["Q_prior"] == 0.0
+    assert output["descent"][0]["cap"] == 4
+    assert output["descent"][0]["uct_new"] == output["descent"][0]["Q_prior"] == 0.0
 
 
 # --- closed loop --------------------------------------------------------------------------------------------
@@ -155,16 +155,16 @@ def test_rows_that_no_run_was_begun_for_are_listed(
     rows = [{"id": k, "status": "running", "score": None} for k in range(3)]
     code, _ = run(tmp_path, rows, "--closed-loop")
     shown = capsys.readouterr()
-    told = json.loads(shown.out)
-    assert (code, told["next"], told["unused_rows"]) == (0, {"action": "wait", "on": None}, [1, 2])
+    output = json.loads(shown.out)
+    assert (code, output["next"], output["unused_rows"]) == (0, {"action": "wait", "on": None}, [1, 2])
     assert "rows 1, 2 were not used: the rules say wait" in shown.err
 
 
 def test_the_budget_ends_a_closed_loop(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     explain(["--closed-loop", str(PAPER / "ssmr.json"), "--budget", "10"])
-    told = json.loads(capsys.readouterr().out)
-    assert (told["next"]["action"], told["stop_reason"], told["best"]) == ("stop", "budget", 5)
-    assert "unused_rows" not in told
+    output = json.loads(capsys.readouterr().out)
+    assert (output["next"]["action"], output["stop_reason"], output["best"]) == ("stop", "budget", 5)
+    assert "unused_rows" not in output
 
 
 @pytest.mark.parametrize("name", ["chemcot", "papersearchqa", "ssmr", "wildsci"])

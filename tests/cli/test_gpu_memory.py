@@ -41,10 +41,10 @@ def test_a_dry_run_shows_the_table_and_the_verdict(
 ) -> None:
     config = recipe("8b", f"task.dir={task_dir}", f"storage={tmp_path}", "root.overrides.batch=64")
     assert show_estimate(config, seconds_per_step=100.0) == 0
-    told = capsys.readouterr().out
-    assert "GPU memory of Qwen3-8B, GiB per GPU, a slot of 8 GPU(s) of 39.4 GiB" in told
-    assert "GPU memory: fits: tightest is rollout" in told
-    assert "training steps" in told
+    output = capsys.readouterr().out
+    assert "GPU memory of Qwen3-8B, GiB per GPU, a slot of 8 GPU(s) of 39.4 GiB" in output
+    assert "GPU memory: fits: tightest is rollout" in output
+    assert "training steps" in output
 
 
 def test_memory_is_shown_before_there_is_a_task(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -66,10 +66,10 @@ def test_the_table_fits_into_80_columns_and_its_items_add_up() -> None:
 
 
 def test_what_does_not_fit_is_said_with_what_would_help() -> None:
-    told = shown(recipe("8b", "root.overrides.dynamic_bsz=false"))
-    assert "GPU memory: does not fit: tightest is update" in told
-    assert "dynamic_bsz false -> true with max_token_len_per_gpu 16384" in told
-    assert "GiB less there, then fits" in told
+    output = shown(recipe("8b", "root.overrides.dynamic_bsz=false"))
+    assert "GPU memory: does not fit: tightest is update" in output
+    assert "dynamic_bsz false -> true with max_token_len_per_gpu 16384" in output
+    assert "GiB less there, then fits" in output
 
 
 def test_what_only_later_phases_may_ask_for_is_said_as_well() -> None:
@@ -77,22 +77,22 @@ def test_what_only_later_phases_may_ask_for_is_said_as_well() -> None:
     config = recipe("8b", *(f"root.overrides.{change}" for change in changes), "slots.gpu_memory_gib=26")
     root, demanding = assessed(config, None, gpu_gib=26.0)
     assert (root.status, demanding.status) != (root.status, root.status)
-    told = "\n".join(memory_lines(root, demanding))
-    assert "a phase with responses of 8192 tokens and a temperature other than 1: " in told
+    output = "\n".join(memory_lines(root, demanding))
+    assert "a phase with responses of 8192 tokens and a temperature other than 1: " in output
     row, _ = estimate(config, None, 26.0)
     assert "a phase with responses of 8192 tokens" in row.found
 
 
 def test_a_model_that_is_not_known_gets_a_reason_instead() -> None:
-    told = shown(recipe("4b", "model.path=/nowhere/Mixtral-8x7B"))
-    assert told.startswith("no memory estimate: /nowhere/Mixtral-8x7B/config.json cannot be read")
-    assert "GPU memory" not in told
+    output = shown(recipe("4b", "model.path=/nowhere/Mixtral-8x7B"))
+    assert output.startswith("no memory estimate: /nowhere/Mixtral-8x7B/config.json cannot be read")
+    assert "GPU memory" not in output
 
 
 def test_without_the_cards_size_the_key_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    told = shown(recipe("4b", "slots.gpu_memory_gib=null"))
-    assert told.strip() == "no memory estimate: set slots.gpu_memory_gib (39.4 for an A100 of 40 GB)"
+    output = shown(recipe("4b", "slots.gpu_memory_gib=null"))
+    assert output.strip() == "no memory estimate: set slots.gpu_memory_gib (39.4 for an A100 of 40 GB)"
 
 
 @pytest.mark.parametrize(

@@ -171,14 +171,16 @@ def test_events_are_told_in_one_line_or_not_at_all(event: Event, line: str | Non
 def test_every_event_of_a_search_can_be_told() -> None:
     search = half_way()
     lines = [event_line(search.core, event) for event in search.journal]
-    told = [line for line in lines if line is not None]
+    texts = [line for line in lines if line is not None]
     assert (
-        "node=1 planned: 20 steps from node 0 step 10, lr 0.001 → 0.0005; plateau: flat since step 10" in told
+        "node=1 planned: 20 steps from node 0 step 10, lr 0.001 → 0.0005; plateau: flat since step 10"
+        in texts
     )
     assert (
-        "node=0 completed: validation 0.5000 at step 20 (from 0.2000), 20 steps, 60 s (warm), n_steps" in told
+        "node=0 completed: validation 0.5000 at step 20 (from 0.2000), 20 steps, 60 s (warm), n_steps"
+        in texts
     )
-    assert "node=2 failed (engine): something broke" in told
+    assert "node=2 failed (engine): something broke" in texts
 
 
 def test_a_phase_with_many_changes_shows_the_first_ones() -> None:

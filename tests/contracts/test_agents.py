@@ -76,7 +76,7 @@ def build(agents: Mapping[str, Any], storage: SearchStorage) -> Agents:
     if facts:
         ledger = BudgetLedger(Price(**facts["price"]))
         services = AgentServices(
-            facts=facts, budget=ledger, post=lambda _: None, write_call=storage.write_call, draw=picture
+            facts=facts, budget=ledger, post=lambda _: None, write_call=storage.write_call, draw=draw_figure
         )
     return make_agents(config, 500, services)
 

@@ -452,9 +452,9 @@ def test_names_like_an_events_are_told_and_left_alone(
     assert slots(reader.poll()) == [0, 1]
     reader.poll()
     assert reader.strays == ("00000002.e001.json.bak", "00000003.json")
-    told = [record.getMessage() for record in caplog.records if record.name.startswith("llmzero_ray")]
-    assert len(told) == 2
-    assert all(f"/{name}: looks like" in line for name, line in zip(reader.strays, told, strict=True))
+    messages = [record.getMessage() for record in caplog.records if record.name.startswith("llmzero_ray")]
+    assert len(messages) == 2
+    assert all(f"/{name}: looks like" in line for name, line in zip(reader.strays, messages, strict=True))
 
 
 def test_an_old_format_is_lifted_when_it_is_read_also_from_segments(

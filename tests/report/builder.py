@@ -104,12 +104,12 @@ class SearchBuilder:
             "data_sources": ["toy"],
             "model_path": "models/tiny",
         }
-        told = dict(task or facts)
-        root = root_hyperparameters(self.config, told["n_train"])
+        task_facts = dict(task or facts)
+        root = root_hyperparameters(self.config, task_facts["n_train"])
         self.storage.adopt_config(self.config)
         self.post(
             ev.SearchStarted(
-                config=self.config.to_json(), task=told, root=root, versions=dict(versions or VERSIONS)
+                config=self.config.to_json(), task=task_facts, root=root, versions=dict(versions or VERSIONS)
             ),
             ev.CoordinatorStarted(epoch=1, host="here", pid=1),
         )

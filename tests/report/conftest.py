@@ -67,7 +67,7 @@ def written(search: SearchBuilder) -> Written:
     return Written(search, outcome, (search.root / "report.md").read_text())
 
 
-def told(search: SearchBuilder) -> str:
+def report_of(search: SearchBuilder) -> str:
     """The report's text alone: pictures take most of the time."""
     return report_text(SearchFacts(search.storage), (), ())
 

@@ -18,7 +18,7 @@ from llmzero_ray.report.facts import SearchFacts
 from llmzero_ray.report.render import card_text
 from tests.builders import make_config
 from tests.report.builder import T0, Phase, SearchBuilder, items, proposal
-from tests.report.conftest import Written, scripted, told
+from tests.report.conftest import Written, report_of, scripted
 
 
 def section(report: str, title: str) -> str:
@@ -65,7 +65,7 @@ def test_a_task_of_the_paper_has_its_average_over_parts_everywhere(tmp_path: Pat
     parts = {"ssmr_scale": 60, "ssmr_beat": 30, "ssmr_chord": 10}
     search = scripted(tmp_path, runs=2)
     search.finals = {"base": in_parts(30, parts), "best": in_parts(80, parts)}
-    report = told(search.ready().play())
+    report = report_of(search.ready().play())
     result = section(report, "## Result")
     # Best: 60 of 60, 20 of 30, 0 of 10; their mean is 5/9, its error that of 20 of 30 over 3. Base: 30 of 60.
     assert "As the paper's tables have it, over the task's parts: **0.5556 ± 0.0292 (n = 100)**." in result
@@ -91,7 +91,7 @@ def test_a_task_of_the_paper_has_its_average_over_parts_everywhere(tmp_path: Pat
 def test_parts_that_cannot_be_told_leave_the_score_over_items(tmp_path: Path) -> None:
     search = scripted(tmp_path, runs=2)
     search.finals = {"best": in_parts(80, {"ssmr_scale": 60, "ssmr_dance": 40})}
-    result = section(told(search.ready().play()), "## Result")
+    result = section(report_of(search.ready().play()), "## Result")
     assert "**0.8000 ± 0.0402 (n = 100)** on the test split" in result
     assert "parts" not in result
 
@@ -119,7 +119,7 @@ def test_a_gain_within_noise_is_called_that_in_the_first_lines(finished: Written
 
 
 def test_a_strategy_that_lost_to_the_default_recipe_is_called_worse(tmp_path: Path) -> None:
-    report = told(two_runs(tmp_path, base=30, best=60, reference=80))
+    report = report_of(two_runs(tmp_path, base=30, best=60, reference=80))
     head = section(report, "## Result").split("| policy")[0]
     assert "Against the default recipe in one phase (best at step 30): -0.2000" in head
     assert "**clearly worse**" in head
@@ -135,7 +135,7 @@ def test_standard_errors_are_said_to_cover_items_and_not_seeds(finished: Written
 
 
 def test_a_test_score_that_could_not_be_taken_is_named_with_its_reason(tmp_path: Path) -> None:
-    report = told(two_runs(tmp_path, base=30))
+    report = report_of(two_runs(tmp_path, base=30))
     assert "- best strategy (node 1, 2 phases): nothing was scripted" in report
     assert "by which it was chosen" in section(report, "## Result")
 
@@ -143,28 +143,28 @@ def test_a_test_score_that_could_not_be_taken_is_named_with_its_reason(tmp_path:
 def test_a_search_that_scores_no_test_split_says_so(tmp_path: Path) -> None:
     config = make_config(budget={"runs": 2}, final={"test": False, "default_recipe": False})
     search = SearchBuilder(tmp_path, config=config)
-    report = told(search.ready().play())
+    report = report_of(search.ready().play())
     assert "The test split was not scored (`final.test` is false)." in report
 
 
 def test_a_search_ended_by_a_person_says_so(tmp_path: Path) -> None:
     search = scripted(tmp_path).ready().play(phases=1)
     search.post(ev.UserStop(reason="enough"))
-    report = told(search)
+    report = report_of(search)
     assert "The search ended because a person ended it (1 of at most 6 runs)." in report
     assert "The test split was not scored, as a person ended the search." in report
     assert "It was cancelled before it trained." in report
 
 
 def test_a_search_whose_final_measurements_still_run_says_so(tmp_path: Path) -> None:
-    report = told(scripted(tmp_path, runs=2).ready().play(phases=2))
+    report = report_of(scripted(tmp_path, runs=2).ready().play(phases=2))
     assert "(2 of at most 2 runs). Its final measurements are not complete yet." in report
 
 
 def test_a_default_recipe_that_failed_is_named_among_the_failures(tmp_path: Path) -> None:
     search = scripted(tmp_path, runs=2)
     search.phases[-1] = Phase(steps=3, fails="oom", cause="out of memory", saves=())
-    report = told(search.ready().play())
+    report = report_of(search.ready().play())
     assert "| default recipe | oom | out of memory | 3 | no comparison with it |" in report
     assert "default recipe, one phase: the default recipe failed: out of memory" in report
 
@@ -203,7 +203,7 @@ def test_an_inherited_change_keeps_the_reason_of_who_made_it(tmp_path: Path) -> 
     search = scripted(tmp_path)
     # Node 2 is created on node 1, whose lr it keeps, but goes on from node 0, which trained with another.
     search.answers[2] = proposal(resume=(0, 20), lr=None, temperature=0.9)
-    report = told(search.ready().play(phases=3))
+    report = report_of(search.ready().play(phases=3))
     strategy = section(report, "### Phase 2: node 2, global steps 20 to 40")
     assert "| `lr` | 0.001 | 0.0005 | as in node 1: because |" in strategy
     assert "| `temperature` | 1 | 0.9 | because |" in strategy
@@ -212,7 +212,7 @@ def test_an_inherited_change_keeps_the_reason_of_who_made_it(tmp_path: Path) -> 
 def test_a_coupled_change_is_said_to_follow_from_the_others(tmp_path: Path) -> None:
     search = scripted(tmp_path)
     search.answers[1] = proposal(resume=(0, 20), lr=None, train_batch_size=8)
-    report = told(search.ready().play(phases=2))
+    report = report_of(search.ready().play(phases=2))
     assert "| `mini_batch_size` | 16 | 8 | follows from the other changes |" in report
 
 
@@ -226,7 +226,7 @@ def test_failures_name_class_cause_and_what_followed(tmp_path: Path) -> None:
     search = scripted(tmp_path, runs=2)
     search.phases[0] = Phase(steps=3, fails="nan", cause="loss is nan", saves=())
     search.answers[1] = proposal(lr=1e-4)
-    report = told(search.ready().play())
+    report = report_of(search.ready().play())
     assert "| 0 | nan | loss is nan | 3 | debug run 1: completed |" in section(report, "## Failures")
 
 
@@ -258,7 +258,7 @@ def test_no_text_of_an_agent_or_a_log_breaks_out_of_its_table_or_line(tmp_path: 
         changes=tuple(replace(change, reason=nasty) for change in made.changes),
     )
     search.phases[2] = Phase(steps=2, fails="engine", cause=nasty, saves=())
-    report = told(search.ready().play())
+    report = report_of(search.ready().play())
     assert nasty.replace("\n", " ") in report
     assert not [line for line in report.splitlines() if line.startswith("# heading")]
     assert [(row, cells) for row, cells, header in rows_of(report) if cells != header] == []
@@ -300,7 +300,7 @@ def test_the_account_is_told_with_shares_and_starts(finished: Written) -> None:
 
 def test_hours_on_gpus_are_not_called_logical(tmp_path: Path) -> None:
     search = SearchBuilder(tmp_path, versions={"torch": "2.11.0+cu129"}).ready().play(phases=1)
-    assert "GPU hours, phases of the search" in section(told(search), "## Cost")
+    assert "GPU hours, phases of the search" in section(report_of(search), "## Cost")
 
 
 def event(kind: type[ev.Event], at: float, **fields: object) -> ev.Event:

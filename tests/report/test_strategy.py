@@ -42,8 +42,8 @@ def test_phases_hold_every_hyper_parameter_under_verls_keys(strategy: Strategy, 
 
 
 def test_phases_say_what_changed_and_why(strategy: Strategy) -> None:
-    told = [[(c.key, c.old, c.new, c.reason) for c in phase.changes] for phase in strategy.phases]
-    assert told == [
+    changes = [[(c.key, c.old, c.new, c.reason) for c in phase.changes] for phase in strategy.phases]
+    assert changes == [
         [],
         [(LR, 1e-3, 5e-4, "because")],
         [(LR, 5e-4, 2e-4, "because"), (canonical("temperature"), 1.0, 0.9, "because")],

@@ -20,9 +20,9 @@ def step(search: TreeSearch, rng: random.Random, runners: int, log: list[Any]) -
     if decision.action in ("stop", "wait") or len(search.running) >= runners:
         if not search.running:
             return False
-        told = (rng.choice(search.running), rng.choice(STATUSES), rng.choice((None, rng.gauss(0, 1))))
-        search.tell(*told)  # type: ignore[arg-type]
-        log.append(told)
+        outcome = (rng.choice(search.running), rng.choice(STATUSES), rng.choice((None, rng.gauss(0, 1))))
+        search.tell(*outcome)  # type: ignore[arg-type]
+        log.append(outcome)
     else:
         search.begin(decision)
         log.append(decision)

@@ -62,8 +62,8 @@ def test_a_sound_run_has_no_annotation_at_any_time(make: Callable[[], Curves], s
 
 def test_groups_without_contrast_for_ten_steps_are_a_dead_run() -> None:
     silent = flat(adv_max=[0.5] * 10 + [0.0] * 10, adv_min=[-0.5] * 10 + [0.0] * 10)
-    told = facts(silent)["dead_run"]
-    assert told.startswith("every group of the last 10 steps had zero advantage; mean reward 0.")
+    message = facts(silent)["dead_run"]
+    assert message.startswith("every group of the last 10 steps had zero advantage; mean reward 0.")
     assert "dead_run" not in facts(c.cut(silent, 19))
 
 
@@ -84,9 +84,9 @@ def test_silent_groups_of_a_learnt_task_are_success() -> None:
 
 
 def test_entropy_that_falls_for_nothing_is_a_collapse_with_its_numbers() -> None:
-    told = facts(c.wildsci_entropy())["entropy_collapse"]
-    assert told.startswith("actor/entropy fell 0.7")
-    assert "mean reward went 0.6" in told
+    message = facts(c.wildsci_entropy())["entropy_collapse"]
+    assert message.startswith("actor/entropy fell 0.7")
+    assert "mean reward went 0.6" in message
 
 
 @settings(derandomize=True)

@@ -34,12 +34,12 @@ class Runner:
 
     def __init__(self) -> None:
         self.heard: list[tuple[int, int, str]] = []
-        self.told = asyncio.Event()
+        self.stopped = asyncio.Event()
         self.stop = SimpleNamespace(options=lambda **_: SimpleNamespace(remote=self._stop))
 
     async def _stop(self, node: int, attempt: int, reason: str) -> None:
         self.heard.append((node, attempt, reason))
-        self.told.set()
+        self.stopped.set()
 
 
 class Names:
@@ -118,7 +118,7 @@ def test_a_hard_stop_does_not_wait_for_a_coordinator_and_is_still_posted_to_it(
 
     async def scene() -> None:
         delivering = asyncio.create_task(way.deliver(runner, verdict(7, hard=True)))
-        await runner.told.wait()
+        await runner.stopped.wait()
         assert not delivering.done()
         names.coordinator = back
         await delivering

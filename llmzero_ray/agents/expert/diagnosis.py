@@ -344,14 +344,14 @@ def _pace(d: Dynamics, v: Validation | None) -> tuple[Kind, str]:
     if (v.gain > v.margin) and v.gain < 0.1 * room:
         return "slow", f"Validation rises, but only by {v.gain:.3f} in {v.steps[-1]} steps."
     early, late = _halves(v)
-    told = f"{v.gain:+.3f}, {late:+.3f} of it in the later half"
+    gains = f"{v.gain:+.3f}, {late:+.3f} of it in the later half"
     if v.best >= HIGH_SCORE:
-        return "converging", f"Validation rose to a high level ({told}): time to settle."
+        return "converging", f"Validation rose to a high level ({gains}): time to settle."
     if late >= early:
-        return "improving", f"Validation still rises as fast as at first ({told})."
+        return "improving", f"Validation still rises as fast as at first ({gains})."
     if v.best < SETTLED_SCORE and not _narrowed(d):
-        return "improving", f"Validation rose ({told}); its level and entropy leave room for more."
-    return "converging", f"Validation rose ({told}): converging."
+        return "improving", f"Validation rose ({gains}); its level and entropy leave room for more."
+    return "converging", f"Validation rose ({gains}): converging."
 
 
 def _narrowed(d: Dynamics) -> bool:

@@ -142,10 +142,10 @@ def _by_outlook(request: StopRequest, d: Dynamics, target: float) -> StopDecisio
     level, rate = optimistic_pace(v)
     outlook = level + rate * left
     pace = f"at best {rate:+.4f} a step for {left} more: {outlook:.3f}"
-    told = f"validation {v.last:.3f} at step {v.steps[-1]}, {pace}"
+    forecast = f"validation {v.last:.3f} at step {v.steps[-1]}, {pace}"
     if outlook >= target:
-        return _continue(f"{told} may reach {target:.3f}")
-    return _stop(f"{told} stays below {target:.3f}")
+        return _continue(f"{forecast} may reach {target:.3f}")
+    return _stop(f"{forecast} stays below {target:.3f}")
 
 
 def optimistic_pace(v: Validation) -> tuple[float, float]:

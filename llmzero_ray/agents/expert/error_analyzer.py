@@ -101,7 +101,7 @@ class ExpertErrorAnalyzer:
         n_steps = _length(request, start)
         behind = 0 if start is None else start.global_step
         epochs = count_epochs(request.task, full, global_step=behind, n_steps=n_steps)
-        told = ", ".join(_told(change) for change in changes) or "Nothing changed"
+        changes_text = ", ".join(_change_text(change) for change in changes) or "Nothing changed"
         from_where = "the base model" if start is None else f"node {start.node}, step {start.step}"
         return Proposal(
             diagnosis=_diagnosis(failure),
@@ -109,7 +109,7 @@ class ExpertErrorAnalyzer:
             resume_from=None if start is None else ResumeFrom(node=start.node, step=start.step),
             n_steps=n_steps,
             total_epochs=epochs.total,
-            rationale=f"{fix.why} {told}; from {from_where}. {epochs.arithmetic}",
+            rationale=f"{fix.why} {changes_text}; from {from_where}. {epochs.arithmetic}",
         )
 
     def _applied(self, request: ErrorRequest, fix: Fix) -> tuple[tuple[Change, ...], Hyperparameters]:
@@ -138,7 +138,7 @@ class ExpertErrorAnalyzer:
             return None
 
 
-def _told(change: Change) -> str:
+def _change_text(change: Change) -> str:
     old, new = (format_value(change.key, value) for value in (change.old, change.new))
     return f"{short(change.key)} {old} -> {new}"
 

@@ -104,7 +104,7 @@ class ExpertProposer:
         origin = "" if start.checkpoint else "the base model: "
         parts = (
             f"{chosen.move_set.name.capitalize()}: {chosen.move_set.why}",
-            *(f"{_told(c.key, c.old, c.new)}: {c.reason}." for c in chosen.changes),
+            *(f"{_change_text(c.key, c.old, c.new)}: {c.reason}." for c in chosen.changes),
             *_beside(request),
             f"Starts from {origin}{start.reason}.",
             epochs.arithmetic,
@@ -125,7 +125,7 @@ def _known(best: NodeView | None, findings: Sequence[Finding]) -> str:
     return f"Best so far is node {best.node} with {best.score:.3f}: {findings[0].summary}"
 
 
-def _told(key: str, old: object, new: object) -> str:
+def _change_text(key: str, old: object, new: object) -> str:
     return f"{short(key)} {format_value(key, old)} -> {format_value(key, new)}"  # type: ignore[arg-type]
 
 
@@ -135,9 +135,12 @@ def _beside(request: ProposalRequest) -> Iterator[str]:
         if not sibling.hyperparameters:
             continue
         changed = diff(request.on.hyperparameters, sibling.hyperparameters)
-        told = ", ".join(_told(key, old, new) for key, (old, new) in list(changed.items())[:5]) or "nothing"
+        tried = (
+            ", ".join(_change_text(key, old, new) for key, (old, new) in list(changed.items())[:5])
+            or "nothing"
+        )
         came = f"{sibling.score:.3f}" if sibling.score is not None else sibling.status
-        yield f"Not again what node {sibling.node} tried ({told}; {came})."
+        yield f"Not again what node {sibling.node} tried ({tried}; {came})."
 
 
 # --- choosing among sets of moves ---------------------------------------------------------------------------

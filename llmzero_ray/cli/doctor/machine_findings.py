@@ -41,8 +41,8 @@ def versions(nodes: Sequence[Node], looked: Mapping[str, Any | Silent]) -> Check
         todo = "install the same versions everywhere, in the same image or from the same lock file"
         return CheckFinding("FAIL", first_few(problems), todo)
     (first, *_) = answers.values()
-    told = ", ".join(f"{package} {version}" for package, version in first["versions"].items())
-    return CheckFinding("ok", f"{_all(answers)}: {told}")
+    versions = ", ".join(f"{package} {version}" for package, version in first["versions"].items())
+    return CheckFinding("ok", f"{_all(answers)}: {versions}")
 
 
 def room(nodes: Sequence[Node], looked: Mapping[str, Any | Silent]) -> CheckFinding:
@@ -56,11 +56,11 @@ def room(nodes: Sequence[Node], looked: Mapping[str, Any | Silent]) -> CheckFind
             free, total = answer["room"].get(path, (None, 0))
             if free is None:
                 continue
-            told = f"{label}: {free / GIB:.1f} of {total / GIB:.1f} GiB free in {path}"
+            versions = f"{label}: {free / GIB:.1f} of {total / GIB:.1f} GiB free in {path}"
             if free < fail and (path == "/tmp" or label in with_gpus):
-                full.append(told)
+                full.append(versions)
             elif free < warn:
-                short.append(told)
+                short.append(versions)
     status: Status = "FAIL" if full else "warn" if short else "ok"
     found = first_few([*full, *short])
     if not found:

@@ -21,8 +21,8 @@ _STATUS: Mapping[str, Status] = {"fits": "ok", "tight": "warn", "does not fit": 
 def card_of(config: SearchConfig, nodes: Sequence[Node], *, limit_s: float) -> float | None:
     """GiB of the smallest GPU that a machine with GPUs reports; else what the configuration says."""
     answers = ask([node for node in nodes if node.gpus > 0], card_gib, limit_s=limit_s)
-    told = [answer for answer in answers.values() if not isinstance(answer, Silent) and answer is not None]
-    return min(told, default=config.slots.gpu_memory_gib)
+    sizes = [answer for answer in answers.values() if not isinstance(answer, Silent) and answer is not None]
+    return min(sizes, default=config.slots.gpu_memory_gib)
 
 
 def estimate(

@@ -827,9 +827,9 @@ def test_the_key_shows_nowhere(
     except LlmCallError as error:
         # Below this test's own frame, whose locals hold the reply that quotes the key.
         below = error.__traceback__.tb_next if error.__traceback__ else None
-        told = traceback.TracebackException(type(error), error, below, capture_locals=True)
+        formatted = traceback.TracebackException(type(error), error, below, capture_locals=True)
         assert below is not None
-        found += [*told.format(), str(error), repr(error), repr(error.args), repr(vars(error))]
+        found += [*formatted.format(), str(error), repr(error), repr(error.args), repr(vars(error))]
         found += [repr(pickle.dumps(error)), repr(error.__cause__), repr(error.__context__)]
     found.append(repr(ledger.entries))
     for record in caplog.records:

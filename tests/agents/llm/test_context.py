@@ -158,26 +158,26 @@ def test_a_jump_is_told_and_a_ramp_is_none() -> None:
 def test_constant_and_equal_metrics_are_gathered() -> None:
     found = c.curves(20, reward=c.line(0.3, 0.6, 20, 0.02), clipfrac=[0.0] * 20, lr=[1e-3] * 20)
     metrics = {**found.metrics, "critic/rewards/mean": found.metrics["critic/score/mean"]}
-    told = summarise(replace(found, metrics=metrics), NOTES)
-    assert told["steady"] == [
+    summary = summarise(replace(found, metrics=metrics), NOTES)
+    assert summary["steady"] == [
         "critic/rewards/mean = critic/score/mean",
         "actor/pg_clipfrac 0",
         "actor/lr 0.001",
     ]
-    assert [line.split(":")[0] for line in told["lines"]] == ["critic/score/mean"]  # type: ignore[attr-defined]
+    assert [line.split(":")[0] for line in summary["lines"]] == ["critic/score/mean"]  # type: ignore[attr-defined]
 
 
 def test_a_long_list_of_constants_keeps_those_that_explain_and_counts_the_rest() -> None:
     found = large_requests.long_curves(20)
     flat = {name: (float(i),) * 20 for i, name in enumerate(sorted(found.metrics, reverse=True))}
-    told: Any = summarise(replace(found, metrics=flat), NOTES)
-    assert told["lines"] == told["background"] == []
-    assert told["steady"][0].startswith("critic/score/mean ")
-    shown = {line.split()[0] for line in told["steady"][:-1]}
+    summary: Any = summarise(replace(found, metrics=flat), NOTES)
+    assert summary["lines"] == summary["background"] == []
+    assert summary["steady"][0].startswith("critic/score/mean ")
+    shown = {line.split()[0] for line in summary["steady"][:-1]}
     assert {name for name in flat if name in NOTES and NOTES[name].level == "diagnostic"} <= shown
-    assert sum(len(line) + 2 for line in told["steady"][:-1]) <= STEADY_CHARS
+    assert sum(len(line) + 2 for line in summary["steady"][:-1]) <= STEADY_CHARS
     counters = {n for n in flat if n.startswith(("val-core/", "training/epoch"))}
-    assert told["steady"][-1] == (
+    assert summary["steady"][-1] == (
         f"and {len(flat) - len(counters) - 1 - len(shown)} more, which are background"
     )
 
@@ -194,9 +194,9 @@ def test_steps_that_were_not_finite_are_named() -> None:
 
 def test_every_known_metric_of_a_real_phase_is_told_or_counted_and_verls_counters_are_not() -> None:
     found = large_requests.long_curves()
-    told: dict[str, Any] = summarise(found, NOTES)
-    names = {re.split(r"[: ]", line)[0] for key in ("lines", "background", "steady") for line in told[key]}
-    counted = int(told["background"][-1].split()[1])
+    summary: dict[str, Any] = summarise(found, NOTES)
+    names = {re.split(r"[: ]", line)[0] for key in ("lines", "background", "steady") for line in summary[key]}
+    counted = int(summary["background"][-1].split()[1])
     hidden = {n for n in found.metrics if n.startswith("val-core/")} | {
         "training/epoch",
         "training/global_step",
@@ -205,7 +205,7 @@ def test_every_known_metric_of_a_real_phase_is_told_or_counted_and_verls_counter
     missing = set(found.metrics) - hidden - names
     assert len(missing) == counted
     assert all(NOTES.get(name) is None or NOTES[name].level == "background" for name in missing)
-    assert sum(len(line) + 2 for line in told["background"][:-1]) <= BACKGROUND_CHARS
+    assert sum(len(line) + 2 for line in summary["background"][:-1]) <= BACKGROUND_CHARS
 
 
 def test_unknown_metrics_are_bounded_and_their_names_are_harmless() -> None:
@@ -215,11 +215,11 @@ def test_unknown_metrics_are_bounded_and_their_names_are_harmless() -> None:
         steps=tuple(range(1, n + 1)),
         metrics={name: tuple(c.line(0, 1 + i, n)) for i, name in enumerate(names)},
     )
-    told: Any = summarise(found, NOTES)["unknown"]
-    assert len(told) == UNKNOWN_SHOWN + 1
-    assert told[-1] == f"and {len(names) - UNKNOWN_SHOWN} more"
+    summary: Any = summarise(found, NOTES)["unknown"]
+    assert len(summary) == UNKNOWN_SHOWN + 1
+    assert summary[-1] == f"and {len(names) - UNKNOWN_SHOWN} more"
     form = r"[A-Za-z0-9_./@:+…-]{1,64} [\d.e+-]+ -> [\d.e+-]+"
-    assert all(re.fullmatch(form, line) for line in told[:-1])
+    assert all(re.fullmatch(form, line) for line in summary[:-1])
 
 
 @pytest.mark.parametrize("n", [3, 11, 12, 13, 200])
