@@ -135,22 +135,22 @@ def _asked(core: CoordinatorCore, request: Request) -> Event:
         ValidationError: a field is missing or of another type.
         ConfigError, HyperparameterError: a key or value is not allowed.
     """
-    asked: Mapping[str, Any] = request.asked
+    fields: Mapping[str, Any] = request.asked
     if request.kind == "unreadable":
         raise LlmzeroError(f"requests/{request.id}.json is no request and was removed: {request.reason}")
     if request.kind == "stop":
-        return ev.UserStop(reason=request.reason, deadline_s=_Stop.model_validate(asked).deadline_s)
+        return ev.UserStop(reason=request.reason, deadline_s=_Stop.model_validate(fields).deadline_s)
     if request.kind == "pause":
         return ev.SearchPaused(reason=request.reason)
     if request.kind == "hint":
-        return ev.HintGiven(text=_Hint.model_validate(asked).text)
+        return ev.HintGiven(text=_Hint.model_validate(fields).text)
     if request.kind == "veto":
-        return ev.NodeVetoed(node=_Veto.model_validate(asked).node, reason=request.reason)
+        return ev.NodeVetoed(node=_Veto.model_validate(fields).node, reason=request.reason)
     if request.kind == "clone":
-        clone = _Clone.model_validate(asked)
+        clone = _Clone.model_validate(fields)
         changes = dict(normalize(clone.changes))
         return ev.CloneAsked(of=clone.node, step=clone.step, changes=changes, n_steps=clone.n_steps)
-    changes = _Set.model_validate(asked).changes
+    changes = _Set.model_validate(fields).changes
     return ev.SettingsChanged(changes=changes, before={key: _value(core, key) for key in changes})
 
 

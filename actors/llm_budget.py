@@ -64,12 +64,12 @@ class SearchBudget:
         self._open[number] = self.ledger.reserve(agent, node, worst)
         return number
 
-    def settle(self, number: int, asked: Reservation, **spent: Any) -> LedgerEntry:
+    def settle(self, number: int, copy: Reservation, **spent: Any) -> LedgerEntry:
         """Book what a reservation cost; one that a restart of the coordinator lost is booked all the same."""
         assert self.ledger is not None
         reservation = self._open.pop(number, None)
         if reservation is None:
-            return self.ledger.book(asked, **spent)
+            return self.ledger.book(copy, **spent)
         return self.ledger.settle(reservation, **spent)
 
     def settle_lost(self) -> list[ev.AgentCalled]:

@@ -2,7 +2,7 @@
 
 Works from a checkout (prompts/ beside the package) and from a wheel (`llmzero_ray.prompts`); a directory of
 one's own replaces files one by one. Not here: thresholds and rules (expert/), the prompts that
-quote this (prompting.py).
+quote this (llm/prompts.py).
 """
 
 from __future__ import annotations

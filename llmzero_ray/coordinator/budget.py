@@ -1,4 +1,4 @@
-"""Which limits of a search are reached, from numbers that its actor measures. Pure.
+"""Budget limits of a search: which are reached, from numbers that its actor measures. Pure.
 
 Not here: the number of runs (search/), and GPU hours at the end of a phase (core.py).
 """
@@ -12,9 +12,10 @@ from llmzero_ray.events import REFERENCE, BudgetKind, BudgetReached
 
 
 def over_budget(state: SearchState, *, worked_s: float, now: float) -> Iterator[BudgetReached]:
-    """Limits that are reached `worked_s` seconds into the search, reserved slots counted up to `now`.
+    """Events for the limits reached `worked_s` seconds into the search; reserved slots count up to `now`.
 
-    Each limit is named as one delivery, so that the journal takes it once and again when it was raised.
+    The source of each event names the limit and its value, so that the journal records it once, and once more
+    after it was raised.
     """
     budget = state.config.budget
     used: tuple[tuple[BudgetKind, float, float | None], ...] = (

@@ -1,8 +1,9 @@
-"""Which adapters a search may still need, and which go first when they take too much room. Pure.
+"""Checkpoint retention: which adapters a search may still need, and the order in which others are deleted.
+Pure.
 
-Pinned are: everything of runs under way and of the reference, steps that anybody resumed from or is about to,
-every run's best step, and the last step of every node that may still be expanded. All else may be thinned,
-the oldest run first. Not here: measuring and deleting (actors/checkpoint_retention.py).
+Pinned are: all adapters of running phases and of the reference, resume sources of any run, every run's best
+step, and the last step of every node that may still be expanded. All others may be deleted, those of the
+oldest run first. Not here: measuring sizes and deleting (actors/checkpoint_retention.py).
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ Place: TypeAlias = tuple[int, int]
 
 @dataclass(frozen=True, kw_only=True)
 class Thinning:
-    """What to delete so that adapters fit, and whether they do afterwards."""
+    """Adapters to delete, and whether the rest fits the limit."""
 
     items: tuple[ResumeFrom, ...]
     freed_bytes: int
     used_bytes: int
-    """What all adapters take before."""
+    """Bytes of all adapters before."""
     fits: bool
-    """Whether what is kept is within the limit."""
+    """Whether the adapters that are kept are within the limit."""
 
 
 def pinned(state: SearchState) -> set[Place]:
@@ -45,12 +46,12 @@ def pinned(state: SearchState) -> set[Place]:
             found.add((run.node, outcome.best_step))
         if saved and run.node != REFERENCE and not state.search.node(run.node).terminal:
             found.add((run.node, max(saved)))
-    found.update((asked.of, asked.step) for asked in state.clones if asked.step is not None)
+    found.update((clone.of, clone.step) for clone in state.clones if clone.step is not None)
     return found
 
 
 def thin(state: SearchState, sizes: Mapping[Place, int], limit_bytes: int) -> Thinning:
-    """What to delete for the adapters of `sizes` (bytes on the disk) to fit into `limit_bytes`."""
+    """Adapters to delete so that those of `sizes` (bytes on disk) fit into `limit_bytes`."""
     going = {(item.node, item.step) for deletion in state.deletions for item in deletion.items}
     sizes = {place: size for place, size in sizes.items() if place not in going}
     used, keep = sum(sizes.values()), pinned(state)
@@ -67,7 +68,7 @@ def thin(state: SearchState, sizes: Mapping[Place, int], limit_bytes: int) -> Th
 
 
 def nearest_good(state: SearchState, place: Place) -> ResumeFrom | None:
-    """What to resume from instead of an adapter that is corrupt: the nearest earlier one of the same node."""
+    """The replacement of a corrupt resume source: the nearest earlier adapter of the same node."""
     node, step = place
     earlier = [kept.step for kept in state.runs[node].checkpoints if kept.step < step]
     return ResumeFrom(node=node, step=max(earlier)) if earlier else None

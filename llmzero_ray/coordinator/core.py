@@ -1,12 +1,12 @@
-"""The core of a search: what has happened goes in, what is to be done comes out.
+"""The core of a search: events in, commands out.
 
-Every event changes the state; what is to be done then follows from the state alone. So a restart is: feed the
-journal to a fresh core, ask `outstanding`, carry on. What the core concludes itself (a decision, a plan, a
-failure) it asks to have recorded and acts on only when it comes back as an event: the journal, not the code,
-says what was decided.
+Every event changes the state; the commands follow from the state alone. A restart replays the journal into a
+new core and executes `outstanding()`. The core's own conclusions (a decision, a plan, a failure) are commands
+to record an event; it acts on them only when that event arrives. The journal, not the code, is therefore the
+record of what was decided.
 
-No clock, no Ray, no disk. Not here: what follows from the state (next_commands.py), the search rules
-(search/), the measurements after the search (final_evaluation.py).
+No clock, no Ray, no disk. Not here: the commands for a state (next_commands.py), the search rules (search/),
+the evaluations after the search (final_evaluation.py).
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ class CoordinatorCore(SearchState):
     # --- in and out -----------------------------------------------------------------------------------------
 
     def handle(self, event: Event) -> list[Command]:
-        """Take note of what happened; what is now to be done for the first time.
+        """Apply an event; the commands that are new after it.
 
         Raises:
-            JournalError: the event cannot follow what happened before.
+            JournalError: the event cannot follow the earlier events.
         """
         self.apply(event)
         fresh = [command for command in self.outstanding() if command.id not in self._emitted]
@@ -53,10 +53,10 @@ class CoordinatorCore(SearchState):
         return fresh
 
     def apply(self, event: Event) -> None:
-        """Take note of what happened, as when a journal is replayed; `resume` then says what is to be done.
+        """Apply an event without commands, to replay a journal; `resume` then returns the commands.
 
         Raises:
-            JournalError: the event cannot follow what happened before.
+            JournalError: the event cannot follow the earlier events.
         """
         if self.started is None and not isinstance(event, ev.SearchStarted):
             raise JournalError(
@@ -70,13 +70,13 @@ class CoordinatorCore(SearchState):
         self.meter.take(event)
 
     def resume(self) -> list[Command]:
-        """After a journal was replayed: everything that is to be done now, whoever began it before."""
+        """All commands that are due after a replay, those of earlier coordinators included."""
         commands = self.outstanding()
         self._emitted = {command.id for command in commands}
         return commands
 
     def outstanding(self) -> list[Command]:
-        """Everything that is to be done as things stand, things under way included."""
+        """All commands that are due in this state, those already executing included."""
         return next_commands(self)
 
     # --- what happened --------------------------------------------------------------------------------------
@@ -104,7 +104,8 @@ class CoordinatorCore(SearchState):
         self.interrupted = None
 
     def _on_interrupted(self, event: ev.SearchPaused | ev.SearchAborted) -> None:
-        """Runners are about to be closed: what they train begins again later, at no charge."""
+        """Runners are about to be closed: their phases start again later, without counting as lost
+        attempts."""
         code = event.exit_code if isinstance(event, ev.SearchAborted) else 0
         self.interrupted = (event.reason, code)
         self.n_interruptions += 1
@@ -128,7 +129,7 @@ class CoordinatorCore(SearchState):
         assert event.slot is not None
         kind: NodeKind = event.action
         run = PhaseRun(node=event.node, kind=kind, on=event.on, slot=event.slot)
-        # What was decided is what the journal says, also where this version would decide otherwise.
+        # The journal is authoritative, also where this version would decide differently.
         if event.clone and event.on is not None:
             run.clone = self._take_clone(event.clone)
             run.answer = None if run.clone is None else steering.clone_proposal(self, run.clone)
@@ -217,7 +218,7 @@ class CoordinatorCore(SearchState):
         run.losses, run.salvaged = run.losses + 1, event.salvaged or nothing
         no_further = run.restart_step == event.restart_step
         run.restart_step = event.restart_step
-        # A phase that was to end anyway is not repeated, nor is one that was lost twice from the same point.
+        # A phase that was being stopped is not repeated, nor one that was lost twice at the same step.
         if no_further or run.losses > self.config.slots.max_infra_retries or run.stop_reason is not None:
             run.given_up = True
         else:
@@ -273,7 +274,7 @@ class CoordinatorCore(SearchState):
         self._take_clone(event.source.removeprefix("core:clone-"))
 
     def _on_background_task_failed(self, _: ev.BackgroundTaskFailed) -> None:
-        """For people; nothing follows from it."""
+        """For reports only; no command depends on it."""
 
     def _on_verdict(self, event: ev.VerdictPosted) -> None:
         run = self._current(event.node, event.phase_attempt)
@@ -316,12 +317,12 @@ class CoordinatorCore(SearchState):
     # --- parts ----------------------------------------------------------------------------------------------
 
     def _current(self, node: int, attempt: int) -> PhaseRun | None:
-        """The run if this attempt of it is the one that counts."""
+        """The run, if `attempt` is its current attempt."""
         run = self.runs.get(node)
         return run if run is not None and run.stage == "planned" and run.attempt == attempt else None
 
     def _end(self, reason: str) -> None:
-        """Begin no further run; stop what trains, drop what does not train yet."""
+        """Start no further run; stop running phases and cancel those that have not started."""
         if self.ending is not None:
             return
         self.ending = reason
@@ -345,13 +346,13 @@ class CoordinatorCore(SearchState):
             run.begin_again()
 
     def _settle(self) -> None:
-        """Give idle slots their part of the final measurements."""
+        """Assign final evaluations to idle slots."""
         if self.end_reason is not None and self.finished is None:
             self.final.assign(self.open_slots)
 
 
 def _thawed(data: Any) -> Any:
-    """Plain JSON data again: records read from the journal hold tuples."""
+    """Plain JSON data: records read from the journal hold tuples."""
     if isinstance(data, dict):
         return {key: _thawed(value) for key, value in data.items()}
     return [_thawed(value) for value in data] if isinstance(data, tuple | list) else data

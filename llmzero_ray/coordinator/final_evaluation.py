@@ -1,7 +1,6 @@
-"""After the search: who is scored on the test split, once, and the default recipe trained for comparison.
+"""Final evaluation: scores on the test split after the search, and the reference trained for comparison.
 
-Test results exist only from here on, and nothing of them goes back to agents or rules. Not here: the search
-(core.py).
+Test scores exist only from here on; agents and rules never see them. Not here: the search (core.py).
 """
 
 from __future__ import annotations
@@ -28,15 +27,15 @@ class FinalEvaluation:
         self._config, self._planner, self._runs = config, planner, runs
         self.jobs: dict[str, FinalJob] = {}
         self._train_steps: int | None = None
-        """Length of the reference that is still to be trained."""
+        """Steps of the reference that is still to be trained."""
 
     def use(self, config: SearchConfig, planner: Planner) -> None:
-        """Settings were changed."""
+        """Apply changed settings."""
         self._config, self._planner = config, planner
 
     @property
     def done(self) -> bool:
-        """Nothing is left to train or to score."""
+        """Whether nothing is left to train or to score."""
         reference = self._runs.get(REFERENCE)
         training = self._train_steps is not None or (reference is not None and reference.active)
         return not training and all(job.done for job in self.jobs.values())
@@ -59,7 +58,7 @@ class FinalEvaluation:
                 self._add(FinalJob(what="reference", node=REFERENCE, ready=False))
 
     def assign(self, slots: list[SlotState]) -> None:
-        """Give idle slots something to do: training first, as it takes longest."""
+        """Assign work to idle slots: training first, since it takes longest."""
         for slot in slots:
             if not (slot.ready and slot.idle):
                 continue
@@ -75,7 +74,7 @@ class FinalEvaluation:
                 job.slot, slot.scoring = slot.index, job.what
 
     def commands(self, slots: list[SlotState], run_phase: Callable[[PhaseRun], Command]) -> list[Command]:
-        """What is to be done for them."""
+        """Commands for the evaluations that are due."""
         found: list[Command] = []
         reference = self._runs.get(REFERENCE)
         if reference is not None and reference.active:
@@ -96,7 +95,7 @@ class FinalEvaluation:
         return found
 
     def reference_ended(self, run: PhaseRun) -> None:
-        """The default recipe has been trained: its best checkpoint by validation is what is scored."""
+        """The reference has been trained; its best checkpoint by validation is scored."""
         job = self.jobs.get("reference")
         if job is None or run.outcome is None:
             return
@@ -109,15 +108,15 @@ class FinalEvaluation:
             job.adapter = str(self._planner.paths.adapter(REFERENCE, run.outcome.best_step))
 
     def scored(self, event: ev.FinalScored, slots: list[SlotState]) -> None:
-        """A policy has its test score."""
+        """Record the test score of a policy."""
         self._close(event.what, slots, event, None)
 
     def failed(self, event: ev.FinalFailed, slots: list[SlotState]) -> None:
-        """A policy will have no test score."""
+        """Record that a policy cannot be scored."""
         self._close(event.what, slots, None, event.reason)
 
     def slot_lost(self, slot: int, reason: str) -> None:
-        """Scoring is repeated once when hardware is lost under it."""
+        """Repeat a scoring once after lost hardware."""
         for job in self.jobs.values():
             if job.slot == slot and not job.done:
                 job.slot, job.losses = None, job.losses + 1
@@ -125,14 +124,14 @@ class FinalEvaluation:
                     job.problem = f"its runner was lost twice: {reason}"
 
     def unassign(self, slot: SlotState) -> None:
-        """The slot goes away in good order; what it scored is begun again elsewhere or later."""
+        """The slot closes in an orderly way; its scoring starts again later or in another slot."""
         slot.scoring = None
         for job in self.jobs.values():
             if job.slot == slot.index and not job.done:
                 job.slot = None
 
     def drop(self) -> None:
-        """Measure nothing more."""
+        """Cancel the remaining evaluations."""
         self._train_steps = None
         reference = self._runs.get(REFERENCE)
         if reference is not None and reference.active:

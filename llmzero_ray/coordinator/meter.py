@@ -1,4 +1,4 @@
-"""GPU hours for which slots were reserved, idle time included. Reads the events' times, decides nothing.
+"""GPU hours for which slots were reserved, idle time included, from the times of events.
 
 Not here: GPU hours of phases (core.py), limits (budget.py).
 """
@@ -11,7 +11,7 @@ from llmzero_ray.records import Event
 
 
 class Meter:
-    """Slots of `n_gpus` GPUs each, from the moment they are ready to the moment they are given back."""
+    """Meter of slots of `n_gpus` GPUs each, from ready to released."""
 
     def __init__(self, n_gpus: int) -> None:
         self._n_gpus = n_gpus
@@ -19,7 +19,7 @@ class Meter:
         self._closed_s = 0.0
 
     def take(self, event: Event) -> None:
-        """Take note of an event, in the order of the journal."""
+        """Apply an event, in the order of the journal."""
         if isinstance(event, ev.SlotReady):
             self._since.setdefault(event.slot, event.time)
         elif isinstance(event, ev.SlotClosed):
@@ -41,7 +41,7 @@ class Meter:
             self._closed_s += max(0.0, now - since)
 
     def _taken_over(self, now: float, previous_alive: float | None) -> None:
-        """After a long silence nothing was reserved in between: the cluster was gone."""
+        """After a long gap between events nothing was reserved: the cluster was gone."""
         if previous_alive is not None and now - previous_alive > STALE_S:
             for slot in tuple(self._since):
                 self._close(slot, previous_alive)

@@ -1,7 +1,7 @@
-"""What is to be done in a search, from its state alone.
+"""The commands that are due in a state of the search.
 
-Nothing here changes the state: the same state always gives the same commands with the same ids. Not here:
-what events change (core.py), plans (plan.py), the measurements after the search (final_evaluation.py).
+Nothing here changes the state: equal states give equal commands with equal ids. Not here: state changes
+(core.py), plans (plan.py), evaluations after the search (final_evaluation.py).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from llmzero_ray.records import Event, PhaseSpec, Proposal
 
 
 def next_commands(state: SearchState) -> list[Command]:
-    """Everything that is to be done as things stand, things under way included."""
+    """All commands that are due in this state, those already executing included."""
     if state.started is None:
         return []
     if state.interrupted is not None:
@@ -39,7 +39,7 @@ def next_commands(state: SearchState) -> list[Command]:
 
 
 def _upkeep(state: SearchState) -> Iterator[Command]:
-    """Slots as many as there are to be, no adapter that was thinned out, no run that hangs."""
+    """Housekeeping: open and close slots, delete adapters, kill hanging attempts."""
     for number, deletion in enumerate(state.deletions):
         yield cmd.DeleteCheckpoints(id=f"delete-{number}", items=deletion.items)
     if state.n_settings:
@@ -94,7 +94,7 @@ def _for_run(state: SearchState, run: PhaseRun) -> Iterator[Command]:
 
 
 def _towards_plan(state: SearchState, run: PhaseRun) -> Command:
-    """The next step from "a run of this kind" to a spec."""
+    """The command that brings a new run nearer to its spec: propose, analyze, plan or fail."""
     if run.kind == "root":
         return _record_plan(run, state.planner.root_phase(), None, "")
     if run.no_answer is not None or run.tries >= (MAX_REFUSALS if run.clone is None else 1):
@@ -124,7 +124,7 @@ def _judge(state: SearchState, run: PhaseRun, proposal: Proposal) -> Command:
 
 
 def _next_decision(state: SearchState) -> Command | None:
-    """One decision for the first slot that waits for one; the end when nothing trains any more."""
+    """A decision for the first idle slot; the end of the search when nothing trains any more."""
     training = any(run.active for run in state.runs.values())
     if state.ending is not None:
         return _refuse_clone(state, "no further run begins") or (
@@ -153,14 +153,14 @@ def _next_decision(state: SearchState) -> Command | None:
 
 
 def _decide_clone(state: SearchState, slot: int) -> Command | None:
-    """What a person asked for goes before what the rules would choose."""
-    asked = state.clones[0]
-    problem = clone_problem(state, asked)
+    """Decide the oldest requested clone; clones take precedence over the search rules."""
+    clone = state.clones[0]
+    problem = clone_problem(state, clone)
     if problem is not None:
         return _refuse_clone(state, problem)
     node, seen = len(state.search.nodes), state.search.ask().seen.to_dict()
     decided = ev.Decided(
-        action="evolve", on=asked.of, node=node, slot=slot, stop_reason=None, seen=seen, clone=asked.source
+        action="evolve", on=clone.of, node=node, slot=slot, stop_reason=None, seen=seen, clone=clone.source
     )
     return cmd.Record.of(f"decide-{node}", decided)
 
@@ -168,9 +168,9 @@ def _decide_clone(state: SearchState, slot: int) -> Command | None:
 def _refuse_clone(state: SearchState, why: str) -> Command | None:
     if not state.clones:
         return None
-    asked = state.clones[0]
+    clone = state.clones[0]
     return cmd.Record.of(
-        f"clone-{asked.source}", ev.RequestRefused(kind="clone", message=f"clone of node {asked.of}: {why}")
+        f"clone-{clone.source}", ev.RequestRefused(kind="clone", message=f"clone of node {clone.of}: {why}")
     )
 
 
@@ -181,14 +181,14 @@ def _record_stop(state: SearchState, reason: str) -> Command:
 
 
 def run_phase(state: SearchState, run: PhaseRun) -> Command:
-    """Train a planned run in its slot, with the paths of where the search is now."""
+    """Start a planned run in its slot, with paths in the search's present directory."""
     spec, paths = run.spec, state.paths
     assert spec is not None
     source = spec.resume_from
     spec = dataclasses.replace(
         spec,
         attempt=run.attempt,
-        # The search may have been moved since this was planned.
+        # The search's directory may have been moved since the run was planned.
         adapter=None if source is None else str(paths.adapter(source.node, source.step)),
         checkpoint_dir=str(paths.checkpoints(run.node)),
         rolling_dir=str(paths.rolling(run.node)),

@@ -1,6 +1,6 @@
-"""From a proposal to a phase that can be trained, or to a message that sends it back.
+"""Turn a proposal into a phase spec, or reject it with a reason for the agent.
 
-Pure. Not here: asking agents (actors/), choosing what to expand (search/), single hyper-parameters
+Pure. Not here: calling agents (actors/), choosing what to expand (search/), single hyper-parameters
 (hyperparameters/).
 """
 
@@ -22,19 +22,19 @@ from llmzero_ray.search import nearest_saved_step
 from llmzero_ray.storage import SearchPaths
 
 MAX_REFUSALS = 3
-"""An agent's first answer and two corrections; after that the parent's own configuration is continued."""
+"""Proposals of one run: the first and two corrections; after that the parent's configuration is continued."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Planned:
-    """A settled phase, and what was changed on the way (empty: nothing)."""
+    """A phase spec, and the corrections that were made to the proposal (empty: none)."""
 
     spec: PhaseSpec
     note: str = ""
 
 
 def limits(config: SearchConfig, n_train: int | None) -> Limits:
-    """What slot and task allow any phase of the search."""
+    """Limits that slot and task set for every phase of the search."""
     engine = config.engine
     return Limits(
         max_model_len=engine.max_prompt_length + engine.max_response_length,
@@ -52,7 +52,7 @@ def root_hyperparameters(
         ConfigError: an override is unknown, out of bounds, breaks a coupling, or belongs to another block.
     """
     try:
-        asked = space.normalize(config.root.overrides)
+        overrides = space.normalize(config.root.overrides)
         for name in config.root.overrides:
             reason = space.owned(space.canonical(name))
             if reason is not None:
@@ -60,11 +60,11 @@ def root_hyperparameters(
         blocks = {key: _field(config, dotted) for dotted, key in space.from_config.items()}
         base = space.defaults()
         if (
-            MAX_RESPONSE in base and MAX_RESPONSE not in asked
+            MAX_RESPONSE in base and MAX_RESPONSE not in overrides
         ):  # our own default must not be what breaks the limit
             blocks[MAX_RESPONSE] = min(int(str(base[MAX_RESPONSE])), config.engine.max_response_length)
         return space.complete(
-            base, {**blocks, **asked}, n_gpus=config.slots.n_gpus, limits=limits(config, n_train)
+            base, {**blocks, **overrides}, n_gpus=config.slots.n_gpus, limits=limits(config, n_train)
         )
     except HyperparameterError as error:
         raise ConfigError(f"root.overrides: {error}") from error
@@ -72,7 +72,7 @@ def root_hyperparameters(
 
 @dataclass(frozen=True, kw_only=True)
 class Planner:
-    """Everything a phase's plan depends on besides the proposal."""
+    """Everything that a phase's plan depends on besides the proposal."""
 
     config: SearchConfig
     n_train: int
@@ -88,17 +88,17 @@ class Planner:
         )
 
     def reference_phase(self, n_steps: int) -> PhaseSpec:
-        """The root's recipe in one phase of `n_steps`; the root's seed, so that its first steps are the
-        root's."""
+        """The reference: the root's configuration in one phase of `n_steps`, with the root's seed, so that
+        its first steps equal the root's."""
         return self._spec(
             node=REFERENCE, kind="root", parent=None, hyperparameters=self.root, n_steps=n_steps
         )
 
     def proposed_phase(self, run: PhaseRun, proposal: Proposal, offered: tuple[int, ...]) -> Planned:
-        """The phase that a proposal asks for.
+        """The phase spec of a proposal.
 
         Raises:
-            ProposalError: it breaks a rule; the message tells the agent which, and what is allowed.
+            ProposalError: it breaks a rule; the message names the rule and what is allowed, for the agent.
         """
         for change in proposal.changes:
             self._check_allowed(change.key)
@@ -117,10 +117,10 @@ class Planner:
         return Planned(spec=self._child(run, full, proposal.n_steps, source), note=note)
 
     def fallback(self, run: PhaseRun, offered: tuple[int, ...]) -> PhaseSpec:
-        """The parent's own configuration continued: what trains when the agents gave nothing usable.
+        """The fallback when the agents gave no usable proposal: the parent's configuration, continued.
 
-        It goes on from the best step saved on the resume chain's last phase that has one (the last step where
-        nothing was scored); a run from scratch repeats the root's configuration with a seed of its own.
+        It resumes from the best saved step of the last phase of the resume chain that has one (from the last
+        step where nothing was scored); a run from scratch repeats the root's configuration with its own seed.
         """
         source = None
         for node in reversed(offered if run.kind != "scratch" else ()):
@@ -153,7 +153,7 @@ class Planner:
     def _source(
         self, run: PhaseRun, wanted: ResumeFrom | None, offered: tuple[int, ...]
     ) -> tuple[ResumeFrom | None, str]:
-        """The saved checkpoint nearest to the wanted one, and what to say about it."""
+        """(saved checkpoint nearest to the requested one, note on the difference)."""
         if wanted is None:
             return None, ""
         if run.kind == "scratch" or not offered:
@@ -172,8 +172,7 @@ class Planner:
         return ResumeFrom(node=wanted.node, step=step), f"{missing}: resumed from step {step}"
 
     def _base(self, run: PhaseRun) -> Hyperparameters:
-        """What a proposal's changes are applied to: the parent's configuration; the root's for a run from
-        scratch."""
+        """The configuration to which changes apply: the parent's, or the root's for a run from scratch."""
         return self.root if run.kind == "scratch" or run.on is None else self._hyperparameters(run.on)
 
     def _hyperparameters(self, node: int) -> Hyperparameters:

@@ -1,6 +1,6 @@
-"""A search from its journal: the same state, and every decision taken again and compared.
+"""Replay of a journal: the state of the search, and every decision taken again and compared.
 
-Not here: reading the journal (journal/), telling people (cli/explain.py).
+Not here: reading the journal (journal/), printing (cli/explain.py).
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from llmzero_ray.storage import SearchPaths
 
 @dataclass(frozen=True, kw_only=True)
 class DecisionCheck:
-    """One decision of the journal beside what the rules of this version decide on the same history."""
+    """One recorded decision, and the decision of this version's rules on the same history."""
 
     number: int
     """Position of the event in the journal, from 1."""
     recorded: Decided
     again: Decision
     reason: str
-    """Why it was taken, in the words of the search method."""
+    """The search method's explanation of it."""
     differences: tuple[str, ...]
-    """What is not the same, in words; empty when everything is."""
+    """The differences in words; empty: none."""
 
 
 def replay(events: Iterable[Event], root: Path) -> CoordinatorCore:
     """The core of the search in directory `root`, after `events`.
 
     Raises:
-        JournalError: an event cannot follow what happened before.
+        JournalError: an event cannot follow the earlier events.
     """
     core = CoordinatorCore(SearchPaths(root=root))
     for event in events:
@@ -47,13 +47,13 @@ def check_decisions(events: Iterable[Event], root: Path) -> Iterator[DecisionChe
     """Replay a journal; each decision as recorded and as it is taken again on the history before it.
 
     Raises:
-        JournalError: an event cannot follow what happened before.
+        JournalError: an event cannot follow the earlier events.
     """
     core = CoordinatorCore(SearchPaths(root=root))
     for number, event in enumerate(events, start=1):
         if isinstance(event, Decided):
             again = core.search.ask()
-            # What a person asked for is no decision of the rules; only what it saw can be compared.
+            # A clone is the user's decision, not the rules'; only the state that it saw can be compared.
             found = () if event.clone else tuple(_differences(event, again, core.ending))
             facts = {name: getattr(event, name) for name in ("action", "on", "stop_reason", "seen")}
             reason = core.search.explain(facts)
@@ -63,7 +63,7 @@ def check_decisions(events: Iterable[Event], root: Path) -> Iterator[DecisionChe
 
 def _differences(recorded: Decided, again: Decision, ending: str | None) -> Iterator[str]:
     action, on, reason = again.action, again.on, again.stop_reason
-    if ending is not None:  # a cap, a target or a person ended the search, whatever the rules would do next
+    if ending is not None:  # a cap, a target or the user ended the search, whatever the rules would do next
         action, on, reason = "stop", None, None
     expected_reason = ending or reason
     for name, old, new in (
@@ -80,7 +80,7 @@ def _differences(recorded: Decided, again: Decision, ending: str | None) -> Iter
 
 
 def _plain(data: Any) -> Any:
-    """Comparable data: the journal gives tuples where the rules give lists."""
+    """The value with lists as tuples, so that journal and rules compare equal."""
     if isinstance(data, dict):
         return {str(key): _plain(value) for key, value in data.items()}
     return [_plain(value) for value in data] if isinstance(data, list | tuple) else data

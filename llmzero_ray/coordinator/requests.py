@@ -1,6 +1,6 @@
-"""What agents and the stopper are shown of a search: views, never the state itself, never a test result.
+"""Requests to the agents: views of the state, without test scores.
 
-Pure; series of metrics come in through a function. Not here: what agents do with it (agents/).
+Pure; metric series come through a function. Not here: the agents (agents/).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ LoadCurves: TypeAlias = Callable[[int], Curves]
 def build_request(
     state: SearchState, command: cmd.Propose | cmd.Analyze, curves: LoadCurves
 ) -> ProposalRequest | ErrorRequest:
-    """The question to the proposer or to the error analyzer."""
+    """The request to the proposer or to the error analyzer."""
     on = node_view(state, command.on, curves)
     if isinstance(command, cmd.Analyze):
         return ErrorRequest(
@@ -65,7 +65,7 @@ def build_request(
 
 
 def _budget(state: SearchState) -> Budget:
-    """What is left when the run that is being planned has trained."""
+    """The budget that remains after the run that is being planned."""
     budget, spent = state.config.budget, state.meter.gpu_hours(state.now)
     return Budget(
         runs=max(0, budget.runs - len(state.search.nodes)),
@@ -75,7 +75,7 @@ def _budget(state: SearchState) -> Budget:
 
 
 def node_view(state: SearchState, node: int, curves: LoadCurves) -> NodeView:
-    """What may be known of one node; one that has not been planned yet has no configuration."""
+    """The agents' view of one node; a node without a plan has no configuration."""
     run = state.runs[node]
     outcome, spec = run.outcome, run.spec
     return NodeView(
@@ -123,7 +123,7 @@ def _offered(state: SearchState, node: int) -> tuple[OfferedCheckpoint, ...]:
 
 
 def _debug_chain(state: SearchState, failed: int) -> list[int]:
-    """Failed nodes from the first failure to `failed`, along who was created from whom."""
+    """Failed nodes from the first failure to `failed`, parent to child."""
     chain = [failed]
     while state.runs[chain[0]].kind == "debug":
         on = state.runs[chain[0]].on
@@ -145,7 +145,7 @@ def incumbent_path(command: cmd.PushIncumbent, curves: LoadCurves) -> tuple[tupl
 
 
 def request_record(request: ProposalRequest | ErrorRequest) -> dict[str, Any]:
-    """What an agent was asked, for the record: series are in the nodes' metrics and left out here."""
+    """A request as JSON data for its record; metric series are left out, they are in the nodes' metrics."""
     data = _without_series(to_json(request))
     assert isinstance(data, dict)
     return data
@@ -157,8 +157,7 @@ def overlay_record(
     incumbent: NodeView | None,
     incumbent_path: tuple[tuple[int, float], ...],
 ) -> dict[str, Any]:
-    """A judgement of a running phase and the two curves it compared, in global steps, to be drawn over each
-    other."""
+    """A verdict on a running phase with the two curves that it compared, by global step."""
     curves = running.curves
     scores = zip(curves.val_steps, curves.val_scores, strict=True)
     return {

@@ -1,7 +1,7 @@
-"""What the core remembers of each run, each slot and each test score: plain mutable records.
+"""State of each run, slot and test score: plain mutable records.
 
-Only the core and the functions that it calls write to them. Not here: the whole state (state.py), what
-happens to it (core.py).
+Only the core and the functions that it calls change them. Not here: the whole state (state.py), its changes
+(core.py).
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from llmzero_ray.events import CloneAsked, FinalScored, FinalWhat, RunnerSilent,
 from llmzero_ray.records import Checkpoint, NodeKind, PhaseFailure, PhaseResult, PhaseSpec, Proposal
 
 Stage: TypeAlias = Literal["proposing", "planned", "done", "cancelled"]
-"""`proposing` an agent is asked · `planned` its spec is settled; it trains or waits for its slot · `done` it
-has an outcome · `cancelled` the search ended before it trained."""
+"""`proposing` an agent is called · `planned` it has a spec, and trains or waits for its slot · `done` it has
+an outcome · `cancelled` the search ended before it trained."""
 
 
 @dataclass(kw_only=True)
@@ -28,51 +28,51 @@ class PhaseRun:
     slot: int
     stage: Stage = "proposing"
     tries: int = 0
-    """Answers of the agent that were refused."""
+    """Rejected proposals."""
     rejected: str | None = None
-    """Why the last one was."""
+    """Reason of the last rejection."""
     answer: Proposal | None = None
-    """An answer that waits to be planned or refused."""
+    """A proposal that is not yet planned or rejected."""
     no_answer: str | None = None
-    """Why there is none and will be none."""
+    """Why there is no proposal and will be none."""
     spec: PhaseSpec | None = None
     proposal: Proposal | None = None
     note: str = ""
     attempt: int = 0
-    """Raised whenever the phase has to begin again."""
+    """Number of the current attempt, from 0."""
     started: bool = False
     """Whether a runner was handed the current attempt."""
     started_at: float | None = None
-    """Unix seconds of that moment; for people and budgets."""
+    """Unix seconds of that moment; for displays and budgets."""
     losses: int = 0
-    """Attempts that hardware took away."""
+    """Attempts lost to hardware."""
     restart_step: int | None = None
-    """Where the repeat after the last loss goes on; None before the first one."""
+    """Step from which the current attempt continues after a loss; None before the first loss."""
     silent: RunnerSilent | None = None
     """The current attempt hangs and is to be killed."""
     replanned: int = 0
     """How often its checkpoint source was replaced because the adapter was corrupt."""
     clone: CloneAsked | None = None
-    """What a person asked for; None for runs that the rules chose."""
+    """The user's clone request; None for runs that the rules chose."""
     lost_steps: frozenset[int] = frozenset()
     """Adapters that were deleted or found corrupt."""
     salvaged: PhaseFailure | None = None
-    """What the last lost attempt left."""
+    """Outcome of the last lost attempt as far as it was saved."""
     given_up: bool = False
-    """The loss is final: it becomes a failure, or the end that was asked for."""
+    """Whether the loss is final: the run fails, or ends as requested."""
     stop_reason: str | None = None
-    """Asked to stop, and why."""
+    """Reason of a requested stop; None: none was requested."""
     outcome: PhaseResult | PhaseFailure | None = None
     verdicts: list[VerdictPosted] = field(default_factory=list)
 
     @property
     def active(self) -> bool:
-        """Begun, and without an end."""
+        """Whether it has begun and not ended."""
         return self.stage in ("proposing", "planned")
 
     @property
     def status(self) -> str:
-        """pending, running, completed, early_stopped, failed or cancelled: one word for people and agents."""
+        """pending, running, completed, early_stopped, failed or cancelled."""
         if isinstance(self.outcome, PhaseResult):
             return self.outcome.status
         if isinstance(self.outcome, PhaseFailure):
@@ -99,12 +99,12 @@ class PhaseRun:
         return self.spec.base_step if self.spec else 0
 
     def begin_again(self) -> None:
-        """The current attempt is void; a new one waits for its slot."""
+        """Discard the current attempt and queue a new one."""
         if self.started:
             self.attempt, self.started, self.silent = self.attempt + 1, False, None
 
     def as_ended(self) -> PhaseResult:
-        """A phase that was asked to stop and then lost: it ends with what it left behind."""
+        """Whether a stop was requested before the attempt was lost: the run then ends with what was saved."""
         left = self.salvaged
         assert left is not None
         assert self.stop_reason is not None
@@ -127,7 +127,7 @@ class PhaseRun:
 
 @dataclass(kw_only=True)
 class SlotState:
-    """One slot: whether its runner answers, and what it is busy with."""
+    """One slot: whether its runner is up, and the work that it is doing."""
 
     index: int
     ready: bool = False
@@ -138,7 +138,7 @@ class SlotState:
 
     @property
     def idle(self) -> bool:
-        """Neither trains nor scores."""
+        """Whether it neither trains nor scores."""
         return self.node is None and self.scoring is None
 
 
@@ -151,11 +151,11 @@ class FinalJob:
     node: int | None = None
     step: int | None = None
     ready: bool = True
-    """False while the reference still trains."""
+    """Whether its checkpoint exists; False while the reference still trains."""
     slot: int | None = None
     losses: int = 0
     problem: str | None = None
-    """Why it cannot be scored; to be made known."""
+    """Why it cannot be scored; to be posted as an event."""
     done: bool = False
     score: FinalScored | None = None
 

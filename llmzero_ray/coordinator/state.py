@@ -1,7 +1,7 @@
-"""Everything that a search remembers, and the facts that follow from it.
+"""The state of one search, and the properties derived from it.
 
 Only `CoordinatorCore` and the functions of this package that it calls change a state; everyone else reads it.
-Not here: what an event changes (core.py), what is to be done (next_commands.py).
+Not here: state changes (core.py), commands (next_commands.py).
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from llmzero_ray.storage import SearchPaths
 
 
 class SearchState:
-    """The state of one search. `paths` are where its files are now, which may be elsewhere than when the
-    journal was written.
+    """The state of one search. `paths` are the present locations of its files, which may differ from those at
+    the time the journal was written.
 
     `config`, `search`, `planner` and `final` are there once the search has started.
     """
@@ -36,34 +36,34 @@ class SearchState:
         """Nodes of the tree by id, and the reference run."""
         self.slots: list[SlotState] = []
         self.ending: str | None = None
-        """Why the search is to end as soon as no phase trains."""
+        """Reason to end the search as soon as no phase trains."""
         self.end_reason: str | None = None
         """Why the search has ended; set once no phase trains."""
         self.interrupted: tuple[str, int] | None = None
         """Reason and exit code of a pause or an abort, until the next coordinator takes over."""
         self.finished: ev.SearchFinished | None = None
         self.problem: str | None = None
-        """What could not be written at the end."""
+        """Error of writing the outcome; empty: none."""
         self.gpu_hours = 0.0
         """Of all phases of the search that have ended, lost attempts included; the reference is not
         counted."""
         self.meter = Meter(0)
         """GPU hours for which slots were reserved, whatever they did."""
         self.hints: list[str] = []
-        """A person's advice to the proposer, oldest first."""
+        """The user's hints to the proposer, oldest first."""
         self.clones: list[ev.CloneAsked] = []
-        """What a person asked for and no slot has begun yet."""
+        """Clones that the user requested and no slot has started yet."""
         self.stop_deadline_s: float | None = None
-        """How long a person who stopped the search waits for phases to end."""
+        """Seconds that running phases may take to end after a user's stop."""
         self.now = 0.0
         """Unix seconds of the newest event."""
         self.n_settings = 0
         """How often settings were changed."""
         self.deletions: list[ev.CheckpointsDeleted] = []
         self.dollars = 0.0
-        """Price of all agent calls."""
+        """Cost of all agent calls, in dollars."""
         self.n_calls = 0
-        """Agent calls."""
+        """Number of agent calls."""
         self.started: ev.SearchStarted | None = None
         self.n_ended = 0
         """Nodes of the tree that have an outcome."""
@@ -74,7 +74,7 @@ class SearchState:
 
     @property
     def stage(self) -> str:
-        """new, searching, measuring, writing, finished or interrupted: one word for people."""
+        """new, searching, measuring, writing, finished or interrupted."""
         if self.started is None:
             return "new"
         if self.interrupted is not None:
@@ -93,7 +93,7 @@ class SearchState:
 
     @property
     def reference(self) -> PhaseRun | None:
-        """The default recipe in one phase; None before its time."""
+        """The reference run; None before it is scheduled."""
         return self.runs.get(REFERENCE)
 
     @property
@@ -103,14 +103,14 @@ class SearchState:
         return self.config.phase.save_freq if wanted is None else wanted
 
     def offered(self, node: int) -> tuple[int, ...]:
-        """Nodes whose checkpoints a node may resume from, the first phase first."""
+        """Nodes whose checkpoints a node may resume from, in order of training."""
         return self.search.offered_checkpoint_nodes(node)
 
     @property
     def open_slots(self) -> list[SlotState]:
-        """Slots that may be given something to do."""
+        """Slots that can be given work."""
         return self.slots[: self.config.slots.count]
 
     def fit_slots(self) -> None:
-        """One state per slot that the configuration asks for; those beyond are closed when idle."""
+        """Adjust the slots to `slots.count`; surplus ones are closed when idle."""
         self.slots += [SlotState(index=i) for i in range(len(self.slots), self.config.slots.count)]

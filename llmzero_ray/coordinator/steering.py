@@ -1,7 +1,7 @@
-"""What persons ask of a search at work: whether it can be done, and what it changes.
+"""Steering requests of the user to a running search: their validation, and their effect on the state.
 
-`refusal` is asked before a request becomes an event; the other functions are how the state takes the events.
-Not here: how requests get here (presence.py, actors/).
+`refusal` validates a request before it becomes an event; the other functions apply the events to the state.
+Not here: delivery of requests (presence.py, actors/control_requests.py).
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from llmzero_ray.errors import ConfigError, ProposalError
 from llmzero_ray.records import Change, Diagnosis, Event, Proposal, ResumeFrom
 
 MAX_HINT = 2000
-"""Characters of one hint: it is part of every later question to the proposer."""
+"""Most characters of one hint; it is part of every later request to the proposer."""
 MAX_HINTS = 20
-"""Hints of one search; the newest ones are shown."""
+"""Most hints of one search; the newest ones are shown to the proposer."""
 _LIFTED = {
     "gpu_hours": "budget.gpu_hours",
     "wall_clock": "budget.wall_clock_hours",
@@ -29,7 +29,7 @@ _LIFTED = {
 
 
 def refusal(state: SearchState, event: Event) -> str | None:
-    """Why a person's request cannot be carried out as things stand; None when it can."""
+    """Why a user's request cannot be carried out in this state; None when it can."""
     if state.finished is not None:
         return "the search has ended; nothing can be changed any more."
     if isinstance(event, ev.UserStop | ev.SettingsChanged):
@@ -44,50 +44,50 @@ def refusal(state: SearchState, event: Event) -> str | None:
     return clone_problem(state, event) if isinstance(event, ev.CloneAsked) else None
 
 
-def clone_problem(state: SearchState, asked: ev.CloneAsked) -> str | None:
-    """Why a node cannot be cloned like that; None when it can."""
-    run = state.runs.get(asked.of)
-    if run is None or asked.of not in state.search.nodes:
-        return f"node {asked.of} is unknown; the search has nodes {_listed(state.search.nodes)}."
+def clone_problem(state: SearchState, clone: ev.CloneAsked) -> str | None:
+    """Why a node cannot be cloned as requested; None when it can."""
+    run = state.runs.get(clone.of)
+    if run is None or clone.of not in state.search.nodes:
+        return f"node {clone.of} is unknown; the search has nodes {_listed(state.search.nodes)}."
     if run.outcome is None:
-        return f"node {asked.of} is {run.status}; only a node that has ended can be cloned."
-    node = state.search.node(asked.of)
+        return f"node {clone.of} is {run.status}; only a node that has ended can be cloned."
+    node = state.search.node(clone.of)
     if node.pruned:
-        return f"node {asked.of} is pruned; clone a node of the open tree."
+        return f"node {clone.of} is pruned; clone a node of the open tree."
     if len(state.search.nodes) >= state.config.budget.runs:
         return f"all {state.config.budget.runs} runs of the budget are begun; raise budget.runs first."
     saved = [kept.step for kept in run.checkpoints]
-    if asked.step is not None and asked.step not in saved:
-        return f"step {asked.step} of node {asked.of} is not saved; saved are {_listed(saved) or 'none'}."
-    if asked.step is None and not saved:
-        return f"node {asked.of} has no saved adapter to go on from."
+    if clone.step is not None and clone.step not in saved:
+        return f"step {clone.step} of node {clone.of} is not saved; saved are {_listed(saved) or 'none'}."
+    if clone.step is None and not saved:
+        return f"node {clone.of} has no saved adapter to go on from."
     try:
         state.planner.proposed_phase(
-            _clone_run(state, asked), clone_proposal(state, asked), state.search.resume_chain(asked.of)
+            _clone_run(state, clone), clone_proposal(state, clone), state.search.resume_chain(clone.of)
         )
     except ProposalError as error:
         return str(error)
     return None
 
 
-def clone_proposal(state: SearchState, asked: ev.CloneAsked) -> Proposal:
-    """A person's wish in the form that agents' answers have."""
-    run = state.runs[asked.of]
+def clone_proposal(state: SearchState, clone: ev.CloneAsked) -> Proposal:
+    """A clone request as a proposal."""
+    run = state.runs[clone.of]
     old = {} if run.spec is None else run.spec.hyperparameters
-    step = asked.step
+    step = clone.step
     if step is None and run.outcome is not None:
         saved = [kept.step for kept in run.checkpoints]
         best = run.outcome.best_step
         step = best if best in saved else max(saved, default=None)
     changes = tuple(
         Change(key=key, old=old.get(key), new=value, reason="asked for by a person")
-        for key, value in asked.changes.items()
+        for key, value in clone.changes.items()
     )
     return Proposal(
-        diagnosis=Diagnosis(state="unknown", summary=f"A person's clone of node {asked.of}."),
+        diagnosis=Diagnosis(state="unknown", summary=f"A person's clone of node {clone.of}."),
         changes=changes,
-        resume_from=None if step is None else ResumeFrom(node=asked.of, step=step),
-        n_steps=asked.n_steps or state.config.phase.n_steps,
+        resume_from=None if step is None else ResumeFrom(node=clone.of, step=step),
+        n_steps=clone.n_steps or state.config.phase.n_steps,
         total_epochs=None,
         rationale="Asked for by a person.",
         agent="user",
@@ -95,7 +95,7 @@ def clone_proposal(state: SearchState, asked: ev.CloneAsked) -> Proposal:
 
 
 def veto(state: SearchState, event: ev.NodeVetoed) -> None:
-    """Close a subtree; what trains in it is to stop, what does not train yet never will."""
+    """Prune a subtree: stop its running phases, cancel those that have not started."""
     reason = f"veto: {event.reason}" if event.reason else "veto"
     for node in state.search.veto(event.node):
         run = state.runs[node]
@@ -110,7 +110,7 @@ def veto(state: SearchState, event: ev.NodeVetoed) -> None:
 
 
 def change_settings(state: SearchState, event: ev.SettingsChanged) -> None:
-    """Use other limits and slots from now on; an end that only an old limit asked for is off."""
+    """Apply changed limits and slots; an end of the search that only an old limit caused is revoked."""
     state.config = with_changes(state.config, event.changes)
     state.planner = dataclasses.replace(state.planner, config=state.config)
     state.final.use(state.config, state.planner)
@@ -155,8 +155,8 @@ def _veto_problem(state: SearchState, node: int) -> str | None:
     return f"node {node} is pruned already." if state.search.node(node).pruned else None
 
 
-def _clone_run(state: SearchState, asked: ev.CloneAsked) -> PhaseRun:
-    return PhaseRun(node=len(state.search.nodes), kind="evolve", on=asked.of, slot=0)
+def _clone_run(state: SearchState, clone: ev.CloneAsked) -> PhaseRun:
+    return PhaseRun(node=len(state.search.nodes), kind="evolve", on=clone.of, slot=0)
 
 
 def _listed(numbers: Iterable[int]) -> str:

@@ -1,7 +1,7 @@
-"""What a journal needs of the place where its objects lie: names with bytes, created once.
+"""The protocol of a journal's store: named objects, each created once.
 
-Not here: the stores themselves (local.py, object_store.py), which store an address means (opening.py), what
-the objects are (names.py).
+Not here: the stores (local.py, object_store.py), the store for an address (opening.py), the objects
+(names.py).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class JournalStore(Protocol):
 
     @property
     def n_parallel(self) -> int:
-        """How many reads are worth asking for at once."""
+        """How many reads to send in parallel."""
         ...
 
     def names(self, folder: str = "") -> list[str]:
@@ -31,34 +31,34 @@ class JournalStore(Protocol):
         ...
 
     def read(self, name: str) -> bytes:
-        """What is in an object.
+        """The content of an object.
 
         Raises:
-            FileNotFoundError: there is none of this name.
+            FileNotFoundError: no object has this name.
             StorageError: it cannot be read.
         """
         ...
 
     def exists(self, name: str) -> bool:
-        """Whether there is an object of this name.
+        """Whether an object of this name exists.
 
         Raises:
-            StorageError: that cannot be told.
+            StorageError: the store cannot be reached.
         """
         ...
 
     def create(self, name: str, content: bytes) -> None:
-        """Make an object that must not exist yet; it survives a crash once this returns. Of two processes
-        that create one name only one succeeds.
+        """Create an object; it is durable once this returns. Of two processes that create the same name only
+        one succeeds.
 
         Raises:
-            FileExistsError: there is one; it was not touched.
+            FileExistsError: the name exists; its object was not changed.
             StorageError: it cannot be written.
         """
         ...
 
     def remove(self, name: str) -> None:
-        """Delete an object, if it is there.
+        """Delete an object if it exists.
 
         Raises:
             StorageError: it cannot be deleted.
@@ -67,7 +67,7 @@ class JournalStore(Protocol):
 
 
 def unreadable(where: str, error: Exception) -> StorageError:
-    """A file or object that is there and cannot be read, and what to do about it."""
+    """The error for an object that exists and cannot be read, with the remedy."""
     what = getattr(error, "strerror", None) or " ".join(str(error).split())
     return StorageError(
         f"{where}: cannot be read ({what}). Make it readable, then run the same command again."

@@ -1,9 +1,9 @@
-"""Who may write in which epoch: each writer leaves a claim before it reads what it will build on.
+"""Fencing of writers by epochs: each writer claims an epoch before it reads the journal.
 
-A claim of a higher epoch ends all lower ones. A writer looks for one after each event and before it acts on
-it; the newcomer reads the journal after its claim. So either the newcomer has read the event, or the old
-writer has seen the claim and does not act: no event that was acted on is ever replaced. Two writers that ask
-for one epoch create one name, and the store refuses the second. All of this needs a store that lists every
+A claim of a higher epoch ends all lower ones. A writer checks for one after each event and before it acts on
+it; a new writer reads the journal after its claim. So either the new writer has read the event, or the old
+one has seen the claim and does not act: no event that was acted on is ever replaced. Two writers that claim
+the same epoch create the same name, and the store refuses the second. This requires a store that lists every
 object whose creation has returned.
 
 Not here: when to claim (writer.py).
@@ -37,7 +37,7 @@ class Writer:
 
     @classmethod
     def here(cls) -> Writer:
-        """A new one, in this process."""
+        """A new writer id for this process."""
         return cls(id=uuid.uuid4().hex[:12], host=socket.gethostname(), pid=os.getpid())
 
     def __str__(self) -> str:
@@ -46,7 +46,7 @@ class Writer:
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """An epoch that somebody writes in."""
+    """A claimed epoch."""
 
     epoch: int
     name: str
@@ -66,10 +66,10 @@ def read_claims(store: JournalStore) -> list[Claim]:
 
 
 def take_epoch(store: JournalStore, epoch: int, writer: Writer) -> Claim:
-    """The claim of `epoch`; its writer is the only one in it.
+    """Claim `epoch` for a writer, exclusively.
 
     Raises:
-        JournalError: another writer asks for it, or has a higher one.
+        JournalError: another writer has claimed it or a higher one.
         StorageError: the claim cannot be written.
     """
     claim = Claim(epoch=epoch, name=f"{_FOLDER}/{epoch:03d}.json")
@@ -82,7 +82,7 @@ def take_epoch(store: JournalStore, epoch: int, writer: Writer) -> Claim:
 
 
 def withdraw(store: JournalStore, claim: Claim) -> None:
-    """Take a claim back that nothing was written under; one that stays costs an epoch number, no more."""
+    """Withdraw a claim under which nothing was written; one that remains costs only an epoch number."""
     with contextlib.suppress(StorageError):
         store.remove(claim.name)
 

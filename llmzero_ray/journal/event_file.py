@@ -1,7 +1,7 @@
-"""One event as bytes and back: who wrote it, where it stands, its checksum, its version.
+"""Encoding of one event: JSON with writer, position, checksum and format version.
 
-A body of an older format is lifted when it is read, one format at a time (`LIFTS`); files are never rewritten
-for it. Not here: what an event means (events.py), names (names.py).
+A body of an older format is migrated when it is read, one format at a time (`LIFTS`); files are never
+rewritten. Not here: the events (events.py), names (names.py).
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ from llmzero_ray.journal.names import EventName
 from llmzero_ray.records import Event, from_json, to_json
 
 FORMAT = 1
-"""Raised when an older version could misread what a newer one writes. A field with a default that is added
-to an event needs no new format."""
+"""Format version; incremented when an older version could misread a newer file. A new field with a default
+needs no new format."""
 
 Lift: TypeAlias = Callable[[dict[str, Any]], dict[str, Any]]
 LIFTS: dict[int, Lift] = {}
-"""Format n -> what makes the JSON of an event of format n one of format n + 1."""
+"""Format n -> function that migrates the JSON of an event from format n to n + 1."""
 
 _KEYS = frozenset({"format", "number", "epoch", "checksum", "event"})
 
 
 class BodyError(JournalError):
-    """What is wrong with a body, as the end of a sentence about its file; `fix` says what to do."""
+    """Problem of a body, as the end of a sentence about its file; `fix` is the remedy."""
 
     fix = "History is lost: restore the file from a backup, or start a search of another name."
 
 
 class TornBodyError(BodyError):
-    """It is not what was written: cut off, or changed. A crash may leave this as the last file."""
+    """The body is truncated or was changed. A crash may leave such a last file."""
 
 
 class OtherVersionError(BodyError):
-    """It is whole, and this version cannot read it."""
+    """The body is intact, and this version cannot read it."""
 
     fix = "Another version of llmzero-ray wrote it: go on with that version. Nothing is lost."
 
@@ -50,9 +50,9 @@ class Body:
     name: EventName
     event: Event
     journal: str | None
-    """Id of the journal it was written for; None from a version that did not say."""
+    """Id of its journal; None in files of versions without it."""
     writer: str | None
-    """Id of the process that wrote it; None from a version that did not say."""
+    """Id of the process that wrote it; None in files of versions without it."""
 
 
 def encode(event: Event, name: EventName, *, journal: str, writer: str) -> bytes:
@@ -71,12 +71,12 @@ def encode(event: Event, name: EventName, *, journal: str, writer: str) -> bytes
 
 
 def decode(content: bytes | str, name: EventName | None) -> Body:
-    """The event in a body that was found under `name`; None: whatever its body says.
+    """The event in a body that was read from `name`; `name` None: any position is accepted.
 
     Raises:
-        TornBodyError: it is cut off or was changed.
+        TornBodyError: the body is truncated or was changed.
         OtherVersionError: this version cannot read it.
-        BodyError: it holds another event than its name says, or none.
+        BodyError: it holds no event, or another one than its name states.
     """
     try:
         body = json.loads(content)
@@ -88,7 +88,7 @@ def decode(content: bytes | str, name: EventName | None) -> Body:
 def unpack(body: Any, name: EventName | None, *, trusted: bool = False) -> Body:
     """As `decode`, of JSON that is parsed already.
 
-    `trusted`: it is known to be what was written, so that its checksum need not be computed.
+    `trusted`: the content was verified already, so that its checksum is not computed.
     """
     if not isinstance(body, dict) or not body.keys() >= _KEYS:
         raise TornBodyError("is no event file")
@@ -110,7 +110,7 @@ def unpack(body: Any, name: EventName | None, *, trusted: bool = False) -> Body:
 
 
 def as_line(content: bytes) -> bytes:
-    """A whole body on one line; it is not looked at any closer."""
+    """A complete body on one line; its content is not checked."""
     line = content.strip()
     return (json.dumps(json.loads(line)).encode() if b"\n" in line else line) + b"\n"
 

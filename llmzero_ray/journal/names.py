@@ -39,12 +39,12 @@ class SegmentName(NamedTuple):
 
 @dataclass(frozen=True)
 class Listing:
-    """What a journal's names say, in order."""
+    """The names of a journal's objects, parsed and sorted."""
 
     events: tuple[EventName, ...] = ()
     segments: tuple[SegmentName, ...] = ()
     strays: tuple[str, ...] = field(default=())
-    """Names that begin like an event's and are none: copies, backups, uploads that were cut off."""
+    """Names that start like an event's and are not valid: copies, backups, truncated uploads."""
 
     @property
     def epoch(self) -> int:
@@ -52,13 +52,12 @@ class Listing:
         return max((event.epoch for event in self.events), default=0)
 
     def segment_of(self, number: int) -> SegmentName | None:
-        """The segment that holds an event; the longest, should there be several."""
+        """The segment that contains an event; the longest of several."""
         held = [segment for segment in self.segments if segment.first <= number <= segment.last]
         return max(held, key=lambda segment: segment.last, default=None)
 
     def effective(self, *, from_number: int, epoch: int) -> list[EventName]:
-        """Single events from `from_number` on, without those of an epoch that a higher one had ended by
-        then."""
+        """Single events from `from_number` on, without those that a superseded epoch wrote after its end."""
         kept: dict[int, EventName] = {}
         highest = epoch
         # Of equal numbers the lower epoch comes first, so that the higher one replaces it.
@@ -70,10 +69,10 @@ class Listing:
 
 
 def read_names(names: Iterable[str], *, place: str) -> Listing:
-    """The journal of these names; what has nothing to do with one is left out.
+    """The listing of a journal's objects; unrelated names are skipped.
 
     Raises:
-        JournalError: one event stands there under two names.
+        JournalError: one event exists under two names.
     """
     events: dict[EventName, str] = {}
     segments, strays = [], []

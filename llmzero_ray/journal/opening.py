@@ -1,4 +1,4 @@
-"""Which store a directory or an address means, and whether it can be used at all.
+"""Open the store for a directory or an address, and check that it can be used.
 
 Not here: what stores do (local.py, object_store.py).
 """
@@ -22,9 +22,9 @@ from llmzero_ray.journal.local import LocalStore
 from llmzero_ray.journal.object_store import ObjectStore, brief, store_errors
 
 CONNECT_S, REQUEST_S, ATTEMPTS = 5.0, 10.0, 3
-"""Limits of a request: seconds to connect, seconds until it is answered, how often it is sent."""
+"""Limits of a request: seconds to connect, seconds until its response, number of tries."""
 OPEN_S = 60.0
-"""Seconds until a store must have shown that it can be listed."""
+"""Seconds within which a store must have been listed."""
 
 _ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
 _SCHEMES = ("s3", "gs", "gcs", "az", "abfs", "abfss")
@@ -37,7 +37,7 @@ _MISSING = re.compile(r"NoSuchBucket|bucket does not exist|ContainerNotFound", r
 
 def open_store(where: str | PathLike[str] | JournalStore) -> JournalStore:
     """The store at a directory or an address such as s3://bucket/prefix?endpoint_override=host:9000; a store
-    is given back as it is.
+    is returned unchanged.
 
     S3 takes its keys from the address (s3://key:secret@bucket), else from AWS_ACCESS_KEY_ID and
     AWS_SECRET_ACCESS_KEY, the profile AWS_PROFILE of ~/.aws/credentials, or the machine's role. GCS and Azure
@@ -45,7 +45,7 @@ def open_store(where: str | PathLike[str] | JournalStore) -> JournalStore:
 
     Raises:
         ConfigError: the address cannot be understood.
-        StorageError: the bucket is missing, access is denied, or nobody answers.
+        StorageError: the bucket is missing, access is denied, or the server does not respond.
     """
     if not isinstance(where, str | PathLike):
         return where
@@ -132,7 +132,7 @@ def _s3(text: str, shown: str) -> Any:
 
 
 def _region(bucket: str, shown: str, *, has_host: bool) -> str:
-    """The region of a bucket; any will do for a server of one's own."""
+    """The region of a bucket; for a self-hosted server any value is accepted."""
     known = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
     if known or has_host:
         return known or "us-east-1"
@@ -175,7 +175,7 @@ def _retry_config() -> dict[str, Any]:
 
 
 def _explained(error: BaseException, shown: str) -> StorageError:
-    """One line that says what is wrong with a store and what to do."""
+    """The error of a store as one line, with the remedy."""
     text = str(brief(error))
     code = _CODE.search(text)
     what = (code[1] or f"HTTP status {code[2]}") if code else text[:300]
@@ -198,7 +198,7 @@ def _explained(error: BaseException, shown: str) -> StorageError:
 
 
 def _within(limit_s: float, open_it: Callable[[], JournalStore], shown: str) -> JournalStore:
-    """What `open_it` returns or raises; libraries below may wait for minutes."""
+    """Call `open_it` with a time limit, since the libraries below may wait for minutes."""
     outcome: list[JournalStore | LlmzeroError] = []
 
     def work() -> None:

@@ -1,7 +1,7 @@
-"""Reads a journal, whole or as it grows, and says precisely what is wrong with one.
+"""Read a journal, whole or as it grows, and report damage with its exact place.
 
-Events are in single files and, the older ones, in segments; a writer may be moving them from the former to
-the latter meanwhile. Not here: appending (writer.py).
+Recent events are in single files and older ones in segments; a writer may be moving them from the former to
+the latter at the same time. Not here: appending (writer.py).
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from llmzero_ray.records import Event
 logger = logging.getLogger(__name__)
 Where: TypeAlias = str | PathLike[str] | JournalStore
 _LOOKS = 5
-"""How often names are listed before one that is missing counts as missing: a listing is no snapshot, and
-events may move into a segment while they are read."""
+"""Listings after which an absent name counts as missing: a listing is not a snapshot, and events may move
+into a segment while they are read."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """One event of the journal and where it stands."""
+    """One event of the journal with its position."""
 
     number: int
     """Position, from 1 without gaps."""
@@ -42,14 +42,14 @@ class Entry:
 
 @dataclass(frozen=True, kw_only=True)
 class Damage:
-    """Where a journal cannot be read any further."""
+    """The place where a journal cannot be read further."""
 
     place: str
     """Address of the journal."""
     file: str | None
-    """Name of the object that is not as it should be; None when it is not there."""
+    """Name of the damaged object; None when it is missing."""
     number: int
-    """The first event that cannot be read; all before it can."""
+    """Number of the first event that cannot be read; all before it can."""
     problem: str
     fix: str
 
@@ -60,7 +60,7 @@ class Damage:
 
 
 class JournalReader:
-    """Reads a journal that someone else may be writing; `poll` gives what is new since the last call.
+    """Reads a journal that another process may be writing; `poll` returns the new events since the last call.
 
     `where` is a directory, an address that `open_store` knows, or a store.
     """
@@ -72,11 +72,11 @@ class JournalReader:
         self.torn: str | None = None
         """Name of a last file that could not be read; None when there is none."""
         self.strays: tuple[str, ...] = ()
-        """Names that look like an event's and are none; they are left alone."""
+        """Names that look like an event's and are not valid; they are ignored."""
         self.journal_id: str | None = None
-        """Id that the events carry; None until one is read that does."""
+        """Id of the journal; None until an event with an id was read."""
         self.in_segments = 0
-        """Events, from the first on, that were found in whole segments."""
+        """Number of events, from the first on, that were read from intact segments."""
         self.last_name: str | None = None
         """Object that held the last event read."""
         self._next = 1
@@ -111,10 +111,10 @@ class JournalReader:
         return entries
 
     def poll_whole(self) -> tuple[tuple[Entry, ...], Damage | None]:
-        """New events up to the first one that cannot be read, and why that is so; None: there is none.
+        """(new events up to the first unreadable one, the defect; None: there is none).
 
         Raises:
-            JournalError: events that were read before have been replaced, or one stands there twice.
+            JournalError: events that were read before have been replaced, or one exists twice.
             StorageError: the store cannot be read.
         """
         entries: list[Entry] = []
@@ -157,7 +157,7 @@ class JournalReader:
         return None
 
     def _look_at(self, listing: Listing) -> None:
-        """Notice replaced events, and what has no business there."""
+        """Check for replaced events and for foreign files."""
         late = [event for event in listing.events if event.number < self._next and event.epoch > self._epoch]
         if any(listing.segment_of(event.number) is None for event in late):
             raise JournalError(
@@ -168,7 +168,7 @@ class JournalReader:
             self._tell(name, "looks like an event of the journal and is none by its name; ignored")
 
     def _plan(self, listing: Listing) -> Iterator[EventName | SegmentName]:
-        """What to read, in order: segments where there are any, single files elsewhere."""
+        """Objects to read, in order: segments where they exist, else single files."""
         number = self._next
         for event in listing.effective(from_number=number, epoch=self._epoch):
             while (segment := listing.segment_of(number)) is not None:
@@ -199,7 +199,7 @@ class JournalReader:
     def _take_singles(
         self, segment: SegmentName, listing: Listing, entries: list[Entry], error: BodyError
     ) -> Damage | None:
-        """In place of a segment that was cut off while it was written: the files it was made from."""
+        """The single files in place of a segment that was truncated during its write."""
         self._tell(str(segment), f"{error}; its events are read from their single files")
         for event in listing.effective(from_number=self._next, epoch=self._epoch):
             if event.number != self._next or event.number > segment.last:

@@ -1,7 +1,8 @@
-"""Old events of a journal in one object: a header line, then a line for each event, as in its single file.
+"""Segments: old events of a journal in one object, a header line, then one line per event as in its single
+file.
 
-A segment is written, and durable, before the single files it holds are deleted; whoever reads in between
-finds both. It is made from the files as they are stored, so that two writers would make the same one.
+A segment is durable before the single files that it contains are deleted; a reader in between finds both. It
+is built from the files as they are stored, so that two writers would build the same one.
 
 Not here: when to make one (writer.py), reading a journal (reader.py).
 """
@@ -28,15 +29,15 @@ from llmzero_ray.journal.event_file import (
 from llmzero_ray.journal.names import EventName, SegmentName, read_names
 
 SEGMENT_EVENTS = 512
-"""A compromise: every reader opens each segment and each event that is in none yet."""
+"""Events of one segment, a compromise: every reader opens each segment and each single file."""
 SEGMENT_FORMAT = 1
 
 
 def read_many(store: JournalStore, names: Sequence[str]) -> Iterator[bytes]:
-    """What is in several objects, in order, read ahead where that helps.
+    """The contents of several objects in order, read ahead in parallel where the store supports it.
 
     Raises:
-        FileNotFoundError: one is not there (any more).
+        FileNotFoundError: one does not exist, or not any more.
         StorageError: one cannot be read.
     """
     if store.n_parallel <= 1 or len(names) <= 1:
@@ -50,7 +51,7 @@ def read_many(store: JournalStore, names: Sequence[str]) -> Iterator[bytes]:
 
 
 def write_segment(store: JournalStore, segment: SegmentName) -> None:
-    """Bring these events into one object and delete their files; repeatable at any point.
+    """Write these events into one segment and delete their files; can be repeated after any crash.
 
     Raises:
         JournalError: an event is missing or damaged; nothing was deleted.
@@ -91,14 +92,14 @@ def read_segment(content: bytes, segment: SegmentName, *, from_number: int = 1) 
     """The events of a segment from `from_number` on.
 
     Raises:
-        TornBodyError: the segment is cut off or was changed; the first event that was is named.
+        TornBodyError: the segment is truncated or was changed; the first damaged event is named.
         BodyError: an event cannot be read by this version.
     """
     header, _, rest = content.partition(b"\n")
     whole = _check_header(header, segment, rest)
     begin = max(from_number, segment.first)
     lines = rest.splitlines()[begin - segment.first :]
-    # All lines in one call are parsed sooner; one by one tells which is at fault.
+    # One call for all lines is faster; parsing them one by one finds the damaged one.
     parsed = json.loads(b"[" + b",".join(lines) + b"]") if whole else None
     for at in range(segment.last + 1 - begin):
         number, line = begin + at, begin + at - segment.first + 2
@@ -114,7 +115,7 @@ def read_segment(content: bytes, segment: SegmentName, *, from_number: int = 1) 
 
 
 def _check_header(header: bytes, segment: SegmentName, rest: bytes) -> bool:
-    """Whether the whole content is as it was written; a header that says something else is an error."""
+    """Whether the content is complete and unchanged; a header that contradicts it is an error."""
     try:
         found = json.loads(header)
         written, first, last, checksum = (found[key] for key in ("segment", "first", "last", "checksum"))

@@ -1,10 +1,10 @@
-"""The journal of a search: append-only, one durable object per event, the truth about what happened.
+"""The journal of a search: append-only, one durable object per event, the source of truth.
 
-Each coordinator process writes under an epoch of its own, one above all before it. Files of a lower epoch
-count only up to the point where a higher one began: what a superseded coordinator still writes is ignored,
-and it is told so at its next append. A torn last file (a crash during its write) is reported and ignored; a
-gap or a damaged file further up means that history is lost, and is an error. Every `segment_events` events
-the oldest single files become one, so that opening a long journal and listing it stay quick.
+Each coordinator process writes under its own epoch, one above all earlier ones. Files of a lower epoch count
+only up to the start of a higher one: later files of a superseded coordinator are ignored, and its next append
+raises. A torn last file (a crash during its write) is reported and ignored; a gap or a damaged file before
+the last one is lost history, and an error. Every `segment_events` events the oldest single files become one
+segment, so that a long journal is quick to open and to list.
 
 Not here: the objects' names and formats (names.py, event_file.py, segments.py), reading (reader.py), what
 events mean (coordinator/), series and checkpoints (storage.py): the journal holds references only.
@@ -30,16 +30,15 @@ from llmzero_ray.records import Event
 
 logger = logging.getLogger(__name__)
 _LOOSE = 64
-"""Newest events that stay single files: who follows the search reads those, and the last one is looked for at
-every append."""
+"""Newest events that stay single files: followers read those, and every append checks the last one."""
 
 
 class Journal:
     """Appends events; the one writer of a search.
 
     Opening reads everything there is (`history`) and claims a new epoch, which ends the work of every other
-    writer. `where` is a directory, an address that `open_store` knows, or a store. Where nothing can
-    be written, the journal opens all the same and the first append says so.
+    writer. `where` is a directory, an address that `open_store` knows, or a store. A journal that cannot be
+    written opens nevertheless, and the first append raises.
 
     Raises:
         JournalError: the journal is damaged, or another process opens it at the same moment.
@@ -65,10 +64,10 @@ class Journal:
         except StorageError as error:
             logger.warning("opened for reading only: %s", error)
         with contextlib.suppress(StorageError):
-            # What a crash left between the writing of a segment and the end of the deletions.
+            # Leftovers of a crash between writing a segment and deleting its single files.
             remove_events(self.store, [e for e in listing.events if e.number <= reader.in_segments])
         self.history: tuple[Event, ...] = tuple(entry.event for entry in entries)
-        """Events that were there when the journal was opened."""
+        """Events that existed when the journal was opened."""
         self.torn = reader.torn
         self._id = reader.journal_id or uuid.uuid4().hex[:12]
         self._number, self._last_name = reader.length, reader.last_name
@@ -77,8 +76,8 @@ class Journal:
         self._compact_at = reader.in_segments + segment_events + _LOOSE
 
     def append(self, event: Event, *, now: float | None = None) -> Event | None:
-        """Make the event durable and give it back as written, or None: this delivery is in the journal
-        already.
+        """Make the event durable and return it as written, or None when an event of its source is in the
+        journal already.
 
         `now` (unix seconds) is written as its time. An event without a source of its own is numbered by the
         journal.
@@ -95,7 +94,7 @@ class Journal:
         event = dataclasses.replace(event, time=time.time() if now is None else now)
         name = EventName(self._number + 1, self.epoch)
         event = self._create(name, event)
-        self._check_not_superseded()  # a newcomer that missed this event is seen here: nobody acts on it
+        self._check_not_superseded()  # a new writer that missed this event is seen here
         self._number, self._last_name = name.number, str(name)
         self._seen.add(_delivery(event))
         if self._number >= self._compact_at:
@@ -108,7 +107,7 @@ class Journal:
         self._claim = take_epoch(self.store, self.epoch, self._writer)
 
     def _read_behind_the_claim(self) -> tuple[Entry, ...]:
-        """What others wrote before they could see the claim."""
+        """Read events that other writers wrote before they could see the claim."""
         assert self._claim is not None
         try:
             return self._reader.poll_entries()
@@ -148,7 +147,7 @@ class Journal:
         )
 
     def _create(self, name: EventName, event: Event) -> Event:
-        """The event as it stands in the store under `name`."""
+        """The event in the store under `name`."""
         content = encode(event, name, journal=self._id, writer=self._writer.id)
         try:
             self.store.create(str(name), content)
@@ -157,7 +156,8 @@ class Journal:
         return event
 
     def _standing(self, name: EventName, event: Event, content: bytes) -> Event:
-        """The event under `name`, if this writer made it: now, or in a try whose success it never heard."""
+        """The event under `name`, if this writer wrote it: now, or in an earlier try whose success was
+        lost."""
         try:
             found = self.store.read(str(name))
             if found == content:
@@ -181,7 +181,7 @@ class Journal:
         return body.event
 
     def _compact(self) -> None:
-        """Bring the oldest single files into a segment; what fails is tried again later, nothing is lost."""
+        """Move the oldest single files into a segment; a failure is retried later and loses nothing."""
         first, last = self._in_segments + 1, self._in_segments + self._segment_events
         try:
             write_segment(self.store, SegmentName(first, last))
@@ -193,8 +193,8 @@ class Journal:
 
 
 def active_seconds(events: tuple[Event, ...], now: float | None = None) -> float:
-    """Seconds in which a coordinator was at work: from each one's first to its last sign of life, the newest
-    one up to `now`."""
+    """Seconds with a live coordinator: from each one's first to its last heartbeat, the newest up to
+    `now`."""
     if not events:
         return 0.0
     total, begun, last = 0.0, events[0].time, events[0].time

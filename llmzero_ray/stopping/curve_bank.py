@@ -1,15 +1,15 @@
-"""A bank of completed phases that answers the clear cases of "go on?" before an agent is asked.
+"""The curve bank: completed phases that decide the clear cases of early stopping before the agent is called.
 
 CONTINUE is clear where stopping would be a guess: too little is known, the run leads or keeps up with a run
 that won, something announces a take-off, or a phase in the bank gained as much as is missing from the same
 level and age. STOP is clear only by overwhelming evidence of the bank, and only where it is allowed. All else
-is for the agent. The run's own trend never stops it: extrapolating it stopped nearly every eventual winner.
+is left to the agent. The run's own trend never stops it: extrapolation stopped nearly every eventual winner.
 
 Only phases that ran to their end are banked. One that was stopped shows a part chosen for looking bad: as
 evidence against its likes it would only repeat the judgement that stopped it. So the bank knows the better
 phases better, and errs towards CONTINUE.
 
-Not here: when to ask (policy.py), pathologies of train metrics (signals.py).
+Not here: when to decide (policy.py), pathologies of train metrics (signals.py).
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ FEWEST_PHASES = 8
 """Comparable phases below which the bank stops nothing. Were all phases of one kind, the next one would beat
 the best of n with chance 1 / (n + 1): about 0.11 at 8, before the factor and the margins below."""
 GENEROSITY = 1.3
-"""How much more than the best banked gain a run is granted before the bank stops it."""
+"""Factor on the best banked gain that a run is granted before the bank stops it."""
 LIKELY = 0.5
 """Share of the comparable banked phases, 2 at least, that must have gained what is missing for CONTINUE."""
 OVERFIT = 2.0
-"""Margins that validation must have lost for a rising train reward to announce nothing."""
+"""Margins that validation must have lost before a rising train reward no longer counts as a take-off."""
 
 Answer = Literal["continue", "stop", "ask"]
 Points = tuple[tuple[int, float], ...]
@@ -57,7 +57,7 @@ class BankedPhase:
         return max(score for step, score in self.points if step > 0)
 
     def gains(self, *, level: float, band: float, since: int, left: int) -> list[Gain]:
-        """What each validation near `level` (within `band`), from step `since` on, gained in `left` steps."""
+        """Gain within `left` steps of each validation near `level` (within `band`), from step `since` on."""
         return [
             Gain(
                 gain=max(
@@ -77,12 +77,12 @@ class Gain:
 
     gain: float
     whole: bool
-    """Whether the phase lasted as long as the run has left: a shorter one says what is possible at least."""
+    """Whether the phase lasted as long as the run has left; a shorter one gives a lower bound."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BankAnswer:
-    """What the bank says of a running phase."""
+    """Decision of the bank on a running phase."""
 
     answer: Answer
     reason: str
@@ -112,12 +112,12 @@ class CurveBank:
         phase = _banked(view) if view.status == "completed" else None
         if phase is None:
             return False
-        # A new mapping: a question may be under way on another thread.
+        # A new mapping: `judge` may be reading the old one on another thread.
         self._phases = {**self._phases, (search, view.node): phase}
         return True
 
     def judge(self, request: StopRequest, *, may_stop: bool = False) -> BankAnswer:
-        """The clear answer to this question, or `ask`; without `may_stop` it never says STOP."""
+        """CONTINUE or STOP in a clear case, else `ask`; never STOP without `may_stop`."""
         running = request.running
         d = observe(running.curves, running.hyperparameters, n_val=self._n_val)
         target = _target(request)
@@ -160,7 +160,7 @@ class CurveBank:
     def _by_precedent(
         self, n_steps: int, d: Dynamics, v: Validation, target: float, *, may_stop: bool
     ) -> BankAnswer:
-        """CONTINUE where a banked phase did what is needed, STOP where none came near, else ask."""
+        """CONTINUE where banked phases gained what is missing, STOP where none came near it, else `ask`."""
         level, left = max(v.scores[-2:]), n_steps - d.last_step
         missing = target - level
         # From half of the run's age on: the fast gains of first steps are no precedent for late ones.

@@ -1,4 +1,4 @@
-"""One running phase under a stopping policy: collects its metric points, says when a rule ends it.
+"""One running phase under a stopping policy: collects its metric points and reports when a rule ends it.
 
 The rules are checked after every step, however many points arrive at once: the verdict does not depend on
 how points were batched, so a reader that starts again from the first point comes to the same one. Not here:
@@ -47,10 +47,10 @@ class RuleVerdict:
 
 
 class PhaseMonitor:
-    """The metric points of one attempt at a phase, and what the policy says of them.
+    """Metric points of one attempt at a phase, checked by the policy step by step.
 
-    `view` describes the phase as it began. What the policy remembers of an earlier attempt at the same node
-    is forgotten.
+    `view` describes the phase at its start. The policy's state of an earlier attempt at the same node is
+    reset.
     """
 
     def __init__(self, policy: StoppingPolicy, view: NodeView) -> None:
@@ -86,6 +86,6 @@ class PhaseMonitor:
         return dataclasses.replace(self._view, curves=self._curves.build())
 
     def is_due(self, incumbent: NodeView | None) -> bool:
-        """Whether curve bank and agent should be asked about this phase now (`StoppingPolicy.is_due`)."""
+        """Whether a decision of curve bank and agent is due (`StoppingPolicy.is_due`)."""
         timed = dataclasses.replace(self._view, curves=self._curves.build((metrics.STEP_TIME,)))
         return self._policy.is_due(timed, incumbent)

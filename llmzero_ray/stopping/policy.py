@@ -1,7 +1,7 @@
-"""Whether a running phase goes on: rules at every step; curve bank and early-stopper agent at intervals.
+"""The stopping policy: rules at every step; curve bank and early-stopper agent at intervals.
 
-The agent is asked only when there is an incumbent to beat and the curve bank has no clear answer; its
-failures mean CONTINUE. `StopDecision.rule` names what decided. Not here: collecting a phase's points
+The agent is called only when there is an incumbent to beat and the curve bank has no clear case; its failures
+mean CONTINUE. `StopDecision.rule` names what decided. Not here: collecting a phase's points
 (phase_monitor.py), posting the verdict and ending the phase (actors/).
 """
 
@@ -21,7 +21,7 @@ from llmzero_ray.stopping.signals import Signal, annotate, check_signals, stoppi
 
 log = logging.getLogger(__name__)
 CURVE_BANK = "curve_bank"
-"""`StopDecision.rule` of what the bank decided."""
+"""`StopDecision.rule` of the bank's decisions."""
 FEWEST_NEW = 2
 """Validations since the agent's last answer from which the same question is a new one. One alone seldom
 leaves the noise of those before it, and only validation decides."""
@@ -35,9 +35,9 @@ def trained_s(curves: Curves, since: int) -> float:
 
 
 class StoppingPolicy:
-    """Decides for the running phases of a search; its state is when and on what each was last judged.
+    """Decides on the running phases of a search; its state is the step and the data of each last decision.
 
-    Without a `bank` every question goes to the agent. `learn` adds completed phases to the bank.
+    Without a `bank` the agent decides every case. `learn` adds completed phases to the bank.
     """
 
     def __init__(
@@ -59,9 +59,9 @@ class StoppingPolicy:
     def check_rules(
         self, curves: Curves, hyperparameters: Hyperparameters | None = None
     ) -> StopDecision | None:
-        """The first rule, or pre-check that is allowed to stop, that says STOP; else None.
+        """The STOP of the first rule that fires, or of the first pre-check that may stop; else None.
 
-        Without `hyperparameters` truncated responses are not recognised: the cap is theirs.
+        Without `hyperparameters` the response cap is unknown, so that truncation is not detected.
         """
         if not self._settings.enabled:
             return None
@@ -70,10 +70,10 @@ class StoppingPolicy:
         return ruled or check_signals(self._signals, curves, hyperparameters)
 
     def is_due(self, running: NodeView, incumbent: NodeView | None) -> bool:
-        """Whether the curve bank and the agent should be asked about this phase now.
+        """Whether a decision of curve bank and agent is due for this phase.
 
         Never without an incumbent that has a score, nor while the phase itself is the incumbent. The first
-        question comes at `min_steps`, every further one an interval later.
+        one is due at `min_steps`, every further one an interval later.
         """
         steps, node = running.curves.steps, running.node
         no_judge = self._agent is None and self._bank is None
@@ -89,32 +89,32 @@ class StoppingPolicy:
         return trained_s(running.curves, last) >= self._settings.interval_s
 
     def ask(self, request: StopRequest) -> StopDecision:
-        """The bank's answer where it is clear, else the agent's; CONTINUE when nobody gives one.
+        """The bank's decision in a clear case, else the agent's; CONTINUE when the agent fails or is missing.
 
-        The agent sees what the pre-checks noticed, besides the request's own `checks`.
+        The agent sees the findings of the pre-checks, besides the request's own `checks`.
         """
         node, curves = request.running.node, request.running.curves
         self._asked_at[node] = curves.steps[-1] if curves.steps else 0
         try:
             banked = self._ask_bank(request)
-        except Exception:  # the bank saves questions; it must not prevent them
+        except Exception:  # the bank only saves calls of the agent; its failure must not prevent them
             log.exception("node=%d curve bank failed, the agent is asked", node)
             banked = None
         if banked is not None:
             return banked
-        # Only a question that the agent saw counts as judged: the bank looks at every one anew.
+        # Only calls of the agent count as judged; the bank decides each time anew.
         self._seen[node] = len(curves.val_scores)
         if self._agent is None:
             return StopDecision(stop=False, reason="no clear case, and no agent to ask", rule="policy")
         try:
             facts = annotate(curves, request.running.hyperparameters)
             return self._agent.judge(dataclasses.replace(request, checks=(*request.checks, *facts)))
-        except Exception as error:  # noqa: BLE001 - whatever an agent raises, the phase goes on
+        except Exception as error:  # noqa: BLE001 - an agent's failure never ends a phase
             log.warning("node=%d early stopper failed, goes on: %s", node, error)
             return StopDecision(stop=False, reason=f"no judgement: {error}", rule="early_stopper")
 
     def _ask_bank(self, request: StopRequest) -> StopDecision | None:
-        """What needs no agent, or None."""
+        """A decision that needs no agent, or None."""
         if self._bank is None:
             return None
         clear = self._bank.judge(request, may_stop=self._settings.bank_stop)
@@ -130,12 +130,12 @@ class StoppingPolicy:
         return None
 
     def learn(self, ended: Sequence[NodeView]) -> None:
-        """Give phases that have ended to the bank, if there is one."""
+        """Add phases that have ended to the bank, if there is one."""
         if self._bank is not None:
             for view in ended:
                 self._bank.add(view)
 
     def forget(self, node: int) -> None:
-        """A phase has ended, or begins again."""
+        """Reset the state of a node whose phase has ended or begins again."""
         self._asked_at.pop(node, None)
         self._seen.pop(node, None)

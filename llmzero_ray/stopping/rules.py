@@ -1,8 +1,8 @@
 """Rules that end a running phase on its numbers alone: one short class each, pure functions of its curves.
 
-A rule says STOP with its reason, or nothing. Not here: the early-stopper agent
-(agents/expert/early_stopper.py), when rules are checked (policy.py), wall-clock caps and silent runners (the
-coordinator's timers).
+A rule returns STOP with its reason, or None. Not here: the early-stopper agent
+(agents/expert/early_stopper.py), when rules are checked (policy.py), wall-clock limits and runners that do
+not respond (actors/monitor.py).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ WATCHED = (
 """Metrics that are numbers in any sound run. Others may be NaN for good reasons (a batch without full
 responses)."""
 QUIET_KL = 0.01
-"""KL below which a factor means nothing: estimates of a barely moved policy scatter around 0."""
+"""KL below which a factor is meaningless: estimates for a policy that barely moved scatter around 0."""
 
 
 class Rule(Protocol):

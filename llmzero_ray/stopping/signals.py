@@ -1,8 +1,8 @@
-"""Pre-checks of a running phase: pathologies that its train metrics show, each as one fact with its numbers.
+"""Pre-checks of a running phase: pathologies in its train metrics, each reported with its numbers.
 
-A fact annotates the question to the early-stopper agent; it ends a phase only where `StopperSettings` allows
-that. Train metrics explain a validation curve and do not replace it: what may be success or a late take-off
-(a high or rising reward, a validation gain) is not reported as pathology. Not here: rules that end phases by
+A finding annotates the request to the early-stopper agent; it ends a phase only where `StopperSettings`
+allows that. Train metrics explain a validation curve and do not replace it: what may be success or a late
+take-off (a high or rising reward, a validation gain) is not reported. Not here: rules that end phases by
 default (rules.py).
 """
 
@@ -26,7 +26,7 @@ from llmzero_ray.stopping.settings import StopperSettings
 from llmzero_ray.text import number
 
 HIGH_REWARD = 0.9
-"""Mean reward from which low entropy and silent groups mean that the task is learnt (rewards in [0, 1])."""
+"""Mean reward from which low entropy and groups without contrast mean a learnt task (rewards in [0, 1])."""
 NO_SPREAD = 1e-6
 """Largest minus smallest advantage up to which no group has both good and bad answers."""
 NO_GRADIENT = 1e-9
@@ -48,7 +48,7 @@ class Signal(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class DeadRun:
-    """Steps without anything to learn from: groups whose answers all score the same, a gradient or a rate of
+    """Steps without a training signal: groups whose responses all score the same, a gradient or a rate of
     0."""
 
     steps: int = 10
@@ -75,7 +75,7 @@ class DeadRun:
 
 @dataclass(frozen=True, kw_only=True)
 class EntropyCollapse:
-    """Entropy at a fraction of its first level, and no gain in reward: variety lost for nothing."""
+    """Entropy at a fraction of its first level without a gain in reward."""
 
     name: str = "entropy_collapse"
 
@@ -96,11 +96,11 @@ class KlRunaway:
     name: str = "kl_runaway"
 
     def fact(self, d: Dynamics) -> str | None:
-        """How far the KL ran."""
+        """How far the KL grew."""
         if len(d.kl) < 6 or _succeeds(d):
             return None
         half = d.kl.steps[len(d.kl) // 2]
-        # Near the base model a factor means nothing: every run multiplies its KL there.
+        # Near the base model a factor is meaningless: every run multiplies its KL there.
         before = max(median(d.kl.until(half - 1).values), NEAR_BASE)
         late = d.kl.since(half)
         climbs = fit(late).rising or late.values[-1] >= max(late.values)
@@ -112,7 +112,7 @@ class KlRunaway:
 
 @dataclass(frozen=True, kw_only=True)
 class TruncationFlood:
-    """Most responses are cut off at the cap, so that their reward says little about the answer.
+    """Most responses are truncated at the cap, so that their reward tells little about the answer.
 
     VeRL's `response_length/clip_ratio` counts responses at the batch's longest: it is believed only where the
     longest response is the phase's `data.max_response_length`, which must therefore be known.
@@ -135,7 +135,7 @@ SIGNALS: tuple[Signal, ...] = (DeadRun(), EntropyCollapse(), KlRunaway(), Trunca
 
 
 def _succeeds(d: Dynamics) -> bool:
-    """Whether reward or validation say that the run is doing well, whatever its other metrics do."""
+    """Whether reward or validation show that the run is doing well; other metrics are not considered."""
     reward, v = d.reward, d.validation
     if len(reward) and (reward.last >= HIGH_REWARD or reward_rising(d)):
         return True
@@ -166,10 +166,10 @@ def check_signals(
 def annotate(
     curves: Curves, hyperparameters: Hyperparameters | None = None, *, n_val: int = 500
 ) -> tuple[str, ...]:
-    """What the pre-checks see in a phase, for the agent's prompt: `name: fact with its numbers` each.
+    """Findings of all pre-checks for the agent's prompt, each as `name: finding with its numbers`.
 
-    Without `hyperparameters` truncation is not judged: the cap is theirs. `n_val` (validation items) gives
-    the noise of validation scores.
+    Without `hyperparameters` the response cap is unknown, so that truncation is not checked. `n_val`
+    (validation items) gives the noise of validation scores.
     """
     d = observe(curves, hyperparameters or {}, n_val=n_val)
     collapse = Collapse().check(curves)
