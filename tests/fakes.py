@@ -12,6 +12,8 @@ reaches the runner's process like any configuration:
     script.die             nodes under which the runner's process is killed at step 3, in their first attempt
     script.die_always      the same in every attempt; script.die_at: another step for both
     script.hang            nodes that report nothing after step 3 in their first attempt, and sleep for ever
+    script.hold            nodes whose first attempt waits after step 3 until it is asked to stop;
+                           script.hold_at: another step; script.hold_until: or until this file exists
     script.deaf            nodes that do not stop when asked
     script.lost            nodes whose first attempt raises EngineLostError
     script.cannot_start    text of an EngineError at every start
@@ -106,6 +108,8 @@ class ScriptedEngine:
             self._began_step = time.monotonic()
             if step == 4 and self._is(spec, "hang") and spec.attempt == 0:
                 time.sleep(3600)
+            if step == int(self.script.get("hold_at", 3)) + 1:
+                self._hold(spec)
             time.sleep(float(self.script.get("step_s", 0.0)))
             score = learn(start, step, float(str(spec.hyperparameters[LR])))
             if self._is(spec, "sink"):
@@ -157,6 +161,11 @@ class ScriptedEngine:
             warm=cold is None,
             cold_reason=cold,
         )
+
+    def _hold(self, spec: PhaseSpec) -> None:
+        released = Path(str(self.script.get("hold_until", "never")))
+        while self._is(spec, "hold") and spec.attempt == 0 and self.asked is None and not released.exists():
+            time.sleep(0.02)
 
     def stop(self, reason: str) -> None:
         if self.running.is_set() and self.asked is None:

@@ -157,7 +157,7 @@ def test_a_killed_stopper_comes_back_and_still_stops_a_hopeless_phase(make_searc
     search = make_search(
         {"sink": [1], "step_s": 0.2},
         budget={"runs": 2},
-        phase={"n_steps": 20, "max_steps": 60, "test_freq": 2},
+        phase={"n_steps": 200, "max_steps": 200, "test_freq": 2},
         stopper={"interval_steps": 2, "min_steps": 12},
     ).start()
     search.until_step(1, 2)
@@ -185,12 +185,15 @@ def test_a_phase_that_does_not_stop_is_killed_and_has_failed(make_search: MakeSe
 
 @pytest.mark.slow
 def test_a_phase_whose_runner_and_coordinator_die_at_its_end_is_not_trained_again(
-    make_search: MakeSearch,
+    make_search: MakeSearch, tmp_path: Path
 ) -> None:
-    search = make_search({"step_s": 0.05}, budget={"runs": 2}, phase={"n_steps": 20}).start()
+    released = tmp_path / "released"
+    script = {"hold": [0], "hold_at": 10, "hold_until": str(released)}
+    search = make_search(script, budget={"runs": 2}, phase={"n_steps": 20}).start()
     search.until_step(0, 10)
     result = search.storage.paths.result(0, 0)
     os.kill(search.events(ev.CoordinatorStarted)[-1].pid, signal.SIGSTOP)  # it must not hear of the end
+    released.touch()
     search.until(result.is_file)
     for pid in (*pids_of("PhaseRunner"), search.events(ev.CoordinatorStarted)[-1].pid):
         os.kill(pid, signal.SIGKILL)
@@ -255,7 +258,7 @@ def test_an_engine_that_cannot_start_aborts_the_search_which_can_be_resumed(
 
 
 def test_a_person_can_stop_a_search_through_its_directory(make_search: MakeSearch) -> None:
-    search = make_search({"step_s": 0.1}, phase={"n_steps": 40}).start()
+    search = make_search({"hold": [0]}, phase={"n_steps": 40}).start()
     search.until_step(0, 3)
     request(search.root, "stop", "enough")
     core = search.wait()
@@ -268,7 +271,7 @@ def test_a_person_can_stop_a_search_through_its_directory(make_search: MakeSearc
 
 @pytest.mark.slow
 def test_a_paused_search_goes_on_at_no_charge(make_search: MakeSearch) -> None:
-    search = make_search({"step_s": 0.1}, budget={"runs": 2}, phase={"n_steps": 20}).start()
+    search = make_search({"hold": [0]}, budget={"runs": 2}, phase={"n_steps": 20}).start()
     search.until_step(0, 3)
     request(search.root, "pause", "Ctrl-C")
     assert search.wait().interrupted == ("Ctrl-C", 0)
@@ -333,10 +336,9 @@ def test_two_slots_train_at_once_and_one_lost_runner_does_not_disturb_the_other(
 
 @pytest.mark.slow
 def test_names_of_actors_and_groups_carry_the_search_and_the_slot(make_search: MakeSearch) -> None:
-    search = make_search({"step_s": 0.1}, slots={"count": 2}, phase={"n_steps": 40}).start()
-    search.until_step(0, 2)
+    search = make_search({"hold": [0]}, slots={"count": 2}, phase={"n_steps": 40}).start()
     name = search.config.name
-    assert set(left_over(search)) == {
+    expected = {
         f"coordinator-{name}",
         f"stopper-{name}",
         f"runner-{name}-slot0",
@@ -344,6 +346,7 @@ def test_names_of_actors_and_groups_carry_the_search_and_the_slot(make_search: M
         f"slot-{name}-0-0",
         f"slot-{name}-1-0",
     }
+    search.until(lambda: set(left_over(search)) == expected)
     request(search.root, "stop", "test")
     search.wait()
     assert ray.util.list_named_actors(all_namespaces=True) == []

@@ -33,13 +33,15 @@ class Command:
         ours = {k: v for k, v in os.environ.items() if not k.startswith("RAY_") or k == "RAY_TMPDIR"}
         self.env = ours | {"HOME": str(tmp_path)}
         self.processes: list[subprocess.Popen[str]] = []
+        self.released = tmp_path / "released"
+        """What phases that the script holds wait for."""
         self.write(task_dir)
 
     def write(self, task_dir: Path, script: dict[str, Any] | None = None, **blocks: Any) -> None:
         content = scripted_search(
             self.tmp_path,
             task_dir,
-            {"step_s": 0.1, **(script or {})},
+            {"step_s": 0.1, "hold_until": str(self.released), **(script or {})},
             phase={"n_steps": 20, "max_steps": 20},
             final={"default_recipe": False},
             **blocks,
@@ -110,9 +112,21 @@ def until_gone(check: Callable[[], list[str]]) -> None:
     wait_until(lambda: not check(), check, every_s=0.2)
 
 
+def until_said(process: subprocess.Popen[str], text: str) -> str:
+    """Its output up to the line with `text`."""
+    assert process.stdout is not None
+    said = ""
+    while text not in said:
+        line = process.stdout.readline()
+        assert line, said  # it ended without saying so
+        said += line
+    return said
+
+
 def test_a_search_on_a_fresh_machine_can_be_watched_attached_to_and_looked_at_afterwards(
-    command: Command,
+    command: Command, task_dir: Path
 ) -> None:
+    command.write(task_dir, script={"hold": [0]})
     first = command.start()
     command.until_step(0, 3)
     code, said = command.run("jobs.status", str(command.storage.paths.root))
@@ -120,7 +134,10 @@ def test_a_search_on_a_fresh_machine_can_be_watched_attached_to_and_looked_at_af
     assert "searching" in said
     assert "is at work on it" in said
     second = command.start()
+    before = until_said(second, "following")
+    command.released.touch()
     output, _ = second.communicate(timeout=PATIENCE_S)
+    output = before + output
     said, _ = first.communicate(timeout=PATIENCE_S)
     assert (first.returncode, second.returncode) == (0, 0), said + output
     for text in (said, output):
@@ -141,7 +158,10 @@ def test_a_search_on_a_fresh_machine_can_be_watched_attached_to_and_looked_at_af
 
 
 @pytest.mark.slow
-def test_ctrl_c_without_a_terminal_pauses_and_the_same_command_goes_on(command: Command) -> None:
+def test_ctrl_c_without_a_terminal_pauses_and_the_same_command_goes_on(
+    command: Command, task_dir: Path
+) -> None:
+    command.write(task_dir, script={"hold": [0]})
     process = command.start()
     command.until_step(0, 3)
     process.send_signal(signal.SIGINT)
@@ -159,7 +179,8 @@ def test_ctrl_c_without_a_terminal_pauses_and_the_same_command_goes_on(command: 
 
 
 @pytest.mark.slow
-def test_a_terminated_command_pauses_its_search(command: Command) -> None:
+def test_a_terminated_command_pauses_its_search(command: Command, task_dir: Path) -> None:
+    command.write(task_dir, script={"hold": [0]})
     process = command.start()
     command.until_step(0, 3)
     process.terminate()
@@ -188,7 +209,10 @@ def test_a_killed_command_takes_its_head_along_and_loses_nothing(command: Comman
 
 
 @pytest.mark.slow
-def test_stop_from_another_terminal_ends_the_search_with_its_outcome(command: Command) -> None:
+def test_stop_from_another_terminal_ends_the_search_with_its_outcome(
+    command: Command, task_dir: Path
+) -> None:
+    command.write(task_dir, script={"hold": [0]})
     process = command.start()
     command.until_step(0, 3)
     code, said = command.run("jobs.stop", str(command.storage.paths.root), "--reason", "enough")
@@ -252,14 +276,16 @@ def cluster(command: Command, head: str) -> None:
 
 @pytest.mark.slow
 def test_ctrl_c_detaches_from_a_shared_cluster_where_the_search_goes_on(
-    command: Command, cluster: None
+    command: Command, cluster: None, task_dir: Path
 ) -> None:
+    command.write(task_dir, script={"hold": [0]})
     process = command.start()
     command.until_step(0, 3)
     process.send_signal(signal.SIGINT)
     said, _ = process.communicate(timeout=PATIENCE_S)
     assert "detached: demo goes on" in said
     assert owner(command.storage.paths.root) is not None
+    command.released.touch()
     code, said = command.run()
     assert code == 0, said
     assert "has ended (budget)" in said
@@ -269,16 +295,14 @@ def test_ctrl_c_detaches_from_a_shared_cluster_where_the_search_goes_on(
 
 
 @pytest.mark.slow
-def test_a_second_ctrl_c_stops_the_search_on_a_shared_cluster(command: Command, cluster: None) -> None:
+def test_a_second_ctrl_c_stops_the_search_on_a_shared_cluster(
+    command: Command, cluster: None, task_dir: Path
+) -> None:
+    command.write(task_dir, script={"hold": [0], "hold_at": 6})  # past its first validation
     process = command.start()
-    command.until_step(0, 6)  # past its first validation
+    command.until_step(0, 6)
     process.send_signal(signal.SIGINT)
-    assert process.stdout is not None
-    before = ""
-    while "detached" not in before:
-        line = process.stdout.readline()
-        assert line, before  # it ended without saying so
-        before += line
+    until_said(process, "detached")
     process.send_signal(signal.SIGINT)
     said, _ = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0, said

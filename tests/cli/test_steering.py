@@ -39,8 +39,8 @@ def end(search: Search, deadline_s: float = 0.0) -> Any:
 def test_hints_vetoes_clones_and_budgets_are_taken_while_it_trains(
     make_search: MakeSearch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    search = make_search({"step_s": 0.1}, budget={"runs": 3}, phase={"n_steps": 20}).start()
-    search.until_step(1, 2)
+    search = make_search({"hold": [1]}, budget={"runs": 3}, phase={"n_steps": 20}).start()
+    search.until_step(1, 3)
     assert llmzero("hint", search.root, "a higher lr was fine elsewhere") == 0
     assert "only a language model reads hints" in capsys.readouterr().out
     assert llmzero("budget", search.root, "--set", "runs=4") == 0
@@ -134,7 +134,7 @@ def test_a_stop_with_a_deadline_kills_what_does_not_hear_it(make_search: MakeSea
 def test_pause_gives_everything_back_and_resume_goes_on_from_the_full_checkpoint(
     make_search: MakeSearch,
 ) -> None:
-    search = make_search({"step_s": 0.1}, budget={"runs": 2}, phase={"n_steps": 30}).start()
+    search = make_search({"hold": [0], "hold_at": 12}, budget={"runs": 2}, phase={"n_steps": 30}).start()
     search.until_step(0, 12)
     assert llmzero("pause", search.root) == 0
     assert search.wait().interrupted is not None
@@ -150,13 +150,16 @@ def test_pause_gives_everything_back_and_resume_goes_on_from_the_full_checkpoint
 
 
 @pytest.mark.slow
-def test_slots_are_added_and_given_back_while_it_runs(make_search: MakeSearch) -> None:
-    search = make_search({"step_s": 0.1}, budget={"runs": 9}, phase={"n_steps": 20}).start()
+def test_slots_are_added_and_given_back_while_it_runs(make_search: MakeSearch, tmp_path: Path) -> None:
+    released = tmp_path / "released"
+    script = {"hold": [1, 2, 3], "hold_until": str(released)}
+    search = make_search(script, budget={"runs": 9}, phase={"n_steps": 20}).start()
     search.until_step(0, 2)
     assert llmzero("set", search.root, "slots.count=3") == 0
     search.until(lambda: sum(run.started and run.active for run in search.core.runs.values()) >= 2)
     assert f"runner-{search.config.name}-slot2" in left_over(search)
     assert llmzero("set", search.root, "slots.count=1") == 0
+    released.touch()
     search.until(lambda: len(search.events(ev.SlotClosed)) == 2)
     left = left_over(search)
     assert f"runner-{search.config.name}-slot0" in left
