@@ -23,10 +23,10 @@ from llmzero_ray.errors import LlmzeroError
 from llmzero_ray.presence import owner
 from llmzero_ray.storage import SearchStorage
 from llmzero_ray.tasks import PreparedTask
+from llmzero_ray.tasks.prepared import task_facts
 
 from .actor_handles import end_actor
 from .coordinator import SearchCoordinator
-from .facts import task_facts
 from .head import connect
 from .names import coordinator_name, restarting, slot_of, stopper_name
 from .placement import remove_groups

@@ -83,11 +83,3 @@ class CheckpointRetention:
         for item in command.items:
             reach("checkpoints.deleting")
             await asyncio.to_thread(self._storage.delete_adapter, item.node, item.step)
-
-
-def remove_leftovers(storage: SearchStorage, core: CoordinatorCore) -> None:
-    """After the last event: finish deletions that are under way, remove what is half-written."""
-    for deletion in core.deletions:
-        for item in deletion.items:
-            storage.delete_adapter(item.node, item.step)
-    storage.sweep()

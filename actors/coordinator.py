@@ -18,6 +18,7 @@ from llmzero_ray import events as ev
 from llmzero_ray.api_key import use_key_file
 from llmzero_ray.coordinator import CoordinatorCore
 from llmzero_ray.errors import LlmzeroError
+from llmzero_ray.finalize import remove_leftovers
 from llmzero_ray.logs import log_to
 from llmzero_ray.presence import HEARTBEAT_S, SearchLock, drop_ends, last_heartbeat
 from llmzero_ray.records import Event
@@ -27,7 +28,7 @@ from llmzero_ray.tasks import load_task
 from .actor_handles import end_actor
 from .agent_calls import AgentCalls, Prefetcher
 from .agent_services import search_agents
-from .checkpoint_retention import CheckpointRetention, remove_leftovers
+from .checkpoint_retention import CheckpointRetention
 from .control_requests import ControlRequests
 from .event_loop import EventLoop
 from .executor import CommandExecutor

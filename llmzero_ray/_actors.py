@@ -23,9 +23,7 @@ from llmzero_ray.errors import LlmzeroError
 
 if TYPE_CHECKING:
     from actors import app as app
-    from actors import conclude as conclude
     from actors import control_requests as control_requests
-    from actors import facts as facts
     from actors import head as head
     from actors import machines as machines
     from actors import model_server as model_server

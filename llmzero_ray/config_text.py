@@ -17,7 +17,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from llmzero_ray.errors import ConfigError
-from llmzero_ray.text import nearest
+from llmzero_ray.text import collapse_whitespace, nearest
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -157,7 +157,7 @@ def _describe(finding: ErrorDetails, model: type[BaseModel]) -> str:
     if field is None:
         return f"{dotted} is {finding['input']!r}; {finding['msg']}."
     allowed = allowed_values(field)
-    doc = " ".join((field.description or "").split())
+    doc = collapse_whitespace(field.description or "")
     if finding["type"] == "missing":
         return f"{dotted} is missing; must be {allowed}. {doc}".rstrip()
     extra = field.json_schema_extra

@@ -80,9 +80,14 @@ def clean(text: str) -> str:
     return "".join(_shown(c) for c in text)
 
 
+def collapse_whitespace(text: str) -> str:
+    """The text with each run of blanks and line breaks as one blank, trimmed; other characters are kept."""
+    return " ".join(text.split())
+
+
 def one_line(text: str, limit: int | None = 200) -> str:
     """The cleaned text on one line of at most `limit` characters."""
-    line = " ".join(clean(text).split())
+    line = collapse_whitespace(clean(text))
     return line if limit is None or len(line) <= limit else line[: limit - 1].rstrip() + CUT
 
 

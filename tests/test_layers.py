@@ -64,6 +64,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "llmzero_ray.engines.verl",
         "llmzero_ray.decision_text",
         "llmzero_ray.estimate",
+        "llmzero_ray.finalize",
         "llmzero_ray.follow",
         "llmzero_ray.memory",
         "llmzero_ray.plots",

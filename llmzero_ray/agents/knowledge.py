@@ -20,7 +20,7 @@ from llmzero_ray.errors import ConfigError, HyperparameterError
 from llmzero_ray.hyperparameters import canonical
 from llmzero_ray.hyperparameters.table import ENTROPY_COEFF, USE_KL_IN_REWARD, USE_KL_LOSS
 from llmzero_ray.records import Hyperparameters
-from llmzero_ray.text import nearest
+from llmzero_ray.text import collapse_whitespace, nearest
 
 METRICS, HYPERPARAMETERS = "metrics.yaml", "hyperparameters.yaml"
 
@@ -123,7 +123,7 @@ def parse_hyperparameters(text: str, source: str = f"prompts/{HYPERPARAMETERS}")
     notes: dict[str, str] = {}
     for name, note in _mapping(text, source).items():
         try:
-            notes[canonical(name)] = " ".join(str(note).split())
+            notes[canonical(name)] = collapse_whitespace(str(note))
         except HyperparameterError as error:
             raise ConfigError(f"{source}: {error}") from error
     return notes

@@ -17,7 +17,7 @@ from typer.core import TyperGroup
 
 import llmzero_ray
 from llmzero_ray.errors import ConfigError, LlmzeroError
-from llmzero_ray.text import nearest
+from llmzero_ray.text import collapse_whitespace, nearest
 
 _USAGE = 2
 _INTERRUPTED = 130
@@ -142,7 +142,7 @@ def _usage_text(error: typer.TyperException) -> str:
     # Typer gives the context to its usage errors, and validates values with pydantic.
     context = getattr(error, "ctx", None)
     path = "llmzero" if context is None else context.command_path
-    message = " ".join(error.format_message().split()).rstrip(".")
+    message = collapse_whitespace(error.format_message()).rstrip(".")
     if path == "llmzero" and message == "Missing command":
         message = f"Missing COMMAND, one of {', '.join(SUBCOMMANDS)}"
     invalid = getattr(error.__cause__, "errors", list)

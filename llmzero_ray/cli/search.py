@@ -28,6 +28,7 @@ from llmzero_ray.follow import Follower
 from llmzero_ray.presence import SearchLock, owner, request
 from llmzero_ray.storage import SearchStorage
 from llmzero_ray.tasks import PreparedTask
+from llmzero_ray.tasks.prepared import check_same_task
 
 _SETTLE_S = 60.0
 """How long another command may take to prepare the same directory."""
@@ -160,7 +161,7 @@ def _settle(config: SearchConfig, task: PreparedTask, follower: Follower) -> Non
     try:
         follower.poll()
         if follower.has_trained and follower.core.started is not None:
-            _actors.facts.check_same_task(follower.core.started.task, task)
+            check_same_task(follower.core.started.task, task)
         else:
             storage.start_over()
         storage.adopt_config(config)

@@ -17,6 +17,7 @@ from llmzero_ray.cli.locate import find
 from llmzero_ray.cli.output import print_line, print_lines
 from llmzero_ray.cli.terminal import LOOK_S, end_check
 from llmzero_ray.cli.view import outcome_lines
+from llmzero_ray.finalize import finalize
 from llmzero_ray.follow import Follower
 from llmzero_ray.presence import owner, request
 
@@ -44,7 +45,7 @@ def stop(
             time.sleep(LOOK_S)
     _remove_actors(follower)
     if follower.finished is None:
-        _actors.conclude.conclude(place, reason)
+        finalize(place, reason)
         follower.poll()
     print_lines(console, outcome_lines(follower))
     return 0

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from llmzero_ray.errors import StorageError
+from llmzero_ray.text import collapse_whitespace
 
 
 class JournalStore(Protocol):
@@ -68,7 +69,7 @@ class JournalStore(Protocol):
 
 def unreadable(where: str, error: Exception) -> StorageError:
     """The error for an object that exists and cannot be read, with the remedy."""
-    what = getattr(error, "strerror", None) or " ".join(str(error).split())
+    what = getattr(error, "strerror", None) or collapse_whitespace(str(error))
     return StorageError(
         f"{where}: cannot be read ({what}). Make it readable, then run the same command again."
     )

@@ -12,6 +12,7 @@ from typing import Any
 from llmzero_ray.errors import StorageError
 from llmzero_ray.files import storage_error
 from llmzero_ray.journal.base import unreadable
+from llmzero_ray.text import collapse_whitespace
 
 
 class ObjectStore:
@@ -105,5 +106,5 @@ def brief(error: BaseException) -> OSError:
     store keeps its number."""
     text = str(error).partition("Debug source:")[0]
     number = re.search(r"\(os error (\d+)\)", str(error))
-    line = " ".join(text.split())
+    line = collapse_whitespace(text)
     return OSError(int(number[1]), line) if number else OSError(line)

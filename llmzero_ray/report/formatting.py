@@ -13,6 +13,7 @@ from llmzero_ray.metrics import Score
 from llmzero_ray.records import HyperparameterValue
 from llmzero_ray.report.facts import Changed
 from llmzero_ray.report.significance import Difference
+from llmzero_ray.text import collapse_whitespace, plain
 
 NONE = "–"
 
@@ -48,11 +49,8 @@ def standard_errors(value: float) -> str:
 
 
 def hours(value: float) -> str:
-    """`0.0123`, `1.50`: hours with three digits that count, at least two places."""
-    if value == 0:
-        return "0"
-    places = max(2, 2 - math.floor(math.log10(abs(value))))
-    return f"{value:.{min(places, 6)}f}"
+    """Hours with three significant digits and at least two decimal places: `0.0123`, `1.50`."""
+    return "0" if value == 0 else plain(value, places=2).replace(",", "")
 
 
 def share(part: float, whole: float) -> str:
@@ -61,7 +59,7 @@ def share(part: float, whole: float) -> str:
 
 
 def value(key: str, of: HyperparameterValue) -> str:
-    """A hyper-parameter's value as people write it."""
+    """A hyper-parameter's value as in search.yaml."""
     return format_value(key, of)
 
 
@@ -79,15 +77,10 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]], *, right: Iterab
 
 
 def cell(text: str) -> str:
-    """Text that stays inside its cell of a table, whatever it holds."""
-    return " ".join(text.split()).replace("|", "\\|") or NONE
-
-
-def one_line(text: str) -> str:
-    """Text of an agent or a log in one line that starts no Markdown block of its own."""
-    return " ".join(text.split())
+    """Text as a table cell: on one line, with pipes escaped; a dash for an empty one."""
+    return collapse_whitespace(text).replace("|", "\\|") or NONE
 
 
 def bullets(lines: Iterable[str]) -> str:
     """A list, one entry a line."""
-    return "\n".join(f"- {one_line(line)}" for line in lines)
+    return "\n".join(f"- {collapse_whitespace(line)}" for line in lines)

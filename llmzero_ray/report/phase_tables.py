@@ -80,7 +80,7 @@ def length(run: PhaseRun) -> str:
     if stop_reason(run) == "n_steps":
         return f"all its {text.plural(planned, 'step')}"
     ended = "failed" if isinstance(run.outcome, PhaseFailure) else "ended by"
-    return f"{done} of {text.plural(planned, 'step')} ({ended}: {fmt.one_line(stop_reason(run))})"
+    return f"{done} of {text.plural(planned, 'step')} ({ended}: {text.collapse_whitespace(stop_reason(run))})"
 
 
 def validations(facts: SearchFacts, node: int) -> str:

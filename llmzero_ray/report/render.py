@@ -24,6 +24,7 @@ from llmzero_ray.report.costs import costs
 from llmzero_ray.report.facts import SearchFacts
 from llmzero_ray.report.pictures import CURVES, RECIPE, SCORES, TREE, Picture
 from llmzero_ray.report.significance import NOISE
+from llmzero_ray.text import collapse_whitespace
 
 VLLM_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """Values that vLLM's `--max-lora-rank` accepts."""
@@ -123,7 +124,7 @@ def _environment() -> Any:
         "change": fmt.change,
         "duration": text.duration,
         "gain": fmt.gain,
-        "one_line": fmt.one_line,
+        "one_line": collapse_whitespace,
         "plural": text.plural,
         "reading": summary.reading,
         "scored": fmt.scored,

@@ -1,14 +1,16 @@
 """Open a prepared task: every file checked, every path absolute.
 
 Accepts what `prepare` made and what users assembled by hand: three parquet files of VeRL rows and a
-manifest. Not here: making one (prepare.py).
+manifest. A journal keeps `task_facts`, so that a resumed search can check that its data have not changed. Not
+here: making a task (prepare.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from llmzero_ray.errors import TaskError
 from llmzero_ray.files import file_digest
@@ -78,6 +80,28 @@ def load_task(directory: str | Path) -> PreparedTask:
     if model_path is not None:
         check_model_dir(model_path)
     return _assemble(root, manifest, facts, sources, reward_path, model_path)
+
+
+def task_facts(task: PreparedTask) -> dict[str, Any]:
+    """All fields of the task with a sha256 of each split, as plain data for the journal."""
+    return {
+        **asdict(task),
+        "sha256": {split: file_digest(getattr(task, split)) for split in ("train", "val", "test")},
+    }
+
+
+def check_same_task(recorded: Mapping[str, Any], task: PreparedTask) -> None:
+    """Check that the splits are those of `recorded` (`task_facts` at the start of the search).
+
+    Raises:
+        TaskError: a split has changed.
+    """
+    for split, before in recorded.get("sha256", {}).items():
+        if file_digest(getattr(task, split)) != before:
+            raise TaskError(
+                f"{getattr(task, split)}: has changed since the search was started ({split} split). Scores "
+                "would not be comparable: restore it, or choose another `name`."
+            )
 
 
 def _check_file(path: Path, split: str, entry: SplitFile) -> SplitFacts:

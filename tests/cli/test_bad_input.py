@@ -12,7 +12,6 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from actors.facts import check_same_task, task_facts
 from llmzero_ray.cli.main import main
 from llmzero_ray.config import load_config
 from llmzero_ray.errors import TaskError
@@ -20,6 +19,7 @@ from llmzero_ray.events import OutcomeWritten, PhaseStarted, SearchFinished
 from llmzero_ray.journal import Journal
 from llmzero_ray.storage import SearchStorage
 from llmzero_ray.tasks import load_task
+from llmzero_ray.tasks.prepared import check_same_task, task_facts
 from tests.builders import Driver
 from tests.searches import scripted_search
 

@@ -35,6 +35,7 @@ from llmzero_ray.agents.llm.response_schemas import (
 )
 from llmzero_ray.errors import AgentError, CapReachedError
 from llmzero_ray.records import Diagnosis, Proposal, StopDecision
+from llmzero_ray.text import collapse_whitespace
 
 logger = logging.getLogger(__name__)
 
@@ -259,7 +260,7 @@ def _diagnosis(response: ProposalSchema) -> Diagnosis:
 
 def _fallback(proposal: Proposal, why: str) -> Proposal:
     """The expert's proposal with the reason why the model's is not used."""
-    why = " ".join(why.split())
+    why = collapse_whitespace(why)
     why = why if len(why) <= 400 else f"{why[:399]}…"
     return dataclasses.replace(
         proposal, rationale=f"The rules answer instead of the language model: {why} {proposal.rationale}"

@@ -19,15 +19,10 @@ from llmzero_ray.agents.expert.resume import best_scored, count_epochs
 from llmzero_ray.agents.llm.response_schemas import ChangeSchema, CheckpointSchema, LengthSchema
 from llmzero_ray.errors import HyperparameterError
 from llmzero_ray.hyperparameters import (
-    ADAPTER,
-    BY_KEY,
+    VERL_SPACE,
     Limits,
-    canonical,
-    complete,
-    forbidden,
+    Space,
     format_value,
-    normalize,
-    short,
 )
 from llmzero_ray.records import Change, Diagnosis, Hyperparameters, HyperparameterValue, Proposal, ResumeFrom
 
@@ -42,6 +37,7 @@ class ProposalBounds:
     checkpoints: tuple[OfferedCheckpoint, ...]
     """Checkpoints to resume from; empty: the phase starts from the base model."""
     n_gpus: int
+    space: Space = VERL_SPACE
 
     @property
     def limits(self) -> Limits:
@@ -55,7 +51,7 @@ class ProposalBounds:
             HyperparameterError: a key, a value or a coupling is wrong.
         """
         values = {change.key: change.new for change in changes}
-        return complete(self.base, values, n_gpus=self.n_gpus, limits=self.limits)
+        return self.space.complete(self.base, values, n_gpus=self.n_gpus, limits=self.limits)
 
 
 def bounds_of(request: ProposalRequest | ErrorRequest, n_gpus: int) -> ProposalBounds:
@@ -80,11 +76,11 @@ def parse_proposal(
     agent: str,
 ) -> Proposal:
     """The proposal in a response, with recomputed epochs; it may break rules."""
-    parsed = tuple(_change(change, bounds.base) for change in changes)
+    parsed = tuple(_change(change, bounds) for change in changes)
     parsed = tuple(change for change in parsed if change.old != change.new or change.key not in bounds.base)
     wanted = checkpoint.resume_from
     resume = None if wanted is None else ResumeFrom(node=wanted.node, step=wanted.step)
-    parts = [f"{_change_text(change)}: {_sentence(change.reason)}" for change in parsed]
+    parts = [f"{_change_text(change, bounds.space)}: {_sentence(change.reason)}" for change in parsed]
     where = "the base model" if resume is None else f"node {resume.node}, step {resume.step}"
     parts.append(f"Starts from {where}: {_sentence(checkpoint.reason)}")
     proposal = Proposal(
@@ -116,16 +112,16 @@ def with_epochs(proposal: Proposal, bounds: ProposalBounds) -> Proposal:
     return dataclasses.replace(proposal, total_epochs=epochs.total, rationale=rationale)
 
 
-def _change(response: ChangeSchema, base: Hyperparameters) -> Change:
+def _change(response: ChangeSchema, bounds: ProposalBounds) -> Change:
     """A change under VeRL's key; an unknown name is kept, so that validation refuses it by that name."""
     value: HyperparameterValue = tuple(response.value) if isinstance(response.value, list) else response.value
     try:
-        key = canonical(response.name)
+        key = bounds.space.canonical(response.name)
     except HyperparameterError:
         return Change(key=response.name, old=None, new=value, reason=response.reason)
     with contextlib.suppress(HyperparameterError):  # a wrong one is refused later, with the reason
-        value = normalize({key: value})[key]
-    return Change(key=key, old=base.get(key), new=value, reason=response.reason)
+        value = bounds.space.normalize({key: value})[key]
+    return Change(key=key, old=bounds.base.get(key), new=value, reason=response.reason)
 
 
 def _global_step(offered: Sequence[OfferedCheckpoint], wanted: ResumeFrom) -> int:
@@ -144,7 +140,7 @@ def enforce_bounds(proposal: Proposal, bounds: ProposalBounds) -> tuple[Proposal
     changes = [
         bounded
         for change in proposal.changes
-        if (bounded := _within_bounds(change, resume, notes)) is not None
+        if (bounded := _within_bounds(change, resume, bounds.space, notes)) is not None
     ]
     changes = _without_conflicts(list({change.key: change for change in changes}.values()), bounds, notes)
     if proposal.changes and not changes:
@@ -174,40 +170,44 @@ def _checkpoint(wanted: ResumeFrom | None, bounds: ProposalBounds, notes: list[s
     return ResumeFrom(node=best.node, step=best.step)
 
 
-def _within_bounds(change: Change, resume: ResumeFrom | None, notes: list[str]) -> Change | None:
+def _within_bounds(
+    change: Change, resume: ResumeFrom | None, space: Space, notes: list[str]
+) -> Change | None:
     """The change with its value clipped to the bounds; None when the key is unknown or may not change."""
     try:
-        key = canonical(change.key)
+        key = space.canonical(change.key)
     except HyperparameterError:
         notes.append(f"{change.key} left out: no such hyper-parameter")
         return None
-    reason = forbidden(key)
-    if reason is None and resume is not None and key in ADAPTER:
+    reason = space.forbidden(key)
+    if reason is None and resume is not None and key in space.kept_at_resume:
         reason = "the adapter of a checkpoint keeps its shape"
     if reason is not None:
-        notes.append(f"{short(key)} left out: {reason}")
+        notes.append(f"{space.short(key)} left out: {reason}")
         return None
     try:
-        return dataclasses.replace(change, key=key, new=normalize({key: change.new})[key])
+        return dataclasses.replace(change, key=key, new=space.normalize({key: change.new})[key])
     except HyperparameterError:
-        value = _clipped(key, change.new)
+        value = _clipped(key, change.new, space)
     if value is None:
-        notes.append(f"{short(key)} left out: {change.new!r} is no value for it")
+        notes.append(f"{space.short(key)} left out: {change.new!r} is no value for it")
         return None
-    notes.append(f"{short(key)} {change.new!r} -> {format_value(key, value)}, the nearest that is allowed")
+    notes.append(
+        f"{space.short(key)} {change.new!r} -> {format_value(key, value)}, the nearest that is allowed"
+    )
     return dataclasses.replace(change, key=key, new=value)
 
 
-def _clipped(key: str, value: HyperparameterValue) -> HyperparameterValue:
+def _clipped(key: str, value: HyperparameterValue, space: Space) -> HyperparameterValue:
     """A number clipped to the bounds of its key; None where that is impossible."""
-    row = BY_KEY.get(key)
+    row = space.by_key.get(key)
     if row is None or row.low is None or row.high is None or isinstance(value, bool | tuple):
         return None
     try:
         number = min(max(float(value or 0), row.low), row.high)
         if number != number:
             return None
-        return normalize({key: round(number) if row.kind == "int" else number})[key]
+        return space.normalize({key: round(number) if row.kind == "int" else number})[key]
     except (TypeError, ValueError, HyperparameterError):
         return None
 
@@ -221,13 +221,13 @@ def _without_conflicts(changes: list[Change], bounds: ProposalBounds, notes: lis
         except HyperparameterError as error:
             named = mentioned_keys(str(error))
             last = next((c for c in reversed(changes) if c.key in named), changes[-1])
-            notes.append(f"{_change_text(last)} left out: {error}")
+            notes.append(f"{_change_text(last, bounds.space)} left out: {error}")
             changes = [change for change in changes if change is not last]
     return changes
 
 
-def _change_text(change: Change) -> str:
-    name = short(change.key) if change.key in BY_KEY else change.key
+def _change_text(change: Change, space: Space) -> str:
+    name = space.short(change.key)
     old, new = (format_value(change.key, value) for value in (change.old, change.new))
     return f"{name} {old} -> {new}"
 

@@ -20,6 +20,7 @@ from llmzero_ray.tasks.reward_validation import (
 )
 from llmzero_ray.tasks.sources.scan import ScanResult
 from llmzero_ray.tasks.splits import SPLITS
+from llmzero_ray.text import collapse_whitespace
 
 _PROMPT_SHOWN, _TRUTH_SHOWN = 60, 30
 
@@ -147,7 +148,7 @@ def _trial_warnings(trial: RewardAccuracy | None) -> list[str]:
 
 
 def _sample_line(sample: ScoredSample) -> tuple[str, ...]:
-    prompt, truth = " ".join(sample.prompt.split()), sample.ground_truth
+    prompt, truth = collapse_whitespace(sample.prompt), sample.ground_truth
     gold = "-" if sample.gold is None else f"{sample.gold:g}"
     shown = (prompt[:_PROMPT_SHOWN], truth[:_TRUTH_SHOWN])
     return (sample.data_source, *shown, gold, f"{sample.empty:g}", f"{sample.garbage:g}")

@@ -1,7 +1,7 @@
-"""Ends a search that nobody works on any more, from its journal alone, without Ray.
+"""Finalize an interrupted search from its journal alone, without Ray.
 
-What was training when its processes died becomes what it left behind; the outcome is written. Not here:
-killing what may still run (app.py).
+Phases that were running when their processes died end with what they saved, and the outcome is written. Not
+here: ending actors that may still run (actors/app.py).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import socket
 
 from llmzero_ray import commands as cmd
 from llmzero_ray import events as ev
-from llmzero_ray.coordinator import replay
+from llmzero_ray.coordinator import CoordinatorCore, replay
 from llmzero_ray.coordinator.runs import PhaseRun
 from llmzero_ray.journal import Journal
 from llmzero_ray.metric_files import lost_phase
@@ -19,14 +19,12 @@ from llmzero_ray.presence import SearchLock, last_heartbeat
 from llmzero_ray.records import Event
 from llmzero_ray.storage import SearchStorage
 
-from .checkpoint_retention import remove_leftovers
 
-
-def conclude(storage: SearchStorage, reason: str) -> None:
-    """Make a person's stop the end of an interrupted search.
+def finalize(storage: SearchStorage, reason: str) -> None:
+    """End an interrupted search with the user's stop as its reason, and write its outcome.
 
     Raises:
-        StorageError: somebody is at work on it, or the directory cannot be written.
+        StorageError: a coordinator is at work on it, or the directory cannot be written.
         JournalError: the journal is damaged.
     """
     root = storage.paths.root
@@ -56,8 +54,8 @@ def conclude(storage: SearchStorage, reason: str) -> None:
 
 
 def _end_of(storage: SearchStorage, run: PhaseRun, n_gpus: int) -> Event:
-    """What became of a phase whose runner is gone: its outcome, if it got that far, or what it left
-    behind."""
+    """The end of a phase whose runner is gone: its result if it was written, else the loss with what it
+    saved."""
     outcome = storage.result(run.node, run.attempt)
     if outcome is not None:
         return ev.phase_ended(run.node, run.attempt, outcome)
@@ -77,3 +75,12 @@ def _write(storage: SearchStorage) -> str:
         return write_outcome(storage).problem
     except Exception as error:  # noqa: BLE001 - the search ends with or without its report
         return f"{type(error).__name__}: {error}"
+
+
+def remove_leftovers(storage: SearchStorage, core: CoordinatorCore) -> None:
+    """After the last event: finish deletions of adapters that a crash interrupted, and remove partial
+    files."""
+    for deletion in core.deletions:
+        for item in deletion.items:
+            storage.delete_adapter(item.node, item.step)
+    storage.sweep()
