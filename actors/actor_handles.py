@@ -1,6 +1,6 @@
-"""Handles of named actors: found, or ended. Both block on Ray.
+"""Find and end actors by name; both block on Ray.
 
-Not here: what actors are called (names.py).
+Not here: the names (names.py).
 """
 
 from __future__ import annotations

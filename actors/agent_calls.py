@@ -1,8 +1,8 @@
 """Calls of the proposer and the error analyzer: when the core asks for one, or before it is needed.
 
-Requests are built on the coordinator's loop; curves are read and agents answer in threads. `AgentCalls` asks
-and posts the answer. `Prefetcher` has it ask for the likely next phase while the current one trains, so that
-the slot need not wait for an agent (`agents.prefetch`, off by default).
+Requests are built on the coordinator's loop; curves are read and agents are called in threads. `AgentCalls`
+calls an agent and posts its proposal. `Prefetcher` requests a proposal for the likely next phase while the
+current one trains, so that the slot need not wait for an agent (`agents.prefetch`, off by default).
 
 Not here: agents themselves (llmzero_ray.agents), the early stopper's calls (stopper.py).
 """
@@ -35,7 +35,7 @@ from .runner_pool import RunnerPool
 
 logger = logging.getLogger("llmzero_ray.actors.agent_calls")
 _MAX_CALLS = 256
-"""Calls at once. They take minutes and have threads of their own: the loop's threads are for the journal."""
+"""Concurrent calls. They take minutes and have their own threads: the loop's threads are for the journal."""
 
 AskEarly: TypeAlias = Callable[[CoordinatorCore, cmd.Propose], Coroutine[Any, Any, Proposal | None]]
 
@@ -48,7 +48,8 @@ class AgentCalls:
         self._threads = ThreadPoolExecutor(_MAX_CALLS, thread_name_prefix="agent")
 
     async def ask(self, command: cmd.Propose | cmd.Analyze, answer: Proposal | None = None) -> None:
-        """Ask the proposer or the error analyzer and post the answer; one that is there already is posted."""
+        """Call the proposer or the error analyzer and post its proposal; a prefetched `answer` is posted as
+        is."""
         source = f"agent:{command.node}"
         try:
             proposal = answer or await self._ask(self._core, command)
@@ -65,10 +66,10 @@ class AgentCalls:
         return await self._post(dataclasses.replace(proposed, source=source, sequence=command.tries))
 
     async def ask_early(self, core: CoordinatorCore, command: cmd.Propose) -> Proposal | None:
-        """Ask about a state that may never be; None when there is no answer."""
+        """A proposal for a predicted state, which may never occur; None when the call fails."""
         try:
             return await self._ask(core, command)
-        except Exception as error:  # noqa: BLE001 - if the request is really needed it is made again
+        except Exception as error:  # noqa: BLE001 - a request that is really needed is made again
             logger.info("node=%d could not be proposed early: %s", command.node, error)
             return None
 
@@ -98,7 +99,7 @@ class AgentCalls:
     def _record(
         self, command: cmd.Propose | cmd.Analyze, request: ProposalRequest | ErrorRequest, proposal: Proposal
     ) -> None:
-        """Write request and answer beside the node; large ones take a while to become text."""
+        """Write request and proposal with the node's files; large ones take a while to encode."""
         agent = "error_analyzer" if isinstance(request, ErrorRequest) else "proposer"
         record = {"request": request_record(request), "answer": proposal}
         self._storage.write_agent_record(command.node, f"{agent}-{command.tries}", record)
@@ -111,11 +112,12 @@ class AgentCalls:
 
 
 class Prefetcher:
-    """Proposals of one search that may be needed soon, at most one per running phase.
+    """Prefetched proposals of one search, at most one per running phase.
 
-    The guess: the phase ends with what it has reached so far. A replay of the journal, extended by that end,
-    decides; what it would ask the proposer is asked now. The answer is used when the real decision leads to
-    the same request, and dropped otherwise. It has not seen the phase's last steps, which is the price.
+    The prediction: the phase ends with its present scores. A replay of the journal, extended by that end,
+    makes the decision, and its request to the proposer is sent now. The proposal is used when the real
+    decision leads to the same request, and dropped otherwise. Its disadvantage: it has not seen the phase's
+    last steps.
     """
 
     SHARE = 0.7
@@ -137,19 +139,19 @@ class Prefetcher:
         self._tried: set[tuple[int, int]] = set()
 
     async def check(self) -> None:
-        """Ask ahead for every phase that is late in its steps, once each."""
+        """Prefetch for every phase that is near its last step, once each."""
         for run in [run for run in self._core.runs.values() if run.active and run.started]:
             if run.node >= 0 and (run.node, run.attempt) not in self._tried and await self._is_late(run):
                 self._tried.add((run.node, run.attempt))
                 await self._guess(run)
 
     async def answer(self, command: cmd.Propose) -> Proposal | None:
-        """The answer to a request that was guessed, awaited if it is on its way; None: ask now."""
+        """The prefetched proposal for this request, awaited if its call is running; None: there is none."""
         for key, (guess, task) in tuple(self._guesses.items()):
             if guess == command:
                 del self._guesses[key]
                 return await task
-            if guess.node <= command.node:  # the search went another way
+            if guess.node <= command.node:  # the prediction was wrong
                 del self._guesses[key]
                 task.cancel()
         return None
@@ -167,7 +169,8 @@ class Prefetcher:
         return best is not None
 
     async def _guess(self, run: PhaseRun) -> None:
-        """Ask what would be asked if the phase ended now; nothing when the next run needs no proposer."""
+        """Send the request that would follow if the phase ended now; none when the next run needs no
+        proposer."""
         ended = await asyncio.to_thread(self._as_if_ended, run)
         ahead = await asyncio.to_thread(_ahead, self._events(), ended, self._storage.paths.root)
         if ahead is None:
@@ -207,7 +210,7 @@ async def read_curves(storage: SearchStorage, nodes: Iterable[int]) -> dict[int,
 
 
 def _ahead(events: tuple[Event, ...], ended: Event, root: Path) -> tuple[CoordinatorCore, cmd.Propose] | None:
-    """The search as it would be, and the request it would make; None: none to the proposer."""
+    """(predicted state of the search, its request); None: no request to the proposer follows."""
     core = replay(events, root)
     pending = [ended]
     known = {command.id for command in core.outstanding()}

@@ -1,6 +1,7 @@
-"""What a search gives to agents of a language model, in the coordinator and in the stopper.
+"""Services for the agents of a language model, in the coordinator and in the stopper: budget, records,
+figures.
 
-Not here: the ledger and the way to it (llm_budget.py), the agents (llmzero_ray.agents).
+Not here: the ledger and its remote client (llm_budget.py), the agents (llmzero_ray.agents).
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from .names import NAMESPACE, coordinator_name
 
 logger = logging.getLogger("llmzero_ray.actors.agent_services")
 _DRAW_S = 60.0
-"""Longest wait for a picture; a question goes without it then."""
+"""Seconds to wait for a figure; after them the request is sent without one."""
 _POST_S = 30.0
 
 
@@ -70,7 +71,7 @@ def stopping_policy(
             draw=draw,
         )
     agent = make_agents(config, n_val, services).early_stopper
-    # The expert costs nothing: it is asked every time.
+    # The expert costs nothing: it judges every time.
     bank = None if config.agents.backend == "expert" else CurveBank(n_val=n_val)
     return StoppingPolicy(config.stopper, agent, bank)
 
@@ -87,7 +88,7 @@ def _post(search: str, event: Event) -> None:
 
 
 def draw(kind: str, request: Any, n_val: int) -> bytes:
-    """A picture for an agent, drawn in a Ray task: drawing holds the interpreter's lock."""
+    """PNG of an agent's figure, drawn in a Ray task: drawing holds the interpreter's lock."""
     import ray
 
     from llmzero_ray.agents.llm.figures import draw_figure

@@ -96,7 +96,7 @@ def has_joined(running: Running) -> bool:
     except ray.exceptions.RayTaskError as error:
         raise error.cause if isinstance(error.cause, LlmzeroError) else LlmzeroError(str(error)) from None
     except ray.exceptions.RayActorError as error:
-        # Usually it left between the end of the search and this call, and the journal says how it ended.
+        # Usually it exited between the end of the search and this call; the journal has the reason.
         if "creation task" in str(error):
             raise LlmzeroError(f"the coordinator could not be started: {str(error).strip()}") from None
     finally:
@@ -105,8 +105,7 @@ def has_joined(running: Running) -> bool:
 
 
 def clean_up(config: SearchConfig) -> list[str]:
-    """End all actors of a search that nobody coordinates any more, and give its hardware back; what was
-    found."""
+    """End all actors of a search without a coordinator and release its hardware; names of what was found."""
     actors = [entry["name"] for entry in ray.util.list_named_actors(all_namespaces=True)]
     runners = [name for name in actors if slot_of(config.name, name) is not None]
     names = [coordinator_name(config.name), stopper_name(config.name), *runners]

@@ -32,7 +32,7 @@ class CheckpointRetention:
         self._thinning = asyncio.Lock()
 
     async def is_sound(self, spec: PhaseSpec) -> bool:
-        """Whether the adapter that a phase is to start from is what was saved; if not, the core learns it."""
+        """Whether the resume source of a phase is intact; a corrupt one is posted as an event."""
         source = spec.resume_from
         if source is None or spec.adapter is None:
             return True
@@ -48,10 +48,10 @@ class CheckpointRetention:
         return False
 
     async def make_room(self) -> None:
-        """Thin out adapters until they fit into `checkpoints.max_gib`.
+        """Delete adapters until they fit into `checkpoints.max_gib`.
 
         Raises:
-            StorageError: what is still needed takes more than that; no further phase may begin.
+            StorageError: the pinned adapters are larger than that; no further phase may begin.
         """
         async with self._thinning:  # two slots at once would journal the same adapters twice
             await self._make_room()
@@ -79,7 +79,7 @@ class CheckpointRetention:
             )
 
     async def delete(self, command: cmd.DeleteCheckpoints) -> None:
-        """Delete what the journal says is deleted."""
+        """Delete the adapters that the journal lists as deleted."""
         for item in command.items:
             reach("checkpoints.deleting")
             await asyncio.to_thread(self._storage.delete_adapter, item.node, item.step)

@@ -1,6 +1,6 @@
-"""Control requests: what persons left in the search's directory becomes events, or a refusal by name.
+"""Control requests: files that commands left in the search's directory become events, or refusals.
 
-Not here: leaving requests (llmzero_ray.presence), what may be asked (llmzero_ray.coordinator.steering).
+Not here: writing requests (llmzero_ray.presence), their validation (llmzero_ray.coordinator.steering).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .placement import check_fixed_capacity
 
 logger = logging.getLogger("llmzero_ray.actors.control_requests")
 _MAX_PROBLEM = 2000
-"""Characters of a refusal: it is journalled and shown on terminals."""
+"""Most characters of a refusal, which is journalled and shown on terminals."""
 
 
 class ControlRequests:
@@ -51,11 +51,11 @@ class ControlRequests:
         self._use_settings, self._fixed_capacity = use_settings, fixed_capacity
 
     async def take(self) -> None:
-        """Take every request that waits while the search is at work."""
+        """Process every pending request while the search runs."""
         await self._take(check_capacity=self._fixed_capacity)
 
     async def take_at_start(self) -> None:
-        """Take what waits before hardware is reserved, which checks the capacity itself."""
+        """Process pending requests before hardware is reserved, which checks the capacity itself."""
         await self._take(check_capacity=False)
 
     async def _take(self, *, check_capacity: bool) -> None:
@@ -96,7 +96,7 @@ def event_of(core: CoordinatorCore, request: Request) -> Event:
     except LlmzeroError as error:
         why = str(error)
     except Exception as error:
-        # Whoever can write to the directory can ask anything: no request may end the coordinator's loop.
+        # Anyone who can write to the directory can send any request: none may end the coordinator's loop.
         logger.debug("request %s (%s)", request.id, request.kind, exc_info=True)
         why = f"it cannot be understood ({type(error).__name__}: {error})"
     return _refused(request, why) if why is not None else dataclasses.replace(event, source=_source(request))

@@ -35,7 +35,7 @@ _KILL_AFTER = 2.0
 
 
 class CommandExecutor:
-    """Carries the commands of one search out. `end` closes the search; its argument is "at once"."""
+    """Executes the commands of one search. `end` closes the search; its argument is "at once"."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class CommandExecutor:
         }
 
     async def execute(self, command: Command) -> None:
-        """Carry out one command."""
+        """Execute one command."""
         await self._handlers[type(command)](command)
 
     async def _propose(self, command: cmd.Propose) -> None:
@@ -81,7 +81,7 @@ class CommandExecutor:
         await self._end(command.exit_code != 0 or self._core.interrupted is not None)
 
     async def _run_phase(self, command: cmd.RunPhase) -> None:
-        """Have the slot's runner train a phase, watched by the stopper, to its end or its loss."""
+        """Train a phase on the slot's runner, watched by the stopper, until it ends or is lost."""
         import ray
 
         spec, slot = command.spec, command.slot
@@ -111,7 +111,7 @@ class CommandExecutor:
         return await self._checkpoints.make_room()
 
     async def _stop_phase(self, command: cmd.StopPhase) -> None:
-        """Ask the runner; a phase that does not end at all is killed with its runner."""
+        """Request a stop from the runner; a phase that does not end in time is killed with its runner."""
         import ray
 
         stop = self._pool.runner(command.slot).stop.options(concurrency_group="ctl")

@@ -1,4 +1,4 @@
-"""What Ray's metrics say of a search: gauges named `llmzero_...`, set from the state about once a second.
+"""Ray metrics of a search: gauges named `llmzero_...`, set from the state about once a second.
 
 Everything here follows from the journal, so a coordinator that was started again shows the same numbers:
 these are gauges and no counters. Label sets are few: the search, with a status or an action. A series ends
@@ -33,7 +33,7 @@ class Gauges:
         self._dollars = self._gauge("agent_dollars", "Dollars that these calls cost.")
 
     def observe(self, core: CoordinatorCore, *, busy_gpu_hours: float, idle_gpu_hours: float) -> None:
-        """Show the state as it is now; showing the same state again changes nothing."""
+        """Set all gauges from the state; idempotent."""
         runs = [run for run in core.runs.values() if run.node != REFERENCE]
         statuses = Counter(run.status for run in runs)
         for status in STATUSES:

@@ -1,6 +1,6 @@
-"""Which Ray a search runs on: the cluster that is there, or a private head for this command alone.
+"""The Ray cluster of a search: an existing one, or a private head for this command alone.
 
-Not here: what is put on it (app.py).
+Not here: the actors on it (app.py).
 """
 
 from __future__ import annotations
@@ -95,8 +95,8 @@ def _start_failure(error: Exception) -> str:
 
 
 def _prepare_environment() -> None:
-    # Ray turns authentication on for a head of its own and says so to its children. Given a token, it does
-    # not write one into the user's home, which may not be writable.
+    # Ray enables authentication for its own head and passes that on to child processes. With a token given, it
+    # does not write one into the user's home, which may not be writable.
     if os.environ.get("RAY_AUTH_MODE", "token") == "token" and "RAY_AUTH_TOKEN_PATH" not in os.environ:
         os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")

@@ -1,6 +1,6 @@
-"""The budget of a search's language-model calls: its one ledger, and the way to it from other processes.
+"""The budget of a search's language-model calls: its one ledger, and the client for other processes.
 
-Not here: sums and caps (llmzero_ray.agents.llm.budget), what else agents are given (agent_services.py).
+Not here: sums and caps (llmzero_ray.agents.llm.budget), other services of the agents (agent_services.py).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class SearchBudget:
         self.facts: dict[str, Any] = dict(started.agents)
         """Prompts and price as frozen when the search began."""
         self.ledger: BudgetLedger | None = None
-        """None: no language model is asked."""
+        """None: the agents use no language model."""
         if config.agents.backend in MODEL_BACKENDS:
             self.ledger = ledger_of(config, self.facts, events)
         if config.agents.backend == "claude":
@@ -114,7 +114,7 @@ class RemoteBudget:
 
         Raises:
             CapReachedError: there is not enough left.
-            AgentError: the coordinator is away: then nobody is asked.
+            AgentError: the coordinator cannot be reached; the call must not be made.
         """
         number = self._ask("reserve", agent, node, worst, wait_s=0.0)
         reservation = Reservation(agent=agent, node=node, worst=worst, dollars=0.0)

@@ -1,4 +1,4 @@
-"""What the machines of the cluster have, in all and free right now.
+"""Resources of the cluster's machines, in total and free.
 
 Not here: reserving (placement.py).
 """

@@ -52,7 +52,7 @@ class MetricBuffer:
         with self._changed:
             before = self._points[-1] if self._points else None
             self._points.append(point)
-            # The first non-finite value may end the phase; later ones say nothing new.
+            # The first non-finite value may end the phase; later ones add no information.
             self._urgent |= not _is_finite(point) and (before is None or _is_finite(before))
             self._changed.notify_all()
 

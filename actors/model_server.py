@@ -1,6 +1,6 @@
 """A language model for the agents, served by vLLM inside the cluster: an actor and a reservation of its own.
 
-Never a rollout server: those sleep while a phase trains, and hold one adapter. Not here: asking it
+Never a rollout server: those sleep while a phase trains, and hold one adapter. Not here: its clients
 (llmzero_ray.agents.llm).
 """
 
@@ -137,7 +137,7 @@ def start_server(
 
 
 def engine_error(error: Any) -> EngineError:
-    """What a call of the server's actor failed with, as this project's error."""
+    """The cause of a failed call of the server's actor as an `EngineError`."""
     return error.cause if isinstance(error.cause, EngineError) else EngineError(str(error))
 
 

@@ -1,7 +1,7 @@
-"""What is checked again and again while a search is at work: signs of life, limits of time, phases that hang.
+"""Periodic checks of a running search: heartbeat, limits of time and money, hang detection.
 
-The coordinator's event loop calls each check in turns of its own, so that one that fails or waits holds no
-other one up. Not here: what follows from what is found (the core), requests of persons (control_requests.py).
+The coordinator's event loop calls each check at its own interval, so that one that fails or waits delays no
+other. Not here: consequences of a finding (the core), the user's requests (control_requests.py).
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ class SearchMonitor:
         self._worked_before, self._since = active_seconds(events), time.monotonic()
 
     async def beat(self) -> None:
-        """Leave a sign of life for commands on other machines."""
+        """Write the heartbeat for commands on other machines."""
         await asyncio.to_thread(beat, self._root)
 
     async def check_limits(self) -> None:
-        """Post the limits of the budget that are reached."""
+        """Post an event for each budget limit that is reached."""
         if self._core.stage == "searching":
             worked_s = self._worked_before + time.monotonic() - self._since
             for reached in over_budget(self._core, worked_s=worked_s, now=time.time()):
@@ -72,7 +72,7 @@ class HangDetector:
         return min(10.0, max(0.2, self._core.config.engine.hang_min_s / _LOOKS))
 
     async def check(self) -> None:
-        """Look at every slot that trains or scores; the core has hanging runners killed."""
+        """Check every slot that trains or scores, and post hangs; the core has the runner killed."""
         runs = [run for run in self._core.runs.values() if run.active and run.started]
         await asyncio.gather(*(self._check_run(run) for run in runs if run.silent is None))
         scoring = [slot.index for slot in self._core.slots if slot.ready and slot.scoring]
@@ -102,7 +102,7 @@ class HangDetector:
         return max(limit_s, engine.start_timeout_s) if stage["name"] == "start" else limit_s
 
     async def _check_scoring(self, slot: int) -> None:
-        """An evaluation is no phase: its runner is killed, and the loss is noticed where it is awaited."""
+        """Kill the runner of a hanging evaluation; the loss is handled where the evaluation is awaited."""
         try:
             stage = (await asyncio.wait_for(self._pool.health(slot), _ANSWER_S))["stage"]
         except Exception as error:  # noqa: BLE001 - as above

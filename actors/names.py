@@ -1,4 +1,4 @@
-"""What actors and placement groups are called, and the options that all our actors share.
+"""Names of actors and placement groups, and the options that all actors share.
 
 Names carry the search and the slot, so that several searches and slots live on one cluster. Not here:
 reserving hardware (placement.py).
@@ -45,7 +45,7 @@ def group_name(search: str, slot: int, machine: int) -> str:
 
 
 def actor_options(name: str, **more: Any) -> dict[str, Any]:
-    """A name, a life that no other process ends, and no CPU of the scheduler's."""
+    """Options of a named, detached actor without a CPU reservation."""
     return {
         "name": name,
         "namespace": NAMESPACE,

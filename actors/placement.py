@@ -1,9 +1,9 @@
 """Hardware of the slots: placement groups that are reserved, waited for and given back.
 
 One STRICT_PACK group per machine of a slot, one bundle per GPU. Groups are detached and named, so that a
-restarted coordinator finds them. Waiting is asynchronous: however many slots wait, one look at Ray's table a
-moment serves them all, and no thread is held. Not here: the runners on the groups (runner_pool.py), the
-arithmetic (llmzero_ray.capacity).
+restarted coordinator finds them. Waiting is asynchronous: one poll of Ray's table serves all waiting slots,
+and no thread is blocked. Not here: the runners on the groups (runner_pool.py), the arithmetic
+(llmzero_ray.capacity).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .machines import cluster_machines, free_cpus
 from .names import group_name, slot_of_group
 
 _LOOK_S = 0.1
-"""Seconds between two looks at the placement groups."""
+"""Seconds between two polls of the placement groups."""
 _CPU_LOOK_S = 1.0
 
 
@@ -32,7 +32,7 @@ class Placement:
     def __init__(self, search: str) -> None:
         self._search = search
         self._asked: set[int] = set()
-        """Slots whose hardware is wanted: asked for and not released since."""
+        """Slots whose hardware was requested and not released since."""
         self._waiting: set[int] = set()
         self._changing = asyncio.Lock()
         """Held while groups are created or removed, so that none is created after its slot was released."""
@@ -44,7 +44,7 @@ class Placement:
         """Reserve the hardware of every slot, or find it reserved; False when it was released meanwhile.
 
         Raises:
-            CapacityError: the cluster did not give it within `slots.timeout_s`; nothing stays reserved.
+            CapacityError: the cluster did not create it within `slots.timeout_s`; nothing stays reserved.
         """
         deadline = time.monotonic() + config.slots.timeout_s
         slots = range(config.slots.count)
@@ -66,7 +66,7 @@ class Placement:
         None: the slot was released while it waited.
 
         Raises:
-            CapacityError: the cluster did not give them within `slots.timeout_s`; they stay asked for.
+            CapacityError: the cluster did not create them within `slots.timeout_s`; they stay requested.
         """
         self._asked.add(slot)
         return await self._reserved(config, slot, time.monotonic() + config.slots.timeout_s)
@@ -156,7 +156,7 @@ class Placement:
 
 
 def check_fixed_capacity(config: SearchConfig) -> None:
-    """See that the machines that are there, to which none is added, have what the slots need.
+    """Check that a cluster of fixed size has the resources that the slots need.
 
     Raises:
         CapacityError: they do not, with the numbers.
@@ -169,7 +169,7 @@ def check_fixed_capacity(config: SearchConfig) -> None:
 
 
 def remove_groups(search: str, slot: int | None = None) -> None:
-    """Remove the placement groups of a search, or of one slot of it, created or still asked for."""
+    """Remove the placement groups of a search, or of one slot of it, created or pending."""
     from ray.util import placement_group_table
     from ray.util.placement_group import remove_placement_group
 
@@ -189,7 +189,7 @@ def group_of(group_id: str) -> Any:
 
 
 def _ask(config: SearchConfig, slot: int, machine: int, *, beside: Sequence[str]) -> Any:
-    """The group of one machine of a slot, asked for unless it is there; not on the nodes `beside`."""
+    """The group of one machine of a slot, requested unless it exists; not on the nodes `beside`."""
     from ray.util.placement_group import placement_group
 
     slots, name = config.slots, group_name(config.name, slot, machine)

@@ -45,7 +45,7 @@ class PhaseRunner:
         """Train a phase to its end; one that has ended already is not trained again.
 
         Raises:
-            EngineError: the engine cannot start or was lost; nobody's phase has failed.
+            EngineError: the engine cannot start or was lost; the phase itself has not failed.
             StorageError: metrics can no longer be written.
         """
         key = (spec.node, spec.attempt)
@@ -67,12 +67,12 @@ class PhaseRunner:
         return outcome
 
     def _train(self, spec: PhaseSpec, writer: MetricWriter) -> PhaseResult | PhaseFailure:
-        """The border: whatever the engine raises about the phase becomes a failed phase."""
+        """Train the phase; any exception about the phase becomes a `PhaseFailure`."""
 
         def publish(point: MetricPoint) -> None:
             self._buffer.publish(writer.write(point))
             if reason := self._stops.get((spec.node, spec.attempt)):
-                engine.stop(reason)  # the stop was asked for before the engine had begun the phase
+                engine.stop(reason)  # the stop was requested before the engine had begun the phase
 
         engine = self._made_engine()
         try:

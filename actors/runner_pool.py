@@ -23,7 +23,7 @@ from .runner import PhaseRunner
 logger = logging.getLogger("llmzero_ray.actors.runner_pool")
 _CTL_THREADS = 4
 _CLOSE_S = 60.0
-"""Longest wait for an engine to end in good order before its runner is killed."""
+"""Seconds for an engine's orderly shutdown before its runner is killed."""
 
 
 class RunnerPool:
@@ -70,7 +70,7 @@ class RunnerPool:
         return True
 
     async def health(self, slot: int) -> dict[str, Any]:
-        """What the runner says of itself, also while it trains."""
+        """The runner's health report, also while it trains."""
         found: dict[str, Any] = await self.runner(slot).health.options(concurrency_group="ctl").remote()
         return found
 
@@ -113,17 +113,18 @@ class RunnerPool:
         ray.kill(self.runner(slot))
 
     async def stop_waiting(self, slot: int) -> None:
-        """No longer wait for the hardware of a slot."""
+        """Stop waiting for the hardware of a slot."""
         await self._placement.cancel(slot)
 
     async def close(self, slot: int) -> None:
-        """End an idle slot's runner in good order and give its hardware back."""
+        """Shut down an idle slot's runner and release its hardware."""
         await self._close(slot, at_once=False)
         self._runners.pop(slot, None)
         await self._placement.release(slot)
 
     async def close_all(self, *, at_once: bool) -> None:
-        """End all runners, idle engines in good order unless `at_once`, and give all hardware back."""
+        """End all runners, with an orderly shutdown of idle engines unless `at_once`, and release all
+        hardware."""
         import ray
 
         self.closing = True

@@ -1,4 +1,4 @@
-"""Recovery from lost runners: what a lost phase left is journalled, and its slot gets a fresh runner.
+"""Recovery from lost runners: the saved part of a lost phase is journalled, and its slot gets a new runner.
 
 A runner is lost when its process or machine dies, or when it is killed because its phase hangs or does not
 stop. Whether the phase is repeated is the core's decision. Not here: noticing a hang (monitor.py), starting a
@@ -29,7 +29,7 @@ _START_TRIES = 3
 
 
 class RunnerRecovery:
-    """Keeps a runner in every slot that is to have one."""
+    """Keeps one runner in every slot in use."""
 
     def __init__(self, core: CoordinatorCore, post: Post, pool: RunnerPool, storage: SearchStorage) -> None:
         self._core, self._post, self._pool, self._storage = core, post, pool, storage
@@ -42,7 +42,7 @@ class RunnerRecovery:
     # --- a coordinator takes over ---------------------------------------------------------------------------
 
     async def attach(self) -> bool:
-        """Find the runners that another coordinator started; what was lost meanwhile is journalled.
+        """Find the runners that another coordinator started, and journal those lost meanwhile.
 
         Returns whether any runner answers.
         """
@@ -71,7 +71,7 @@ class RunnerRecovery:
     # --- a runner is lost -----------------------------------------------------------------------------------
 
     async def phase_lost(self, slot: int, node: int, attempt: int, error: Exception) -> None:
-        """The call that trained a phase did not come back with an outcome.
+        """Handle a training call that ended without an outcome.
 
         Raises:
             LlmzeroError: a fresh runner would fail the same way; the search is aborted with it.
@@ -79,14 +79,14 @@ class RunnerRecovery:
         if isinstance(error, LlmzeroError) and not isinstance(error, EngineError):
             raise _cause_of(error)
         if isinstance(error, EngineError) and not isinstance(error, EngineLostError):
-            # It cannot start: once may be bad luck, twice or a wrong version is for a person to mend.
+            # It cannot start: one failure may be transient; two, or a wrong version, need the user.
             if isinstance(error, EngineVersionError) or slot in self._cannot_start:
                 raise _cause_of(error)
             self._cannot_start.add(slot)
         await self.lost(slot, node, attempt, _first_line(error))
 
     async def lost(self, slot: int, node: int | None, attempt: int, reason: str) -> None:
-        """A runner is gone, while it trained `node` or (None) while it was idle or scoring."""
+        """Handle a lost runner that was training `node`, or (None) that was idle or scoring."""
         if self._pool.closing:  # it was closed
             return
         await self._report(slot, node, attempt, reason)
@@ -116,7 +116,7 @@ class RunnerRecovery:
         await self._post(lost)
 
     async def replace(self, slot: int) -> None:
-        """Start a fresh runner; while other slots work, hardware that is away may take its time.
+        """Start a new runner; while other slots work, its hardware may take any time to return.
 
         Raises:
             CapacityError: the hardware does not come in time, and no other slot works.
@@ -156,7 +156,7 @@ class RunnerRecovery:
     # --- slots come and go ----------------------------------------------------------------------------------
 
     async def fit(self, command: cmd.FitSlots) -> None:
-        """Start the runners that a higher `slots.count` asks for; a lower one ends waits for hardware."""
+        """Start runners for a higher `slots.count`; a lower one ends waits for hardware."""
         wanted = self._wanted()
         for slot in self._core.slots[command.count :]:
             if slot.index not in wanted:

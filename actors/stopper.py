@@ -1,7 +1,8 @@
-"""Watches running phases: reads what runners publish, asks the stopping policy, posts its verdicts.
+"""The stopper actor: polls metric points from runners, applies the stopping policy, posts its verdicts.
 
-The coordinator makes a verdict durable, then stops the phase; while it is away everything continues, except
-what a hard rule says. Each judgement is kept with both curves it compared. Not here: rules (stopping/).
+The coordinator makes a verdict durable, then stops the phase; while it cannot be reached all phases continue,
+except after a STOP of a hard rule. Each decision is stored with both curves it compared. Not here: rules
+(stopping/).
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class StopperActor:
         self._verdicts = VerdictDelivery(self._config.name)
         self._watches: dict[int, asyncio.Task[None]] = {}
         log_to(self._storage.paths.logs / "stopper.log")
-        gc.freeze()  # what was imported stays: going over it again took 100 ms of a verdict's time
+        gc.freeze()  # excludes imported modules from collections, which delayed verdicts by 100 ms
         if ray.get_runtime_context().was_current_actor_reconstructed:
             find_actor(coordinator_name(self._config.name)).resend_to_stopper.remote()
 
@@ -90,7 +91,7 @@ class StopperActor:
             logger.info("node=%d is not watched: slot %d has no runner", view.node, slot)
             return
         try:
-            # Polls are many and alike: among Ray's tasks they would only hide the others.
+            # Polls are many and alike: they would crowd out other tasks in Ray's task list.
             poll = runner.poll.options(concurrency_group="ctl", enable_task_events=False)
             while True:
                 gather_s = min(_MAX_GATHER_S, _GATHER_S * len(self._watches))
@@ -101,7 +102,7 @@ class StopperActor:
                 if verdict is not None:
                     await self._conclude(runner, attempt, verdict.running, verdict.decision)
                     return
-                # Rules go on while the agent thinks, or while its verdict waits for the coordinator.
+                # Rules are still checked while the agent is called or its verdict is being delivered.
                 if asking is not None and asking.done():
                     if asking.result():
                         return
@@ -120,7 +121,7 @@ class StopperActor:
                 asking.cancel()
 
     async def _ask(self, runner: Any, attempt: int, running: NodeView, task: TaskView) -> bool:
-        """Have bank and agent judge a phase; whether they say STOP."""
+        """Let curve bank and agent judge a phase; True for STOP."""
         assert self._incumbent is not None
         request = StopRequest(
             task=task, running=running, incumbent=self._incumbent, incumbent_path=self._path
@@ -130,7 +131,7 @@ class StopperActor:
         return decision.stop
 
     async def _conclude(self, runner: Any, attempt: int, running: NodeView, decision: StopDecision) -> None:
-        """Deliver a judgement as a verdict, and keep it; a disk that is full delays no verdict."""
+        """Deliver a decision as a verdict, and store it; a full disk delays no verdict."""
         node, step = running.node, running.curves.steps[-1]
         verdict = ev.VerdictPosted(
             node=node,

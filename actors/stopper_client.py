@@ -17,7 +17,7 @@ from .agent_calls import read_curves
 
 
 class StopperClient:
-    """Keeps the stopper of one search informed; `actor` is its handle."""
+    """Client of one search's stopper; `actor` is its handle."""
 
     def __init__(self, core: CoordinatorCore, storage: SearchStorage, actor: Any) -> None:
         self._core, self._storage, self._actor = core, storage, actor
@@ -38,7 +38,7 @@ class StopperClient:
         self._actor.set_incumbent.remote(views[command.node], path, tuple(views[n] for n in fresh))
 
     def watch(self, slot: int, node: int, attempt: int) -> None:
-        """Have a phase watched; the reference run is not, as it is to be trained to its end."""
+        """Watch a phase; the reference is not watched, since it always trains to its end."""
         if node != REFERENCE:
             view = node_view(self._core, node, lambda _: Curves())
             self._actor.watch.remote(slot, attempt, view, task_view(self._core))

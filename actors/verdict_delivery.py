@@ -1,7 +1,7 @@
 """Delivery of the stopper's verdicts to the coordinator, which makes them durable and stops the phase.
 
-It survives a coordinator that is restarted or replaced. A hard STOP does not wait for one that is away. Not
-here: judging (stopper.py).
+It retries while a coordinator is restarted or replaced. A hard STOP does not wait for one that cannot be
+reached. Not here: decisions (stopper.py).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from .actor_handles import find_actor
 from .names import coordinator_name
 
 _HARD_S = 10.0
-"""How long a hard verdict waits for the coordinator before the phase is stopped without it."""
+"""Seconds that a hard verdict waits for the coordinator before the phase is stopped without it."""
 _RETRY_S = 2.0
 
 

@@ -37,7 +37,7 @@ def show_estimate(
     """Print the estimate; the exit code.
 
     Raises:
-        ConfigError: the configuration cannot be trained, or nobody has measured a step yet.
+        ConfigError: the configuration cannot be trained, or no measured step time exists.
         TaskError: there is no such task.
     """
     console = Console()
@@ -57,7 +57,7 @@ def show_estimate(
 
 
 def size_of_adapter(config: SearchConfig, task: PreparedTask | None) -> int | None:
-    """Bytes of one adapter of the search; None where no local `config.json` tells."""
+    """Bytes of one adapter of the search; None without a local `config.json` of the model."""
     path = config.model.path or (task.model_path if task is not None else None)
     try:
         model = json.loads((Path(path or "") / "config.json").read_text(encoding="utf-8"))

@@ -20,7 +20,7 @@ _MAX_CHANGES = 5
 
 
 def event_line(core: CoordinatorCore, event: Event) -> str | None:
-    """What an event means to a person following the search; None for those that say nothing new.
+    """One line of text for an event; None for events that a follower of the search need not see.
 
     `core` is the state after the event or later.
     """
@@ -29,7 +29,7 @@ def event_line(core: CoordinatorCore, event: Event) -> str | None:
 
 
 def changes_text(core: CoordinatorCore, spec: PhaseSpec) -> str:
-    """What a phase trains with that its parent did not: `lr 0.001 -> 5e-4, n 4 -> 8`."""
+    """Hyper-parameters in which a phase differs from its parent: `lr 0.001 -> 5e-4, n 4 -> 8`."""
     parent = core.runs.get(spec.parent) if spec.parent is not None else None
     before = parent.spec.hyperparameters if parent is not None and parent.spec is not None else None
     if before is None:

@@ -1,4 +1,4 @@
-"""The estimate of GPU memory for people: a table of a step's moments, the verdict, what would help.
+"""The estimate of GPU memory as text: a table of a training step's stages, the verdict, and remedies.
 
 Not here: the estimate (llmzero_ray.memory), a doctor's row (doctor/memory.py).
 """
@@ -26,7 +26,7 @@ _OTHER_TEMPERATURE = 0.9
 
 
 def is_for_gpus(config: SearchConfig) -> bool:
-    """Whether this is VeRL on GPUs, as far as can be told here."""
+    """Whether the search trains with VeRL on GPUs, as far as this machine can tell."""
     if config.engine.backend != "verl" or config.engine.platform == "cpu":
         return False
     if config.engine.platform == "gpu" or config.slots.gpu_memory_gib is not None:
@@ -37,7 +37,8 @@ def is_for_gpus(config: SearchConfig) -> bool:
 
 
 def card_gib() -> float | None:
-    """What the smallest GPU of this machine has for processes, GiB; None: its driver does not say."""
+    """Memory of this machine's smallest GPU that processes can use, GiB; None: the driver does not report
+    it."""
     try:
         asked = subprocess.run(_SMI, capture_output=True, text=True, timeout=_SMI_S, check=True).stdout
         rows = [[float(part) for part in line.split(",")] for line in asked.splitlines() if line.strip()]
@@ -49,11 +50,11 @@ def card_gib() -> float | None:
 def assessed(
     config: SearchConfig, task: PreparedTask | None, *, gpu_gib: float
 ) -> tuple[Assessment, Assessment]:
-    """The root, and the root as demanding as a phase of this search may become: with the longest responses,
-    and a temperature that is not 1, for which VeRL keeps the logits twice.
+    """Estimates of the root, and of the root at its most demanding: with the longest responses that a phase
+    may have, and a temperature other than 1, for which VeRL keeps the logits twice.
 
     Raises:
-        ConfigError: there is no estimate for this model, or no root.
+        ConfigError: the model cannot be estimated, or the root cannot be trained.
     """
     path = config.model.path or (task.model_path if task is not None else None)
     if path is None:
@@ -67,7 +68,7 @@ def assessed(
 
 
 def memory_table(found: Assessment) -> Table:
-    """GiB of one GPU, likely sizes, by item and moment; then the totals with their bounds."""
+    """Table in GiB of one GPU: expected sizes by item and stage, then the totals with their bounds."""
     setup = found.setup
     cards = f"{setup.n_gpus} GPU(s) of {setup.gpu_bytes / GIB:.1f} GiB"
     table = Table(
@@ -95,7 +96,7 @@ def _cell(size: Range | None) -> str:
 
 
 def memory_lines(root: Assessment, demanding: Assessment) -> Iterator[str]:
-    """The verdict, its reason, and what would help."""
+    """The verdict, its reason, and remedies."""
     setup = root.setup
     yield f"GPU memory: {root.reason}"
     yield from remedy_lines(root)

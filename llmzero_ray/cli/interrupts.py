@@ -1,6 +1,6 @@
-"""What Ctrl-C and a request to terminate mean for a search that is being followed.
+"""Handling of Ctrl-C, SIGTERM and SIGHUP while a search is followed.
 
-On a shared cluster the search goes on without its command. A private head ends with it, so a person is asked
+On a shared cluster the search goes on without its command. A private head ends with it, so the user is asked
 what to do, and without a terminal the search is paused. Not here: following (terminal.py).
 """
 
@@ -25,7 +25,7 @@ search."""
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM, or the terminal is gone: nobody is there to be asked."""
+    """SIGTERM or SIGHUP arrived: the user cannot be asked."""
 
 
 def raise_on_termination(console: Console) -> None:
@@ -41,7 +41,7 @@ def raise_on_termination(console: Console) -> None:
 
 
 class Interrupts:
-    """What one command does at each interrupt."""
+    """The interrupt handler of one command."""
 
     def __init__(self, follower: Follower, console: Console, *, private_head: bool) -> None:
         self._root, self._name = follower.storage.paths.root, follower.storage.name
@@ -90,7 +90,7 @@ class Interrupts:
 
 
 def _first_letter(question: str) -> str:
-    """First letter of the answer; continue for an empty one, pause when nobody can answer any more."""
+    """First letter of the user's choice; continue for an empty one, pause at the end of input."""
     try:
         return (input(question).strip().lower() or "c")[:1]
     except EOFError:

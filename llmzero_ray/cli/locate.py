@@ -1,4 +1,4 @@
-"""A search from what a person calls it: its directory, its configuration or its name."""
+"""Locate a search by its directory, its configuration or its name."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from llmzero_ray.storage import SearchStorage
 
 
 def find(search: str, storage: str) -> SearchStorage:
-    """Where a search is; names are looked up in `storage`."""
+    """The storage of a search; names are looked up in `storage`."""
     path = Path(search)
     if path.is_file():
         config = load_config(path)

@@ -138,7 +138,7 @@ def _show_version(asked: bool) -> None:
 
 
 def _usage_text(error: typer.TyperException) -> str:
-    """What is wrong with the words of a command line, on one line, and where help is."""
+    """A usage error on one line, with the command that prints help."""
     # Typer gives the context to its usage errors, and validates values with pydantic.
     context = getattr(error, "ctx", None)
     path = "llmzero" if context is None else context.command_path

@@ -1,4 +1,4 @@
-"""Lines on a console as they are: no markup, no colours by their content, however wide the terminal is.
+"""Print lines verbatim: no markup, no highlighting, no wrapping.
 
 Not here: following a search (terminal.py), its tree (view.py).
 """
@@ -23,5 +23,5 @@ def print_lines(console: Console, lines: Iterable[str]) -> None:
 
 
 def printable(text: str, *, keep: str = "") -> str:
-    """Text of others: characters that could steer a terminal become U+FFFD, except those in `keep`."""
+    """Untrusted text for a terminal: control characters become U+FFFD, except those in `keep`."""
     return "".join(each if each.isprintable() or each in keep else "\ufffd" for each in text)

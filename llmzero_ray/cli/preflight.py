@@ -1,4 +1,4 @@
-"""What can be seen to be wrong with a configuration before anything is started.
+"""Checks of a configuration before anything is started.
 
 Not here: the search's directory (llmzero_ray.storage), the cluster (doctor/).
 """
@@ -17,7 +17,7 @@ from llmzero_ray.tasks import PreparedTask, check_model_dir
 
 
 def check_verl_keys(config: SearchConfig, task: PreparedTask) -> None:
-    """See that VeRL's own configuration knows every key, before anything starts."""
+    """Check that VeRL's own configuration has every key."""
     if config.engine.backend == "verl":
         from llmzero_ray.engines.verl.factory import check_root
 
@@ -25,8 +25,7 @@ def check_verl_keys(config: SearchConfig, task: PreparedTask) -> None:
 
 
 def check_backends(config: SearchConfig) -> None:
-    """See that search method, engine, agents and model can be loaded, before anything is started that loads
-    them much later."""
+    """Check that search method, engine, agents and model can be loaded; they are needed only much later."""
     make_search(config.search.method, config.search, config.budget.runs)
     if config.engine.backend != "verl":
         load_factory(config.engine.backend, field="engine.backend")

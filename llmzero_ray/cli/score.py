@@ -1,4 +1,4 @@
-"""The command `score`: answers of a JSONL file scored with a reward, to find out why it does what it does.
+"""The command `score`: score the responses of a JSONL file with a reward, to debug the reward.
 
 One JSON result per good line on standard output, in order; one message per bad line on standard error. The
 code of a file runs in a sandbox. Imports no Ray. Not here: the rewards (llmzero_ray/tasks/rewards), trying

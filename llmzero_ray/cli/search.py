@@ -1,7 +1,7 @@
 """The commands `search` and `resume`: check everything that can be checked first, then start, then follow.
 
-Not here: making the task (prepare.py), looking at searches and ending them (status.py, stop.py), Ray
-(actors/app.py, imported when needed).
+Not here: making the task (prepare.py), status and end of searches (status.py, stop.py), Ray (actors/app.py,
+imported when needed).
 """
 
 from __future__ import annotations
@@ -82,8 +82,8 @@ def _known(search: str, storage: str, settings: list[str]) -> SearchConfig:
 def _search(config: SearchConfig, settings: list[str]) -> int:
     """Follow the search's coordinator, or become the command that starts one.
 
-    Between the look at who is at work and the start another process may take the search: a coordinator that
-    Ray starts again, or another command's. Then there is one to follow.
+    Between the check for a coordinator and the start of one, another process may start one: Ray that restarts
+    it, or another command. That coordinator is then followed.
     """
     refuse_job_directory(config)
     console, storage = Console(), SearchStorage(config.storage, config.name)
@@ -132,7 +132,7 @@ def _follow_or_start(
 
 
 def _refuse_unused(follower: Follower, config: SearchConfig, settings: list[str]) -> None:
-    """See that nobody expects a search that has finished to take other settings.
+    """Refuse changed settings for a search that has finished.
 
     Raises:
         ConfigError: a `--set` would change something.
@@ -154,7 +154,7 @@ def _refuse_unused(follower: Follower, config: SearchConfig, settings: list[str]
 
 
 def _settle(config: SearchConfig, task: PreparedTask, follower: Follower) -> None:
-    """Make the directory ready for a coordinator, unless one has taken it meanwhile."""
+    """Prepare the directory for a coordinator, unless one has locked it meanwhile."""
     storage = follower.storage
     lock = SearchLock(storage.paths.root)
     lock.acquire(private_head=True, role="command", wait_s=_SETTLE_S)

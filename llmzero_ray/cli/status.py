@@ -1,6 +1,6 @@
-"""The command `status`: a search as its journal tells it, running or not, whoever works on it.
+"""The command `status`: the state of a search from its journal, running or not.
 
-Not here: ending it (stop.py), asking it for something (steering.py).
+Not here: ending it (stop.py), steering it (steering.py).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Commands that ask a search for something from any terminal: pause, hint, veto, clone, budget, set.
+"""Commands that steer a running search from any terminal: pause, hint, veto, clone, budget, set.
 
-A request is left in the search's directory; the answer is read from its journal. Not here: what becomes of a
-request (actors/control_requests.py), stopping (stop.py).
+A request is written into the search's directory; the response is read from its journal. Not here: processing
+of requests (actors/control_requests.py), stopping (stop.py).
 """
 
 from __future__ import annotations
@@ -112,14 +112,14 @@ def _change(place: SearchStorage, settings: list[str]) -> int:
 
 
 def _ask(place: SearchStorage, kind: RequestKind, reason: str = "", **asked: Any) -> int:
-    """Leave a request and wait for its answer; the exit code.
+    """Send a request and wait for its response; the exit code.
 
     Raises:
-        ConfigError: it cannot be done; the reason is the coordinator's, or known here already.
+        ConfigError: the request was refused, by the coordinator or already here.
     """
     console, follower = Console(), Follower.of(place)
     root, core = place.paths.root, follower.core
-    if kind != "pause":  # what is certain to be refused is refused at once, and nothing is left behind
+    if kind != "pause":  # a request that is certain to be refused is not sent
         _check(follower, Request(id="", kind=kind, reason=reason, asked=asked))
     request_id = request(root, kind, reason, **asked)
     backend = core.config.agents.backend

@@ -31,10 +31,11 @@ _COUNTS = ("model.", "root.", "engine.", "task.dir", "slots.nodes", "slots.gpus_
 
 
 def measured(config: SearchConfig, *, seconds_per_step: float | None, like: str | None) -> MeasuredTimes:
-    """The figures to estimate with: a given step, else the search `like`, else this search's doctor.
+    """Measured seconds for the estimate: of a given step, else of the search `like`, else of this search's
+    doctor.
 
     Raises:
-        ConfigError: there are none, or the ones asked for cannot be used.
+        ConfigError: there are none, or the requested ones cannot be used.
         JournalError: the journal of the search `like` is damaged.
     """
     if seconds_per_step is not None:
@@ -65,7 +66,7 @@ def validation_seconds(points: Sequence[MetricPoint]) -> list[float]:
 
 
 def read_doctor(storage: SearchStorage) -> dict[str, Any] | None:
-    """What the last doctor of a search left; None when there is none or another version wrote it."""
+    """Measurements of the last doctor of a search; None when there are none or another version wrote them."""
     try:
         found = json.loads((storage.paths.root / DOCTOR_FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -119,7 +120,7 @@ def _tokens(calls: Iterable[ev.AgentCalled], agent: str) -> Tokens:
 
 
 def _differences(then: SearchConfig, now: SearchConfig) -> tuple[str, ...]:
-    """What the measured run had that the search will not have."""
+    """Differences between the measured run and the search."""
     return tuple(
         f"measured with {key}: {old!r}, not {new!r}"
         for key, (old, new) in differing_keys(then, now).items()

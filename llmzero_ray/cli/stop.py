@@ -1,4 +1,4 @@
-"""The command `stop`: end a search from any terminal, whoever works on it.
+"""The command `stop`: end a running or an interrupted search, from any terminal.
 
 Not here: pausing it (steering.py).
 """
@@ -52,7 +52,7 @@ def stop(
 
 
 def _remove_actors(follower: Follower) -> None:
-    """End what is left of the search on a cluster that outlives its commands."""
+    """End remaining actors of the search on a cluster that outlives its commands."""
     with _actors.head.disconnecting():
         if _actors.head.join_if_there():
             _actors.app.clean_up(follower.core.config)

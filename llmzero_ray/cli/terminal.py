@@ -1,7 +1,6 @@
-"""What a person sees of a search at work.
+"""Follow a running search and show it: a redrawn tree on a terminal, else one line per event.
 
-A terminal gets a tree that is redrawn, anything else one line per event. Not here: starting
-(actors/app.py), words (view.py).
+Not here: starting (actors/app.py), the texts (view.py, event_text.py).
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from llmzero_ray.presence import owner
 
 LOOK_S = 0.5
 _QUIET_S = 60.0
-"""Without a terminal: how long nothing may be said while something trains."""
+"""Without a terminal: longest time without a line while a phase trains."""
 _BACK_S = 60.0
 """How long Ray may take to start a coordinator again on a cluster that outlives the commands."""
 _INTERRUPTED = 130
@@ -113,10 +112,10 @@ class Display:
 
 
 def end_check(follower: Follower) -> Callable[[], bool]:
-    """A check to repeat: whether a search that another process coordinates has ended, or nobody is at work on
-    it any more.
+    """A check to poll: whether a search that another process coordinates has ended, or has no live
+    coordinator.
 
-    A coordinator that was killed is given a while to come back, unless its head went with it.
+    After a kill, Ray gets a while to restart the coordinator, unless its head is gone too.
     """
     root = follower.storage.paths.root
     private, since = False, time.monotonic()

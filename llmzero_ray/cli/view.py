@@ -1,4 +1,4 @@
-"""A followed search for people: a live tree for terminals, and the outcome at the end.
+"""A followed search on a terminal: the live tree, and the outcome at the end.
 
 Pure text and rich renderables. Not here: one line per event (event_text.py), where it is printed
 (terminal.py), the report (report/).
@@ -33,7 +33,7 @@ _MARKS = {
 
 
 def live_view(follower: Follower, *, now: float | None = None) -> RenderableType:
-    """Headline, tree and progress of whatever trains, as of the follower's last poll."""
+    """Headline, tree and progress of running phases, as of the follower's last poll."""
     core = follower.core
     if core.started is None:
         return Text("waiting for the coordinator ...")
@@ -47,7 +47,7 @@ def live_view(follower: Follower, *, now: float | None = None) -> RenderableType
 
 
 def progress_lines(follower: Follower) -> list[str]:
-    """One line per phase under way: how far it is, and how well it does."""
+    """One line per running phase: its progress, reward and validation score."""
     return [", ".join(filter(None, _training_cells(follower, run))) for run in _training(follower.core)]
 
 
@@ -78,7 +78,7 @@ def final_lines(core: CoordinatorCore) -> list[str]:
 
 
 def outcome_lines(follower: Follower) -> list[str]:
-    """What a search that has ended found, and where it is."""
+    """Result of a search that has ended, and the paths of its files."""
     core, paths = follower.core, follower.storage.paths
     finished = core.finished
     assert finished is not None
@@ -105,7 +105,7 @@ def outcome_lines(follower: Follower) -> list[str]:
 
 
 def _hours(core: CoordinatorCore, now: float | None) -> str:
-    """GPU hours that trained, and those that were reserved beside them."""
+    """GPU hours of training, and GPU hours reserved."""
     at = core.now if now is None else now
     busy = busy_gpu_hours(core, at)
     idle = max(0.0, core.meter.gpu_hours(at) - busy)
@@ -113,7 +113,7 @@ def _hours(core: CoordinatorCore, now: float | None) -> str:
 
 
 def _dollars(core: CoordinatorCore) -> str:
-    """What agents cost, of what they may; nothing where no language model was asked."""
+    """Cost of the agents and their cap; empty when no language model was called."""
     limit = core.config.budget.dollars
     return "" if core.n_calls == 0 else f", ${core.dollars:.2f}" + ("" if limit is None else f" of {limit:g}")
 
@@ -177,8 +177,8 @@ def _progress(follower: Follower, run: PhaseRun) -> RenderableType:
 
 
 def _training_cells(follower: Follower, run: PhaseRun) -> list[str]:
-    """Who, how far, mean reward of the newest step, best validation so far; empty where there is nothing
-    yet."""
+    """Cells of a running phase: name, progress, mean reward of the newest step, best validation so far; empty
+    cells where there is no value yet."""
     point, best = follower.newest(run.node)
     reward = None if point is None else point.metrics.get(REWARDS[0])
     return [

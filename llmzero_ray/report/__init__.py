@@ -1,6 +1,6 @@
 """The outcome of a search, from its journal: strategy.yaml, the winning adapter with its card, report, plots.
 
-Not here: anything that asks an actor; `status` tells how a running search stands.
+Not here: calls of actors; `status` shows a running search.
 """
 
 from llmzero_ray.report.outcome import Outcome, write_outcome

@@ -63,7 +63,7 @@ def write_best(best: Path, adapter: Path, checksums: Mapping[str, str], card: st
 
 
 def remove(path: Path) -> None:
-    """Take away what an earlier report left, file or folder; nothing there is fine.
+    """Remove a file or folder of an earlier report, if it exists.
 
     Raises:
         StorageError: it cannot be removed.
@@ -86,7 +86,7 @@ def _copy(source: Path, target: Path, digest: str) -> None:
 
 
 def _swap(new: Path, place: Path) -> None:
-    """Put a folder in another's place; the one that was there is back if that fails."""
+    """Replace a folder by another; on an error the old one is restored."""
     old = place.with_name(f".{place.name}.{os.getpid()}.old")
     shutil.rmtree(old, ignore_errors=True)
     had_one = place.exists()

@@ -1,4 +1,4 @@
-"""The three policies a search is judged by, and how far they lie apart: base model, default recipe, best.
+"""Comparison of three policies: base model, default recipe, best strategy.
 
 Not here: the arithmetic of noise (significance.py), the sentences (summary.py).
 """

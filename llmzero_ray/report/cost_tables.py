@@ -1,6 +1,6 @@
-"""The account of a search as tables.
+"""Costs of a search as tables.
 
-Not here: adding it up (costs.py).
+Not here: the sums (costs.py).
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ class _Clock:
     def see(self, event: Event) -> None:
         match event:
             case ev.PhaseStarted():
-                # A coordinator that took over says it again of a phase that never stopped.
+                # A coordinator that took over records the start of a still running phase again.
                 self._open.setdefault(event.node, event.time)
             case ev.PhaseFinished() | ev.PhaseFailed():
                 self.close(event.node, event.time, lost=False)

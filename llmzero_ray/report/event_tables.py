@@ -17,7 +17,7 @@ from llmzero_ray.report.facts import SearchFacts
 
 
 def stop_table(stopped: Sequence[PhaseRun]) -> str:
-    """Who was stopped, when and why; empty when nobody was."""
+    """Early-stopped phases with step and reason; empty without any."""
     header = ("node", "at step", "rule", "reason", "best validation before")
     return fmt.table(header, map(_stop_row, stopped), right=(0, 1)) if stopped else ""
 
@@ -39,7 +39,7 @@ def _stop_row(run: PhaseRun) -> tuple[str, ...]:
 
 
 def failure_table(facts: SearchFacts) -> str:
-    """Failed runs with class and cause, and what became of them; empty when none failed."""
+    """Failed runs with class, cause and follow-up runs; empty without any."""
     failed = [run for run in facts.core.runs.values() if isinstance(run.outcome, PhaseFailure)]
     rows = [_failure_row(facts, run) for run in failed]
     header = ("node", "class", "cause", "steps done", "what followed")

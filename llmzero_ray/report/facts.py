@@ -1,7 +1,7 @@
-"""Everything a report says of a search, read once from its directory: the journal, replayed, and the series.
+"""The facts of a report, read once from a search's directory: the replayed journal and the metric series.
 
-No actor is asked, so that a report can be written while a search runs, after it, or years later elsewhere.
-Not here: what follows from the facts (comparison.py, costs.py), and how they are told.
+No actor is called, so that a report can be written while a search runs, after it, or years later elsewhere.
+Not here: derived values (comparison.py, costs.py), presentation (render.py).
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Changed:
 
 
 class SearchFacts:
-    """One search as its directory tells it.
+    """One search, read from its directory.
 
     Raises:
         ConfigError: the directory holds no search.
@@ -87,7 +87,7 @@ class SearchFacts:
         self._items: dict[int, dict[int, tuple[ItemOutcome, ...]]] = {}
         self._test_items: dict[str, tuple[ItemOutcome, ...]] = {}
 
-    # --- what it was told -----------------------------------------------------------------------------------
+    # --- configuration --------------------------------------------------------------------------------------
 
     @property
     def config(self) -> SearchConfig:
@@ -155,7 +155,7 @@ class SearchFacts:
         return frozenset(phase.node for phase in self.path)
 
     def diagnosed_by(self, node: int) -> tuple[PhaseRun, ...]:
-        """Runs that were proposed from this node, so that their proposals say what was seen in it."""
+        """Runs that were proposed from this node; their proposals contain diagnoses of it."""
         return tuple(run for run in self.runs.values() if run.on == node and run.proposal is not None)
 
     def source(self, run: PhaseRun) -> PhaseRun | None:
@@ -165,7 +165,8 @@ class SearchFacts:
         return self.core.runs[run.spec.resume_from.node]
 
     def changes(self, run: PhaseRun) -> tuple[Changed, ...]:
-        """What this run trained with other than the run it continues (from scratch: the default recipe)."""
+        """Hyper-parameters in which this run differs from the run it continues (from scratch: from the
+        root)."""
         if run.spec is None:
             return ()
         source = self.source(run)
@@ -218,7 +219,7 @@ class SearchFacts:
 
     @cached_property
     def n_val(self) -> int | None:
-        """Validation items; None when neither an item nor the task tells."""
+        """Number of validation items; None when it was not recorded."""
         for node, run in self.core.runs.items():
             for step in (run.outcome.best_step if run.outcome else None, 0):
                 items = self.items(node, step)
@@ -268,7 +269,7 @@ def finite(score: float | None) -> float | None:
 
 
 def stop_reason(run: PhaseRun) -> str:
-    """Why a run ended, in its own words; empty while it has not."""
+    """Recorded reason why a run ended; empty while it has not."""
     if isinstance(run.outcome, PhaseResult):
         return run.outcome.stop_reason
     return "" if run.outcome is None else f"{run.outcome.failure_class}: {run.outcome.cause}"

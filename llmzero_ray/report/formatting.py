@@ -1,6 +1,6 @@
-"""Numbers and tables as Markdown, the same everywhere in a report.
+"""Formatting of numbers and tables as Markdown.
 
-Not here: any sentence about a search.
+Not here: sentences (report.md.j2), formats of other outputs (llmzero_ray/text.py).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The outcome of a search on the disk: strategy.yaml, best/, report.md and plots/.
+"""Write the outcome of a search: strategy.yaml, best/, report.md and plots/.
 
-Written from the journal and the search's directory alone, at any time, as often as wanted: the same journal
-gives the same files. Not here: what is in them.
+It depends on the journal and the search's directory alone and can be repeated at any time: the same journal
+gives the same files. Not here: the content of the files (strategy.py, best.py, render.py, pictures.py).
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from llmzero_ray.storage import SearchStorage
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What was written."""
+    """Result of writing an outcome."""
 
     root: Path
     best: int | None
     """Node of the best strategy; None without one."""
     files: tuple[Path, ...]
     problems: tuple[str, ...] = ()
-    """What could not be written, one sentence each; everything else is there."""
+    """Errors, one sentence each; everything else was written."""
 
     @property
     def problem(self) -> str:
@@ -61,7 +61,7 @@ def write_outcome(search: SearchStorage | str | Path) -> Outcome:
 
 
 def _write_strategy(facts: SearchFacts, checksums: dict[str, str]) -> list[Path]:
-    """strategy.yaml and best/; what an earlier journal led to is taken away where this one leads nowhere."""
+    """Write strategy.yaml and best/; without a best strategy, remove those of an earlier call."""
     paths, strategy = facts.paths, best_strategy(facts, checksums)
     if strategy is None:
         remove(paths.strategy)

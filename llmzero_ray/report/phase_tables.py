@@ -45,7 +45,7 @@ def _unchanged(run: PhaseRun) -> str:
 
 
 def change_table(facts: SearchFacts, run: PhaseRun) -> str:
-    """What a run trained with other than the one it continues, with the reasons."""
+    """Hyper-parameters in which a run differs from the one it continues, with the reasons."""
     rows = [
         (f"`{short(c.key)}`", fmt.value(c.key, c.old), fmt.value(c.key, c.new), c.reason)
         for c in facts.changes(run)
@@ -61,9 +61,9 @@ def root_values(facts: SearchFacts) -> str:
 
 
 def other_readings(facts: SearchFacts, phase: PathPhase) -> Iterator[tuple[PhaseRun, Diagnosis]]:
-    """What agents said of this phase when they proposed something else from it.
+    """Diagnoses of this phase in proposals of other runs.
 
-    What the next phase was proposed on is told there.
+    The diagnosis behind the next phase of the strategy is shown with that phase.
     """
     readings = [(run, run.proposal.diagnosis) for run in facts.diagnosed_by(phase.node) if run.proposal]
     known = {seen.summary for run, seen in readings if run.node in facts.path_nodes}

@@ -1,6 +1,6 @@
-"""The pictures of a report: their names and captions, and drawing those that the search has data for.
+"""The figures of a report: names, captions, and drawing those for which the search has data.
 
-Not here: the drawings themselves (plot_*.py), how a picture looks and is saved (plots/style.py).
+Not here: the plots (plot_*.py), style and PNG bytes (plots/style.py).
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def draw_pictures(facts: SearchFacts) -> tuple[tuple[Picture, ...], str]:
     """
     drawn: list[Picture] = []
     try:
-        import matplotlib  # noqa: F401  (asked for once, so that its absence is one message)
+        import matplotlib  # noqa: F401  (imported once, so that its absence is one message)
     except ImportError:
         for picture in PICTURES:
             remove(facts.paths.root / picture.file)

@@ -52,7 +52,7 @@ def draw_curves(facts: SearchFacts) -> bytes | None:
 
 
 def _strip(axes: Any, facts: SearchFacts) -> None:
-    """One box per phase, equally wide: a short phase has as much to say as a long one."""
+    """One box per phase, all of equal width: a short phase has as many changes to list as a long one."""
     n = min(len(facts.path), PER_ROW)
     axes.set(xlim=(0, n), ylim=(-math.ceil(len(facts.path) / PER_ROW), 0))
     axes.axis("off")

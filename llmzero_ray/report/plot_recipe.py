@@ -98,7 +98,7 @@ def _stretches(
 
 
 def _heights(axes: Any, values: list[HyperparameterValue], default: HyperparameterValue) -> list[float]:
-    """Where each value is drawn, the default last; what is no number gets a level of its own."""
+    """Height at which each value is drawn, the default last; each non-numeric value gets its own level."""
     levels = [*values, default]
     numbers = [float(v) for v in levels if isinstance(v, int | float) and not isinstance(v, bool)]
     if len(numbers) != len(levels):

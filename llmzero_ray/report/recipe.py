@@ -1,6 +1,6 @@
-"""From the facts of a search to its best strategy.
+"""The best strategy of a search, from its facts.
 
-Not here: the file's form (strategy.py), which node is the best (search/).
+Not here: the format of strategy.yaml (strategy.py), the choice of the best node (search/).
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from llmzero_ray.report.strategy import (
 
 
 def best_strategy(facts: SearchFacts, adapter: Mapping[str, str]) -> Strategy | None:
-    """The recipe of the best node so far; None while there is none. `adapter`: files of best/ -> SHA-256."""
+    """The strategy of the best node so far; None while there is none. `adapter`: files of best/ ->
+    SHA-256."""
     if not facts.path:
         return None
     config, core = facts.config, facts.core

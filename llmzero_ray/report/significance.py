@@ -1,8 +1,7 @@
-"""Differences between scores that may or may not count, with their standard errors.
+"""Differences between scores with their standard errors.
 
-A standard error here covers the choice of items and nothing else: that a second run with another seed would
-end elsewhere is not in it. Not here: which scores are compared (comparison.py), words about them
-(summary.py).
+A standard error here covers the sampling of items only, not the variance between training runs with other
+seeds. Not here: the compared scores (comparison.py), their presentation (summary.py).
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ class Difference:
 
     @property
     def is_noise(self) -> bool:
-        """Whether a gain of this size happens by the choice of items alone."""
+        """Whether a gain of this size can result from the sampling of items alone."""
         return abs(self.in_standard_errors) < NOISE
 
 

@@ -29,7 +29,7 @@ def end_in_words(facts: SearchFacts) -> str:
 
 
 def reading(difference: Difference) -> str:
-    """What a difference means, in words that claim no more than it shows."""
+    """A difference in words: clear, unclear or noise, by its standard errors."""
     if difference.is_noise:
         return "within noise"
     sure = "clearly" if abs(difference.in_standard_errors) >= CLEAR else "probably"

@@ -1,7 +1,7 @@
-"""Whether the agents can be asked from where they will be: key, price, server. No tokens are spent.
+"""Check that the agents can call their model from the head: key, price, server. No tokens are spent.
 
-`agents_found` runs on the head, where the coordinator and the stopper live and keys may lie. Not here: asking
-a model (llmzero_ray.agents).
+`agents_found` runs on the head, where the coordinator and the stopper run and keys may be. Not here: the
+agents (llmzero_ray.agents).
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ _TODO = "start the server, correct agents.base_url, or choose agents.backend: ex
 
 
 def seen_from(head: Node, config_json: dict[str, Any], key_file: str | None = None) -> CheckFinding:
-    """How the agents stand, as seen from the head; `key_file` names a file with the key of the command."""
+    """The finding about the agents from the head; `key_file` names a file with the command's key."""
     answer = ask([head], agents_found, config_json, key_file, limit_s=_HEAD_S)[head.label]
     return CheckFinding("FAIL", answer.reason) if isinstance(answer, Silent) else CheckFinding(*answer)
 
 
 def agents_found(config_json: dict[str, Any], key_file: str | None = None) -> CheckFinding:
-    """How the agents stand, as seen from this process."""
+    """The finding about the agents from this process."""
     with key_file_in_use(key_file):
         return _found(parse_config(config_json))
 
@@ -73,7 +73,7 @@ def _model(agents: AgentsConfig, price: dict[str, float]) -> CheckFinding:
 
 
 def _own_server(base_url: str, model: str, described: str) -> CheckFinding:
-    """Any answer over HTTP will do; a list of models, where there is one, should hold ours."""
+    """Check that the server responds over HTTP; a list of models, if it has one, must contain the model."""
     try:
         with urllib.request.urlopen(f"{base_url.rstrip('/')}/v1/models", timeout=_SERVER_S) as answer:
             names = [entry["id"] for entry in json.load(answer)["data"]]

@@ -1,8 +1,8 @@
 """The table of the doctor's checks, from cheap to expensive.
 
 A check is one function of what is known so far; it returns what it found, or raises an error whose message is
-the finding of a failed check. Not here: what several checks of one subject look at (files.py, cluster.py,
-agents.py, memory.py, training.py), running the table (examination.py).
+the finding of a failed check. Not here: the checks of one subject (files.py, cluster.py, agents.py,
+memory.py, training.py), running the table (examination.py).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _CLOCK_S = 20.0
 
 @dataclass(kw_only=True)
 class Context:
-    """What is known while checks run; earlier checks leave here what later ones need."""
+    """State of one doctor run: results of earlier checks that later ones need."""
 
     config: SearchConfig
     step: bool

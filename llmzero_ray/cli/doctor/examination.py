@@ -1,7 +1,7 @@
-"""Runs the table of checks, stage by stage, and keeps the rows whatever fails.
+"""Run the table of checks, stage by stage; a failing check never loses the rows of others.
 
-A check that raises or takes too long is a failed row; one whose ground is missing is a skipped row with the
-reason. Not here: the table (checks.py), printing and keeping the rows (command.py).
+A check that raises or exceeds its time limit is a failed row; one whose precondition failed is a skipped row
+with the reason. Not here: the table (checks.py), printing and saving the rows (command.py).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _LOOK_S = 180.0
 
 
 def examine(context: Context, console: Console) -> None:
-    """Make all checks; `context` has their rows afterwards."""
+    """Run all checks; `context` has their rows afterwards."""
     with console.status("checking the configuration and the storage"):
         _run_stage("files", context)
     with _actors.head.disconnecting():

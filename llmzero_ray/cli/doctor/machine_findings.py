@@ -1,6 +1,6 @@
-"""What the answers of all machines mean, one row a question. Pure.
+"""Findings from the probes of all machines, one row each. Pure.
 
-Not here: asking (nodes.py).
+Not here: running the probes (nodes.py).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ GIB = 2**30
 CLOCK_WARN_S, CLOCK_FAIL_S = 1.0, 30.0
 _TMP_WARN, _TMP_FAIL = 5 * GIB, GIB // 2
 _SHM_WARN, _SHM_FAIL = 2 * GIB, GIB // 8
-"""A container's /dev/shm has 64 MiB unless it is told otherwise; NCCL, vLLM and Ray need more."""
+"""A container's /dev/shm has 64 MiB by default; NCCL, vLLM and Ray need more."""
 
 
 def versions(nodes: Sequence[Node], looked: Mapping[str, Any | Silent]) -> CheckFinding:
@@ -87,7 +87,7 @@ def clocks(offsets: Mapping[str, tuple[float, float] | Silent]) -> CheckFinding:
 
 
 def same_files(todo: str, digests: Mapping[str, Mapping[str, str | None] | Silent]) -> CheckFinding:
-    """Every machine sees the same files under the same paths; the first one asked is taken for right."""
+    """Every machine sees the same files under the same paths; the first machine is the reference."""
     answers, problems = _split(digests)
     right = next(iter(answers.values()), {})
     for path, digest in right.items():
@@ -107,7 +107,7 @@ def same_files(todo: str, digests: Mapping[str, Mapping[str, str | None] | Silen
 def storage(
     place: str, written: Mapping[str, float | Silent], seen: Mapping[str, Collection[str] | Silent], free: str
 ) -> CheckFinding:
-    """Every machine can write to the storage, and everybody sees what each has written.
+    """Every machine can write to the storage, and every machine sees the files of all others.
 
     `written` is label -> seconds of a write forced to the disk, `seen` is label -> labels of those whose
     files that machine read with the right bytes.
@@ -135,7 +135,7 @@ def storage(
 
 
 def _split(answers: Mapping[str, T | Silent]) -> tuple[dict[str, T], list[str]]:
-    """Answers, and a line for each machine that gave none."""
+    """Results, and a line for each machine without one."""
     given = {label: answer for label, answer in answers.items() if not isinstance(answer, Silent)}
     return given, [f"{label}: {a.reason}" for label, a in answers.items() if isinstance(a, Silent)]
 

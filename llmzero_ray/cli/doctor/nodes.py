@@ -1,6 +1,6 @@
-"""Machines of the cluster, and tasks pinned to each of them, so that a doctor hears from every one.
+"""Machines of the cluster, and Ray tasks pinned to each of them.
 
-Not here: what is asked (probes.py), what the answers mean (machine_findings.py).
+Not here: the probes (probes.py), their interpretation (machine_findings.py).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from llmzero_ray.cli.doctor.probes import now
 from llmzero_ray.errors import LlmzeroError
 
 HERE = "this process"
-"""Label of the process that asks, where it answers as well."""
+"""Label of this process, where it runs a probe as well."""
 _CLOCK_TRIES = 3
 
 
@@ -31,7 +31,7 @@ class Node:
 
 @dataclass(frozen=True, kw_only=True)
 class Silent:
-    """A node gave no answer."""
+    """A node returned no result."""
 
     reason: str
 
@@ -57,7 +57,7 @@ def nodes_up() -> list[Node]:
 def ask(
     nodes: Sequence[Node], function: Callable[..., Any], *given: Any, limit_s: float
 ) -> dict[str, Any | Silent]:
-    """Label -> what `function` answered on that node; all nodes at once."""
+    """Label -> result of `function` on that node; all nodes in parallel."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 

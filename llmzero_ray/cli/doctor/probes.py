@@ -1,7 +1,7 @@
-"""What a doctor looks at on a machine, answered in plain values: versions, room, files, the storage.
+"""Probes of one machine, as plain values: versions, free space, files, the storage.
 
-Each function runs as a task on one node. Not here: sending it there (nodes.py), what the answers mean
-(machine_findings.py).
+Each function runs as a Ray task on one node. Not here: starting it there (nodes.py), interpretation of the
+results (machine_findings.py).
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def content_of(name: str) -> bytes:
 
 def _read(path: Path) -> bytes | None:
     try:
-        os.listdir(path.parent)  # on NFS this asks the server again for what was not there a moment ago
+        os.listdir(path.parent)  # on NFS this refreshes the client's cache of absent names
         return path.read_bytes()
     except OSError:
         return None

@@ -28,7 +28,7 @@ class CheckFinding(NamedTuple):
     status: Status
     found: str
     todo: str = ""
-    """What a person can do about it; empty: nothing."""
+    """The remedy; empty: none."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""What came of a doctor's two steps on a slot: rows of the table, and the seconds that an estimate needs.
+"""Results of the doctor's two training steps on a slot: rows of the table, and step times for estimates.
 
 Not here: training them (training.py).
 """
