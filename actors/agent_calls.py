@@ -37,7 +37,7 @@ logger = logging.getLogger("llmzero_ray.actors.agent_calls")
 _MAX_CALLS = 256
 """Concurrent calls. They take minutes and have their own threads: the loop's threads are for the journal."""
 
-AskEarly: TypeAlias = Callable[[CoordinatorCore, cmd.Propose], Coroutine[Any, Any, Proposal | None]]
+Prefetch: TypeAlias = Callable[[CoordinatorCore, cmd.Propose], Coroutine[Any, Any, Proposal | None]]
 
 
 class AgentCalls:
@@ -47,12 +47,12 @@ class AgentCalls:
         self._core, self._post, self._storage, self._agents = core, post, storage, agents
         self._threads = ThreadPoolExecutor(_MAX_CALLS, thread_name_prefix="agent")
 
-    async def ask(self, command: cmd.Propose | cmd.Analyze, answer: Proposal | None = None) -> None:
+    async def call(self, command: cmd.Propose | cmd.Analyze, answer: Proposal | None = None) -> None:
         """Call the proposer or the error analyzer and post its proposal; a prefetched `answer` is posted as
         is."""
         source = f"agent:{command.node}"
         try:
-            proposal = answer or await self._ask(self._core, command)
+            proposal = answer or await self._call(self._core, command)
         except CapReachedError:
             return await self._post(self._over_budget())
         except Exception as error:
@@ -65,15 +65,15 @@ class AgentCalls:
         )
         return await self._post(dataclasses.replace(proposed, source=source, sequence=command.tries))
 
-    async def ask_early(self, core: CoordinatorCore, command: cmd.Propose) -> Proposal | None:
+    async def prefetch(self, core: CoordinatorCore, command: cmd.Propose) -> Proposal | None:
         """A proposal for a predicted state, which may never occur; None when the call fails."""
         try:
-            return await self._ask(core, command)
+            return await self._call(core, command)
         except Exception as error:  # noqa: BLE001 - a request that is really needed is made again
             logger.info("node=%d could not be proposed early: %s", command.node, error)
             return None
 
-    async def _ask(self, core: CoordinatorCore, command: cmd.Propose | cmd.Analyze) -> Proposal:
+    async def _call(self, core: CoordinatorCore, command: cmd.Propose | cmd.Analyze) -> Proposal:
         curves, missing = dict[int, Curves](), list[int]()
 
         def curves_of(node: int) -> Curves:
@@ -131,10 +131,10 @@ class Prefetcher:
         events: Callable[[], tuple[Event, ...]],
         storage: SearchStorage,
         pool: RunnerPool,
-        ask: AskEarly,
+        prefetch: Prefetch,
     ) -> None:
         self._core, self._events, self._storage, self._pool = core, events, storage, pool
-        self._ask = ask
+        self._prefetch = prefetch
         self._guesses: dict[tuple[int, int], tuple[cmd.Propose, asyncio.Task[Proposal | None]]] = {}
         self._tried: set[tuple[int, int]] = set()
 
@@ -177,8 +177,8 @@ class Prefetcher:
             return
         core, command = ahead
         logger.info("node=%d is proposed while node=%d trains", command.node, run.node)
-        asked = asyncio.get_running_loop().create_task(self._ask(core, command))
-        self._guesses[run.node, run.attempt] = (command, asked)
+        task = asyncio.get_running_loop().create_task(self._prefetch(core, command))
+        self._guesses[run.node, run.attempt] = (command, task)
 
     def _as_if_ended(self, run: PhaseRun) -> Event:
         storage = self._storage
@@ -219,7 +219,7 @@ def _ahead(events: tuple[Event, ...], ended: Event, root: Path) -> tuple[Coordin
         fresh = [command for command in core.outstanding() if command.id not in known]
         known |= {command.id for command in fresh}
         pending += [command.event for command in fresh if isinstance(command, cmd.Record)]
-        asked = [command for command in fresh if isinstance(command, cmd.Propose)]
-        if asked:
-            return core, asked[0]
+        requests = [command for command in fresh if isinstance(command, cmd.Propose)]
+        if requests:
+            return core, requests[0]
     return None

@@ -89,7 +89,7 @@ class ControlRequests:
 def event_of(core: CoordinatorCore, request: Request) -> Event:
     """What a request means as things stand; `RequestRefused` with the reason when it cannot be done."""
     try:
-        event = _asked(core, request)
+        event = _event_from(core, request)
         why = refusal(core, event)
     except ValidationError as error:
         why = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'request'}: {e['msg']}" for e in error.errors())
@@ -128,7 +128,7 @@ class _Set(BaseModel):
     changes: dict[str, Any]
 
 
-def _asked(core: CoordinatorCore, request: Request) -> Event:
+def _event_from(core: CoordinatorCore, request: Request) -> Event:
     """The event that a request asks for.
 
     Raises:

@@ -71,7 +71,7 @@ class SearchCoordinator:
         self._taken_over = self._ending = False
         self._failure: LlmzeroError | None = None
         self._actor = ray.get_runtime_context().current_actor
-        self._actor.take_over.remote()  # here and not from outside: after a restart nobody else would call
+        self._actor.take_over.remote()  # called here, since after a restart by Ray no other process calls it
 
     # --- calls of other processes ---------------------------------------------------------------------------
 
@@ -177,7 +177,7 @@ class SearchCoordinator:
         )
         self._stopper = StopperClient(core, storage, actor)
         calls = AgentCalls(core, loop.post, storage, agents)
-        prefetcher = Prefetcher(core, lambda: loop.events, storage, pool, calls.ask_early)
+        prefetcher = Prefetcher(core, lambda: loop.events, storage, pool, calls.prefetch)
         if config.agents.prefetch:
             loop.repeat(prefetcher.check, "prefetch", every_s=prefetcher.EVERY_S, may_fail=True)
         return CommandExecutor(

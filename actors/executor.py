@@ -57,7 +57,7 @@ class CommandExecutor:
         self._pool, self._recovery, self._checkpoints, self._end = pool, recovery, checkpoints, end
         self._handlers: dict[type[Command], Callable[[Any], Coroutine[Any, Any, None]]] = {
             cmd.Propose: self._propose,
-            cmd.Analyze: agents.ask,
+            cmd.Analyze: agents.call,
             cmd.PushIncumbent: stopper.set_incumbent,
             cmd.RunPhase: self._run_phase,
             cmd.StopPhase: self._stop_phase,
@@ -75,7 +75,7 @@ class CommandExecutor:
         await self._handlers[type(command)](command)
 
     async def _propose(self, command: cmd.Propose) -> None:
-        await self._agents.ask(command, await self._prefetcher.answer(command))
+        await self._agents.call(command, await self._prefetcher.answer(command))
 
     async def _end_search(self, command: cmd.End) -> None:
         await self._end(command.exit_code != 0 or self._core.interrupted is not None)

@@ -95,8 +95,8 @@ def _start_failure(error: Exception) -> str:
 
 
 def _prepare_environment() -> None:
-    # Ray enables authentication for its own head and passes that on to child processes. With a token given, it
-    # does not write one into the user's home, which may not be writable.
+    # Ray enables authentication for its own head and passes that on to child processes. With a token given,
+    # it does not write one into the user's home, which may not be writable.
     if os.environ.get("RAY_AUTH_MODE", "token") == "token" and "RAY_AUTH_TOKEN_PATH" not in os.environ:
         os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")

@@ -116,7 +116,7 @@ class RemoteBudget:
             CapReachedError: there is not enough left.
             AgentError: the coordinator cannot be reached; the call must not be made.
         """
-        number = self._ask("reserve", agent, node, worst, wait_s=0.0)
+        number = self._call_coordinator("reserve", agent, node, worst, wait_s=0.0)
         reservation = Reservation(agent=agent, node=node, worst=worst, dollars=0.0)
         self._numbers[id(reservation)] = number
         return reservation
@@ -127,11 +127,11 @@ class RemoteBudget:
         """Book what it cost, also with a coordinator that comes back within a minute."""
         number = self._numbers.pop(id(reservation))
         spent = {"usage": usage, "latency_s": latency_s, "outcome": outcome}
-        entry = self._ask("settle", number, reservation, wait_s=_RESTART_S, **spent)
+        entry = self._call_coordinator("settle", number, reservation, wait_s=_RESTART_S, **spent)
         assert isinstance(entry, LedgerEntry)
         return entry
 
-    def _ask(self, what: str, *arguments: Any, wait_s: float, **named: Any) -> Any:
+    def _call_coordinator(self, what: str, *arguments: Any, wait_s: float, **named: Any) -> Any:
         import ray
 
         until = time.monotonic() + wait_s

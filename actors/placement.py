@@ -14,7 +14,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from llmzero_ray.capacity import asked_and_there, shortfall, side_cpus
+from llmzero_ray.capacity import required_and_available, shortfall, side_cpus
 from llmzero_ray.config import SearchConfig
 from llmzero_ray.errors import CapacityError
 
@@ -52,7 +52,7 @@ class Placement:
             async with self._changing:  # an autoscaler sees the whole demand at once
                 self._asked.update(slots)
                 for slot in slots:
-                    await asyncio.to_thread(_ask, config, slot, 0, beside=())
+                    await asyncio.to_thread(_request_group, config, slot, 0, beside=())
             found = await asyncio.gather(*(self._reserved(config, slot, deadline) for slot in slots))
             await self._wait_for_side_cpus(config, deadline)
         except CapacityError:
@@ -107,7 +107,7 @@ class Placement:
                 async with self._changing:
                     if slot not in self._asked:
                         return None
-                    group = await asyncio.to_thread(_ask, config, slot, machine, beside=taken)
+                    group = await asyncio.to_thread(_request_group, config, slot, machine, beside=taken)
                 node = await self._node_of(group, config, slot, deadline)
                 if node is None:
                     return None
@@ -122,19 +122,19 @@ class Placement:
     async def _node_of(self, group: Any, config: SearchConfig, slot: int, deadline: float) -> str | None:
         """The node on which a group was created; None when the slot was released meanwhile."""
         while slot in self._asked:
-            entry = (await self._look()).get(group.id.hex())
+            entry = (await self._poll_table()).get(group.id.hex())
             if entry is not None and entry["state"] == "CREATED":
                 return str(next(iter(entry["bundles_to_node_id"].values())))
             if time.monotonic() >= deadline:
                 there = await asyncio.to_thread(cluster_machines)
                 waited = f"within {config.slots.timeout_s:g} s (slots.timeout_s)"
                 raise CapacityError(
-                    f"the cluster did not give the slots {waited}; {asked_and_there(there, config)}"
+                    f"the cluster did not give the slots {waited}; {required_and_available(there, config)}"
                 )
             await asyncio.sleep(_LOOK_S)
         return None
 
-    async def _look(self) -> Mapping[str, Any]:
+    async def _poll_table(self) -> Mapping[str, Any]:
         """Ray's table of placement groups by id (hex), at most `_LOOK_S` old."""
         from ray.util import placement_group_table
 
@@ -151,7 +151,7 @@ class Placement:
             if time.monotonic() > deadline:
                 there = await asyncio.to_thread(cluster_machines)
                 what = f"the slots fit, but only {free:g} CPUs are free beside them and VeRL needs {needed}"
-                raise CapacityError(f"{what}; {asked_and_there(there, config)}")
+                raise CapacityError(f"{what}; {required_and_available(there, config)}")
             await asyncio.sleep(_CPU_LOOK_S)
 
 
@@ -164,7 +164,7 @@ def check_fixed_capacity(config: SearchConfig) -> None:
     machines = cluster_machines()
     if shortfall(machines, config):
         raise CapacityError(
-            f"this machine does not have what the slots need; {asked_and_there(machines, config)}"
+            f"this machine does not have what the slots need; {required_and_available(machines, config)}"
         )
 
 
@@ -188,7 +188,7 @@ def group_of(group_id: str) -> Any:
     return PlacementGroup(ray.PlacementGroupID(bytes.fromhex(group_id)))
 
 
-def _ask(config: SearchConfig, slot: int, machine: int, *, beside: Sequence[str]) -> Any:
+def _request_group(config: SearchConfig, slot: int, machine: int, *, beside: Sequence[str]) -> Any:
     """The group of one machine of a slot, requested unless it exists; not on the nodes `beside`."""
     from ray.util.placement_group import placement_group
 

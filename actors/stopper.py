@@ -108,7 +108,7 @@ class StopperActor:
                         return
                     asking = None
                 if points and asking is None and monitor.is_due(self._incumbent):
-                    asking = asyncio.create_task(self._ask(runner, attempt, monitor.running(), task))
+                    asking = asyncio.create_task(self._judge(runner, attempt, monitor.running(), task))
             if asking is not None:
                 await asking
         except ray.exceptions.RayError as error:
@@ -120,13 +120,13 @@ class StopperActor:
             if asking is not None:
                 asking.cancel()
 
-    async def _ask(self, runner: Any, attempt: int, running: NodeView, task: TaskView) -> bool:
+    async def _judge(self, runner: Any, attempt: int, running: NodeView, task: TaskView) -> bool:
         """Let curve bank and agent judge a phase; True for STOP."""
         assert self._incumbent is not None
         request = StopRequest(
             task=task, running=running, incumbent=self._incumbent, incumbent_path=self._path
         )
-        decision = await asyncio.to_thread(self._policy.ask, request)
+        decision = await asyncio.to_thread(self._policy.decide, request)
         await self._conclude(runner, attempt, running, decision)
         return decision.stop
 

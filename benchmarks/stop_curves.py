@@ -58,7 +58,7 @@ def make_world(rng: random.Random, n_val: int) -> World:
 
 @dataclass(frozen=True, kw_only=True)
 class Phase:
-    """A phase as it would go if nobody stopped it."""
+    """A phase as it would run without early stopping."""
 
     kind: str
     true: tuple[float, ...]

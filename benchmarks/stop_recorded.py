@@ -66,7 +66,7 @@ def _pair(
     for n in range(1, running.n_steps):
         now = dataclasses.replace(running, status="running", curves=_cut(running.curves, n))
         if policy.is_due(now, incumbent):
-            decision = policy.ask(
+            decision = policy.decide(
                 StopRequest(task=TASK, running=now, incumbent=incumbent, incumbent_path=path)
             )
             found += Counter(due=1, calls=int(decision.rule != CURVE_BANK))

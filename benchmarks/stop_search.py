@@ -214,14 +214,14 @@ class Search:
         assert self._best is not None
         path = (*self._best.path, *_global(incumbent, incumbent.best_step or 0, whole=True))
         request = StopRequest(task=self._task, running=running, incumbent=incumbent, incumbent_path=path)
-        decision = self._policy.ask(request)
+        decision = self._policy.decide(request)
         self.tally.due += 1
         self.tally.calls += decision.rule != CURVE_BANK
-        clue = decision.rule
+        category = decision.rule
         if decision.rule == CURVE_BANK and self._bank is not None:
             answer = self._bank.judge(request, may_stop=self._settings.bank_stop)
-            clue += ": nothing new" if answer.answer == "ask" else f": {answer.clue}"
-        self.tally.by[f"{clue} {'STOP' if decision.stop else 'CONTINUE'}"] += 1
+            category += ": nothing new" if answer.answer == "ask" else f": {answer.category}"
+        self.tally.by[f"{category} {'STOP' if decision.stop else 'CONTINUE'}"] += 1
         return decision
 
     def _note_winner(self, phase: Phase, n: int, at: int, target: float, *, stopped: bool) -> None:

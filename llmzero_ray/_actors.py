@@ -5,8 +5,8 @@ Everything above the actors reaches them through this module: `_actors.app.start
 same class under two names would be two classes.
 
 Which one: the folder that lies with this `llmzero_ray` decides, and it must be what Python finds under the
-name. A stranger's package called `actors`, or the actors of another installation of this library, is never
-taken. Ray's workers import actors by the same name as the process that starts them.
+name. Another project's package `actors`, or the actors of another installation of this library, is never
+used. Ray's workers import actors by the same name as the process that starts them.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def package_name() -> str:
     A name that is imported already comes first. In an editable installation both may lead to the folder.
 
     Raises:
-        LlmzeroError: no name leads to the folder, usually because a stranger's `actors` comes first.
+        LlmzeroError: no name leads to the folder, usually because another package `actors` comes first.
     """
     inside, beside = _LIBRARY / "actors", _LIBRARY.parent / "actors"
     own = inside if (inside / "__init__.py").is_file() else beside

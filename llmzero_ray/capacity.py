@@ -50,14 +50,14 @@ def shortfall(machines: Sequence[Machine], config: SearchConfig) -> str | None:
     for _ in range(slots.count):
         fitting = [free for free in room if free[0] >= gpus and free[1] >= cpus]
         if len(fitting) < slots.nodes:
-            return asked_and_there(machines, config)
+            return required_and_available(machines, config)
         for free in fitting[: slots.nodes]:
             free[0], free[1] = free[0] - gpus, free[1] - cpus
     beside = sum(free[1] for free in room)
-    return None if beside >= slots.count * side_cpus(config) else asked_and_there(machines, config)
+    return None if beside >= slots.count * side_cpus(config) else required_and_available(machines, config)
 
 
-def asked_and_there(machines: Sequence[Machine], config: SearchConfig) -> str:
+def required_and_available(machines: Sequence[Machine], config: SearchConfig) -> str:
     """What the slots ask for and what the cluster has, for an error message."""
     slots, beside = config.slots, side_cpus(config)
     each = f"{slots.gpus_per_node} GPUs and {slots.gpus_per_node * slots.cpus_per_gpu} CPUs"

@@ -1,4 +1,4 @@
-"""What a search is told: `search.yaml`, every field declared once with its default, bound, unit and meaning.
+"""The configuration of a search, `search.yaml`: every field once, with default, bound, unit and meaning.
 
 `load_config` reads a file and gives a frozen `SearchConfig`, or one `ConfigError` that lists everything wrong
 with it. Not here: the meaning of hyper-parameters (hyperparameters/), the numbers of the search rules
@@ -284,7 +284,7 @@ class SearchSettings(SearchRules):
 
 
 class SearchConfig(StrictModel):
-    """Everything a search is told."""
+    """The whole configuration of a search."""
 
     name: str = setting(..., pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$")
     """Names its directory and its actors: starting a name again attaches to it or resumes it."""

@@ -37,7 +37,7 @@ adapter."""
 
 @dataclass(frozen=True, kw_only=True)
 class SearchStarted(Event):
-    """The first event of a journal: everything the search was told."""
+    """The first event of a journal: configuration, task facts and versions."""
 
     config: Mapping[str, Any]
     """`SearchConfig.to_json()`."""

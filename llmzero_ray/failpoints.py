@@ -31,7 +31,7 @@ verdict and its event; between two deletions."""
 
 
 def reach(place: str) -> None:
-    """Die here if somebody wants that."""
+    """Kill this process here if a test requested it."""
     directory = os.environ.get(VARIABLE)
     if directory is None:
         return

@@ -92,7 +92,7 @@ class FileLock:
     """A lock that one process of a machine holds at a time; it is free when its holder ends, however it ends.
 
     The file stays when the lock is released, and may hold text. Where the file system has no locks, every
-    `acquire` succeeds and keeps nobody out.
+    `acquire` succeeds without excluding other processes.
     """
 
     def __init__(self, path: Path) -> None:

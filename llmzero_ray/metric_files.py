@@ -5,7 +5,7 @@
     nodes/0003/metrics.parquet         the same once the phase has ended, all attempts that count
     nodes/0003/val_items.parquet
 
-A line is on the disk before anyone else hears of it. A later attempt replaces an earlier one from its first
+A line is on the disk before it is published. A later attempt replaces an earlier one from its first
 step on. Not here: the other files of a node (storage.py).
 """
 
@@ -41,7 +41,7 @@ class MetricWriter:
         self._synced = 0.0
         try:
             self._directory.mkdir(parents=True, exist_ok=True)
-            # A repeat of the same attempt (its runner was told twice) starts over.
+            # A repeat of the same attempt (its runner was called twice) starts over.
             self._points: IO[str] = open(_part(self._directory, attempt), "w", encoding="utf-8")  # noqa: SIM115
             self._items: IO[str] = open(_items_part(self._directory, attempt), "w", encoding="utf-8")  # noqa: SIM115
         except OSError as error:

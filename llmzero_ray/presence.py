@@ -39,7 +39,7 @@ _LOOK_S = 0.2
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What somebody asked the coordinator for, through the search's directory."""
+    """A request to the coordinator, written into the search's directory."""
 
     id: str
     kind: RequestKind | Literal["unreadable"]
@@ -172,7 +172,7 @@ def waiting_requests(root: Path) -> tuple[Request, ...]:
             found.append(Request(id=path.stem, kind=body["kind"], reason=str(body["reason"]), asked=body))
         except OSError:
             continue  # it is being written or removed
-        except Exception as error:  # noqa: BLE001 - anybody may have left anything here
+        except Exception as error:  # noqa: BLE001 - any process may have written any file here
             problem = f"{type(error).__name__}: {error}"
             found.append(Request(id=path.stem, kind="unreadable", reason=problem, asked={}))
     return tuple(found)

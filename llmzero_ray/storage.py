@@ -323,7 +323,7 @@ class SearchStorage:
     def sweep(self) -> None:
         """Remove what killed processes left half-written, and full checkpoints that no phase goes on from.
 
-        Only for whoever knows that nobody else writes here.
+        The caller must be the only writer of this directory.
         """
         for path in [*self.paths.root.rglob("*")]:
             if path.name.endswith((".tmp", ".partial")) or path.name in ("rolling", ".write_test"):

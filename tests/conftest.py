@@ -103,7 +103,7 @@ def head_address() -> Iterator[str]:
         environment.setenv("ANTHROPIC_API_KEY", KEY)  # actors inherit it from their head
         # Ray waits 30 s for a node to answer, which may not do on a busy machine.
         environment.setattr(services, "get_node", _patient(services.get_node))
-        # A cluster writes its address where commands look for one; those of a test are told by RAY_ADDRESS.
+        # A cluster writes its address where commands look for one; commands of a test get RAY_ADDRESS.
         shared = Path(os.environ["RAY_TMPDIR"]) / "shared"
         shared.mkdir()
         environment.setenv("RAY_TMPDIR", str(shared))

@@ -1,4 +1,4 @@
-"""Real VeRL that trains chosen nodes with a learning rate nobody asked for: real failures, on demand.
+"""Real VeRL that trains chosen nodes with an extreme learning rate: real failures, on demand.
 
 Named in a configuration as `tests.faulty_engine:make_engine`; node 1 diverges until it is not finite, node 3
 learns nothing.

@@ -51,22 +51,22 @@ def test_a_value_out_of_bounds_is_named_with_unit_bound_and_meaning() -> None:
 
 
 def test_an_unknown_key_is_named_with_the_nearest_one_and_all_known_ones() -> None:
-    said = refusal({"slots": {"gpu_per_node": 8}})
-    assert "unknown key 'gpu_per_node' in slots; did you mean 'gpus_per_node'?" in said
+    output = refusal({"slots": {"gpu_per_node": 8}})
+    assert "unknown key 'gpu_per_node' in slots; did you mean 'gpus_per_node'?" in output
     assert (
         "Known keys: count, nodes, gpus_per_node, cpus_per_gpu, gpu_memory_gib, timeout_s, max_infra_retries."
-        in said
+        in output
     )
 
 
 def test_several_problems_are_listed_together_one_a_line_unknown_keys_first() -> None:
-    said = refusal({"budget": {"runs": 1, "run": 3}, "phase": {"n_steps": -1}}).splitlines()
-    assert len(said) == 3
-    assert "unknown key 'run'" in said[0]
+    output = refusal({"budget": {"runs": 1, "run": 3}, "phase": {"n_steps": -1}}).splitlines()
+    assert len(output) == 3
+    assert "unknown key 'run'" in output[0]
 
 
 @pytest.mark.parametrize(
-    ("block", "said"),
+    ("block", "expected"),
     [
         ({"slots": {"count": True}}, "slots.count is True (slots); must be a whole number >= 1"),
         ({"slots": {"count": 1.5}}, "must be a whole number >= 1"),
@@ -89,8 +89,8 @@ def test_several_problems_are_listed_together_one_a_line_unknown_keys_first() ->
         ({"budget": {"gpu_hours": float("inf")}}, "must be a number > 0 or null"),
     ],
 )
-def test_wrong_values_are_refused(block: dict[str, object], said: str) -> None:
-    assert said in refusal(block)
+def test_wrong_values_are_refused(block: dict[str, object], expected: str) -> None:
+    assert expected in refusal(block)
 
 
 def test_the_missing_name_is_asked_for() -> None:

@@ -79,7 +79,7 @@ def test_the_roots_response_cap_defaults_to_what_the_server_has_room_for() -> No
 
 
 @pytest.mark.parametrize(
-    ("overrides", "said"),
+    ("overrides", "expected"),
     [
         ({"lrr": 1.0}, "did you mean"),
         ({"lr": 5.0}, "must be a number in"),
@@ -88,9 +88,11 @@ def test_the_roots_response_cap_defaults_to_what_the_server_has_room_for() -> No
         ({"train_batch_size": 1024}, "512 training items"),
     ],
 )
-def test_a_root_override_that_cannot_train_is_a_config_error(overrides: dict[str, float], said: str) -> None:
+def test_a_root_override_that_cannot_train_is_a_config_error(
+    overrides: dict[str, float], expected: str
+) -> None:
     config = make_config().model_copy(update={"root": make_config(root={"overrides": overrides}).root})
-    with pytest.raises(ConfigError, match=said) as error:
+    with pytest.raises(ConfigError, match=expected) as error:
         root_hyperparameters(config, 512)
     assert str(error.value).startswith("root.overrides")
 
@@ -152,7 +154,7 @@ def test_without_any_saved_step_before_it_the_phase_starts_from_the_base_model()
 
 
 @pytest.mark.parametrize(
-    ("proposal", "said"),
+    ("proposal", "expected"),
     [
         (make_proposal(learning_rat=1.0), "did you mean"),
         (make_proposal(lr=7.0), "must be a number in"),
@@ -166,10 +168,12 @@ def test_without_any_saved_step_before_it_the_phase_starts_from_the_base_model()
         (make_proposal(**{"trainer.logger": "x"}), "may not be changed"),
     ],
 )
-def test_a_proposal_that_breaks_a_rule_goes_back_with_the_message(proposal: ev.Proposal, said: str) -> None:
+def test_a_proposal_that_breaks_a_rule_goes_back_with_the_message(
+    proposal: ev.Proposal, expected: str
+) -> None:
     search = after_root()
     again = search.only(cmd.Propose, search.propose(1, proposal))
-    assert said in (again.rejected or "")
+    assert expected in (again.rejected or "")
     assert (again.node, again.tries) == (1, 1)
 
 

@@ -161,7 +161,7 @@ def test_a_file_missing_at_the_beginning_is_an_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("damage", "said"),
+    ("damage", "expected"),
     [
         ({"checksum": "00000000"}, "fails its checksum"),
         ({"number": 9}, "does not hold the event its name says"),
@@ -170,11 +170,11 @@ def test_a_file_missing_at_the_beginning_is_an_error(tmp_path: Path) -> None:
     ],
 )
 def test_a_damaged_file_in_the_middle_is_an_error(
-    tmp_path: Path, damage: dict[str, object], said: str
+    tmp_path: Path, damage: dict[str, object], expected: str
 ) -> None:
     filled(tmp_path)
     rewrite(tmp_path / "00000002.e001.json", **damage)
-    with pytest.raises(JournalError, match=said):
+    with pytest.raises(JournalError, match=expected):
         read_all(tmp_path)
 
 

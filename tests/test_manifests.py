@@ -55,7 +55,7 @@ def other_format(directory: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("harm", "said"),
+    ("harm", "expected"),
     [
         (flip_a_bit, "worker/weights.bin is not what was saved"),
         (
@@ -70,11 +70,11 @@ def other_format(directory: Path) -> None:
     ],
 )
 def test_a_damaged_checkpoint_is_told_in_one_line(
-    checkpoint: Path, harm: Callable[[Path], object], said: str
+    checkpoint: Path, harm: Callable[[Path], object], expected: str
 ) -> None:
     harm(checkpoint)
     problem = problem_of(checkpoint)
-    assert problem is not None and said in problem and "\n" not in problem
+    assert problem is not None and expected in problem and "\n" not in problem
 
 
 def test_a_checkpoint_that_is_not_there_is_told(tmp_path: Path) -> None:

@@ -131,18 +131,18 @@ def test_the_wheel_holds_every_module_and_every_text_and_nothing_else(wheel: Pat
 
 @pytest.mark.slow
 def test_the_console_script_says_what_it_can_do_from_any_directory(llmzero: Path, tmp_path: Path) -> None:
-    said = run([llmzero, "--help"], cwd=tmp_path)
-    assert {"prepare", "search", "status", "explain", "stop"} <= set(re.findall(r"\w+", said))
+    output = run([llmzero, "--help"], cwd=tmp_path)
+    assert {"prepare", "search", "status", "explain", "stop"} <= set(re.findall(r"\w+", output))
 
 
 @pytest.mark.slow
 def test_explain_needs_only_the_core_dependencies(llmzero: Path, tmp_path: Path) -> None:
     (tmp_path / "history.json").write_text(json.dumps(HISTORY))
-    said = json.loads(run([llmzero, "explain", "--history", "history.json"], cwd=tmp_path))
-    assert said["best"] == 0
+    output = json.loads(run([llmzero, "explain", "--history", "history.json"], cwd=tmp_path))
+    assert output["best"] == 0
     # Both have one visit by the fair count, so the exploration terms are equal and the root's own score
     # (1 after normalising) wins over the failed child's 0.
-    assert said["next"] == {"action": "evolve", "on": 0}
+    assert output["next"] == {"action": "evolve", "on": 0}
 
 
 # --- which actors belong to the library
@@ -173,7 +173,7 @@ def unpacked(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def stranger(tmp_path: Path) -> Path:
+def other_package(tmp_path: Path) -> Path:
     """A directory with a package called `actors` that has nothing to do with this project."""
     (tmp_path / "project" / "actors").mkdir(parents=True)
     (tmp_path / "project" / "actors" / "__init__.py").write_text("raise ImportError('a stranger')\n")
@@ -182,33 +182,33 @@ def stranger(tmp_path: Path) -> Path:
 
 def which_actors(python: Path, cwd: Path, *path: Path) -> tuple[str, Path]:
     """Name and folder of the actors that a process in `cwd` uses, with `path` on PYTHONPATH."""
-    said = run([python, "-c", WHICH], cwd=cwd, path=path)
-    name, file, loaded = said.split(maxsplit=2)
+    output = run([python, "-c", WHICH], cwd=cwd, path=path)
+    name, file, loaded = output.split(maxsplit=2)
     assert loaded.strip() == str({name})
     return name, Path(file).parent
 
 
-def test_a_copied_tree_uses_its_own_actors(bare_python: Path, checkout: Path, stranger: Path) -> None:
+def test_a_copied_tree_uses_its_own_actors(bare_python: Path, checkout: Path, other_package: Path) -> None:
     assert which_actors(bare_python, checkout) == ("actors", checkout / "actors")
     refused = subprocess.run(
         [bare_python, "-c", WHICH],
-        cwd=stranger,
+        cwd=other_package,
         env={**os.environ, "PYTHONPATH": str(checkout)},
         capture_output=True,
         text=True,
         check=False,
     )
     assert f"the actors of {checkout / 'llmzero_ray'} are in {checkout / 'actors'}" in refused.stderr
-    assert f"the package `actors` is {stranger / 'actors'}" in refused.stderr
+    assert f"the package `actors` is {other_package / 'actors'}" in refused.stderr
 
 
 @pytest.mark.slow
 def test_an_installed_wheel_uses_its_own_actors_beside_any_other(
-    bare_python: Path, unpacked: Path, checkout: Path, stranger: Path, tmp_path: Path
+    bare_python: Path, unpacked: Path, checkout: Path, other_package: Path, tmp_path: Path
 ) -> None:
     inside = ("llmzero_ray.actors", unpacked / "llmzero_ray" / "actors")
     assert which_actors(bare_python, tmp_path, unpacked) == inside
-    assert which_actors(bare_python, stranger, unpacked) == inside
+    assert which_actors(bare_python, other_package, unpacked) == inside
     # The working directory of a Ray job comes first: a copy of the checkout, with the actors beside it.
     assert which_actors(bare_python, checkout, unpacked) == ("actors", checkout / "actors")
 
@@ -216,7 +216,7 @@ def test_an_installed_wheel_uses_its_own_actors_beside_any_other(
 @pytest.mark.slow
 @pytest.mark.parametrize("where", ["copied tree", "wheel beside a stranger", "copied tree beside the wheel"])
 def test_a_search_runs_with_the_actors_that_belong_to_it(
-    where: str, bare_python: Path, unpacked: Path, checkout: Path, stranger: Path, tmp_path: Path
+    where: str, bare_python: Path, unpacked: Path, checkout: Path, other_package: Path, tmp_path: Path
 ) -> None:
     from llmzero_ray.tasks.prepare import prepare
 
@@ -224,13 +224,13 @@ def test_a_search_runs_with_the_actors_that_belong_to_it(
     engine = {"backend": "scripted:make_engine"}
     config = tmp_path / "search.yaml"
     config.write_text(yaml.safe_dump(scripted_search(tmp_path, tmp_path / "task", engine=engine)))
-    cwd = stranger if "stranger" in where else checkout
+    cwd = other_package if "stranger" in where else checkout
     shutil.copy(ROOT / "tests" / "fakes.py", cwd / "scripted.py")  # Ray's workers import from the directory
     path = [unpacked] if "wheel" in where else []
     module = "llmzero_ray.cli" if "stranger" in where else "jobs.search"
     words = ["search", config] if "stranger" in where else [config]
-    said = run([bare_python, "-m", module, *words], cwd=cwd, path=path)
-    assert "search demo has ended (budget) after 2 runs" in said
+    output = run([bare_python, "-m", module, *words], cwd=cwd, path=path)
+    assert "search demo has ended (budget) after 2 runs" in output
 
 
 # --- the pins

@@ -56,14 +56,14 @@ def test_a_hint_is_part_of_every_later_question_to_the_proposer() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "expected"),
     [("", "is empty"), ("x" * (MAX_HINT + 1), f"at most {MAX_HINT}"), ("x" * 2**20, "1048576")],
 )
-def test_a_hint_that_nobody_could_use_is_refused(text: str, said: str) -> None:
+def test_a_hint_that_nobody_could_use_is_refused(text: str, expected: str) -> None:
     search = after()
     why = refusal(search.core, ev.HintGiven(text=text))
     assert why is not None
-    assert said in why
+    assert expected in why
     assert len(why) < 200
 
 
@@ -115,9 +115,11 @@ def test_a_veto_of_a_run_that_is_still_being_proposed_frees_its_slot() -> None:
     assert search.core.search.running == (2,)
 
 
-@pytest.mark.parametrize(("node", "said"), [(9, "unknown; the search has nodes 0, 1"), (0, "is the root")])
-def test_a_veto_that_cannot_be(node: int, said: str) -> None:
-    assert said in str(refusal(after().core, ev.NodeVetoed(node=node)))
+@pytest.mark.parametrize(
+    ("node", "expected"), [(9, "unknown; the search has nodes 0, 1"), (0, "is the root")]
+)
+def test_a_veto_that_cannot_be(node: int, expected: str) -> None:
+    assert expected in str(refusal(after().core, ev.NodeVetoed(node=node)))
 
 
 def test_a_second_veto_is_refused() -> None:
@@ -178,7 +180,7 @@ def test_clones_are_no_decisions_of_the_rules_and_the_others_are_taken_again_the
 
 
 @pytest.mark.parametrize(
-    ("asked", "said"),
+    ("asked", "expected"),
     [
         (clone(9), "node 9 is unknown"),
         (clone(1), "node 1 is pending; only a node that has ended"),
@@ -188,8 +190,8 @@ def test_clones_are_no_decisions_of_the_rules_and_the_others_are_taken_again_the
         (ev.CloneAsked(of=0, step=None, changes={"nonsense": 1}), "nonsense"),
     ],
 )
-def test_a_clone_that_cannot_be_trained_is_refused(asked: ev.CloneAsked, said: str) -> None:
-    assert said in str(refusal(after().core, asked))
+def test_a_clone_that_cannot_be_trained_is_refused(asked: ev.CloneAsked, expected: str) -> None:
+    assert expected in str(refusal(after().core, asked))
 
 
 def test_a_clone_beyond_the_budget_is_refused_until_it_is_raised() -> None:
@@ -205,8 +207,8 @@ def test_a_clone_that_cannot_be_any_more_when_its_slot_is_free_is_answered_and_t
     ask(search, ev.NodeVetoed(node=1), "2")
     search.propose(2)
     search.train(2)
-    (said,) = [e for e in search.journal if isinstance(e, ev.RequestRefused)]
-    assert "node 1 is pruned" in said.message
+    (output,) = [e for e in search.journal if isinstance(e, ev.RequestRefused)]
+    assert "node 1 is pruned" in output.message
     assert search.core.clones == []
     assert search.core.runs[3].clone is None
 
@@ -252,7 +254,7 @@ def test_an_end_that_a_limit_asked_for_is_off_once_that_limit_is_raised() -> Non
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "expected"),
     [
         ({"seed": 3}, "seed: cannot be changed once a search has begun"),
         ({"budget.runs": 1}, "budget.runs"),
@@ -261,9 +263,11 @@ def test_an_end_that_a_limit_asked_for_is_off_once_that_limit_is_raised() -> Non
         ({"slots.count.x": 1}, "slots.count"),
     ],
 )
-def test_settings_that_cannot_be_changed_like_that_are_refused(changes: dict[str, Any], said: str) -> None:
+def test_settings_that_cannot_be_changed_like_that_are_refused(
+    changes: dict[str, Any], expected: str
+) -> None:
     search = after()
-    assert said in str(refusal(search.core, ev.SettingsChanged(changes=changes, before={})))
+    assert expected in str(refusal(search.core, ev.SettingsChanged(changes=changes, before={})))
 
 
 def test_fewer_runs_than_have_begun_are_refused() -> None:

@@ -98,7 +98,7 @@ def test_too_little_free_space_is_refused(storage: SearchStorage, monkeypatch: p
 
 
 @pytest.mark.parametrize(
-    ("code", "said"),
+    ("code", "expected"),
     [
         (errno.ENOSPC, "the storage is full"),
         (errno.EDQUOT, "the storage is full"),
@@ -107,10 +107,10 @@ def test_too_little_free_space_is_refused(storage: SearchStorage, monkeypatch: p
         (errno.EIO, "Set `storage`"),
     ],
 )
-def test_what_the_operating_system_says_is_told_with_what_to_do(code: int, said: str) -> None:
+def test_what_the_operating_system_says_is_told_with_what_to_do(code: int, expected: str) -> None:
     message = str(storage_error(Path("/data/x"), OSError(code, os.strerror(code))))
     assert message.startswith("/data/x: cannot be written")
-    assert said in message
+    assert expected in message
 
 
 def test_the_configuration_is_kept_and_may_be_given_again(storage: SearchStorage) -> None:
@@ -541,9 +541,11 @@ def test_cpus_beside_the_bundles_count() -> None:
 
 
 def test_what_was_asked_and_what_there_is_are_both_said() -> None:
-    said = asked_and_there(machines((1, 4)), make_config(slots={"gpus_per_node": 8}))
-    assert "asked: 1 slot(s) of 1 machine(s) with 8 GPUs and 24 CPUs each, and 10 more CPUs per slot" in said
-    assert "There: 10.0.0.0: 1 GPUs, 4 CPUs." in said
+    output = asked_and_there(machines((1, 4)), make_config(slots={"gpus_per_node": 8}))
+    assert (
+        "asked: 1 slot(s) of 1 machine(s) with 8 GPUs and 24 CPUs each, and 10 more CPUs per slot" in output
+    )
+    assert "There: 10.0.0.0: 1 GPUs, 4 CPUs." in output
 
 
 def test_a_private_head_is_as_large_as_its_slots_ask_for() -> None:

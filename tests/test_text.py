@@ -20,22 +20,22 @@ from llmzero_ray.text import (
 
 
 @pytest.mark.parametrize(
-    ("seconds", "said"),
+    ("seconds", "expected"),
     [(5.4, "5.4 s"), (59, "59 s"), (89, "1 min 29 s"), (600, "10 min 00 s"), (7200, "2 h 00 min")],
 )
-def test_durations_are_said_in_fitting_units(seconds: float, said: str) -> None:
-    assert duration(seconds) == said
+def test_durations_are_said_in_fitting_units(seconds: float, expected: str) -> None:
+    assert duration(seconds) == expected
 
 
 @pytest.mark.parametrize(
-    ("seconds", "said"), [(5.4, "5 s"), (89, "89 s"), (600, "10.0 min"), (7200, "2.0 h")]
+    ("seconds", "expected"), [(5.4, "5 s"), (89, "89 s"), (600, "10.0 min"), (7200, "2.0 h")]
 )
-def test_durations_on_the_terminal_are_one_figure(seconds: float, said: str) -> None:
-    assert short_duration(seconds) == said
+def test_durations_on_the_terminal_are_one_figure(seconds: float, expected: str) -> None:
+    assert short_duration(seconds) == expected
 
 
 @pytest.mark.parametrize(
-    ("value", "said"),
+    ("value", "expected"),
     [
         (0.03124, "0.0312"),
         (1630.4, "1630"),
@@ -45,16 +45,16 @@ def test_durations_on_the_terminal_are_one_figure(seconds: float, said: str) -> 
         (2e7, "2.00e+07"),
     ],
 )
-def test_a_number_has_three_digits_that_count(value: float, said: str) -> None:
-    assert number(value) == said
+def test_a_number_has_three_digits_that_count(value: float, expected: str) -> None:
+    assert number(value) == expected
 
 
 @pytest.mark.parametrize(
-    ("value", "places", "said"),
+    ("value", "places", "expected"),
     [(0.01234, 2, "0.0123"), (1.5, 2, "1.50"), (1234.5, 0, "1,234"), (12.34, 0, "12.3"), (0, 0, "0")],
 )
-def test_a_plain_number_is_never_a_power_of_ten(value: float, places: int, said: str) -> None:
-    assert plain(value, places=places) == said
+def test_a_plain_number_is_never_a_power_of_ten(value: float, places: int, expected: str) -> None:
+    assert plain(value, places=places) == expected
 
 
 def test_sizes_are_gibibytes_from_one_on_and_mebibytes_below() -> None:

@@ -93,11 +93,11 @@ def agent_facts(config: SearchConfig) -> dict[str, Any]:
 
 
 def check_agents(config: SearchConfig) -> None:
-    """Find out before anything is reserved whether a language model can be asked.
+    """Check before anything is reserved that the language model can be called.
 
     Raises:
         ConfigError: prompts, price or records are missing or wrong.
-        AgentError: no key, or the server refuses key, model or pictures, or cannot be reached.
+        AgentError: no key, or the server refuses key, model or images, or cannot be reached.
     """
     if agent_facts(config):
         from llmzero_ray.agents.llm.prompts import Prompts
@@ -116,8 +116,8 @@ def check_agents(config: SearchConfig) -> None:
 
 
 QUIET: Mapping[str, Thinking] = {"claude-sonnet-5-5": "between_tools"}
-"""Models that think before every answer unless told otherwise, and how to tell them. The forms ask for the
-diagnosis before the changes: that is where the thinking stands."""
+"""Model -> thinking type that disables thinking before each response, for models that think by default. The
+response schemas ask for the diagnosis before the changes, which takes the place of thinking."""
 
 
 def llm_settings(agents: AgentsConfig) -> LlmSettings:
@@ -186,4 +186,4 @@ _DOT = bytes.fromhex(
     "89504e470d0a1a0a0000000d49484452000000010000000108020000009077"
     "53de0000000c49444154789c63f8ffff3f0005fe02fe0def46b80000000049454e44ae426082"
 )
-"""A PNG of one white pixel: enough to find out whether a model takes pictures."""
+"""A PNG of one white pixel, to check that a model accepts images."""

@@ -117,7 +117,7 @@ def draft(
             user,
             session.agents,
             repairs=max(0, repairs),
-            tell=lambda doing: _print(console, f"draft: {doing}"),
+            on_progress=lambda doing: _print(console, f"draft: {doing}"),
         )
         answers = _ask_user(console, drafted.open) if drafted.open and sys.stdin.isatty() else {}
         if not answers:

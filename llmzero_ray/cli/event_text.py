@@ -24,8 +24,8 @@ def event_line(core: CoordinatorCore, event: Event) -> str | None:
 
     `core` is the state after the event or later.
     """
-    teller = _TELLERS.get(type(event))
-    return None if teller is None else teller(core, event)
+    describe = _DESCRIPTIONS.get(type(event))
+    return None if describe is None else describe(core, event)
 
 
 def changes_text(core: CoordinatorCore, spec: PhaseSpec) -> str:
@@ -43,18 +43,18 @@ def changes_text(core: CoordinatorCore, spec: PhaseSpec) -> str:
     return ", ".join(parts[:_MAX_CHANGES]) + more if parts else "nothing changed"
 
 
-def _tell_decided(_: CoordinatorCore, event: ev.Decided) -> str:
+def _describe_decided(_: CoordinatorCore, event: ev.Decided) -> str:
     if event.action == "stop":
         return f"the search ends: {event.stop_reason}"
     on = "" if event.on is None else f" on node {event.on}"
     return f"node={event.node} decided: {event.action}{on} in slot {event.slot}"
 
 
-def _tell_refused(_: CoordinatorCore, event: ev.ProposalRefused) -> str:
+def _describe_refused(_: CoordinatorCore, event: ev.ProposalRefused) -> str:
     return f"node={event.node} proposal refused ({event.tries}): {event.message}"
 
 
-def _tell_planned(core: CoordinatorCore, event: ev.PhasePlanned) -> str:
+def _describe_planned(core: CoordinatorCore, event: ev.PhasePlanned) -> str:
     spec = event.spec
     name = "default recipe" if event.node == REFERENCE else f"node={event.node}"
     start = (
@@ -67,12 +67,12 @@ def _tell_planned(core: CoordinatorCore, event: ev.PhasePlanned) -> str:
     return f"{name} planned: {spec.n_steps} steps {start}, {changes_text(core, spec)}{why}{note}"
 
 
-def _tell_started(_: CoordinatorCore, event: ev.PhaseStarted) -> str:
+def _describe_started(_: CoordinatorCore, event: ev.PhaseStarted) -> str:
     again = f" (attempt {event.phase_attempt})" if event.phase_attempt else ""
     return f"{_name(event.node)} training in slot {event.slot}{again}"
 
 
-def _tell_finished(_: CoordinatorCore, event: ev.PhaseFinished) -> str:
+def _describe_finished(_: CoordinatorCore, event: ev.PhaseFinished) -> str:
     result = event.result
     score = (
         "no score"
@@ -87,23 +87,23 @@ def _tell_finished(_: CoordinatorCore, event: ev.PhaseFinished) -> str:
     )
 
 
-def _tell_failed(_: CoordinatorCore, event: ev.PhaseFailed) -> str:
+def _describe_failed(_: CoordinatorCore, event: ev.PhaseFailed) -> str:
     return f"{_name(event.node)} failed ({event.failure.failure_class}): {event.failure.cause}"
 
 
-def _tell_lost(_: CoordinatorCore, event: ev.RunnerLost) -> str:
+def _describe_lost(_: CoordinatorCore, event: ev.RunnerLost) -> str:
     what = "" if event.node is None else f" while it trained {_name(event.node)}"
     again = f"; a repeat goes on from step {event.restart_step}" if event.restart_step else ""
     return f"slot {event.slot}: runner lost{what}: {event.reason}{again}"
 
 
-def _tell_verdict(_: CoordinatorCore, event: ev.VerdictPosted) -> str:
+def _describe_verdict(_: CoordinatorCore, event: ev.VerdictPosted) -> str:
     word = "STOP" if event.decision.stop else "CONTINUE"
-    said = f"{event.decision.rule}: {event.decision.reason}"
-    return f"{_name(event.node)} verdict at step {event.step}: {word}, {said}"
+    rule_and_reason = f"{event.decision.rule}: {event.decision.reason}"
+    return f"{_name(event.node)} verdict at step {event.step}: {word}, {rule_and_reason}"
 
 
-def _tell_scored(_: CoordinatorCore, event: ev.FinalScored) -> str:
+def _describe_scored(_: CoordinatorCore, event: ev.FinalScored) -> str:
     return f"test: {POLICY_NAMES[event.what]} {score_text(event)}"
 
 
@@ -116,13 +116,13 @@ def score_text(scored: ev.FinalScored) -> str:
     return f"{rows}, over the task's parts {scored.macro:.4f}{error}"
 
 
-def _tell_clone(_: CoordinatorCore, event: ev.CloneAsked) -> str:
+def _describe_clone(_: CoordinatorCore, event: ev.CloneAsked) -> str:
     step = "its best step" if event.step is None else f"step {event.step}"
     changes = ", ".join(f"{short(key)} = {value}" for key, value in event.changes.items())
     return f"a clone of node {event.of} from {step} is asked for: {changes or 'nothing changed'}"
 
 
-def _tell_settings(_: CoordinatorCore, event: ev.SettingsChanged) -> str:
+def _describe_settings(_: CoordinatorCore, event: ev.SettingsChanged) -> str:
     changed = (f"{key} {event.before.get(key)} → {value}" for key, value in event.changes.items())
     return f"settings changed: {', '.join(changed)}"
 
@@ -131,34 +131,34 @@ def _name(node: int) -> str:
     return "default recipe" if node == REFERENCE else f"node={node}"
 
 
-def _tell_called(_: CoordinatorCore, event: ev.AgentCalled) -> str | None:
+def _describe_called(_: CoordinatorCore, event: ev.AgentCalled) -> str | None:
     if event.outcome == "ok":
         return None
     return f"{_name(event.node)} {event.agent} call failed ({event.outcome}), ${event.dollars:.4f}"
 
 
-_TELLERS: dict[type[Event], Callable[[CoordinatorCore, Any], str | None]] = {
+_DESCRIPTIONS: dict[type[Event], Callable[[CoordinatorCore, Any], str | None]] = {
     ev.CoordinatorStarted: lambda _, e: (
         f"a coordinator is at work again (the {e.epoch}.)" if e.epoch > 1 else None
     ),
-    ev.Decided: _tell_decided,
+    ev.Decided: _describe_decided,
     ev.ProposalFailed: lambda _, e: f"node={e.node} no proposal: {e.reason}",
-    ev.ProposalRefused: _tell_refused,
-    ev.PhasePlanned: _tell_planned,
-    ev.PhaseStarted: _tell_started,
-    ev.PhaseFinished: _tell_finished,
-    ev.PhaseFailed: _tell_failed,
-    ev.RunnerLost: _tell_lost,
-    ev.VerdictPosted: _tell_verdict,
-    ev.AgentCalled: _tell_called,
+    ev.ProposalRefused: _describe_refused,
+    ev.PhasePlanned: _describe_planned,
+    ev.PhaseStarted: _describe_started,
+    ev.PhaseFinished: _describe_finished,
+    ev.PhaseFailed: _describe_failed,
+    ev.RunnerLost: _describe_lost,
+    ev.VerdictPosted: _describe_verdict,
+    ev.AgentCalled: _describe_called,
     ev.BudgetReached: lambda _, e: f"budget reached: {e.kind} {e.used:.2f} of {e.limit:g}",
     ev.UserStop: lambda _, e: f"stopped by a person: {e.reason}",
     ev.HintGiven: lambda _, e: f"hint for the proposer: {one_line(e.text, 120)}",
     ev.NodeVetoed: lambda _, e: (
         f"node={e.node} vetoed with all below it" + (f": {e.reason}" if e.reason else "")
     ),
-    ev.CloneAsked: _tell_clone,
-    ev.SettingsChanged: _tell_settings,
+    ev.CloneAsked: _describe_clone,
+    ev.SettingsChanged: _describe_settings,
     ev.RequestRefused: lambda _, e: f"refused ({e.kind}): {e.message}",
     ev.BackgroundTaskFailed: lambda _, e: f"{e.task} failed and goes on: {one_line(e.reason)}",
     ev.RunnerSilent: lambda _, e: (
@@ -171,7 +171,7 @@ _TELLERS: dict[type[Event], Callable[[CoordinatorCore, Any], str | None]] = {
     ev.CheckpointCorrupt: lambda _, e: f"adapter of node {e.node} step {e.step} is not used: {e.problem}",
     ev.SearchPaused: lambda _, e: f"paused: {e.reason}",
     ev.SearchAborted: lambda _, e: f"aborted: {e.reason}",
-    ev.FinalScored: _tell_scored,
+    ev.FinalScored: _describe_scored,
     ev.FinalFailed: lambda _, e: f"test: {POLICY_NAMES[e.what]} not measured: {e.reason}",
     ev.OutcomeWritten: lambda _, e: f"the outcome could not be written: {e.problem}" if e.problem else None,
 }

@@ -101,7 +101,7 @@ def memory_lines(root: Assessment, demanding: Assessment) -> Iterator[str]:
     yield f"GPU memory: {root.reason}"
     yield from remedy_lines(root)
     if demanding.status != root.status:
-        yield f"{what_phases_may_ask(demanding)}: {demanding.reason}"
+        yield f"{demanding_phase_text(demanding)}: {demanding.reason}"
         yield from remedy_lines(demanding)
     sequences = root.cache_tokens / setup.max_model_len
     yield (
@@ -110,7 +110,7 @@ def memory_lines(root: Assessment, demanding: Assessment) -> Iterator[str]:
     )
 
 
-def what_phases_may_ask(demanding: Assessment) -> str:
+def demanding_phase_text(demanding: Assessment) -> str:
     """Of the second estimate of `assessed`."""
     return f"a phase with responses of {demanding.setup.response} tokens and a temperature other than 1"
 

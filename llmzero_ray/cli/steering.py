@@ -36,7 +36,7 @@ def pause(search: options.Search, *, reason: options.Reason = "", storage: optio
     root = place.paths.root
     if owner(root) is None:
         raise ConfigError(f"nobody is at work on {root}: there is nothing to pause.")
-    code = _ask(place, "pause", reason)
+    code = _send(place, "pause", reason)
     ended = end_check(follower)
     while not ended():
         time.sleep(LOOK_S)
@@ -51,7 +51,7 @@ def hint(
     storage: options.Storage = "runs",
 ) -> int:
     """Tell the proposer something; it is part of every later question."""
-    return _ask(find(search, storage), "hint", text=text)
+    return _send(find(search, storage), "hint", text=text)
 
 
 def veto(
@@ -62,7 +62,7 @@ def veto(
     storage: options.Storage = "runs",
 ) -> int:
     """Close a node with all below it."""
-    return _ask(find(search, storage), "veto", reason, node=node)
+    return _send(find(search, storage), "veto", reason, node=node)
 
 
 def clone(
@@ -81,7 +81,7 @@ def clone(
     """Continue a node with changes of one's own."""
     changes = read_settings(settings)
     place = find(search, storage)
-    return _ask(place, "clone", changes=changes, node=node, step=at_step, n_steps=steps)
+    return _send(place, "clone", changes=changes, node=node, step=at_step, n_steps=steps)
 
 
 def budget(
@@ -108,10 +108,10 @@ def configure(
 def _change(place: SearchStorage, settings: list[str]) -> int:
     if not settings:
         raise ConfigError("nothing is to be changed; write for example budget.runs=24")
-    return _ask(place, "set", changes=read_settings(settings))
+    return _send(place, "set", changes=read_settings(settings))
 
 
-def _ask(place: SearchStorage, kind: RequestKind, reason: str = "", **asked: Any) -> int:
+def _send(place: SearchStorage, kind: RequestKind, reason: str = "", **asked: Any) -> int:
     """Send a request and wait for its response; the exit code.
 
     Raises:

@@ -133,7 +133,7 @@ class JournalReader:
 
     def _read_on(self, entries: list[Entry]) -> Damage | None:
         listing = read_names(self.store.names(), place=str(self.store))
-        self._look_at(listing)
+        self._check_listing(listing)
         self.torn = None
         plan = list(self._plan(listing))
         with _collector_paused(any(isinstance(name, SegmentName) for name in plan)):
@@ -156,7 +156,7 @@ class JournalReader:
                 return damage
         return None
 
-    def _look_at(self, listing: Listing) -> None:
+    def _check_listing(self, listing: Listing) -> None:
         """Check for replaced events and for foreign files."""
         late = [event for event in listing.events if event.number < self._next and event.epoch > self._epoch]
         if any(listing.segment_of(event.number) is None for event in late):
@@ -165,7 +165,7 @@ class JournalReader:
             )
         self.strays = listing.strays
         for name in listing.strays:
-            self._tell(name, "looks like an event of the journal and is none by its name; ignored")
+            self._warn(name, "looks like an event of the journal and is none by its name; ignored")
 
     def _plan(self, listing: Listing) -> Iterator[EventName | SegmentName]:
         """Objects to read, in order: segments where they exist, else single files."""
@@ -200,7 +200,7 @@ class JournalReader:
         self, segment: SegmentName, listing: Listing, entries: list[Entry], error: BodyError
     ) -> Damage | None:
         """The single files in place of a segment that was truncated during its write."""
-        self._tell(str(segment), f"{error}; its events are read from their single files")
+        self._warn(str(segment), f"{error}; its events are read from their single files")
         for event in listing.effective(from_number=self._next, epoch=self._epoch):
             if event.number != self._next or event.number > segment.last:
                 break
@@ -221,7 +221,7 @@ class JournalReader:
             if not is_last:
                 return self._damaged(str(name), f"{error}, and later events exist")
             self.torn = str(name)
-            self._tell(self.torn, f"{error}; ignored, as a crash while it was written leaves this")
+            self._warn(self.torn, f"{error}; ignored, as a crash while it was written leaves this")
             return None
         except BodyError as error:
             return self._damaged(str(name), str(error), error.fix)
@@ -255,7 +255,7 @@ class JournalReader:
     def _damaged(self, file: str | None, problem: str, fix: str = BodyError.fix) -> Damage:
         return Damage(place=str(self.store), file=file, number=self._next, problem=problem, fix=fix)
 
-    def _tell(self, name: str, message: str) -> None:
+    def _warn(self, name: str, message: str) -> None:
         if name not in self._reported:
             self._reported.add(name)
             logger.warning("%s/%s: %s", self.store, name, message)

@@ -46,7 +46,7 @@ def together(ranges: Sequence[Range]) -> Range:
 
 @dataclass(frozen=True, kw_only=True)
 class Item:
-    """Something that lies in a GPU's memory at a moment."""
+    """One item in a GPU's memory at one stage of a step."""
 
     name: str
     size: Range

@@ -35,7 +35,7 @@ class _Clock:
     stays: list[Stay] = field(default_factory=list)
     _open: dict[int, float] = field(default_factory=dict)
 
-    def see(self, event: Event) -> None:
+    def add_event(self, event: Event) -> None:
         match event:
             case ev.PhaseStarted():
                 # A coordinator that took over records the start of a still running phase again.
@@ -147,7 +147,7 @@ def stays_of(events: Iterable[Event]) -> tuple[Stay, ...]:
     """Every stay of a phase in its slot; one that has not ended yet lasts until the last event."""
     clock, last = _Clock(), 0.0
     for event in events:
-        clock.see(event)
+        clock.add_event(event)
         last = event.time
     clock.close_all(last)
     return tuple(clock.stays)

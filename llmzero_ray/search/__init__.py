@@ -1,4 +1,4 @@
-"""The search rules: a pure core that is asked for the next run and told its outcome.
+"""The search rules with an ask-and-tell interface: pure, without a clock, a file or randomness.
 
 No clock, no file, no randomness: the same outcomes always give the same search.
 """

@@ -1,4 +1,4 @@
-"""What a search method is: asked for the next run and told its outcome, without a clock, a file or chance.
+"""The protocol of a search method: ask for the next run, tell its outcome; no clock, no file, no randomness.
 
 The coordinator talks to this protocol alone; `TreeSearch` is its first implementation, and a configuration
 may name another one (`search.method`). The same calls in the same order must always give the same decisions:
@@ -109,7 +109,7 @@ class SearchNode(Protocol):
 
 
 class SearchMethod(Protocol):
-    """One search, asked for decisions and told outcomes."""
+    """One search with an ask-and-tell interface."""
 
     budget: int | None
     """Runs that may begin, the root being the first; None: no limit. A person may change it at any time."""
@@ -167,7 +167,7 @@ class SearchMethod(Protocol):
         ...
 
     def veto(self, node_id: int) -> tuple[int, ...]:
-        """Prune a subtree for a person; its running nodes, which are to be stopped and then told.
+        """Prune a subtree at the user's request; its running nodes, which must be stopped and then told.
 
         Raises:
             SearchError: the node is unknown or may not be pruned.

@@ -237,7 +237,7 @@ class TreeSearch:
         self._values.record(node)
 
     def veto(self, node_id: int) -> tuple[int, ...]:
-        """Prune a subtree for a person; its running nodes, which are to be stopped and then told.
+        """Prune a subtree at the user's request; its running nodes, which must be stopped and then told.
 
         Raises:
             SearchError: the node is unknown or the root.

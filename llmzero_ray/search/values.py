@@ -16,7 +16,7 @@ Scale: TypeAlias = tuple[float, float]
 
 
 class Values:
-    """Values of one tree's nodes; told of every finished run."""
+    """Values of one tree's nodes, updated by every finished run."""
 
     def __init__(self, tree: Tree) -> None:
         self._tree = tree

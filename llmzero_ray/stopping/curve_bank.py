@@ -81,12 +81,12 @@ class Gain:
 
 
 @dataclass(frozen=True, kw_only=True)
-class BankAnswer:
+class BankDecision:
     """Decision of the bank on a running phase."""
 
     answer: Answer
     reason: str
-    clue: str
+    category: str
     """The kind of reason, one word or two: for counting."""
 
 
@@ -116,7 +116,7 @@ class CurveBank:
         self._phases = {**self._phases, (search, view.node): phase}
         return True
 
-    def judge(self, request: StopRequest, *, may_stop: bool = False) -> BankAnswer:
+    def judge(self, request: StopRequest, *, may_stop: bool = False) -> BankDecision:
         """CONTINUE or STOP in a clear case, else `ask`; never STOP without `may_stop`."""
         running = request.running
         d = observe(running.curves, running.hyperparameters, n_val=self._n_val)
@@ -132,7 +132,7 @@ class CurveBank:
         if left <= v.steps[-1] - v.steps[-2]:
             return _continue("last check", f"its last validation is {max(0, left)} steps away")
         if stands_still(d):
-            return BankAnswer(answer="ask", reason="nothing moves", clue="dead")
+            return BankDecision(answer="ask", reason="nothing moves", category="dead")
         clear = (
             _leads(v, target)
             or _heralds(d, v)
@@ -141,7 +141,7 @@ class CurveBank:
         )
         return clear or self._by_precedent(running.n_steps, d, v, target, may_stop=may_stop)
 
-    def _keeps_up(self, running: NodeView, path: Points, v: Validation, target: float) -> BankAnswer | None:
+    def _keeps_up(self, running: NodeView, path: Points, v: Validation, target: float) -> BankDecision | None:
         """CONTINUE for a run that gains, and is where a winner was at this global step.
 
         A winner is a path that got to the target within the steps that the run has left.
@@ -159,7 +159,7 @@ class CurveBank:
 
     def _by_precedent(
         self, n_steps: int, d: Dynamics, v: Validation, target: float, *, may_stop: bool
-    ) -> BankAnswer:
+    ) -> BankDecision:
         """CONTINUE where banked phases gained what is missing, STOP where none came near it, else `ask`."""
         level, left = max(v.scores[-2:]), n_steps - d.last_step
         missing = target - level
@@ -181,8 +181,8 @@ class CurveBank:
         old = d.last_step * 2 >= n_steps
         far = GENEROSITY * best + 2 * v.se + v.margin < missing
         if may_stop and old and far and lasting >= FEWEST_PHASES:
-            return BankAnswer(answer="stop", reason=comparison, clue="hopeless")
-        return BankAnswer(answer="ask", reason=comparison, clue="ask")
+            return BankDecision(answer="stop", reason=comparison, category="hopeless")
+        return BankDecision(answer="ask", reason=comparison, category="ask")
 
 
 def _banked(view: NodeView) -> BankedPhase | None:
@@ -211,15 +211,15 @@ def _target(request: StopRequest) -> float | None:
     return max(scores, default=None)
 
 
-def _continue(clue: str, reason: str) -> BankAnswer:
-    return BankAnswer(answer="continue", reason=reason, clue=clue)
+def _continue(category: str, reason: str) -> BankDecision:
+    return BankDecision(answer="continue", reason=reason, category=category)
 
 
-def _leads(v: Validation, target: float) -> BankAnswer | None:
+def _leads(v: Validation, target: float) -> BankDecision | None:
     return _continue("leads", f"it already beats {target:.3f} with {v.best:.3f}") if v.best > target else None
 
 
-def _heralds(d: Dynamics, v: Validation) -> BankAnswer | None:
+def _heralds(d: Dynamics, v: Validation) -> BankDecision | None:
     """CONTINUE on signs of a late take-off, unless validation falls under them."""
     if v.last < max(v.best, v.start or 0.0) - OVERFIT * v.margin:
         return None
@@ -237,7 +237,7 @@ def _gains(v: Validation) -> bool:
     return v.last - before > v.margin / 2 and v.recent_gain > 0
 
 
-def _within_pace(v: Validation, left: int, target: float) -> BankAnswer | None:
+def _within_pace(v: Validation, left: int, target: float) -> BankDecision | None:
     """CONTINUE for a run whose fitted pace, not only the good end of its error, leads to the target."""
     steps = (0, *v.steps) if v.start is not None else v.steps
     scores = (v.start, *v.scores) if v.start is not None else v.scores

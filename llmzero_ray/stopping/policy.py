@@ -88,7 +88,7 @@ class StoppingPolicy:
             return steps[-1] - last >= self._settings.interval_steps
         return trained_s(running.curves, last) >= self._settings.interval_s
 
-    def ask(self, request: StopRequest) -> StopDecision:
+    def decide(self, request: StopRequest) -> StopDecision:
         """The bank's decision in a clear case, else the agent's; CONTINUE when the agent fails or is missing.
 
         The agent sees the findings of the pre-checks, besides the request's own `checks`.
@@ -96,7 +96,7 @@ class StoppingPolicy:
         node, curves = request.running.node, request.running.curves
         self._asked_at[node] = curves.steps[-1] if curves.steps else 0
         try:
-            banked = self._ask_bank(request)
+            banked = self._bank_decision(request)
         except Exception:  # the bank only saves calls of the agent; its failure must not prevent them
             log.exception("node=%d curve bank failed, the agent is asked", node)
             banked = None
@@ -113,7 +113,7 @@ class StoppingPolicy:
             log.warning("node=%d early stopper failed, goes on: %s", node, error)
             return StopDecision(stop=False, reason=f"no judgement: {error}", rule="early_stopper")
 
-    def _ask_bank(self, request: StopRequest) -> StopDecision | None:
+    def _bank_decision(self, request: StopRequest) -> StopDecision | None:
         """A decision that needs no agent, or None."""
         if self._bank is None:
             return None

@@ -32,7 +32,7 @@ _ENVIRONMENT = {
     "OMP_NUM_THREADS": _N_THREADS,
     "MKL_NUM_THREADS": _N_THREADS,
     "OMP_WAIT_POLICY": "PASSIVE",
-    # The model is made here and saved here: nothing to ask anybody.
+    # The model is created and saved locally: no hub access is needed.
     "HF_HUB_OFFLINE": "1",
     "TOKENIZERS_PARALLELISM": "false",
 }
@@ -154,7 +154,7 @@ def _report(reports: IO[str], report: Mapping[str, Any]) -> None:
 
 
 def _make(request: ModelRequest, on_step: OnStep) -> MadeModel:
-    # First, because transformers without torch fails later and in stranger ways.
+    # First, because transformers without torch fails later and with unclear errors.
     import torch  # noqa: F401
 
     from llmzero_ray.tasks import tiny_model

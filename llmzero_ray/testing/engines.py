@@ -84,7 +84,7 @@ class EngineContract:
         """Four steps from the base model, validated every 2 and saved every 4."""
         return case.run(dataclasses.replace(case.make_spec(4), test_freq=2, save_freq=4))
 
-    # --- a phase that nobody disturbs
+    # --- an undisturbed phase
 
     def test_every_step_is_reported_once_and_in_order_after_the_validation_at_step_zero(
         self, first: Phase
@@ -184,7 +184,7 @@ class EngineContract:
         assert last(outcome).step == outcome.steps_done
 
     def test_a_stop_that_is_no_verdict_leaves_a_completed_phase(self, case: EngineCase) -> None:
-        """Whoever reads a point may ask for it at once."""
+        """A reader may request the adapter of a point's step at once."""
         outcome, _ = case.run(
             case.make_spec(50), lambda point: case.engine.stop("user") if point.step == 1 else None
         )

@@ -85,7 +85,7 @@ class Search:
 
 @pytest.fixture
 def make_search(head: str, task_dir: Path, tmp_path: Path) -> Iterator[Callable[..., Search]]:
-    """Searches of 3 runs of 10 steps unless told otherwise; whatever they leave on the head is removed."""
+    """Searches of 3 runs of 10 steps by default; their actors and placement groups are removed afterwards."""
     made: list[Search] = []
 
     def make(script: dict[str, Any] | None = None, **blocks: Any) -> Search:

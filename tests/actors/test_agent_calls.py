@@ -46,7 +46,7 @@ def test_any_number_of_agents_may_think_while_the_journal_is_written(tmp_path: P
 
     async def scene() -> None:
         calls = AgentCalls(search.core, post, SearchStorage(tmp_path, "demo"), agents)
-        asked = [asyncio.create_task(calls.ask(command)) for _ in range(N_CALLS)]
+        asked = [asyncio.create_task(calls.call(command)) for _ in range(N_CALLS)]
         await asyncio.get_running_loop().run_in_executor(None, thinkers.all_asked.wait, PATIENCE_S)
         await post(ev.HintGiven(text="x"))
         thinkers.may_answer.set()

@@ -1,4 +1,4 @@
-"""Requests that anybody may leave in a search's directory: taken, or refused by name, never in the way."""
+"""Requests in a search's directory: accepted, or refused with a reason; none blocks the coordinator."""
 
 from __future__ import annotations
 
@@ -71,9 +71,9 @@ MALFORMED = (
 )
 
 
-@pytest.mark.parametrize(("content", "said"), MALFORMED, ids=[said[:30] for _, said in MALFORMED])
+@pytest.mark.parametrize(("content", "expected"), MALFORMED, ids=[expected[:30] for _, expected in MALFORMED])
 def test_a_malformed_request_is_refused_by_name_and_the_next_one_is_taken(
-    tmp_path: Path, content: str, said: str
+    tmp_path: Path, content: str, expected: str
 ) -> None:
     searching = Searching(tmp_path)
     searching.leave("0", content)
@@ -81,7 +81,7 @@ def test_a_malformed_request_is_refused_by_name_and_the_next_one_is_taken(
     refused, stopped = searching.take()
     assert isinstance(refused, ev.RequestRefused)
     assert refused.source == "user:0"
-    assert said in refused.message
+    assert expected in refused.message
     assert isinstance(stopped, ev.UserStop)
 
 

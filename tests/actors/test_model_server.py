@@ -63,10 +63,10 @@ def test_a_server_that_dies_ends_its_command_with_the_reason(
         line = " ".join(process.info["cmdline"] or [])
         if "vllm.entrypoints.cli.main serve" in line and str(tmp_path) in line:
             process.kill()
-    said, _ = command.communicate(timeout=PATIENCE_S)
+    output, _ = command.communicate(timeout=PATIENCE_S)
     assert command.returncode == 5
-    assert "the model's server ended (exit code -9)" in said
-    assert "Traceback (most recent" not in said.rpartition("llmzero:")[0]
+    assert "the model's server ended (exit code -9)" in output
+    assert "Traceback (most recent" not in output.rpartition("llmzero:")[0]
 
 
 def test_nonsense_of_a_served_model_is_repaired_or_replaced_and_the_journal_says_so(

@@ -192,7 +192,7 @@ def test_a_phase_whose_runner_and_coordinator_die_at_its_end_is_not_trained_agai
     search = make_search(script, budget={"runs": 2}, phase={"n_steps": 20}).start()
     search.until_step(0, 10)
     result = search.storage.paths.result(0, 0)
-    os.kill(search.events(ev.CoordinatorStarted)[-1].pid, signal.SIGSTOP)  # it must not hear of the end
+    os.kill(search.events(ev.CoordinatorStarted)[-1].pid, signal.SIGSTOP)  # it must not notice the end
     released.touch()
     search.until(result.is_file)
     for pid in (*pids_of("PhaseRunner"), search.events(ev.CoordinatorStarted)[-1].pid):
@@ -252,8 +252,8 @@ def test_an_engine_that_cannot_start_aborts_the_search_which_can_be_resumed(
     core = search.wait()
     assert core.interrupted == ("needs VeRL 0.9.1", exit_code)
     assert left_over(search) == []
-    mended = make_search()
-    mended.storage, mended.follower = search.storage, search.follower
+    resumed = make_search()
+    resumed.storage, resumed.follower = search.storage, search.follower
     assert search.core.runs[0].outcome is None
 
 

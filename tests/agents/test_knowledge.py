@@ -98,7 +98,7 @@ NOTE = "{label: l, description: d, healthy: h, confusion: c}"
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "expected"),
     [
         ("- a", "holds list"),
         ("a: [", "is not YAML"),
@@ -111,10 +111,10 @@ NOTE = "{label: l, description: d, healthy: h, confusion: c}"
         (f"a/b: {NOTE}\nc/d: {NOTE[:-1]}, also: [a/b]}}", "a/b is covered by a/b and by c/d"),
     ],
 )
-def test_broken_notes_of_metrics_are_refused_with_their_place(text: str, said: str) -> None:
+def test_broken_notes_of_metrics_are_refused_with_their_place(text: str, expected: str) -> None:
     with pytest.raises(ConfigError, match=r"^mine\.yaml") as caught:
         parse_metrics(text, "mine.yaml")
-    assert said in str(caught.value)
+    assert expected in str(caught.value)
 
 
 def test_notes_of_hyperparameters_may_use_short_names_and_any_key_of_verl_but_no_other() -> None:

@@ -15,9 +15,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.blackbox import faces
+from tests.blackbox import public_api
 
-ENVIRONMENT = {"COLUMNS": "160", "TZ": "UTC", "NO_COLOR": "1", "PYTHONPATH": str(faces.CHECKOUT)}
+ENVIRONMENT = {"COLUMNS": "160", "TZ": "UTC", "NO_COLOR": "1", "PYTHONPATH": str(public_api.CHECKOUT)}
 _KEYS = ("ANTHROPIC_API_KEY", "ANTHROPIC_API_KEY_FILE", "RAY_ADDRESS", "FORCE_COLOR")
 
 
@@ -40,10 +40,10 @@ def environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
 def run(words: Sequence[str], directory: Path, env: Mapping[str, str] | None = None) -> Said:
     """`llmzero` with these words in this process, its current directory being `directory`."""
     out, err = io.StringIO(), io.StringIO()
-    heard = contextlib.redirect_stdout(out), contextlib.redirect_stderr(err)
-    with _inside(directory, environment(env)), heard[0], heard[1]:
+    streams = contextlib.redirect_stdout(out), contextlib.redirect_stderr(err)
+    with _inside(directory, environment(env)), streams[0], streams[1]:
         try:
-            code: int | str = faces.llmzero(list(words))
+            code: int | str = public_api.llmzero(list(words))
         except SystemExit as end:
             code = end.code if isinstance(end.code, int) else 1
         except BaseException:  # noqa: BLE001 - a user would see a traceback
@@ -75,7 +75,7 @@ def normal(text: str, directory: Path) -> str:
     """What was said without the places where it was said."""
     for place in {str(directory), str(directory.resolve())}:
         text = text.replace(place, "<dir>")
-    text = text.replace(str(faces.CHECKOUT), "<checkout>")
+    text = text.replace(str(public_api.CHECKOUT), "<checkout>")
     return "\n".join(line.rstrip() for line in text.splitlines()) + ("\n" if text else "")
 
 

@@ -24,7 +24,7 @@ from typing import Any
 import yaml
 
 from tests.agents.llm.messages_server import KEY, Answer, MessagesServer, Reply, Request
-from tests.blackbox import faces, journals
+from tests.blackbox import journals, public_api
 from tests.searches import scripted_search
 
 STRIPPED = ("lock", "heartbeat", "logs", "plots", "log.txt", "requests", ".write_test")
@@ -94,7 +94,7 @@ class Recorder:
     def command(self, *words: object, wait: bool = True) -> subprocess.Popen[str]:
         process = subprocess.Popen(
             [sys.executable, "-m", *map(str, words)],
-            cwd=faces.CHECKOUT,
+            cwd=public_api.CHECKOUT,
             env=self.env,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE if wait else subprocess.DEVNULL,
@@ -103,12 +103,12 @@ class Recorder:
             start_new_session=True,
         )
         if wait:
-            said, _ = process.communicate(timeout=900)
-            print(f"$ {' '.join(map(str, words))}\n{said}[{process.returncode}]", flush=True)
+            result, _ = process.communicate(timeout=900)
+            print(f"$ {' '.join(map(str, words))}\n{result}[{process.returncode}]", flush=True)
         return process
 
     def llmzero(self, *words: object) -> None:
-        self.command(faces.COMMAND_MODULE, *words)
+        self.command(public_api.COMMAND_MODULE, *words)
 
     def until(self, happened: Callable[[], bool]) -> None:
         deadline = time.monotonic() + 600

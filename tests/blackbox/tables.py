@@ -16,10 +16,10 @@ from typing import Any
 
 import yaml
 
-from tests.blackbox import commands, faces, inputs
+from tests.blackbox import commands, inputs, public_api
 
-CONFIGS = faces.CHECKOUT / "jobs" / "configs"
-PAPER = faces.CHECKOUT / "jobs" / "examples" / "paper"
+CONFIGS = public_api.CHECKOUT / "jobs" / "configs"
+PAPER = public_api.CHECKOUT / "jobs" / "examples" / "paper"
 COMPOSED = ("local", "qwen3_4b")
 """Recipes of which VeRL's whole configuration is kept; of the others what is handed to VeRL."""
 RECORDED_RUNS = (
@@ -67,10 +67,10 @@ def observed(case: Mapping[str, Any], directory: Path) -> dict[str, Any]:
     inputs.make_directory(case, directory)
     words, env = case["command"], case.get("env")
     if case.get("process"):
-        said = commands.run_process([faces.COMMAND_MODULE, *words], directory, env)
+        result = commands.run_process([public_api.COMMAND_MODULE, *words], directory, env)
     else:
-        said = commands.run(words, directory, env)
-    return {**case, "exit": said.exit, "out": said.out, "err": said.err}
+        result = commands.run(words, directory, env)
+    return {**case, "exit": result.exit, "out": result.out, "err": result.err}
 
 
 def cases() -> list[dict[str, Any]]:
@@ -81,8 +81,8 @@ def cases() -> list[dict[str, Any]]:
 def explanation(name: str, directory: Path) -> dict[str, Any]:
     """What `llmzero explain` says of a history."""
     (directory / "h.json").write_text(json.dumps(HISTORY))
-    said = commands.run(["explain", *EXPLANATIONS[name]], directory)
-    return {"exit": said.exit, "out": said.out, "err": said.err}
+    result = commands.run(["explain", *EXPLANATIONS[name]], directory)
+    return {"exit": result.exit, "out": result.out, "err": result.err}
 
 
 def search_texts(name: str, storage: Path) -> dict[str, str]:
@@ -95,14 +95,14 @@ def search_texts(name: str, storage: Path) -> dict[str, str]:
     }
     found = {}
     for key, command in words.items():
-        said = commands.run(command, storage)
-        found[key] = f"{said.out}{said.err}[{said.exit}]\n"
+        result = commands.run(command, storage)
+        found[key] = f"{result.out}{result.err}[{result.exit}]\n"
     return found
 
 
 def recipe(name: str) -> dict[str, Any]:
     """What the root of a shipped recipe becomes, key by key."""
-    found = faces.recipe(CONFIGS / f"{name}.yaml")
+    found = public_api.recipe(CONFIGS / f"{name}.yaml")
     composed = found.pop("composed")
     if name in COMPOSED:
         from omegaconf import OmegaConf
@@ -140,9 +140,9 @@ def scored(group: Mapping[str, Any], directory: Path) -> dict[str, Any]:
     words += [] if group["reward"] is None else ["--reward", group["reward"]]
     for key, value in group["options"].items():
         words += ["--option", f"{key}={json.dumps(value)}"]
-    said = commands.run(words, directory)
-    results = [json.loads(line) for line in said.out.splitlines()]
-    assert (said.exit, len(results)) == (0, len(group["rows"])), said.err
+    command = commands.run(words, directory)
+    results = [json.loads(line) for line in command.out.splitlines()]
+    assert (command.exit, len(results)) == (0, len(group["rows"])), command.err
     rows = [{**row, "result": result} for row, result in zip(group["rows"], results, strict=True)]
     return {**group, "rows": rows}
 
@@ -185,7 +185,7 @@ def _write_searches(directory: Path) -> None:
         storage.mkdir()
         for key, text in search_texts(name, storage).items():
             (inputs.DATA / "searches" / f"{name}.{key}.txt").write_text(text)
-        _write_json(f"searches/{name}.replay.json", faces.replayed(inputs.RUNS / name))
+        _write_json(f"searches/{name}.replay.json", public_api.replayed(inputs.RUNS / name))
 
 
 def _write_json(name: str, data: Any) -> None:

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from tests.blackbox import faces, inputs
+from tests.blackbox import inputs, public_api
 
 RECORD = inputs.DATA / "demo.json"
 COMPARED = ("critic/score/mean", "actor/kl_loss", "actor/entropy", "actor/grad_norm", "response_length/mean")
@@ -58,8 +58,8 @@ def test_the_digits_of_the_kept_demo_are_those_that_are_written_down(node: int) 
 
 
 def test_the_demo_is_still_configured_as_the_kept_one(tmp_path: Path) -> None:
-    kept = faces.load_config(inputs.RUNS / "demo" / "search.yaml").to_json()
-    now = faces.load_config(faces.CHECKOUT / "jobs" / "configs" / "local.yaml").to_json()
+    kept = public_api.load_config(inputs.RUNS / "demo" / "search.yaml").to_json()
+    now = public_api.load_config(public_api.CHECKOUT / "jobs" / "configs" / "local.yaml").to_json()
     for config in (kept, now):
         config.pop("storage")
         config["task"].pop("dir")
@@ -80,7 +80,7 @@ def test_the_demo_gives_the_same_digits_again(tmp_path: Path) -> None:
     for command in (["jobs.prepare", *words], ["jobs.search", *words]):
         done = subprocess.run(
             [sys.executable, "-m", *command],
-            cwd=faces.CHECKOUT,
+            cwd=public_api.CHECKOUT,
             env=env,
             stdin=subprocess.DEVNULL,
             capture_output=True,

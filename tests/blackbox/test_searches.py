@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.blackbox import commands, faces, inputs, journals, tables
+from tests.blackbox import commands, inputs, journals, public_api, tables
 
 ENDED = ("finished", "failed", "two_slots", "steered", "model")
 INTERRUPTED = ("paused", "killed")
@@ -38,22 +38,22 @@ def test_what_is_said_of_a_search_is_what_was_said(name: str, tmp_path: Path) ->
 
 @pytest.mark.parametrize("name", tables.RECORDED_RUNS)
 def test_a_replay_takes_the_same_decisions_and_ends_in_the_same_tree(name: str) -> None:
-    found = json.loads(json.dumps(faces.replayed(inputs.RUNS / name)))
+    found = json.loads(json.dumps(public_api.replayed(inputs.RUNS / name)))
     assert found == recorded(f"{name}.replay.json")
     assert [decision["differences"] for decision in found["decisions"] if decision["differences"]] == []
 
 
 @pytest.mark.parametrize("name", tables.RECORDED_RUNS)
 def test_a_moved_search_replays_like_the_one_that_was_not(name: str, tmp_path: Path) -> None:
-    moved = faces.replayed(inputs.copy_of(name, tmp_path / "elsewhere"))
-    assert moved == faces.replayed(inputs.RUNS / name)
+    moved = public_api.replayed(inputs.copy_of(name, tmp_path / "elsewhere"))
+    assert moved == public_api.replayed(inputs.RUNS / name)
 
 
 @pytest.mark.parametrize("name", tables.RECORDED_RUNS)
 def test_the_configuration_of_a_search_loads_with_every_value(name: str) -> None:
     path = inputs.RUNS / name / "search.yaml"
     before = tables.flat(yaml.safe_load(path.read_text()))
-    after = tables.flat(faces.load_config(path).to_json())
+    after = tables.flat(public_api.load_config(path).to_json())
     assert {key: after.get(key) for key in before} == before
 
 
@@ -81,7 +81,7 @@ def written_again(name: str, tmp_path: Path) -> tuple[Path, Any]:
     strategy = yaml.safe_load((root / "strategy.yaml").read_text())
     for file in ("report.md", "strategy.yaml"):
         (root / file).unlink()
-    faces.write_outcome(root)
+    public_api.write_outcome(root)
     return root, strategy
 
 
@@ -118,7 +118,7 @@ def test_a_report_of_the_demo_is_written_with_its_pictures(tmp_path: Path) -> No
 @pytest.mark.parametrize("name", ENDED)
 def test_the_strategy_of_a_search_loads(name: str) -> None:
     path = inputs.RUNS / name / "strategy.yaml"
-    loaded = faces.load_strategy(path)
+    loaded = public_api.load_strategy(path)
     assert [phase.node for phase in loaded.phases] == [
         phase["node"] for phase in yaml.safe_load(path.read_text())["phases"]
     ]
@@ -134,10 +134,10 @@ def test_an_interrupted_search_goes_on_to_its_end(name: str, head_address: str, 
     root = inputs.copy_of(name, storage)
     inputs.copy_of("task", tmp_path)
     (tmp_path / "model").mkdir()
-    before = faces.replayed(root)
+    before = public_api.replayed(root)
     done = subprocess.run(
-        [sys.executable, "-m", faces.COMMAND_MODULE, "resume", str(root)],
-        cwd=faces.CHECKOUT,
+        [sys.executable, "-m", public_api.COMMAND_MODULE, "resume", str(root)],
+        cwd=public_api.CHECKOUT,
         env=commands.environment({"RAY_ADDRESS": head_address, "RAY_AUTH_MODE": "disabled"}),
         stdin=subprocess.DEVNULL,
         capture_output=True,
@@ -145,10 +145,10 @@ def test_an_interrupted_search_goes_on_to_its_end(name: str, head_address: str, 
         timeout=900,
         check=False,
     )
-    said = done.stdout + done.stderr
-    assert done.returncode == 0, said
-    assert "has ended (budget) after 4 runs" in said
-    after = faces.replayed(root)
+    result = done.stdout + done.stderr
+    assert done.returncode == 0, result
+    assert "has ended (budget) after 4 runs" in result
+    after = public_api.replayed(root)
     assert after["decisions"][: len(before["decisions"])] == before["decisions"]
     assert [run[1] for run in after["runs"].values()] == ["completed"] * len(after["runs"])
     interrupted = max(before["runs"], key=int)

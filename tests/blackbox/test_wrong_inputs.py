@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.blackbox import faces, tables
+from tests.blackbox import public_api, tables
 
 CASES = tables.cases()
 PROCESSES = ("unknown-key", "no-such-file", "status-of-nothing", "history-that-is-no-json", "unknown-option")
@@ -22,7 +22,7 @@ PROCESSES = ("unknown-key", "no-such-file", "status-of-nothing", "history-that-i
 def check(recorded: Mapping[str, Any], found: Mapping[str, Any]) -> None:
     """See that a command says what it said when the table was made."""
     if recorded["exit"] == "traceback":
-        if found["exit"] != "traceback":  # mended
+        if found["exit"] != "traceback":  # fixed since it was recorded
             assert found["exit"] in (2, 3, 4, 5)
             assert found["err"].startswith("llmzero: ")
         return
@@ -57,9 +57,9 @@ def test_every_job_answers_wrong_input_with_exit_code_2(job: str, tmp_path: Path
     from tests.blackbox import commands
 
     words = {"explain": ["nowhere"], "score": ["--jsonl", "nowhere"]}.get(job, ["nowhere"])
-    said = commands.run_process([f"jobs.{job}", *words], tmp_path)
-    assert said.exit == 2
-    assert "nowhere" in said.err
+    result = commands.run_process([f"jobs.{job}", *words], tmp_path)
+    assert result.exit == 2
+    assert "nowhere" in result.err
     assert not list(tmp_path.iterdir())
 
 
@@ -67,4 +67,4 @@ def test_no_wrong_input_leaves_a_journal_behind(tmp_path: Path) -> None:
     case = {"name": "x", "command": ["search", "search.yaml", "--set", "budget.runs=0"]}
     tables.observed(case, tmp_path / "here")
     assert not list((tmp_path / "here").rglob("journal"))
-    assert faces.CHECKOUT.is_dir()
+    assert public_api.CHECKOUT.is_dir()

@@ -38,7 +38,7 @@ _TITLES = {
 }
 """What the command lines of VeRL's and vLLM's processes hold."""
 _REACH_S = 20.0
-"""How long somebody may take to reach a named place."""
+"""How long a process may take to reach a named place."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,7 +101,7 @@ class Killer:
 
 
 class Hand:
-    """Strikes at one search of a lab; `head` and `command` are for whoever can start them again."""
+    """Kills processes of one search of a lab; `head` and `command` only where they can be started again."""
 
     def __init__(self, lab: Lab, witness: Witness, seed: int, *, patience_s: float) -> None:
         self._lab, self._witness, self._random = lab, witness, random.Random(seed)
@@ -109,7 +109,7 @@ class Hand:
         self._name = witness.storage.name
 
     def strike(self, strike: Strike) -> Blow | None:
-        """Carry it out; None when its victim was not there, or nobody came by."""
+        """Execute it; None when its victim did not exist, or no process reached the place."""
         return self._at_place(strike) if strike.place is not None else self._at_once(strike)
 
     def _at_once(self, strike: Strike) -> Blow | None:
@@ -146,7 +146,7 @@ class Hand:
         return blow if kill(pid, signal.SIGSTOP if strike.paused else signal.SIGKILL) else None
 
     def _at_place(self, strike: Strike) -> Blow | None:
-        """Whoever dies there is known by the process that is gone."""
+        """Identify the victim by the process that is gone."""
         place = strike.place
         assert place is not None
         self._lab.lay(place)

@@ -66,7 +66,7 @@ class Command:
             )
 
     @property
-    def said(self) -> str:
+    def output(self) -> str:
         """What it has written so far."""
         return self.log.read_text(errors="replace")
 
@@ -134,7 +134,7 @@ class Lab:
                     raise
 
     def power_off(self) -> None:
-        """Kill every process of the cluster at once: nobody hears of anybody else's end."""
+        """Kill every process of the cluster at once, so that none can react to the end of another."""
         cluster, self._cluster = self._cluster, None
         if cluster is not None:
             cluster.global_state.disconnect()
@@ -222,7 +222,7 @@ class Lab:
         return named + [name for name in sorted(self._segments) if Path(name).exists()]
 
     def note_segments(self) -> None:
-        """Remember what shared memory the cluster's processes use: nobody could tell later whose it was."""
+        """Record the shared memory of the cluster's processes: afterwards its owner cannot be determined."""
         for process in self.processes():
             with contextlib.suppress(psutil.Error, OSError):
                 lines = Path(f"/proc/{process.pid}/maps").read_text().splitlines()
@@ -235,11 +235,11 @@ class Lab:
         (self._places / place).touch()
 
     def waits(self, place: str) -> bool:
-        """Whether nobody has reached the place yet."""
+        """Whether no process has reached the place yet."""
         return (self._places / place).exists()
 
     def pick_up(self, place: str) -> None:
-        """Nobody dies there any more."""
+        """Disarm the place."""
         (self._places / place).unlink(missing_ok=True)
 
     @contextlib.contextmanager
@@ -281,7 +281,7 @@ def until(happened: Callable[[], bool], *, within_s: float, look_s: float = 0.05
 
 
 def _at_work(process: psutil.Process) -> str | None:
-    """A process that does something, or that nobody looks after any more; None: one of an idle cluster's."""
+    """A process that is working, or that has no parent any more; None: one of an idle cluster's."""
     try:
         words, parent = process.cmdline(), process.parent()
         if process.status() == psutil.STATUS_ZOMBIE:

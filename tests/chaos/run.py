@@ -110,7 +110,7 @@ def table(outcome: Outcome) -> str:
     missed = sum(len(story.missed) for story in outcome.stories)
     lines += [
         f"{len(outcome.blows)} kills in {len(outcome.stories)} searches, {outcome.wall_s:.0f} s; "
-        f"{missed} strikes found nobody",
+        f"{missed} strikes found no process",
         f"phases lost: {len(lost)}, steps repeated: {sum(lost)} (at most {max(lost, default=0)} at once)",
         f"phases that failed because they were lost twice from one point: {_given_up(outcome)}",
         f"phases compared with an undisturbed search: {outcome.n_compared}",
@@ -130,7 +130,7 @@ def summary_line(story: Story) -> str:
 
 
 def say(text: str) -> None:
-    """One line for whoever waits."""
+    """Print one line of progress."""
     print(text, flush=True)
 
 

@@ -169,7 +169,7 @@ def _request(place: Place) -> None:
 
 
 @pytest.mark.parametrize(
-    ("damage", "said"),
+    ("damage", "expected"),
     [
         (_unfinished, "the search has not finished: it is writing"),
         (_torn, "is torn"),
@@ -184,9 +184,9 @@ def _request(place: Place) -> None:
         (_request, "requests/1.json is left"),
     ],
 )
-def test_damage_on_the_disk_is_seen(place: Place, damage: Callable[[Place], None], said: str) -> None:
+def test_damage_on_the_disk_is_seen(place: Place, damage: Callable[[Place], None], expected: str) -> None:
     damage(place)
-    assert [found for found in checks.broken(place.witness(), n_val=N_VAL) if said in found] != []
+    assert [found for found in checks.broken(place.witness(), n_val=N_VAL) if expected in found] != []
 
 
 def test_an_outcome_that_changes_after_it_was_seen_is_a_violation(place: Place) -> None:

@@ -61,11 +61,11 @@ class Search:
                 run.node == node and self.witness.step(node) >= step for run in self.witness.training()
             )
 
-        assert until(reached, within_s=PATIENCE_S), self.command.said
+        assert until(reached, within_s=PATIENCE_S), self.command.output
 
     def to_its_end(self, command: Command) -> None:
-        assert until(lambda: not command.running, within_s=PATIENCE_S), command.said
-        assert command.process.returncode == 0, command.said
+        assert until(lambda: not command.running, within_s=PATIENCE_S), command.output
+        assert command.process.returncode == 0, command.output
         self.witness.look()
         assert until(lambda: not self.lab.left_over(self.config.name), within_s=PATIENCE_S, look_s=0.5)
         assert broken(self.witness, n_val=N_VAL) == []
@@ -87,7 +87,7 @@ def test_a_search_goes_on_when_the_command_that_started_it_is_killed(
     search.until_step(0, 12)
     again = search.start(search.path)
     search.to_its_end(again)
-    assert "is at work on it; following" in again.said
+    assert "is at work on it; following" in again.output
     events = search.witness.follower.events
     assert [type(event) for event in events].count(ev.CoordinatorStarted) == 1
     assert [event for event in events if isinstance(event, ev.RunnerLost)] == []
@@ -137,11 +137,11 @@ def test_a_search_that_is_at_work_is_followed_by_a_resume_and_keeps_its_settings
     other = search.start("--resume", search.storage.paths.root, "--set", "budget.runs=9")
     assert until(lambda: not other.running, within_s=PATIENCE_S)
     assert other.process.returncode == 2
-    (said,) = [line for line in other.said.splitlines() if line.startswith("llmzero:")]
-    assert "twice is at work with other settings" in said
-    assert "budget.runs=9" in other.said and "Traceback" not in other.said
+    (output,) = [line for line in other.output.splitlines() if line.startswith("llmzero:")]
+    assert "twice is at work with other settings" in output
+    assert "budget.runs=9" in other.output and "Traceback" not in other.output
     same = search.start("--resume", search.storage.paths.root)
     search.to_its_end(search.command)
     assert until(lambda: not same.running, within_s=PATIENCE_S)
-    assert (same.process.returncode, same.said.count("is at work on it; following")) == (0, 1)
+    assert (same.process.returncode, same.output.count("is at work on it; following")) == (0, 1)
     assert len(search.witness.core.search.nodes) == 3

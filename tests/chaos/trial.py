@@ -128,8 +128,8 @@ class Trial:
 
         if until(look, within_s=self._patience_s):
             return True
-        said = self._command.said[-2000:] if self._command is not None else ""
-        self.story.wrong.append(f"{otherwise} within {self._patience_s:.0f} s; its command said: {said}")
+        output = self._command.output[-2000:] if self._command is not None else ""
+        self.story.wrong.append(f"{otherwise} within {self._patience_s:.0f} s; its command said: {output}")
         return False
 
     def _strike(self, strike: Strike) -> Blow | None:
@@ -217,7 +217,7 @@ class Trial:
             if not until(lambda: not command.running, within_s=self._patience_s):
                 wrong.append("the search has ended and its command goes on")
             elif command.process.returncode != 0:
-                wrong.append(f"its command ended with {command.process.returncode}: {command.said[-2000:]}")
+                wrong.append(f"its command ended with {command.process.returncode}: {command.output[-2000:]}")
         left: list[str] = []
 
         def is_clean() -> bool:

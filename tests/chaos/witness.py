@@ -1,4 +1,4 @@
-"""Somebody who watches a search from outside, through its files, and remembers what was so and when.
+"""An observer of a search from outside, through its files, which records states with their times.
 
 Not here: judging it (checks.py).
 """

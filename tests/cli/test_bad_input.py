@@ -46,7 +46,7 @@ def run(config: Path, capsys: pytest.CaptureFixture[str]) -> Run:
 
 
 @pytest.mark.parametrize(
-    ("setting", "said"),
+    ("setting", "expected"),
     [
         ("budget.runs=0", "search.yaml: budget.runs is 0 (training runs); must be a whole number >= 2"),
         ("budget.runs=1", "search.yaml: budget.runs is 1 (training runs); must be a whole number >= 2"),
@@ -66,10 +66,10 @@ def run(config: Path, capsys: pytest.CaptureFixture[str]) -> Run:
     ],
 )
 def test_a_wrong_setting_is_named_with_what_is_allowed(
-    run: Run, setting: str, said: str, tmp_path: Path
+    run: Run, setting: str, expected: str, tmp_path: Path
 ) -> None:
     code, message = run(setting)
-    assert said in message
+    assert expected in message
     assert code == 2
     assert message.startswith("llmzero: ")
     assert "Traceback" not in message
@@ -159,14 +159,16 @@ def finished(config: Path, tmp_path: Path, task_dir: Path) -> Path:
 def test_a_search_that_has_finished_takes_no_setting_and_says_so(
     finished: Path, config: Path, run: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    said = "demo has finished (budget), so budget.runs=12 was not used: a finished search takes no settings."
+    output = (
+        "demo has finished (budget), so budget.runs=12 was not used: a finished search takes no settings."
+    )
     assert main(["resume", str(finished), "--set", "budget.runs=12"]) == 2
     out, err = capsys.readouterr()
-    assert (out, said in err, len(err.splitlines())) == ("", True, 1)
+    assert (out, output in err, len(err.splitlines())) == ("", True, 1)
     assert main(["search", "--resume", str(finished), "--set", "budget.runs=12"]) == 2
-    assert said in capsys.readouterr().err
+    assert output in capsys.readouterr().err
     code, message = run("budget.runs=12")
-    assert (code, said in message) == (2, True)
+    assert (code, output in message) == (2, True)
     before = load_config(config).budget.runs
     assert main(["resume", str(finished), "--set", f"budget.runs={before}"]) == 0  # as it was
     assert "search demo has ended (budget)" in capsys.readouterr().out

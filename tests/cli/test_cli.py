@@ -64,8 +64,8 @@ class Command:
 
     def run(self, *arguments: str) -> tuple[int, str]:
         process = self.start(*arguments)
-        said, _ = process.communicate(timeout=PATIENCE_S)
-        return process.returncode, said
+        output, _ = process.communicate(timeout=PATIENCE_S)
+        return process.returncode, output
 
     def until_step(self, node: int, step: int) -> None:
         """Until that step is on the disk."""
@@ -112,15 +112,15 @@ def until_gone(check: Callable[[], list[str]]) -> None:
     wait_until(lambda: not check(), check, every_s=0.2)
 
 
-def until_said(process: subprocess.Popen[str], text: str) -> str:
+def until_printed(process: subprocess.Popen[str], text: str) -> str:
     """Its output up to the line with `text`."""
     assert process.stdout is not None
-    said = ""
-    while text not in said:
+    output = ""
+    while text not in output:
         line = process.stdout.readline()
-        assert line, said  # it ended without saying so
-        said += line
-    return said
+        assert line, output  # it ended without saying so
+        output += line
+    return output
 
 
 def test_a_search_on_a_fresh_machine_can_be_watched_attached_to_and_looked_at_afterwards(
@@ -129,32 +129,32 @@ def test_a_search_on_a_fresh_machine_can_be_watched_attached_to_and_looked_at_af
     command.write(task_dir, script={"hold": [0]})
     first = command.start()
     command.until_step(0, 3)
-    code, said = command.run("jobs.status", str(command.storage.paths.root))
+    code, printed = command.run("jobs.status", str(command.storage.paths.root))
     assert code == 0
-    assert "searching" in said
-    assert "is at work on it" in said
+    assert "searching" in printed
+    assert "is at work on it" in printed
     second = command.start()
-    before = until_said(second, "following")
+    before = until_printed(second, "following")
     command.released.touch()
     output, _ = second.communicate(timeout=PATIENCE_S)
     output = before + output
-    said, _ = first.communicate(timeout=PATIENCE_S)
-    assert (first.returncode, second.returncode) == (0, 0), said + output
-    for text in (said, output):
+    printed, _ = first.communicate(timeout=PATIENCE_S)
+    assert (first.returncode, second.returncode) == (0, 0), printed + output
+    for text in (printed, output):
         assert "search demo has ended (budget) after 2 runs" in text
         assert "test  best strategy" in text
     assert "is at work on it; following" in output
-    assert "Traceback" not in said
+    assert "Traceback" not in printed
     until_gone(command.leftovers)
-    code, said = command.run()
-    assert (code, "has ended (budget)" in said) == (0, True)
-    code, said = command.run(
+    code, printed = command.run()
+    assert (code, "has ended (budget)" in printed) == (0, True)
+    code, printed = command.run(
         "jobs.status", "demo", "--storage", str(command.tmp_path / "runs"), "--offline", "--log"
     )
     assert code == 0
-    assert "node=0 decided: root in slot 0" in said
-    code, said = command.run("jobs.explain", str(command.storage.paths.root))
-    assert code == 0, said
+    assert "node=0 decided: root in slot 0" in printed
+    code, printed = command.run("jobs.explain", str(command.storage.paths.root))
+    assert code == 0, printed
 
 
 @pytest.mark.slow
@@ -165,16 +165,16 @@ def test_ctrl_c_without_a_terminal_pauses_and_the_same_command_goes_on(
     process = command.start()
     command.until_step(0, 3)
     process.send_signal(signal.SIGINT)
-    said, _ = process.communicate(timeout=PATIENCE_S)
+    output, _ = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 130
-    assert "paused (Ctrl-C); the same command goes on with it" in said
-    assert "Traceback" not in said
+    assert "paused (Ctrl-C); the same command goes on with it" in output
+    assert "Traceback" not in output
     until_gone(command.leftovers)
-    code, said = command.run("jobs.status", str(command.config))
-    assert "nobody is at work on it" in said
-    code, said = command.run()
-    assert code == 0, said
-    assert "node=0 training in slot 0 (attempt 1)" in said
+    code, output = command.run("jobs.status", str(command.config))
+    assert "nobody is at work on it" in output
+    code, output = command.run()
+    assert code == 0, output
+    assert "node=0 training in slot 0 (attempt 1)" in output
     assert Follower.of(command.storage).core.runs[0].losses == 0
 
 
@@ -184,12 +184,12 @@ def test_a_terminated_command_pauses_its_search(command: Command, task_dir: Path
     process = command.start()
     command.until_step(0, 3)
     process.terminate()
-    said, _ = process.communicate(timeout=PATIENCE_S)
+    output, _ = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 130
-    assert "paused (SIGTERM)" in said
+    assert "paused (SIGTERM)" in output
     until_gone(command.leftovers)
-    code, said = command.run()
-    assert code == 0, said
+    code, output = command.run()
+    assert code == 0, output
     assert Follower.of(command.storage).core.runs[0].losses == 0
 
 
@@ -202,8 +202,8 @@ def test_a_killed_command_takes_its_head_along_and_loses_nothing(command: Comman
     process.wait()
     until_gone(command.leftovers)
     assert owner(command.storage.paths.root) is None
-    code, said = command.run()
-    assert code == 0, said
+    code, output = command.run()
+    assert code == 0, output
     core = Follower.of(command.storage).core
     assert (core.runs[0].attempt, core.runs[1].attempt) == (0, 1)
 
@@ -215,9 +215,9 @@ def test_stop_from_another_terminal_ends_the_search_with_its_outcome(
     command.write(task_dir, script={"hold": [0]})
     process = command.start()
     command.until_step(0, 3)
-    code, said = command.run("jobs.stop", str(command.storage.paths.root), "--reason", "enough")
+    code, text = command.run("jobs.stop", str(command.storage.paths.root), "--reason", "enough")
     assert code == 0
-    assert "has ended (user)" in said
+    assert "has ended (user)" in text
     output, _ = process.communicate(timeout=PATIENCE_S)
     assert "stopped by a person: enough" in output
     until_gone(command.leftovers)
@@ -231,9 +231,9 @@ def test_stop_ends_an_interrupted_search_that_nobody_works_on(command: Command) 
     process.kill()
     process.wait()
     until_gone(command.leftovers)
-    code, said = command.run("jobs.stop", str(command.config))
-    assert code == 0, said
-    assert "has ended (user)" in said
+    code, output = command.run("jobs.stop", str(command.config))
+    assert code == 0, output
+    assert "has ended (user)" in output
     run = Follower.of(command.storage).core.runs[0]
     assert run.status == "completed"
     assert run.outcome is not None
@@ -246,14 +246,14 @@ def test_a_slot_that_the_machine_can_never_give_is_refused_with_the_numbers(
     command: Command, task_dir: Path
 ) -> None:
     command.write(task_dir, slots={"nodes": 2})
-    code, said = command.run()
+    code, output = command.run()
     assert code == 4
-    assert "asked: 1 slot(s) of 2 machine(s) with 1 GPUs and 3 CPUs each" in said
-    assert "Traceback" not in said
+    assert "asked: 1 slot(s) of 2 machine(s) with 1 GPUs and 3 CPUs each" in output
+    assert "Traceback" not in output
     until_gone(command.leftovers)
     command.write(task_dir)  # nothing has trained yet, so the configuration may still be changed
-    code, said = command.run()
-    assert code == 0, said
+    code, output = command.run()
+    assert code == 0, output
 
 
 @pytest.mark.slow
@@ -261,16 +261,16 @@ def test_an_engine_of_another_version_ends_the_command_with_its_message(
     command: Command, task_dir: Path
 ) -> None:
     command.write(task_dir, script={"version_error": "VeRL 0.9.1 is needed, 0.8.0 is installed"})
-    code, said = command.run()
+    code, output = command.run()
     assert code == 5
-    assert "llmzero: VeRL 0.9.1 is needed, 0.8.0 is installed" in said
-    assert "Traceback" not in said
+    assert "llmzero: VeRL 0.9.1 is needed, 0.8.0 is installed" in output
+    assert "Traceback" not in output
     until_gone(command.leftovers)
 
 
 @pytest.fixture
 def cluster(command: Command, head: str) -> None:
-    """A cluster that outlives the commands; they are told its address."""
+    """A cluster that outlives the commands; they get its address."""
     command.env |= {"RAY_ADDRESS": head, "RAY_AUTH_MODE": "disabled"}
 
 
@@ -282,13 +282,13 @@ def test_ctrl_c_detaches_from_a_shared_cluster_where_the_search_goes_on(
     process = command.start()
     command.until_step(0, 3)
     process.send_signal(signal.SIGINT)
-    said, _ = process.communicate(timeout=PATIENCE_S)
-    assert "detached: demo goes on" in said
+    output, _ = process.communicate(timeout=PATIENCE_S)
+    assert "detached: demo goes on" in output
     assert owner(command.storage.paths.root) is not None
     command.released.touch()
-    code, said = command.run()
-    assert code == 0, said
-    assert "has ended (budget)" in said
+    code, output = command.run()
+    assert code == 0, output
+    assert "has ended (budget)" in output
     core = Follower.of(command.storage).core
     assert [run.attempt for run in core.runs.values()] == [0, 0]
     until_gone(lambda: [entry["name"] for entry in ray.util.list_named_actors(all_namespaces=True)])
@@ -302,8 +302,8 @@ def test_a_second_ctrl_c_stops_the_search_on_a_shared_cluster(
     process = command.start()
     command.until_step(0, 6)
     process.send_signal(signal.SIGINT)
-    until_said(process, "detached")
+    until_printed(process, "detached")
     process.send_signal(signal.SIGINT)
-    said, _ = process.communicate(timeout=PATIENCE_S)
-    assert process.returncode == 0, said
-    assert "has ended (user)" in said
+    output, _ = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0, output
+    assert "has ended (user)" in output

@@ -16,7 +16,7 @@ from llmzero_ray.cli.doctor.agents import agents_found
 from llmzero_ray.cli.doctor.checks import CHECKS, Check, Context
 from llmzero_ray.cli.doctor.examination import rows_of_check
 from llmzero_ray.cli.doctor.machine_findings import clocks, room, same_files, storage, versions
-from llmzero_ray.cli.doctor.nodes import HERE, Node, Silent
+from llmzero_ray.cli.doctor.nodes import HERE, Node, NoResult
 from llmzero_ray.cli.doctor.rows import EXIT_CODES, CheckFinding, Row, exit_code, ordered, table_of
 from llmzero_ray.cli.doctor.scratch import Scratch
 from llmzero_ray.config import parse_config
@@ -32,7 +32,7 @@ NODES = (
 # --- what answers mean --------------------------------------------------------------------------------------
 
 
-def looked(**changes: Any) -> dict[str, Any]:
+def probed(**changes: Any) -> dict[str, Any]:
     base = {"versions": {"python": "3.11.7", "ray": "2.60.0"}, "refused": None}
     return {**base, "room": {"/tmp": (50 * GIB, 100 * GIB), "/dev/shm": (8 * GIB, 16 * GIB)}, **changes}
 
@@ -138,29 +138,29 @@ def test_a_check_that_raises_or_hangs_is_a_row() -> None:
 
 
 def test_other_versions_on_one_machine_fail_and_say_where() -> None:
-    other = looked(versions={"python": "3.11.7", "ray": "2.59.0"})
-    row = versions(NODES, {"10.0.0.1": looked(), "10.0.0.2": other})
+    other = probed(versions={"python": "3.11.7", "ray": "2.59.0"})
+    row = versions(NODES, {"10.0.0.1": probed(), "10.0.0.2": other})
     assert row.status == "FAIL"
     assert "ray: 2.60.0 on 10.0.0.1, 2.59.0 on 10.0.0.2" in row.found
     assert "python" not in row.found
 
 
 def test_a_package_that_one_machine_lacks_fails() -> None:
-    row = versions(NODES, {"10.0.0.1": looked(versions={"ray": "2.60.0"}), "10.0.0.2": looked()})
+    row = versions(NODES, {"10.0.0.1": probed(versions={"ray": "2.60.0"}), "10.0.0.2": probed()})
     assert row.status == "FAIL"
     assert "python: missing on 10.0.0.1, 3.11.7 on 10.0.0.2" in row.found
 
 
 def test_versions_that_the_engine_refuses_count_where_it_will_run() -> None:
-    refused = looked(refused="vllm is not installed")
-    assert versions(NODES, {"10.0.0.1": refused, "10.0.0.2": looked()}).status == "ok"
-    row = versions(NODES, {"10.0.0.1": looked(), "10.0.0.2": refused})
+    refused = probed(refused="vllm is not installed")
+    assert versions(NODES, {"10.0.0.1": refused, "10.0.0.2": probed()}).status == "ok"
+    row = versions(NODES, {"10.0.0.1": probed(), "10.0.0.2": refused})
     assert (row.status, row.found) == ("FAIL", "vllm is not installed")
 
 
 def test_a_machine_that_gives_no_answer_fails_every_question() -> None:
-    silent = Silent(reason="no answer within 5 s")
-    answers = {"10.0.0.1": looked(), "10.0.0.2": silent}
+    silent = NoResult(reason="no answer within 5 s")
+    answers = {"10.0.0.1": probed(), "10.0.0.2": silent}
     rows = [
         versions(NODES, answers),
         room(NODES, answers),
@@ -184,7 +184,7 @@ def test_a_machine_that_gives_no_answer_fails_every_question() -> None:
     ],
 )
 def test_room_that_is_short_is_named(node: str, path: str, free: int, status: str) -> None:
-    answers = {label: looked() for label in ("10.0.0.1", "10.0.0.2")}
+    answers = {label: probed() for label in ("10.0.0.1", "10.0.0.2")}
     assert room(NODES, answers).status == "ok"
     answers[node]["room"] = {**answers[node]["room"], path: (free, 100 * GIB)}
     row = room(NODES, answers)

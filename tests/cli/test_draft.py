@@ -95,8 +95,8 @@ def test_wrong_options_are_one_line(
     options: tuple[str, ...], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert draft(tmp_path, *options) == 2
-    said = capsys.readouterr().err
-    assert message in said and len(said.splitlines()) == 1
+    output = capsys.readouterr().err
+    assert message in output and len(output.splitlines()) == 1
     assert not (tmp_path / "out").exists()
 
 

@@ -96,13 +96,13 @@ def test_without_the_cards_size_the_key_is_named(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize(
-    ("engine", "said"),
+    ("engine", "expected"),
     [({"platform": "cpu"}, False), ({"platform": "gpu"}, True), ({"backend": "my.module:engine"}, False)],
 )
-def test_only_verl_on_gpus_is_estimated(engine: dict[str, Any], said: bool) -> None:
+def test_only_verl_on_gpus_is_estimated(engine: dict[str, Any], expected: bool) -> None:
     config = parse_config({"name": "s", "engine": engine, "slots": {"gpu_memory_gib": 39.4}})
-    assert is_for_gpus(config) is said
-    if not said:
+    assert is_for_gpus(config) is expected
+    if not expected:
         assert shown(config) == ""
 
 

@@ -56,7 +56,7 @@ def dashboard() -> Iterator[str]:
 
 
 def free_port() -> int:
-    """One that nobody listens at."""
+    """A port without a listener."""
     with socket.socket() as asked:
         asked.bind(("", 0))
         port: int = asked.getsockname()[1]

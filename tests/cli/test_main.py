@@ -37,7 +37,7 @@ def test_the_version_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "expected"),
     [
         ([], "Missing COMMAND, one of prepare, search, doctor,"),
         (["serach"], "no such command: 'serach'; did you mean 'search'?"),
@@ -59,13 +59,13 @@ def test_the_version_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     ],
 )
 def test_words_that_cannot_be_meant_are_one_message_and_exit_code_2(
-    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+    words: list[str], expected: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(words) == 2
     out, err = capsys.readouterr()
     assert out == ""
     assert err.startswith("llmzero: ")
-    assert said in err
+    assert expected in err
     assert len(err.splitlines()) == 1
 
 

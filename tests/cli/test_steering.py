@@ -80,10 +80,10 @@ def test_what_cannot_be_done_is_answered_in_one_message_and_changes_nothing(
     finished_root: Search, capsys: pytest.CaptureFixture[str]
 ) -> None:
     n_events = len(finished_root.follower.events)
-    for words, said in REFUSED:
+    for words, output in REFUSED:
         assert llmzero(*(finished_root.root if word == "ROOT" else word for word in words)) == 2
         error = capsys.readouterr().err
-        assert said in error
+        assert output in error
         assert "Traceback" not in error
         assert len(error) < 1000
     finished_root.follower.poll()

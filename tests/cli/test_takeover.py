@@ -68,15 +68,15 @@ def test_a_command_follows_a_coordinator_that_comes_back_while_it_prepares(confi
     storage = SearchStorage(config.storage, config.name)
     storage.check()
     storage.adopt_config(config)
-    script, said = Driver(config), io.StringIO()
+    script, output = Driver(config), io.StringIO()
     script.search_to_end([0.3, 0.5])
     script.post(ev.OutcomeWritten(problem=""))
     assert isinstance(script.journal[-1], ev.SearchFinished)
-    coordinator = RestartedCoordinator(storage, script, lambda: "following" in said.getvalue())
+    coordinator = RestartedCoordinator(storage, script, lambda: "following" in output.getvalue())
     backend_with_hook.ON_LOADING.append(coordinator.come_back)
-    with contextlib.redirect_stdout(said):
+    with contextlib.redirect_stdout(output):
         assert main(["search", str(config_path)]) == 0
-    assert "is at work on it; following" in said.getvalue()
+    assert "is at work on it; following" in output.getvalue()
     coordinator.join(PATIENCE_S)
     assert owner(storage.paths.root) is None
 
@@ -90,7 +90,7 @@ def test_a_coordinator_waits_for_the_command_that_prepares_its_directory(make_se
     search.start()
     assert search.running is not None
     ray.wait([search.running.coordinator.__ray_ready__.remote()], timeout=PATIENCE_S)
-    time.sleep(3.0)  # longer than a lock is tried for when nobody is to leave it
+    time.sleep(3.0)  # longer than a lock is tried for when its holder is not expected to exit
     command.release()
     assert search.wait().finished.reason == "budget"
 
@@ -100,7 +100,7 @@ def test_a_command_whose_coordinator_was_replaced_leaves_the_new_one_alone(make_
     search.until_step(0, 3)
     first = search.running
     assert first is not None
-    ray.kill(first.coordinator)  # as `start_on` of another command does that finds nobody at work
+    ray.kill(first.coordinator)  # as `start_on` of another command does that finds no coordinator
     search.until(lambda: owner(search.root) is None)
     search.start()
     search.until(lambda: len(search.events(ev.CoordinatorStarted)) == 2)

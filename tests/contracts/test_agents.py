@@ -41,8 +41,8 @@ def answer(request: Request) -> Reply:
         )
     if request.tool == "propose_fix":
         checkpoint = {"resume_from": None, "reason": "where it began"}
-        said: dict[str, Any] = {"failure_class": "oom", "summary": "Memory.", "evidence": []}
-        return Answer(input={**said, "changes": changes, "checkpoint": checkpoint, "length": LENGTH})
+        output: dict[str, Any] = {"failure_class": "oom", "summary": "Memory.", "evidence": []}
+        return Answer(input={**output, "changes": changes, "checkpoint": checkpoint, "length": LENGTH})
     return Answer(input={"decision": "CONTINUE", "reason": "too early"})
 
 

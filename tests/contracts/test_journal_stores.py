@@ -369,7 +369,7 @@ def test_a_torn_last_event_is_reported_and_the_next_writer_goes_on_in_its_place(
 
 
 @pytest.mark.parametrize(
-    ("damage", "file", "said"),
+    ("damage", "file", "expected"),
     [
         ("missing", None, "event 2 is missing"),
         ("torn", "00000002.e001.json", "cannot be read"),
@@ -387,7 +387,7 @@ def test_a_torn_last_event_is_reported_and_the_next_writer_goes_on_in_its_place(
     ],
 )
 def test_damage_is_named_and_everything_before_it_is_kept(
-    store: JournalStore, damage: str, file: str | None, said: str
+    store: JournalStore, damage: str, file: str | None, expected: str
 ) -> None:
     filled(store)
     name = "00000002.e001.json"
@@ -407,16 +407,16 @@ def test_damage_is_named_and_everything_before_it_is_kept(
     store.remove(name)
     if damage in changed:
         store.create(name, changed[damage])
-    with pytest.raises(JournalError, match=said) as error:
+    with pytest.raises(JournalError, match=expected) as error:
         read_all(store)
     assert "Events 1 to 1 are whole" in str(error.value)
     entries, found = JournalReader(store).poll_whole()
     assert [entry.number for entry in entries] == [1]
     assert found is not None
     assert (found.number, found.file) == (2, file)
-    with pytest.raises(JournalError, match=said):
+    with pytest.raises(JournalError, match=expected):
         Journal(store)
-    assert [claim.epoch for claim in read_claims(store)] == [1]  # the attempt ended nobody's work
+    assert [claim.epoch for claim in read_claims(store)] == [1]  # the attempt superseded no writer
 
 
 @pytest.mark.parametrize("damage", ["newer", "other place", "foreign"])
@@ -535,8 +535,8 @@ def test_damage_inside_a_segment_is_named_by_event_and_all_before_it_is_kept(sto
     write_segment(store, SegmentName(1, 8))
     whole = store.read("00000001-00000008.segment")
     overwrite(store, "00000001-00000008.segment", whole.replace(b'"slot": 5', b'"slot": 9'))
-    said = r"00000001-00000008\.segment: line 7 \(event 6\) fails its checksum, and event 6 is in no other"
-    with pytest.raises(JournalError, match=said):
+    output = r"00000001-00000008\.segment: line 7 \(event 6\) fails its checksum, and event 6 is in no other"
+    with pytest.raises(JournalError, match=output):
         read_all(store)
     entries, damage = JournalReader(store).poll_whole()
     assert [entry.number for entry in entries] == list(range(1, 6))
@@ -865,7 +865,7 @@ def test_a_path_or_a_file_address_is_a_local_store(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("address", "said"),
+    ("address", "expected"),
     [
         ("foo://x/y", "cannot be used as a storage"),
         ("s3://", "names no bucket"),
@@ -876,8 +876,8 @@ def test_a_path_or_a_file_address_is_a_local_store(tmp_path: Path) -> None:
         ("az://container/p", "cannot be used as a storage"),
     ],
 )
-def test_an_address_that_makes_no_sense_is_refused_in_one_line(address: str, said: str) -> None:
-    with pytest.raises(ConfigError, match=said) as error:
+def test_an_address_that_makes_no_sense_is_refused_in_one_line(address: str, expected: str) -> None:
+    with pytest.raises(ConfigError, match=expected) as error:
         open_store(address)
     assert "\n" not in str(error.value)
 

@@ -156,36 +156,36 @@ def peak_bytes(model: Any, *, train: bool, vocab: int) -> int:
 
 
 def test_a_layer_keeps_what_torch_keeps(shape: ModelShape) -> None:
-    said = TOKENS * shape.layers * kept_of_layer(shape, RANK)
-    assert kept_bytes(policy(shape, checkpointing=False)) == pytest.approx(said, rel=0.15)
+    output = TOKENS * shape.layers * kept_of_layer(shape, RANK)
+    assert kept_bytes(policy(shape, checkpointing=False)) == pytest.approx(output, rel=0.15)
 
 
 def test_with_checkpointing_a_layer_keeps_its_input(shape: ModelShape) -> None:
     # The last norm is outside of the layers.
-    said = TOKENS * (shape.layers * kept_of_checkpoint(shape) + 4 * shape.hidden)
-    assert kept_bytes(policy(shape, checkpointing=True)) == pytest.approx(said, rel=0.15)
+    output = TOKENS * (shape.layers * kept_of_checkpoint(shape) + 4 * shape.hidden)
+    assert kept_bytes(policy(shape, checkpointing=True)) == pytest.approx(output, rel=0.15)
 
 
 def test_an_update_peaks_at_a_layer_where_the_vocabulary_is_small(shape: ModelShape) -> None:
     kept = shape.layers * kept_of_checkpoint(shape)
-    said = TOKENS * (kept + kept_of_layer(shape, RANK) + backward_work(shape))
+    output = TOKENS * (kept + kept_of_layer(shape, RANK) + backward_work(shape))
     assert peak_bytes(policy(shape, checkpointing=True), train=True, vocab=128) == pytest.approx(
-        said, rel=0.15
+        output, rel=0.15
     )
 
 
 def test_an_update_peaks_at_the_logits_where_the_vocabulary_is_large(shape: ModelShape) -> None:
     vocab = 8192
     kept = shape.layers * kept_of_checkpoint(shape)
-    said = TOKENS * (kept + 2 * vocab + head_work(shape))
+    output = TOKENS * (kept + 2 * vocab + head_work(shape))
     model = policy(shape, checkpointing=True, vocab=vocab)
-    assert peak_bytes(model, train=True, vocab=vocab) == pytest.approx(said, rel=0.15)
+    assert peak_bytes(model, train=True, vocab=vocab) == pytest.approx(output, rel=0.15)
     large = setup()
     assert logits(SHAPES[0], large).likely == 2 * SHAPES[0].vocab
 
 
 def test_a_forward_pass_that_keeps_nothing_holds_one_layer_at_work(shape: ModelShape) -> None:
-    said = TOKENS * forward_work(shape)
+    output = TOKENS * forward_work(shape)
     assert peak_bytes(policy(shape, checkpointing=True), train=False, vocab=128) == pytest.approx(
-        said, rel=0.2
+        output, rel=0.2
     )

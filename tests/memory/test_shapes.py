@@ -94,7 +94,7 @@ def test_head_sizes_that_are_left_out_follow_from_the_hidden_size() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "expected"),
     [
         ({"model_type": "mamba"}, "model_type 'mamba'"),
         ({"model_type": None}, "model_type None"),
@@ -105,15 +105,15 @@ def test_head_sizes_that_are_left_out_follow_from_the_hidden_size() -> None:
         ({"head_dim": True}, "head_dim"),
     ],
 )
-def test_what_cannot_be_estimated_is_said(changes: dict[str, Any], said: str) -> None:
-    with pytest.raises(ConfigError, match=f"no memory estimate for m: .*{said}"):
+def test_what_cannot_be_estimated_is_said(changes: dict[str, Any], expected: str) -> None:
+    with pytest.raises(ConfigError, match=f"no memory estimate for m: .*{expected}"):
         model_shape(config_of(shape("4B"), **changes), name="m")
 
 
-@pytest.mark.parametrize(("text", "said"), [("{", "is not JSON"), ("[1]", "no mapping")])
-def test_a_broken_config_is_said(tmp_path: Path, text: str, said: str) -> None:
+@pytest.mark.parametrize(("text", "expected"), [("{", "is not JSON"), ("[1]", "no mapping")])
+def test_a_broken_config_is_said(tmp_path: Path, text: str, expected: str) -> None:
     (tmp_path / "config.json").write_text(text)
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match=expected):
         read_shape(str(tmp_path))
 
 

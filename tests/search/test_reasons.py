@@ -69,7 +69,7 @@ def test_waiting_names_what_runs() -> None:
 
 
 @pytest.mark.parametrize(
-    ("reason", "said"),
+    ("reason", "expected"),
     [
         ("budget", "budget: 1 of 1 runs begun"),
         ("exhausted", "exhausted: no node can get another child"),
@@ -77,10 +77,10 @@ def test_waiting_names_what_runs() -> None:
         ("dollars", "dollars: a limit of the search was reached"),
     ],
 )
-def test_an_end_names_its_reason(reason: str, said: str) -> None:
+def test_an_end_names_its_reason(reason: str, expected: str) -> None:
     search = grow(("root", None, "ok", 0.5), budget=1)
     decision = dataclasses.replace(search.ask(), stop_reason=reason)  # type: ignore[arg-type]
-    assert search.explain(decision.to_dict()) == said
+    assert search.explain(decision.to_dict()) == expected
 
 
 def test_a_method_is_found_by_its_name_or_by_its_factory() -> None:

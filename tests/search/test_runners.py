@@ -79,7 +79,7 @@ def test_the_budget_counts_running_runs() -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_one_runner_is_the_sequential_search(seed: int) -> None:
-    """A run begun and told at once decides as one that runs for a while with nobody else asking."""
+    """A run begun and told at once decides as one that runs for a while without another `ask` between."""
     rng = random.Random(seed)
     search, history = TreeSearch(SearchRules(), budget=25), []
     while (decision := search.ask()).action != "stop":

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from llmzero_ray.agents.base import StopRequest
 from llmzero_ray.metrics import Curves
-from llmzero_ray.stopping.curve_bank import FEWEST_PHASES, BankAnswer, BankedPhase, CurveBank
+from llmzero_ray.stopping.curve_bank import FEWEST_PHASES, BankDecision, BankedPhase, CurveBank
 from tests.agents import curves as c
 
 
@@ -48,17 +48,17 @@ def judge(
     target: float | None = 0.8,
     path: tuple[tuple[int, float], ...] = (),
     may_stop: bool = True,
-) -> BankAnswer:
+) -> BankDecision:
     running = c.node(run, node=1, n_steps=n_steps, status="running")
     incumbent = c.node(Curves(), node=0, score=target)
     request = StopRequest(task=c.TASK, running=running, incumbent=incumbent, incumbent_path=path)
     return bank.judge(request, may_stop=may_stop)
 
 
-def clue(bank: CurveBank, run: Curves, **more: object) -> str:
+def category(bank: CurveBank, run: Curves, **more: object) -> str:
     answer = judge(bank, run, **more)  # type: ignore[arg-type]
-    assert (answer.answer == "continue") == (answer.clue not in ("ask", "dead", "hopeless"))
-    return answer.clue
+    assert (answer.answer == "continue") == (answer.category not in ("ask", "dead", "hopeless"))
+    return answer.category
 
 
 # --- what is banked -----------------------------------------------------------------------------------------
@@ -103,21 +103,21 @@ def test_a_gain_is_counted_from_comparable_points_within_the_steps_left() -> Non
 
 
 def test_without_a_score_to_beat_the_run_goes_on() -> None:
-    assert clue(bank_of(), flat(), target=None) == "no target"
+    assert category(bank_of(), flat(), target=None) == "no target"
 
 
 def test_fewer_than_two_validations_are_too_few_to_judge() -> None:
-    assert clue(bank_of(), c.cut(flat(), 9)) == "too early"
-    assert clue(bank_of(), c.cut(flat(), 10)) != "too early"
+    assert category(bank_of(), c.cut(flat(), 9)) == "too early"
+    assert category(bank_of(), c.cut(flat(), 10)) != "too early"
 
 
 def test_a_run_one_check_before_its_end_goes_on() -> None:
-    assert clue(bank_of(), flat(), n_steps=35) == "last check"
-    assert clue(bank_of(), flat(), n_steps=36) == "ask"
+    assert category(bank_of(), flat(), n_steps=35) == "last check"
+    assert category(bank_of(), flat(), n_steps=36) == "ask"
 
 
 def test_a_run_that_beats_the_record_goes_on() -> None:
-    assert clue(bank_of(), flat(), target=0.38) == "leads"
+    assert category(bank_of(), flat(), target=0.38) == "leads"
 
 
 def test_a_rising_train_reward_goes_on_under_flat_validation() -> None:
@@ -128,7 +128,7 @@ def test_a_rising_train_reward_goes_on_under_flat_validation() -> None:
         val={5: 0.4, 15: 0.398, 25: 0.404},
         kl=c.line(0.1, 0.2, 30, 0.002),
     )
-    assert clue(bank_of(), rising) == "reward rises"
+    assert category(bank_of(), rising) == "reward rises"
 
 
 def test_a_rising_train_reward_over_falling_validation_is_for_the_agent() -> None:
@@ -139,7 +139,7 @@ def test_a_rising_train_reward_over_falling_validation_is_for_the_agent() -> Non
         val={5: 0.5, 15: 0.45, 25: 0.3},
         kl=c.line(0.1, 0.2, 30, 0.002),
     )
-    assert clue(bank_of(), overfit) == "ask"
+    assert category(bank_of(), overfit) == "ask"
 
 
 def test_longer_responses_with_a_rising_kl_go_on() -> None:
@@ -153,31 +153,31 @@ def test_longer_responses_with_a_rising_kl_go_on() -> None:
             },
         }
     )
-    assert clue(bank_of(), longer) == "grows longer"
+    assert category(bank_of(), longer) == "grows longer"
 
 
 def test_a_run_that_gains_and_is_where_a_winner_was_at_this_global_step_goes_on() -> None:
     path = ((0, 0.3), (25, 0.44), (60, 0.8))
     rises = flat(at20=0.42, at25=0.45, at30=0.45)
-    assert clue(bank_of(), rises, path=path) == "keeps up"
-    assert clue(bank_of(), rises, path=((0, 0.3), (25, 0.47), (60, 0.8))) == "ask"
+    assert category(bank_of(), rises, path=path) == "keeps up"
+    assert category(bank_of(), rises, path=((0, 0.3), (25, 0.47), (60, 0.8))) == "ask"
     # Level with the winner, but without a gain of its own.
-    assert clue(bank_of(), flat(0.45), path=path) == "ask"
+    assert category(bank_of(), flat(0.45), path=path) == "ask"
 
 
 def test_a_winner_that_needed_more_steps_than_the_run_has_left_is_nobody_to_keep_up_with() -> None:
     rises = flat(at20=0.42, at25=0.45, at30=0.45)
-    assert clue(bank_of(), rises, path=((0, 0.3), (25, 0.44), (61, 0.8))) == "ask"
-    assert clue(bank_of(), rises, path=((0, 0.3), (25, 0.44), (61, 0.8)), n_steps=61) == "keeps up"
+    assert category(bank_of(), rises, path=((0, 0.3), (25, 0.44), (61, 0.8))) == "ask"
+    assert category(bank_of(), rises, path=((0, 0.3), (25, 0.44), (61, 0.8)), n_steps=61) == "keeps up"
 
 
 def test_a_banked_phase_that_came_to_the_target_is_a_winner_too_at_its_own_global_steps() -> None:
     rises = flat(at20=0.42, at25=0.45, at30=0.45)
     winner = c.curves(60, reward=[0.4] * 60, val={10: 0.1, 30: 0.44, 60: 0.8})
-    assert clue(bank_of(winner), rises) == "keeps up"
+    assert category(bank_of(winner), rises) == "keeps up"
     later = Curves(**{**vars(winner), "base_step": 40})
-    assert clue(bank_of(later), rises) == "ask"
-    assert clue(bank_of(winner), rises, target=0.95) == "ask"
+    assert category(bank_of(later), rises) == "ask"
+    assert category(bank_of(winner), rises, target=0.95) == "ask"
 
 
 def test_a_run_whose_fitted_pace_leads_to_the_target_goes_on() -> None:
@@ -189,26 +189,26 @@ def test_a_run_whose_fitted_pace_leads_to_the_target_goes_on() -> None:
         val={10: 0.45, 20: 0.5, 30: 0.55},
     )
     # .005 a step for 30 more, from .55.
-    assert clue(bank_of(), steady, target=0.699) == "within reach"
-    assert clue(bank_of(), steady, target=0.701) == "ask"
+    assert category(bank_of(), steady, target=0.699) == "within reach"
+    assert category(bank_of(), steady, target=0.701) == "ask"
 
 
 def test_half_of_the_comparable_phases_and_two_at_least_make_a_precedent() -> None:
     missing = 0.2
     target = max(flat().val_scores[-2:]) + missing
     late, never = gained(0.21), gained(0.0)
-    assert clue(bank_of(late, late), flat(), target=target) == "precedent"
-    assert clue(bank_of(late, late, never, never), flat(), target=target) == "precedent"
-    assert clue(bank_of(late), flat(), target=target) == "ask"
-    assert clue(bank_of(late, late, never, never, never), flat(), target=target) == "ask"
+    assert category(bank_of(late, late), flat(), target=target) == "precedent"
+    assert category(bank_of(late, late, never, never), flat(), target=target) == "precedent"
+    assert category(bank_of(late), flat(), target=target) == "ask"
+    assert category(bank_of(late, late, never, never, never), flat(), target=target) == "ask"
 
 
 def test_gains_from_another_level_or_at_the_beginning_of_a_phase_are_no_precedent() -> None:
     target = 0.6
     other = gained(0.3, level=0.1)
     early = c.curves(60, reward=[0.4] * 60, start=0.4, val={5: 0.5, 10: 0.65, 60: 0.65})
-    assert clue(bank_of(other, other), flat(), target=target) == "ask"
-    assert clue(bank_of(early, early), flat(), target=target) == "ask"
+    assert category(bank_of(other, other), flat(), target=target) == "ask"
+    assert category(bank_of(early, early), flat(), target=target) == "ask"
 
 
 # --- clear STOP ---------------------------------------------------------------------------------------------
@@ -218,7 +218,7 @@ def test_nothing_is_stopped_unless_it_is_allowed() -> None:
     hopeless = [gained(0.0)] * 20
     assert judge(bank_of(*hopeless), flat(), may_stop=False).answer == "ask"
     answer = judge(bank_of(*hopeless), flat())
-    assert (answer.answer, answer.clue) == ("stop", "hopeless")
+    assert (answer.answer, answer.category) == ("stop", "hopeless")
     assert "0 of 20 banked phases gained that much" in answer.reason
 
 
@@ -246,7 +246,7 @@ def test_a_run_in_its_first_half_is_not_stopped() -> None:
 
 def test_a_run_in_which_nothing_moves_is_for_the_agent_even_at_the_record() -> None:
     dead = c.untrained(15, level=0.42)
-    assert clue(bank_of(), dead, target=0.40) == "dead"
+    assert category(bank_of(), dead, target=0.40) == "dead"
 
 
 # --- what must survive --------------------------------------------------------------------------------------

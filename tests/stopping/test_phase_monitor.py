@@ -80,7 +80,7 @@ def test_the_agent_is_due_when_it_would_be_for_the_whole_curve(seed: int, settin
         assert monitor.is_due(INCUMBENT) == due
         if due:
             asked += 1
-            policy.ask(question(running))
+            policy.decide(question(running))
     assert asked > 0 or len(points) < 4 + 8
 
 
@@ -104,7 +104,7 @@ def test_a_new_monitor_starts_the_agents_intervals_anew() -> None:
         monitor = PhaseMonitor(policy, begun())
         monitor.add(points)
         assert monitor.is_due(INCUMBENT)
-        policy.ask(question(monitor.running()))
+        policy.decide(question(monitor.running()))
         assert not monitor.is_due(INCUMBENT)
 
 

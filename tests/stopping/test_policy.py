@@ -10,7 +10,7 @@ from llmzero_ray.agents.base import NodeView, StopRequest, TaskView
 from llmzero_ray.agents.expert import ExpertEarlyStopper
 from llmzero_ray.metrics import Curves
 from llmzero_ray.records import StopDecision
-from llmzero_ray.stopping.curve_bank import BankAnswer, CurveBank
+from llmzero_ray.stopping.curve_bank import BankDecision, CurveBank
 from llmzero_ray.stopping.policy import StoppingPolicy
 from llmzero_ray.stopping.settings import StopperSettings
 from tests.agents import curves as c
@@ -21,7 +21,7 @@ EVERY_FIVE = StopperSettings(interval_steps=5, min_steps=10)
 
 
 class Recorder:
-    """An agent that says what it is told and notes when it was asked."""
+    """An agent with scripted decisions that records its calls."""
 
     def __init__(self, stop: bool = False, error: Exception | None = None) -> None:
         self.asked: list[int] = []
@@ -52,7 +52,7 @@ def decide(
         return StopDecision(stop=False, reason="not due", rule="policy")
     assert incumbent is not None
     path = tuple(incumbent_path)
-    return policy.ask(StopRequest(task=task, running=running, incumbent=incumbent, incumbent_path=path))
+    return policy.decide(StopRequest(task=task, running=running, incumbent=incumbent, incumbent_path=path))
 
 
 def running(n: int, found: Curves | None = None, node: int = 1) -> NodeView:
@@ -123,7 +123,7 @@ def test_the_agent_is_told_what_the_pre_checks_noticed_besides_what_it_was_given
     request = StopRequest(
         task=c.TASK, running=running(12, dead), incumbent=INCUMBENT, incumbent_path=PATH, checks=("known",)
     )
-    StoppingPolicy(EVERY_FIVE, agent).ask(request)
+    StoppingPolicy(EVERY_FIVE, agent).decide(request)
     (asked,) = agent.requests
     assert asked.checks == ("known", "dead_run: actor/grad_norm was 0 in the last 10 steps; mean reward 0.4")
 
@@ -250,7 +250,7 @@ def test_a_bank_without_an_agent_leaves_doubtful_runs_alone() -> None:
 class Broken(CurveBank):
     """A bank that cannot answer."""
 
-    def judge(self, request: StopRequest, *, may_stop: bool = False) -> BankAnswer:
+    def judge(self, request: StopRequest, *, may_stop: bool = False) -> BankDecision:
         raise ZeroDivisionError("no phases")
 
 

@@ -54,7 +54,7 @@ class Runner:
 
 
 class Thinker:
-    """An agent that answers when it is told to."""
+    """An agent that returns when a test lets it."""
 
     def __init__(self, stop: bool) -> None:
         self.asked, self.may_answer = threading.Event(), threading.Event()

@@ -20,25 +20,25 @@ class Coordinator:
 
     def __init__(self) -> None:
         self.alive = True
-        self.heard: list[VerdictPosted] = []
+        self.received: list[VerdictPosted] = []
         self.post = SimpleNamespace(remote=self._post)
 
     async def _post(self, verdict: VerdictPosted) -> None:
         if not self.alive:
             raise ray.exceptions.RayActorError
-        self.heard.append(verdict)
+        self.received.append(verdict)
 
 
 class Runner:
-    """A handle that hears a stop."""
+    """A runner's handle that records stops."""
 
     def __init__(self) -> None:
-        self.heard: list[tuple[int, int, str]] = []
+        self.received: list[tuple[int, int, str]] = []
         self.stopped = asyncio.Event()
         self.stop = SimpleNamespace(options=lambda **_: SimpleNamespace(remote=self._stop))
 
     async def _stop(self, node: int, attempt: int, reason: str) -> None:
-        self.heard.append((node, attempt, reason))
+        self.received.append((node, attempt, reason))
         self.stopped.set()
 
 
@@ -87,8 +87,8 @@ def test_the_coordinator_is_looked_up_once(names: Names) -> None:
         await way.deliver(runner, verdict(2, hard=True))
 
     run(scene())
-    assert [v.step for v in names.coordinator.heard] == [1, 2]
-    assert (names.n_looked, runner.heard) == (1, [])
+    assert [v.step for v in names.coordinator.received] == [1, 2]
+    assert (names.n_looked, runner.received) == (1, [])
 
 
 def test_one_that_took_the_place_of_another_hears_at_once(
@@ -105,8 +105,8 @@ def test_one_that_took_the_place_of_another_hears_at_once(
         await way.deliver(runner, verdict(2))
 
     run(scene())
-    assert [v.step for v in first.heard] == [1]
-    assert [v.step for v in names.coordinator.heard] == [2]
+    assert [v.step for v in first.received] == [1]
+    assert [v.step for v in names.coordinator.received] == [2]
 
 
 def test_a_hard_stop_does_not_wait_for_a_coordinator_and_is_still_posted_to_it(
@@ -124,8 +124,8 @@ def test_a_hard_stop_does_not_wait_for_a_coordinator_and_is_still_posted_to_it(
         await delivering
 
     run(scene())
-    assert runner.heard == [(3, 1, "verdict: non_finite: loss is NaN")]
-    assert [v.step for v in back.heard] == [7]
+    assert runner.received == [(3, 1, "verdict: non_finite: loss is NaN")]
+    assert [v.step for v in back.received] == [7]
 
 
 def test_a_soft_stop_waits_for_the_coordinator(names: Names, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,5 +134,5 @@ def test_a_soft_stop_waits_for_the_coordinator(names: Names, monkeypatch: pytest
     names.coordinator, names.away_for = Coordinator(), 3
     runner = Runner()
     run(VerdictDelivery("demo").deliver(runner, verdict(7)))
-    assert (runner.heard, [v.step for v in names.coordinator.heard]) == ([], [7])
+    assert (runner.received, [v.step for v in names.coordinator.received]) == ([], [7])
     assert names.n_looked == 4

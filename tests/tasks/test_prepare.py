@@ -183,17 +183,17 @@ def test_what_a_killed_process_left_is_removed_by_the_next(tmp_path: Path) -> No
 def test_while_another_process_makes_the_task_a_call_waits_and_then_uses_it(
     made: Path, tmp_path: Path
 ) -> None:
-    target, heard = tmp_path / "task", []
+    target, received = tmp_path / "task", []
     lock = os.open(tmp_path / ".task.lock", os.O_WRONLY | os.O_CREAT)
     fcntl.flock(lock, fcntl.LOCK_EX)
 
     def the_other_process_ends(doing: str, share: float) -> None:
-        heard.append(doing)
+        received.append(doing)
         shutil.copytree(made, target)
         os.close(lock)
 
     assert prepare(dir=target, progress=the_other_process_ends, **SMALL).n_train == 8
-    assert heard == ["waiting for another process that makes the same task"]
+    assert received == ["waiting for another process that makes the same task"]
 
 
 def test_where_locks_do_not_help_the_first_to_be_ready_wins(made: Path, tmp_path: Path) -> None:
@@ -217,9 +217,9 @@ def test_two_processes_at_once_make_one_task(tmp_path: Path) -> None:
     )
     command = [sys.executable, "-c", code, str(tmp_path / "task")]
     both = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
-    said = [process.communicate()[0] for process in both]
+    output = [process.communicate()[0] for process in both]
     assert [process.returncode for process in both] == [0, 0]
-    assert sum("done" in text for text in said) == 1
+    assert sum("done" in text for text in output) == 1
     assert left_beside(tmp_path / "task") == ["task"]
 
 

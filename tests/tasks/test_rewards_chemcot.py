@@ -94,7 +94,7 @@ def test_a_true_does_not_count_as_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "gold", "right"),
+    ("expected", "gold", "right"),
     [
         ("Yes", "Yes", 1),
         ("yes", "Yes", 1),
@@ -108,12 +108,12 @@ def test_a_true_does_not_count_as_one() -> None:
     ],
 )
 @pytest.mark.parametrize("subtask", ["ring_system_scaffold", "equivalence"])
-def test_yes_and_no_are_compared_with_the_gold(subtask: str, said: Any, gold: str, right: int) -> None:
-    assert acc(subtask, said, gold) == right
+def test_yes_and_no_are_compared_with_the_gold(subtask: str, expected: Any, gold: str, right: int) -> None:
+    assert acc(subtask, expected, gold) == right
 
 
 @pytest.mark.parametrize(
-    ("said", "right"),
+    ("expected", "right"),
     [
         ("G", 1),
         ("g", 1),
@@ -128,8 +128,8 @@ def test_yes_and_no_are_compared_with_the_gold(subtask: str, said: Any, gold: st
         ("Good", 0),
     ],
 )
-def test_a_mechanism_is_chosen_by_its_letter(said: str, right: int) -> None:
-    assert acc("mechsel", said, "G", "choice") == right
+def test_a_mechanism_is_chosen_by_its_letter(expected: str, right: int) -> None:
+    assert acc("mechsel", expected, "G", "choice") == right
 
 
 def test_answers_in_prose_never_count() -> None:

@@ -102,7 +102,7 @@ def test_nothing_is_left_once_it_was_closed() -> None:
         os.killpg(child.pid, 0)
 
 
-ASKER = """
+CLIENT = """
 import sys, time
 from llmzero_ray.tasks.rewards import math_client
 math_client.is_equivalent("$1$", r"$\\frac{2}{2}$")
@@ -114,11 +114,11 @@ time.sleep(600)
 @needs_math_verify
 def test_the_child_ends_when_its_asker_is_killed() -> None:
     root = Path(__file__).parents[2]
-    with subprocess.Popen([sys.executable, "-c", ASKER], stdout=subprocess.PIPE, cwd=root) as asker:
-        assert asker.stdout is not None
-        child = int(asker.stdout.readline())
+    with subprocess.Popen([sys.executable, "-c", CLIENT], stdout=subprocess.PIPE, cwd=root) as client:
+        assert client.stdout is not None
+        child = int(client.stdout.readline())
         assert is_running(child)
-        asker.kill()
+        client.kill()
     wait_until(lambda: not is_running(child))
 
 

@@ -380,7 +380,7 @@ def test_megabytes_of_output_go_nowhere(tmp_path: Path, capfd: pytest.CaptureFix
 
 @needs_bubblewrap
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "expected"),
     [
         ("raise RuntimeError(self)", "unreadable"),
         ("import os; os._exit(1)", "ended its process"),
@@ -389,11 +389,13 @@ def test_megabytes_of_output_go_nowhere(tmp_path: Path, capfd: pytest.CaptureFix
         ("while True: pass", "used more than 1 s"),
     ],
 )
-def test_exceptions_that_speak_in_hostile_ways_cost_their_row(tmp_path: Path, text: str, said: str) -> None:
+def test_exceptions_that_speak_in_hostile_ways_cost_their_row(
+    tmp_path: Path, text: str, expected: str
+) -> None:
     top = f"class Evil(Exception):\n    def __str__(self):\n        {text}\n    __repr__ = __str__\n"
     path = reward(tmp_path, f"if solution_str == 'attack':\n    raise Evil\n{RIGHT}", top)
     hit, after = score(path, "attack", "x")
-    assert said in hit.problem and len(hit.problem) < 1000
+    assert expected in hit.problem and len(hit.problem) < 1000
     assert after.result["acc"] == 1.0
 
 

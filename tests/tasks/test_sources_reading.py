@@ -208,8 +208,8 @@ def test_a_bad_file_beside_good_ones_is_a_warning_and_alone_an_error(
     bad, good = tmp_path / name, write_jsonl(tmp_path / "good.jsonl", ROWS)
     bad.write_bytes(content)
     summary = prepared(tmp_path, bad, good)
-    said = [*summary.notes.values(), *(place for places in summary.examples.values() for place in places)]
-    assert any(message in text for text in said)
+    output = [*summary.notes.values(), *(place for places in summary.examples.values() for place in places)]
+    assert any(message in text for text in output)
     assert summary.rows_read == len(ROWS) + (name in ("x.json", "x.jsonl") and content != b"")
     if name != "x.json":
         (tmp_path / "alone").mkdir()

@@ -23,7 +23,7 @@ from llmzero_ray.agents.drafting.base import (
 from llmzero_ray.agents.drafting.config_fields import search_fields, task_features, task_fields
 from llmzero_ray.agents.drafting.task_validation import TaskValidation, validate_task
 
-Tell = Callable[[str], None]
+OnProgress = Callable[[str], None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,27 +67,27 @@ def draft_task(
     agents: DraftingAgents,
     *,
     repairs: int = 2,
-    tell: Tell = lambda _: None,
+    on_progress: OnProgress = lambda _: None,
 ) -> Draft:
     """The draft of a task; a reward that fails validation is rewritten up to `repairs` times.
 
-    `tell` receives one line per stage.
+    `on_progress` receives one line per stage.
 
     Raises:
         ConfigError: a choice of the user does not exist, or no search fits the task.
     """
-    tell("reading the task")
+    on_progress("reading the task")
     spec = agents.describe(profile, sentence, user)
     attempts: list[RewardAttempt] = []
     reward = agents.write_reward(spec, sentence, user, ()) or RewardSpec(kind=None)
     trial: TaskValidation | None = None
     while not (spec.open or reward.open):
-        tell(f"trying the reward {reward.kind} on sampled rows")
+        on_progress(f"trying the reward {reward.kind} on sampled rows")
         trial = validate_task(task_fields(spec, reward, profile.folder), spec, reward)
         if not trial.findings or not trial.fixable or len(attempts) == repairs:
             break
         attempts.append(RewardAttempt(reward=reward, findings=trial.findings))
-        tell("mending the reward")
+        on_progress("mending the reward")
         better = agents.write_reward(spec, sentence, user, tuple(attempts))
         if better is None or better.open:
             attempts.pop()

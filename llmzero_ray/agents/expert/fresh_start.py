@@ -141,7 +141,7 @@ def _take_over(default: Hyperparameters, best: Hyperparameters) -> dict[str, Hyp
 
 
 def _relative(base: ProposalBase, varied: ChangePlan, inherited: ChangePlan | None) -> ChangePlan:
-    """The plan with its changes told relative to the root's configuration."""
+    """The plan with its changes expressed relative to the root's configuration."""
     reasons = {change.key: change.reason for change in varied.changes}
     wanted = {c.key: c.new for c in (*(inherited.changes if inherited else ()), *varied.changes)}
     return replace(varied, changes=_changes(base.hyperparameters, wanted, reasons))

@@ -81,7 +81,7 @@ class MessagesClient:
         deadline_s = self.settings.deadline_s if call.deadline_s is None else call.deadline_s
 
         async def work(attempts: _Attempts, sdk: AsyncAnthropic) -> LlmResponse:
-            return await self._ask(call, attempts, sdk)
+            return await self._send(call, attempts, sdk)
 
         return self._run(work, budget, deadline_s)
 
@@ -99,7 +99,7 @@ class MessagesClient:
         import anthropic  # noqa: F401 - takes seconds, which the deadline should not pay
 
         async def work(attempts: _Attempts, sdk: AsyncAnthropic) -> Usage:
-            return await self._look(image, attempts, sdk)
+            return await self._check_model(image, attempts, sdk)
 
         unpaid = CallBudget(BudgetLedger(FREE), "check", 0, Usage())
         return self._run(work, unpaid, self.settings.check_deadline_s)
@@ -143,7 +143,7 @@ class MessagesClient:
             raise outcome
         return outcome
 
-    async def _ask(self, call: LlmCall, attempts: _Attempts, sdk: AsyncAnthropic) -> LlmResponse:
+    async def _send(self, call: LlmCall, attempts: _Attempts, sdk: AsyncAnthropic) -> LlmResponse:
         import anthropic
 
         forced = self._force_tool
@@ -169,7 +169,7 @@ class MessagesClient:
             request_id=attempts.request_id,
         )
 
-    async def _look(self, image: bytes | None, attempts: _Attempts, sdk: AsyncAnthropic) -> Usage:
+    async def _check_model(self, image: bytes | None, attempts: _Attempts, sdk: AsyncAnthropic) -> Usage:
         import anthropic
 
         try:

@@ -77,10 +77,10 @@ def proposal_request(*, bare: bool = False) -> ProposalRequest:
             task=TASK, on=alone, path=(alone,), siblings=(), best=None, default=root.hyperparameters,
             checkpoints=(), from_scratch=False,
         )  # fmt: skip
-    said = Diagnosis(state="plateau", summary="Validation stands still.", evidence=("0.41 -> 0.41",))
+    diagnosis = Diagnosis(state="plateau", summary="Validation stands still.", evidence=("0.41 -> 0.41",))
     cooler = complete(root.hyperparameters, {"lr": 2e-5, "temperature": 0.9})
     on = replace(
-        _node(1, "evolve", _curves(40, base=40)), hyperparameters=cooler, diagnosis=said,
+        _node(1, "evolve", _curves(40, base=40)), hyperparameters=cooler, diagnosis=diagnosis,
         status="early_stopped", stop_reason="verdict: behind the best run",
     )  # fmt: skip
     other = complete(root.hyperparameters, {"lr": 1e-4, "n": 12})

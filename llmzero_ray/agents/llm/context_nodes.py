@@ -132,8 +132,10 @@ def sibling(on: NodeView, child: NodeView, *, resumes: bool) -> str:
 def path_line(before: NodeView | None, node: NodeView) -> str:
     """One phase of a resume chain: start step, changes, outcome and diagnosis."""
     tried = "root configuration" if before is None else changes(before.hyperparameters, node.hyperparameters)
-    said = f" Diagnosis then: {one_line(node.diagnosis.summary, 90)}" if node.diagnosis is not None else ""
-    return f"{title(node)} from global step {node.base_step}: {tried} => {outcome(node)}.{said}"
+    diagnosis = (
+        f" Diagnosis then: {one_line(node.diagnosis.summary, 90)}" if node.diagnosis is not None else ""
+    )
+    return f"{title(node)} from global step {node.base_step}: {tried} => {outcome(node)}.{diagnosis}"
 
 
 # --- checkpoints --------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from typing import Any
 
 from llmzero_ray.agents.backend import agent_facts, llm_settings
 from llmzero_ray.api_key import key_file_in_use
-from llmzero_ray.cli.doctor.nodes import Node, Silent, ask
+from llmzero_ray.cli.doctor.nodes import Node, NoResult, run_on_nodes
 from llmzero_ray.cli.doctor.rows import CheckFinding
 from llmzero_ray.config import AgentsConfig, SearchConfig, parse_config
 from llmzero_ray.errors import LlmzeroError
@@ -23,10 +23,10 @@ _HEAD_S = 60.0
 _TODO = "start the server, correct agents.base_url, or choose agents.backend: expert"
 
 
-def seen_from(head: Node, config_json: dict[str, Any], key_file: str | None = None) -> CheckFinding:
+def agents_from(head: Node, config_json: dict[str, Any], key_file: str | None = None) -> CheckFinding:
     """The finding about the agents from the head; `key_file` names a file with the command's key."""
-    answer = ask([head], agents_found, config_json, key_file, limit_s=_HEAD_S)[head.label]
-    return CheckFinding("FAIL", answer.reason) if isinstance(answer, Silent) else CheckFinding(*answer)
+    answer = run_on_nodes([head], agents_found, config_json, key_file, limit_s=_HEAD_S)[head.label]
+    return CheckFinding("FAIL", answer.reason) if isinstance(answer, NoResult) else CheckFinding(*answer)
 
 
 def agents_found(config_json: dict[str, Any], key_file: str | None = None) -> CheckFinding:

@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeAlias
 from llmzero_ray import _actors
 from llmzero_ray.api_key import key_file
 from llmzero_ray.cli.doctor import agents, cluster, files, machine_findings, memory, training
-from llmzero_ray.cli.doctor.nodes import Node, Silent, clock_offsets
+from llmzero_ray.cli.doctor.nodes import Node, NoResult, clock_offsets
 from llmzero_ray.cli.doctor.rows import CheckFinding, Kind, Row
 from llmzero_ray.cli.doctor.scratch import Scratch
 from llmzero_ray.cli.gpu_memory import is_for_gpus
@@ -44,7 +44,7 @@ class Context:
     private_head: bool = False
     """The cluster is a head of this command alone."""
     nodes: Sequence[Node] = ()
-    looked: Mapping[str, Any | Silent] = field(default_factory=dict)
+    probed: Mapping[str, Any | NoResult] = field(default_factory=dict)
     """By label of a node: its versions and its room."""
     memory: Assessment | None = None
     """What the root takes of a GPU."""
@@ -94,7 +94,7 @@ def _task(context: Context) -> CheckFinding:
 
 
 def _room(context: Context) -> CheckFinding:
-    """The search's directory can be written here, and nobody else's doctor works beside it."""
+    """The search's directory can be written here, and no other doctor is running in it."""
     found = files.own_storage(context.config, context.task)
     context.scratch.take()
     return found
@@ -117,7 +117,7 @@ def _agents(context: Context) -> CheckFinding:
     config, key = context.config, None
     if config.agents.backend == "claude":
         key = key_file(config.storage, private_head=context.private_head)
-    return agents.seen_from(context.nodes[0], config.to_json(), key)
+    return agents.agents_from(context.nodes[0], config.to_json(), key)
 
 
 def _task_files(context: Context) -> CheckFinding:
@@ -218,13 +218,13 @@ CHECKS: tuple[Check, ...] = (
         name="versions",
         kind="engine",
         stage="machines",
-        run=lambda context: machine_findings.versions(context.nodes, context.looked),
+        run=lambda context: machine_findings.versions(context.nodes, context.probed),
     ),
     Check(
         name="/tmp and /dev/shm",
         kind="capacity",
         stage="machines",
-        run=lambda context: machine_findings.room(context.nodes, context.looked),
+        run=lambda context: machine_findings.room(context.nodes, context.probed),
         needed_for_training=False,
     ),
     Check(

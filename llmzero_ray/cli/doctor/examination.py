@@ -10,8 +10,8 @@ from rich.console import Console
 
 from llmzero_ray import _actors
 from llmzero_ray.cli.doctor.checks import CHECKS, Check, Context, Stage
-from llmzero_ray.cli.doctor.nodes import ask, nodes_up
-from llmzero_ray.cli.doctor.probes import look
+from llmzero_ray.cli.doctor.nodes import nodes_up, run_on_nodes
+from llmzero_ray.cli.doctor.probes import probe_machine
 from llmzero_ray.cli.doctor.rows import CheckFinding, Row, skipped
 from llmzero_ray.cli.doctor.time_limit import within
 from llmzero_ray.cli.doctor.training import STEPS
@@ -39,7 +39,9 @@ def examine(context: Context, console: Console) -> None:
             with console.status("asking every machine"):
                 engine = context.config.engine
                 context.nodes = nodes_up()
-                context.looked = ask(context.nodes, look, engine.backend, engine.platform, limit_s=_LOOK_S)
+                context.probed = run_on_nodes(
+                    context.nodes, probe_machine, engine.backend, engine.platform, limit_s=_LOOK_S
+                )
                 _run_stage("machines", context)
             with console.status(f"training {STEPS} steps on {context.config.slots.count} slot(s)"):
                 _run_stage("training", context)

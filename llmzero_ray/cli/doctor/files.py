@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Collection, Sequence
 
 from llmzero_ray.cli.doctor.machine_findings import same_files, storage
-from llmzero_ray.cli.doctor.nodes import HERE, Node, Silent, ask
+from llmzero_ray.cli.doctor.nodes import HERE, Node, NoResult, run_on_nodes
 from llmzero_ray.cli.doctor.probes import digests, read_probes, write_own_probe, write_probe
 from llmzero_ray.cli.doctor.rows import CheckFinding
 from llmzero_ray.cli.doctor.scratch import scratch_of
@@ -56,15 +56,15 @@ def shared_storage(config: SearchConfig, nodes: Sequence[Node]) -> CheckFinding:
         StorageError: this process cannot write there.
     """
     scratch = scratch_of(config)
-    written: dict[str, float | Silent] = {HERE: write_probe(str(scratch), "driver")}
+    written: dict[str, float | NoResult] = {HERE: write_probe(str(scratch), "driver")}
     names = {"driver": HERE, **{f"node-{node.id}": node.label for node in nodes}}
     own = {node.id: f"node-{node.id}" for node in nodes}
-    written |= ask(nodes, write_own_probe, str(scratch), own, limit_s=STORAGE_S)
-    there = [name for name, label in names.items() if not isinstance(written[label], Silent)]
-    seen: dict[str, list[str] | Silent] = {HERE: read_probes(str(scratch), there, _PATIENCE_S)}
-    seen |= ask(nodes, read_probes, str(scratch), there, _PATIENCE_S, limit_s=STORAGE_S)
-    readers: dict[str, Collection[str] | Silent] = {
-        label: files if isinstance(files, Silent) else {names[name] for name in files}
+    written |= run_on_nodes(nodes, write_own_probe, str(scratch), own, limit_s=STORAGE_S)
+    there = [name for name, label in names.items() if not isinstance(written[label], NoResult)]
+    seen: dict[str, list[str] | NoResult] = {HERE: read_probes(str(scratch), there, _PATIENCE_S)}
+    seen |= run_on_nodes(nodes, read_probes, str(scratch), there, _PATIENCE_S, limit_s=STORAGE_S)
+    readers: dict[str, Collection[str] | NoResult] = {
+        label: files if isinstance(files, NoResult) else {names[name] for name in files}
         for label, files in seen.items()
     }
     free = f"{shutil.disk_usage(scratch).free / GIB:.0f} GiB free"
@@ -106,5 +106,5 @@ def model_path(config: SearchConfig, task: PreparedTask | None) -> str | None:
     return config.model.path or (task.model_path if task is not None else None)
 
 
-def _digests(paths: Sequence[str], nodes: Sequence[Node]) -> dict[str, dict[str, str | None] | Silent]:
-    return {HERE: digests(paths), **ask(nodes, digests, list(paths), limit_s=FILES_S)}
+def _digests(paths: Sequence[str], nodes: Sequence[Node]) -> dict[str, dict[str, str | None] | NoResult]:
+    return {HERE: digests(paths), **run_on_nodes(nodes, digests, list(paths), limit_s=FILES_S)}

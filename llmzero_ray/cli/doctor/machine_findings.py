@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, TypeVar
 
-from llmzero_ray.cli.doctor.nodes import HERE, Node, Silent
+from llmzero_ray.cli.doctor.nodes import HERE, Node, NoResult
 from llmzero_ray.cli.doctor.rows import CheckFinding, Status, first_few
 
 T = TypeVar("T")
@@ -20,9 +20,9 @@ _SHM_WARN, _SHM_FAIL = 2 * GIB, GIB // 8
 """A container's /dev/shm has 64 MiB by default; NCCL, vLLM and Ray need more."""
 
 
-def versions(nodes: Sequence[Node], looked: Mapping[str, Any | Silent]) -> CheckFinding:
+def versions(nodes: Sequence[Node], probed: Mapping[str, Any | NoResult]) -> CheckFinding:
     """Every package has one version, and on machines with GPUs it is one the engine takes."""
-    answers, silent = _split(looked)
+    answers, failed = _split(probed)
     packages = dict.fromkeys(name for answer in answers.values() for name in answer["versions"])
     split = []
     for package in packages:
@@ -36,7 +36,7 @@ def versions(nodes: Sequence[Node], looked: Mapping[str, Any | Silent]) -> Check
     refused = dict.fromkeys(
         answer["refused"] for label, answer in answers.items() if label in with_gpus and answer["refused"]
     )
-    problems = [*silent, *split, *refused]
+    problems = [*failed, *split, *refused]
     if problems:
         todo = "install the same versions everywhere, in the same image or from the same lock file"
         return CheckFinding("FAIL", first_few(problems), todo)
@@ -45,11 +45,11 @@ def versions(nodes: Sequence[Node], looked: Mapping[str, Any | Silent]) -> Check
     return CheckFinding("ok", f"{_all(answers)}: {versions}")
 
 
-def room(nodes: Sequence[Node], looked: Mapping[str, Any | Silent]) -> CheckFinding:
+def room(nodes: Sequence[Node], probed: Mapping[str, Any | NoResult]) -> CheckFinding:
     """/tmp and /dev/shm have room; a machine without GPUs never fails for /dev/shm."""
-    answers, silent = _split(looked)
+    answers, failed = _split(probed)
     with_gpus = {node.label for node in nodes if node.gpus > 0}
-    full: list[str] = list(silent)
+    full: list[str] = list(failed)
     short: list[str] = []
     for label, answer in answers.items():
         for path, warn, fail in (("/tmp", _TMP_WARN, _TMP_FAIL), ("/dev/shm", _SHM_WARN, _SHM_FAIL)):
@@ -70,23 +70,23 @@ def room(nodes: Sequence[Node], looked: Mapping[str, Any | Silent]) -> CheckFind
     return CheckFinding(status, found, todo)
 
 
-def clocks(offsets: Mapping[str, tuple[float, float] | Silent]) -> CheckFinding:
+def clocks(offsets: Mapping[str, tuple[float, float] | NoResult]) -> CheckFinding:
     """Clocks agree; the journal's times and the age of heartbeats depend on them."""
-    answers, silent = _split(offsets)
+    answers, failed = _split(offsets)
     ahead = {label: offset for label, (offset, _) in answers.items()}
     if not ahead:
-        return CheckFinding("FAIL", first_few(silent))
+        return CheckFinding("FAIL", first_few(failed))
     first, last = min(ahead, key=ahead.__getitem__), max(ahead, key=ahead.__getitem__)
     skew, error = ahead[last] - ahead[first], answers[last][1] + answers[first][1]
-    status: Status = "FAIL" if skew > CLOCK_FAIL_S or silent else "warn" if skew > CLOCK_WARN_S else "ok"
+    status: Status = "FAIL" if skew > CLOCK_FAIL_S or failed else "warn" if skew > CLOCK_WARN_S else "ok"
     found = f"{_all(answers)}: {skew:.3f} s apart (± {error:.3f} s)"
     if status != "ok" and skew > CLOCK_WARN_S:
         found += f"; {last} is ahead of {first}"
     todo = "" if status == "ok" else "let the machines keep their time by NTP (chrony)"
-    return CheckFinding(status, first_few([*silent, found]), todo)
+    return CheckFinding(status, first_few([*failed, found]), todo)
 
 
-def same_files(todo: str, digests: Mapping[str, Mapping[str, str | None] | Silent]) -> CheckFinding:
+def same_files(todo: str, digests: Mapping[str, Mapping[str, str | None] | NoResult]) -> CheckFinding:
     """Every machine sees the same files under the same paths; the first machine is the reference."""
     answers, problems = _split(digests)
     right = next(iter(answers.values()), {})
@@ -105,7 +105,10 @@ def same_files(todo: str, digests: Mapping[str, Mapping[str, str | None] | Silen
 
 
 def storage(
-    place: str, written: Mapping[str, float | Silent], seen: Mapping[str, Collection[str] | Silent], free: str
+    place: str,
+    written: Mapping[str, float | NoResult],
+    seen: Mapping[str, Collection[str] | NoResult],
+    free: str,
 ) -> CheckFinding:
     """Every machine can write to the storage, and every machine sees the files of all others.
 
@@ -113,8 +116,8 @@ def storage(
     files that machine read with the right bytes.
     """
     answers, problems = _split(seen)
-    writers, silent = _split(written)
-    problems = list(dict.fromkeys([*silent, *problems]))
+    writers, failed = _split(written)
+    problems = list(dict.fromkeys([*failed, *problems]))
     for label, others in answers.items():
         missing = [writer for writer in writers if writer not in others]
         if missing:
@@ -134,10 +137,10 @@ def storage(
     return CheckFinding("ok", found)
 
 
-def _split(answers: Mapping[str, T | Silent]) -> tuple[dict[str, T], list[str]]:
+def _split(answers: Mapping[str, T | NoResult]) -> tuple[dict[str, T], list[str]]:
     """Results, and a line for each machine without one."""
-    given = {label: answer for label, answer in answers.items() if not isinstance(answer, Silent)}
-    return given, [f"{label}: {a.reason}" for label, a in answers.items() if isinstance(a, Silent)]
+    given = {label: answer for label, answer in answers.items() if not isinstance(answer, NoResult)}
+    return given, [f"{label}: {a.reason}" for label, a in answers.items() if isinstance(a, NoResult)]
 
 
 def _least(answers: Mapping[str, Any], path: str) -> float:

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from llmzero_ray.cli.doctor.nodes import Node, Silent, ask
+from llmzero_ray.cli.doctor.nodes import Node, NoResult, run_on_nodes
 from llmzero_ray.cli.doctor.rows import CheckFinding, Status, skipped
-from llmzero_ray.cli.gpu_memory import assessed, card_gib, remedy_lines, what_phases_may_ask
+from llmzero_ray.cli.gpu_memory import assessed, card_gib, demanding_phase_text, remedy_lines
 from llmzero_ray.config import SearchConfig
 from llmzero_ray.errors import ConfigError
 from llmzero_ray.memory import Assessment
@@ -20,8 +20,8 @@ _STATUS: Mapping[str, Status] = {"fits": "ok", "tight": "warn", "does not fit": 
 
 def card_of(config: SearchConfig, nodes: Sequence[Node], *, limit_s: float) -> float | None:
     """GiB of the smallest GPU that a machine with GPUs reports; else what the configuration says."""
-    answers = ask([node for node in nodes if node.gpus > 0], card_gib, limit_s=limit_s)
-    sizes = [answer for answer in answers.values() if not isinstance(answer, Silent) and answer is not None]
+    answers = run_on_nodes([node for node in nodes if node.gpus > 0], card_gib, limit_s=limit_s)
+    sizes = [answer for answer in answers.values() if not isinstance(answer, NoResult) and answer is not None]
     return min(sizes, default=config.slots.gpu_memory_gib)
 
 
@@ -37,7 +37,7 @@ def estimate(
     except ConfigError as error:
         return skipped(str(error)), None
     worse = root if root.status == demanding.status else demanding
-    found = worse.reason if worse is root else f"{what_phases_may_ask(demanding)}: {demanding.reason}"
+    found = worse.reason if worse is root else f"{demanding_phase_text(demanding)}: {demanding.reason}"
     todo = "; ".join(line.strip() for line in list(remedy_lines(worse))[:2])
     status = _STATUS[worse.status]
     return CheckFinding(status, f"estimated, {found}", todo), root

@@ -30,7 +30,7 @@ class Node:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Silent:
+class NoResult:
     """A node returned no result."""
 
     reason: str
@@ -54,9 +54,9 @@ def nodes_up() -> list[Node]:
     return sorted(found, key=lambda node: not node.is_head)
 
 
-def ask(
+def run_on_nodes(
     nodes: Sequence[Node], function: Callable[..., Any], *given: Any, limit_s: float
-) -> dict[str, Any | Silent]:
+) -> dict[str, Any | NoResult]:
     """Label -> result of `function` on that node; all nodes in parallel."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -70,19 +70,19 @@ def ask(
     return {label: _answer(ref, ref in done, limit_s) for label, ref in refs.items()}
 
 
-def _answer(ref: Any, is_done: bool, limit_s: float) -> Any | Silent:
+def _answer(ref: Any, is_done: bool, limit_s: float) -> Any | NoResult:
     import ray
 
     if not is_done:
         ray.cancel(ref, force=True)
-        return Silent(reason=f"no answer within {limit_s:g} s")
+        return NoResult(reason=f"no answer within {limit_s:g} s")
     try:
         return ray.get(ref)
     except ray.exceptions.RayTaskError as error:
         cause = error.cause
-        return Silent(reason=str(cause) if isinstance(cause, LlmzeroError) else _last_line(cause))
+        return NoResult(reason=str(cause) if isinstance(cause, LlmzeroError) else _last_line(cause))
     except ray.exceptions.RayError as error:
-        return Silent(reason=_last_line(error))
+        return NoResult(reason=_last_line(error))
 
 
 def _last_line(error: BaseException) -> str:
@@ -90,19 +90,19 @@ def _last_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[-1]
 
 
-def clock_offsets(nodes: Sequence[Node], *, limit_s: float) -> dict[str, tuple[float, float] | Silent]:
+def clock_offsets(nodes: Sequence[Node], *, limit_s: float) -> dict[str, tuple[float, float] | NoResult]:
     """Label -> seconds by which a node's clock is ahead of this one's, and the uncertainty of that.
 
     Half of the shortest of a few round trips is taken for the way there.
     """
-    found: dict[str, tuple[float, float] | Silent] = {}
+    found: dict[str, tuple[float, float] | NoResult] = {}
     for node in nodes:
         tries = []
         for _ in range(_CLOCK_TRIES):
             began = time.time()
-            there = ask([node], now, limit_s=limit_s)[node.label]
+            there = run_on_nodes([node], now, limit_s=limit_s)[node.label]
             ended = time.time()
-            if isinstance(there, Silent):
+            if isinstance(there, NoResult):
                 found[node.label] = there
                 break
             tries.append((there - (began + ended) / 2, (ended - began) / 2))

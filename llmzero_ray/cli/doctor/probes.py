@@ -25,7 +25,7 @@ ROOMS = ("/tmp", "/dev/shm")
 _LOOK_S = 0.2
 
 
-def look(backend: str, engine_platform: str) -> dict[str, Any]:
+def probe_machine(backend: str, engine_platform: str) -> dict[str, Any]:
     """Versions, what the engine says of them (None: nothing), and path -> (free, total) bytes."""
     versions = {"python": platform.python_version()}
     for package in PACKAGES:

@@ -80,16 +80,16 @@ def _integer(text: str) -> int | None:
 
 
 def _yes_no(field: str, truth: Truth, _subtask: Subtask) -> tuple[bool, str]:
-    said, gold = field.lower(), truth.get("gt", "").strip().lower()
-    return said in ("yes", "no") and said == gold, said
+    claimed, gold = field.lower(), truth.get("gt", "").strip().lower()
+    return claimed in ("yes", "no") and claimed == gold, claimed
 
 
 def _letter(field: str, truth: Truth, _subtask: Subtask) -> tuple[bool, str]:
-    said, gold = (
+    claimed, gold = (
         bare_letter(re.sub(r"^option\s+", "", text.strip(), flags=re.IGNORECASE), MECHANISM_LETTERS)
         for text in (field, truth.get("gt", ""))
     )
-    return said is not None and said == gold, said or field
+    return claimed is not None and claimed == gold, claimed or field
 
 
 def _scaffold(field: str, truth: Truth, _subtask: Subtask) -> tuple[bool, str]:

@@ -37,7 +37,7 @@ def is_equivalent(gold: str, answer: str) -> bool:
     long."""
     with _lock:
         try:
-            reply = _ask(next(_numbers), gold, answer)
+            reply = _request(next(_numbers), gold, answer)
         except OSError:
             reply = b""
         if reply == b"":
@@ -51,7 +51,7 @@ def close() -> None:
         _end()
 
 
-def _ask(number: int, gold: str, answer: str) -> bytes:
+def _request(number: int, gold: str, answer: str) -> bytes:
     """`true`, `false`, or `killed`; empty when the child is gone."""
     child = _started()
     if child is None or child.stdin is None:

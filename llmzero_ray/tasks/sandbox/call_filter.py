@@ -80,7 +80,7 @@ def _program(machine: _Machine) -> bytes:
     ]
     for number in (*machine.refused.values(), *_COMMON.values()):
         steps += [(_EQUAL, 0, 1, number), (_RETURN, 0, 0, refuse)]
-    # clone3 hides its flags in memory; told that it is not there, the C library uses clone.
+    # clone3 hides its flags in memory; when it returns ENOSYS, the C library uses clone.
     steps += [(_EQUAL, 0, 1, _CLONE3), (_RETURN, 0, 0, _FAIL | errno.ENOSYS)]
     steps += [(_EQUAL, 0, 3, machine.clone), (_LOAD, 0, 0, _FIRST_ARGUMENT)]
     steps += [(_ANY_BIT, 0, 1, _NEW_NAMESPACES), (_RETURN, 0, 0, refuse), (_RETURN, 0, 0, _ALLOW)]

@@ -36,7 +36,7 @@ _SETTINGS = ("/etc/ld.so.cache", "/etc/alternatives", "/etc/localtime")
 _INSIDE = Path("/sandbox")
 _PROBE_TIMEOUT_S = 60.0
 _UID_RANGE = (1_600_000_000, 1_900_000_000)
-"""User ids that nobody has: each process of root gets one, so that limits on processes count only its own."""
+"""Unused user ids: each process of root gets one, so that its process limit counts only its own."""
 _PROBE = (
     "import os, sys\n"
     "uid = int(sys.argv[1])\n"
@@ -71,7 +71,7 @@ class Isolation:
 
     @property
     def full(self) -> bool:
-        """Whether a reward may be tried without anybody's leave."""
+        """Whether a reward may run without the user's explicit permission."""
         return self.kind == "bubblewrap"
 
     @property
@@ -127,7 +127,7 @@ def require_isolation(reward: Path, *, allow_unsandboxed: bool, how_to_allow: st
     """What a reward is tried in.
 
     Raises:
-        TaskError: there is no full isolation here, and nobody has allowed to do without.
+        TaskError: full isolation is not available here, and running without it was not allowed.
     """
     found = find_isolation()
     if found.full or allow_unsandboxed:
@@ -266,7 +266,7 @@ def _places() -> tuple[str, ...]:
 
 def _shown(place: str, inside: str) -> tuple[str, ...]:
     """A place, also where only its owner may enter its top folder (as `mktemp -d` makes them): root changes
-    to another user, so what lies in it is then shown one by one."""
+    to another user, so its entries are then mounted one by one."""
     if not Path(place).is_dir() or Path(place).stat().st_mode & 0o005 == 0o005:
         return ("--ro-bind", place, inside)
     each = (("--ro-bind", str(held), str(Path(inside) / held.name)) for held in sorted(Path(place).iterdir()))

@@ -1,4 +1,4 @@
-"""Lines to and from a process that may do anything: no call blocks for longer than it is told.
+"""Line-based pipe to and from an untrusted process: no call blocks longer than its time-out.
 
 Not here: what the lines mean (scorer.py).
 """

@@ -66,8 +66,8 @@ class Sandbox:
     PYTHONHASHSEED.
 
     Raises:
-        TaskError: there is no sandbox here and nobody allowed to do without, the file is missing, cannot be
-            imported within the limits, or has no such function.
+        TaskError: no sandbox is available and running without one was not allowed, the file is missing,
+            cannot be imported within the limits, or has no such function.
     """
 
     def __init__(
@@ -188,17 +188,17 @@ class Sandbox:
             raise
         return pipe
 
-    def _check_ready(self, said: Any) -> None:
-        if not isinstance(said, dict):
+    def _check_ready(self, reply: Any) -> None:
+        if not isinstance(reply, dict):
             raise NoLineError("wrote something else than results to its pipe")
-        if "missing" in said:
-            held = ", ".join(str(name)[:_SHOWN] for name in list(said["missing"])) or "none"
+        if "missing" in reply:
+            held = ", ".join(str(name)[:_SHOWN] for name in list(reply["missing"])) or "none"
             raise TaskError(f"reward {self._path} has no function {self._name!r}; it has: {held}")
-        if said.get("ready") is not True:
-            line, why = said.get("line"), str(said.get("error"))[:_SHOWN]
+        if reply.get("ready") is not True:
+            line, why = reply.get("line"), str(reply.get("error"))[:_SHOWN]
             place = f", line {line}, does not compile and" if isinstance(line, int) else ""
             raise TaskError(f"reward {self._path}{place} cannot be imported: {why}")
-        self.asynchronous = said.get("asynchronous") is True
+        self.asynchronous = reply.get("asynchronous") is True
 
     def _how_it_ended(self) -> str:
         """Of a process that closed its pipe."""
@@ -215,8 +215,8 @@ class Sandbox:
                 return f"was ended by {signal.Signals(number).name}"
         self._errors.seek(0)
         last = self._errors.read(_SHOWN * 10).decode(errors="replace").strip().splitlines()[-1:]
-        said = f": {last[0][:_SHOWN]}" if last else ""
-        return f"ended its process with exit code {code}{said}"
+        reply = f": {last[0][:_SHOWN]}" if last else ""
+        return f"ended its process with exit code {code}{reply}"
 
 
 def _kill_group(process: subprocess.Popen[bytes]) -> None:
@@ -252,15 +252,15 @@ def _outcome(line: bytes, number: int) -> CallOutcome:
     """
     found = _object(line)
     try:
-        asked, cpu_ms, said = found
-        if asked != number or not isinstance(cpu_ms, float) or not isinstance(said, dict):
+        asked, cpu_ms, reply = found
+        if asked != number or not isinstance(cpu_ms, float) or not isinstance(reply, dict):
             raise ValueError(asked)
-        if "raised" in said:
-            return CallOutcome(result=None, problem=f"raises {said['raised']}"[:_SHOWN], cpu_ms=cpu_ms)
-        if "result" in said:
-            result = {key: _value(value) for key, value in said["result"].items()}
+        if "raised" in reply:
+            return CallOutcome(result=None, problem=f"raises {reply['raised']}"[:_SHOWN], cpu_ms=cpu_ms)
+        if "result" in reply:
+            result = {key: _value(value) for key, value in reply["result"].items()}
             return CallOutcome(result=result, cpu_ms=cpu_ms)
-        return CallOutcome(result=ForeignValue(str(said["other"])[:_SHOWN]), cpu_ms=cpu_ms)
+        return CallOutcome(result=ForeignValue(str(reply["other"])[:_SHOWN]), cpu_ms=cpu_ms)
     except (TypeError, ValueError, AttributeError, KeyError) as error:
         raise NoLineError("wrote something else than results to its pipe") from error
 

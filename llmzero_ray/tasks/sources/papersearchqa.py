@@ -51,7 +51,7 @@ class PaperSearchQA:
         return {"prompt": self._prompt}
 
     def wants(self, name: str) -> bool:  # noqa: ARG002
-        """Every file: the data set is not laid out by name."""
+        """All files: the data set has no directories by split."""
         return True
 
     def check(self) -> None:

@@ -53,7 +53,7 @@ class WildSci:
         return {"voting": self._voting}
 
     def wants(self, name: str) -> bool:  # noqa: ARG002
-        """Every file: the data set is not laid out by name."""
+        """All files: the data set has no directories by split."""
         return True
 
     def check(self) -> None:

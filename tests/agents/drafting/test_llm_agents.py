@@ -230,7 +230,7 @@ def test_code_is_not_even_tried_where_there_is_no_sandbox(
     assert found.asked.count("write_reward") == 1
 
 
-# --- strangers' words ---------------------------------------------------------------------------------------
+# --- untrusted text -----------------------------------------------------------------------------------------
 
 
 @needs_sandbox

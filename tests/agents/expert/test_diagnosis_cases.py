@@ -49,13 +49,13 @@ def test_a_few_steps_or_a_validation_are_enough_to_be_judged() -> None:
 SPIKE = c.joined(c.line(0.02, 0.022, 9), [0.2] * 11)
 
 
-@pytest.mark.parametrize(("longer", "said"), [(1.0, False), (1.6, True)])
-def test_growing_answers_are_part_of_a_kl_spike(longer: float, said: bool) -> None:
+@pytest.mark.parametrize(("longer", "expected"), [(1.0, False), (1.6, True)])
+def test_growing_answers_are_part_of_a_kl_spike(longer: float, expected: bool) -> None:
     length = c.joined([100.0] * 9, [100.0 * longer] * 11)
     (first, *_) = everything(run(kl=SPIKE, length=length))
     assert first.kind == "kl_spike"
-    assert ("responses got longer" in first.summary) == said
-    assert any("response_length" in fact for fact in first.evidence) == said
+    assert ("responses got longer" in first.summary) == expected
+    assert any("response_length" in fact for fact in first.evidence) == expected
 
 
 @pytest.mark.parametrize(

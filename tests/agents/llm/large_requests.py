@@ -58,12 +58,16 @@ def proposal_request() -> ProposalRequest:
     full = c.PRACTITIONER
     for i, changes in enumerate(steps):
         full = hp.complete(full, changes)
-        said = Diagnosis(
+        output = Diagnosis(
             state="plateau", summary="Validation flattens while KL rises; the groups lose contrast. " * 2
         )
         path.append(
             c.node(
-                long_curves(120, 90 * i, i), full, node=2 * i, kind="evolve" if i else "root", diagnosis=said
+                long_curves(120, 90 * i, i),
+                full,
+                node=2 * i,
+                kind="evolve" if i else "root",
+                diagnosis=output,
             )
         )
     on = replace(path[-1], status="early_stopped", stop_reason="verdict: cannot reach 0.47 any more " * 4)

@@ -216,7 +216,7 @@ def test_whatever_the_server_does_the_search_gets_the_experts_answer_in_time(
     assert time.monotonic() - began < 1.5 + 60.0
     assert proposal.agent == "expert"
     assert "The rules answer instead of the language model" in proposal.rationale
-    # A last try that ends just before the deadline is told by its own error.
+    # A last try that ends just before the deadline is reported with its own error.
     near = {"deadline", "connection", "server"} if outcome == "deadline" else {outcome}
     assert it.outcomes()[-1] in near
 
@@ -409,7 +409,7 @@ def test_at_the_cap_the_search_may_be_told_to_end_instead(lab: Callable[..., Lab
 
 def test_without_pictures_none_is_drawn_or_sent(lab: Callable[..., Lab]) -> None:
     def draw_figure(*_: Any) -> bytes:
-        pytest.fail("nobody asked for a picture")
+        pytest.fail("no figure was requested")
 
     it = lab(visual=False, picture=draw_figure)
     it.server.play([Answer(input=proposal_answer())])
@@ -580,7 +580,7 @@ def test_a_model_that_takes_no_pictures_is_refused_unless_none_are_wanted(
     check_agents(make_config(agents={**settings, "visual": False}))
 
 
-# --- strangers' text ----------------------------------------------------------------------------------------
+# --- untrusted text -----------------------------------------------------------------------------------------
 
 INJECTIONS = [
     text

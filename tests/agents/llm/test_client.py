@@ -277,7 +277,7 @@ TEXT = [{"type": "text", "text": "I would rather talk."}]
 
 
 @pytest.mark.parametrize(
-    ("reply", "kind", "said"),
+    ("reply", "kind", "expected"),
     [
         (Answer(stop_reason="refusal", content=[]), "refusal", "category: not given"),
         (
@@ -296,12 +296,12 @@ TEXT = [{"type": "text", "text": "I would rather talk."}]
     ],
 )
 def test_an_unusable_answer_names_its_kind_and_what_it_cost(
-    messages_server: MessagesServer, client_of: ClientOf, reply: Reply, kind: str, said: str
+    messages_server: MessagesServer, client_of: ClientOf, reply: Reply, kind: str, expected: str
 ) -> None:
     messages_server.play([reply])
     error, estimated = failure_and_estimate(client_of())
     assert error.kind == kind
-    assert said in str(error)
+    assert expected in str(error)
     assert error.usage is not None and error.usage.output == 40
     assert (error.n_attempts, len(messages_server.messages), estimated) == (1, 1, False)
 
@@ -345,7 +345,7 @@ def test_a_body_that_is_no_message_is_malformed_and_may_have_been_billed(
 
 
 @pytest.mark.parametrize(
-    ("reply", "kind", "said"),
+    ("reply", "kind", "expected"),
     [
         (Fail(status=400, message="max_tokens: too large"), "bad_request", "max_tokens: too large"),
         (Fail(status=400, message="temperature is deprecated"), "bad_request", "temperature"),
@@ -363,12 +363,12 @@ def test_a_body_that_is_no_message_is_malformed_and_may_have_been_billed(
     ],
 )
 def test_what_asking_again_cannot_mend_is_asked_once(
-    messages_server: MessagesServer, client_of: ClientOf, reply: Fail, kind: str, said: str
+    messages_server: MessagesServer, client_of: ClientOf, reply: Fail, kind: str, expected: str
 ) -> None:
     messages_server.play([reply])
     error, estimated = failure_and_estimate(client_of())
     assert error.kind == kind
-    assert said in str(error)
+    assert expected in str(error)
     assert len(messages_server.messages) == 1 and error.request_id == "req_test"
     assert not estimated
 
@@ -382,7 +382,7 @@ def test_refused_images_and_unknown_models_of_the_server_read_as_such(
 
 
 def again_at_once(status: int, **parts: Any) -> Fail:
-    """A failure that the SDK is told to try again after a millisecond."""
+    """A failure that the SDK retries after a millisecond."""
     return Fail(status=status, retry_after_ms="1", **parts)
 
 
@@ -555,7 +555,7 @@ def test_the_deadline_holds_against_a_tls_handshake_that_never_ends(client_of: C
 
 
 class _SlowSchema(Mapping[str, Any]):
-    """Blocks whoever reads it, the client's loop, which builds requests, until `may_go_on` is set."""
+    """Blocks its reader (the client's loop, which builds requests) until `may_go_on` is set."""
 
     def __init__(self) -> None:
         self.may_go_on = threading.Event()
@@ -757,7 +757,7 @@ def test_anthropics_own_server_needs_a_key(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "expected"),
     [
         (None, "cannot be read"),
         (b"", "is empty"),
@@ -774,7 +774,7 @@ def test_an_unusable_key_file_is_named_but_not_quoted(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
     content: bytes | None,
-    said: str,
+    expected: str,
 ) -> None:
     file = tmp_path / "key"
     if content is not None:
@@ -782,7 +782,7 @@ def test_an_unusable_key_file_is_named_but_not_quoted(
     monkeypatch.delenv("ANTHROPIC_API_KEY")
     monkeypatch.setenv("ANTHROPIC_API_KEY_FILE", str(file))
     error = failure(client_of())
-    assert error.kind == "no_key" and said in str(error) and "ANTHROPIC_API_KEY_FILE" in str(error)
+    assert error.kind == "no_key" and expected in str(error) and "ANTHROPIC_API_KEY_FILE" in str(error)
     assert "sk-" not in str(error)
     assert messages_server.requests == []
 
@@ -857,7 +857,7 @@ def test_an_error_of_a_call_survives_pickling() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "expected"),
     [
         ({"model": " "}, "agents.model"),
         ({"base_url": "localhost:8000"}, "http://"),
@@ -868,14 +868,14 @@ def test_an_error_of_a_call_survives_pickling() -> None:
         ({"thinking": "enabled"}, "thinking_budget"),
     ],
 )
-def test_settings_that_cannot_work_are_refused(changes: dict[str, Any], said: str) -> None:
-    with pytest.raises(ConfigError, match=said) as caught:
+def test_settings_that_cannot_work_are_refused(changes: dict[str, Any], expected: str) -> None:
+    with pytest.raises(ConfigError, match=expected) as caught:
         validated(LlmSettings, {"model": MODEL, **changes}, "search.yaml")
     assert "secret" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "expected"),
     [
         ({"content": ()}, "no content"),
         ({"max_tokens": 0}, "max_tokens"),
@@ -883,8 +883,8 @@ def test_settings_that_cannot_work_are_refused(changes: dict[str, Any], said: st
         ({"system": (SystemBlock(text="a"), SystemBlock(text="b", cacheable=True))}, "stable blocks first"),
     ],
 )
-def test_calls_that_cannot_work_are_refused(changes: dict[str, Any], said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
+def test_calls_that_cannot_work_are_refused(changes: dict[str, Any], expected: str) -> None:
+    with pytest.raises(ConfigError, match=expected):
         a_call(**changes)
 
 

@@ -1,4 +1,4 @@
-"""Pictures for agents: small, repeatable, without empty panels, and silent about what must not be told."""
+"""Figures for agents: small, repeatable, without empty panels, and without data that agents must not see."""
 
 from __future__ import annotations
 

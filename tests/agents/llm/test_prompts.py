@@ -103,7 +103,7 @@ def test_prompts_travel_between_processes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "said"),
+    ("name", "text", "expected"),
     [
         (
             "early_stopper.system.md.j2",
@@ -136,10 +136,10 @@ def test_prompts_travel_between_processes() -> None:
     ],
 )
 def test_a_prompt_that_cannot_work_is_refused_with_file_line_and_variable(
-    name: str, text: str, said: str, tmp_path: Path
+    name: str, text: str, expected: str, tmp_path: Path
 ) -> None:
     prompts = replaced(tmp_path, name, text)
-    with pytest.raises(ConfigError, match=rf"(?s){re.escape(str(tmp_path / name))}.*({said})"):
+    with pytest.raises(ConfigError, match=rf"(?s){re.escape(str(tmp_path / name))}.*({expected})"):
         prompts.check()
 
 
