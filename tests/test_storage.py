@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from llmzero_ray.capacity import Machine, asked_and_there, private_head_resources, shortfall, side_cpus
+from llmzero_ray.capacity import Machine, private_head_resources, required_and_available, shortfall, side_cpus
 from llmzero_ray.config_changes import with_changes
 from llmzero_ray.errors import ConfigError, SearchBusyError, StorageError
 from llmzero_ray.events import REFERENCE
@@ -541,7 +541,7 @@ def test_cpus_beside_the_bundles_count() -> None:
 
 
 def test_what_was_asked_and_what_there_is_are_both_said() -> None:
-    output = asked_and_there(machines((1, 4)), make_config(slots={"gpus_per_node": 8}))
+    output = required_and_available(machines((1, 4)), make_config(slots={"gpus_per_node": 8}))
     assert (
         "asked: 1 slot(s) of 1 machine(s) with 8 GPUs and 24 CPUs each, and 10 more CPUs per slot" in output
     )
