@@ -1,5 +1,5 @@
 """VeRL's synchronous trainer, made repeatable and quick on small steps: prompts named by step and place,
-trajectories in one order, whatever order they finished in.
+trajectories in one order, whatever order they finished in, and only what is computed with sent to workers.
 
 Not here: phases (trainer.py), seeds of requests (rollouts.py).
 """
@@ -8,11 +8,24 @@ from __future__ import annotations
 
 from typing import Any
 
+from verl.trainer.distillation import is_distillation_enabled
 from verl.trainer.ppo.v1 import PPOTrainerSync
 from verl.utils import tensordict_utils as tu
 
 POLL_INTERVAL_S = 0.02
 """VeRL's replay buffer sleeps 2 s between looks, the floor of every small step, and offers no key for it."""
+
+LOG_PROB_FIELDS = ("prompts", "responses", "response_mask", "loss_mask", "input_ids", "position_ids")
+"""Columns of a batch that the log-probability passes of a text model read."""
+UPDATE_FIELDS = (
+    *LOG_PROB_FIELDS,
+    "old_log_probs",
+    "advantages",
+    "ref_log_prob",
+    "rollout_log_probs",
+    "rollout_is_weights",
+)
+"""Columns that the update reads, if the batch has them."""
 
 
 class DeterministicTrainer(PPOTrainerSync):
@@ -35,6 +48,33 @@ class DeterministicTrainer(PPOTrainerSync):
         # Trajectories arrive as they finish; sorted, sums over the batch add in the same order every time.
         batch.reorder(sorted(range(len(batch.keys)), key=lambda i: _trajectory_order(batch.keys[i])))
         return super()._balance_batch(batch, metrics, *args, **kwargs)
+
+    # VeRL sends workers every column of a batch, and each pass then rebuilds those without tensors object by
+    # object, though it computes with tensors alone.
+
+    def _compute_old_log_prob(self, batch: Any, metrics: dict[str, Any]) -> Any:
+        if self._computes_with_text_columns_alone:
+            batch.fields = list(LOG_PROB_FIELDS)
+        return super()._compute_old_log_prob(batch, metrics)
+
+    def _compute_ref_log_prob(self, batch: Any, metrics: dict[str, Any]) -> Any:
+        if self._computes_with_text_columns_alone:
+            batch.fields = list(LOG_PROB_FIELDS)
+        return super()._compute_ref_log_prob(batch, metrics)
+
+    def _update_actor(self, batch: Any, metrics: dict[str, Any]) -> Any:
+        if self._computes_with_text_columns_alone and batch.fields is not None:
+            batch.fields = [field for field in UPDATE_FIELDS if field in batch.fields]
+        return super()._update_actor(batch, metrics)
+
+    @property
+    def _computes_with_text_columns_alone(self) -> bool:
+        rollout = self.config.actor_rollout_ref.rollout
+        return (
+            self.processor is None
+            and not rollout.get("enable_rollout_routing_replay", False)
+            and not is_distillation_enabled(self.config.get("distillation"))
+        )
 
 
 def _trajectory_order(key: str) -> tuple[str, int, int]:

@@ -114,3 +114,40 @@ def use_thread_locks_for_progress_bars() -> None:
     from tqdm import tqdm  # type: ignore[import-untyped]
 
     tqdm.set_lock(threading.RLock())
+
+
+def view_single_lora_slot() -> None:
+    """On the CPU, have vLLM's LoRA operations read the adapter of a single slot through a view.
+
+    They copy the adapter's two matrices once per token (`weights[token_lora_indices]`) before they multiply,
+    which is most of a small model's forward pass. With one slot every index means that slot, so a view of it,
+    repeated without a copy, gives the same products in the same order and the same bits. Several slots are
+    indexed as before.
+    """
+    import vllm.lora.ops.torch_ops.lora_ops as operations
+    import vllm.lora.punica_wrapper.punica_cpu as wrapper
+
+    for name in ("bgmv_shrink", "bgmv_expand", "bgmv_expand_slice"):
+        original = getattr(operations, name)
+        if not getattr(original, "views_single_slot", False):
+            patched = _with_single_slot_viewed(original)
+            setattr(operations, name, patched)  # the prefill operations call it from here
+            setattr(wrapper, name, patched)
+
+
+def _with_single_slot_viewed(operation: Any) -> Any:
+    def viewed(inputs: Any, weights: Any, *rest: Any, **named: Any) -> Any:
+        return operation(inputs, _SingleSlot(weights) if len(weights) == 1 else weights, *rest, **named)
+
+    viewed.views_single_slot = True  # type: ignore[attr-defined]
+    return viewed
+
+
+class _SingleSlot:
+    """Stacked adapter weights with one slot, (1, ...), indexed by one slot number per token."""
+
+    def __init__(self, weights: Any) -> None:
+        self._weights = weights
+
+    def __getitem__(self, token_lora_indices: Any) -> Any:
+        return self._weights.expand(len(token_lora_indices), *self._weights.shape[1:])
