@@ -213,6 +213,11 @@ class EngineConfig(StrictModel):
     """Processes that drive rollouts, per slot."""
     reward_workers: int = setting(1, "processes", ge=1)
     """Processes that compute rewards, per slot."""
+    rollout_calls: Literal["auto", "batched", "per_request"] = "auto"
+    """How rollouts are asked for. `batched`: a whole batch in one call to each server, rewards that ship with
+    this project computed beside the trainer; batches that need VeRL's agent loops (tools, several turns,
+    images) go there all the same. `per_request`: VeRL's agent loops for every sample. `auto`: `batched` on
+    the CPU, `per_request` on GPUs."""
     stop_deadline_s: float = setting(600.0, "seconds", gt=0)
     """A phase asked to stop that has not ended after this long is killed; at least one step and a save must
     fit in."""

@@ -3,7 +3,8 @@
 Four moments: after the set-up, after a full checkpoint was put back, after the first batch of rollouts, after
 the first step. And after every step: whether what is trained is still finite.
 
-Not here: reading on the workers and servers (workers.py, rollouts.py), when a check is due (trainer.py).
+Not here: reading on the workers and servers (workers.py, rollout_server.py), when a check is due
+(trainer.py).
 """
 
 from __future__ import annotations

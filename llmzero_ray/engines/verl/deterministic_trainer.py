@@ -1,7 +1,7 @@
 """VeRL's synchronous trainer, made repeatable and quick on small steps: prompts named by step and place,
 trajectories in one order, whatever order they finished in, and only what is computed with sent to workers.
 
-Not here: phases (trainer.py), seeds of requests (rollouts.py).
+Not here: phases (trainer.py), seeds of requests (batched_rollouts.py, agent_loops.py).
 """
 
 from __future__ import annotations

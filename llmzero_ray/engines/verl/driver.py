@@ -116,6 +116,7 @@ class Driver:
             trainer.start()
             self._trainer, self._watch = trainer, ActorLiveness(trainer.servers)
             self._watch.start(self._die)
+            trainer.helpers_started = self._watch.expect_all
         except Exception as error:
             logger.exception("cold start failed")
             failure = _failure(Progress(), request.spec, error)

@@ -30,6 +30,14 @@ def resolve_platform(platform: str) -> Literal["cpu", "gpu"]:
     return "gpu" if shutil.which("nvidia-smi") or Path("/dev/nvidia0").exists() else "cpu"
 
 
+def resolve_rollout_calls(asked: str, platform: str) -> Literal["batched", "per_request"]:
+    """`auto` becomes `batched` on the CPU, where calls cost more than the work, and `per_request` on GPUs,
+    where the rewards of the first answers are computed while the last ones are generated."""
+    if asked in ("batched", "per_request"):
+        return cast(Literal["batched", "per_request"], asked)
+    return "batched" if platform == "cpu" else "per_request"
+
+
 def make_verl_engine(config: SearchConfig, task: PreparedTask, slot: Slot, log_dir: str) -> VerlEngine:
     """An engine that has not started anything yet; its log goes to `log_dir`/engine.log."""
     settings = verl_settings(config, task, slot, log_dir)
@@ -66,6 +74,7 @@ def verl_settings(config: SearchConfig, task: PreparedTask, slot: Slot, log_dir:
         micro_batch_limit=_MICRO_BATCH_LIMIT[platform],
         agent_workers=engine.agent_workers,
         reward_workers=engine.reward_workers,
+        rollout_calls=resolve_rollout_calls(engine.rollout_calls, platform),
         overrides=engine.overrides,
         search=slot.search,
         slot=slot.index,

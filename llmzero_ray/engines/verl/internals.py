@@ -31,6 +31,7 @@ RELIED_ON: Final[dict[str, tuple[str, ...]]] = {
     # module: names, or Class.method for what we call or override
     "verl.trainer.ppo.v1.trainer_base": (
         "PPOTrainer._setup",
+        "PPOTrainer._init_tokenizer",
         "PPOTrainer._init_dataloader",
         "PPOTrainer._init_dump_executor",
         "PPOTrainer._init_resource_pool_mgr",
@@ -53,7 +54,11 @@ RELIED_ON: Final[dict[str, tuple[str, ...]]] = {
     ),
     "verl.trainer.ppo.v1.trainer_sync": ("PPOTrainerSync.on_step_end", "PPOTrainerSync.on_sample_end"),
     "verl.trainer.ppo.v1.agent_loop_tq": ("AgentLoopWorkerTQ", "AgentLoopManagerTQ"),
-    "verl.trainer.ppo.v1.replay_buffer": ("ReplayBuffer._materialize_batch", "ReplayBuffer.sample"),
+    "verl.trainer.ppo.v1.replay_buffer": (
+        "ReplayBuffer._materialize_batch",
+        "ReplayBuffer._wait_for_next_poll",
+        "ReplayBuffer.sample",
+    ),
     "verl.experimental.agent_loop.agent_loop": (
         "AgentLoopWorker._run_agent_loop",
         "AgentLoopWorker._compute_score",
@@ -82,9 +87,23 @@ RELIED_ON: Final[dict[str, tuple[str, ...]]] = {
         "vLLMHttpServer.launch_server",
         "vLLMHttpServer.generate",
         "vLLMHttpServer._get_worker_extension_cls",
+        "vLLMHttpServer._park_until_admitted",
         "vLLMReplica",
     ),
-    "verl.workers.rollout.vllm_rollout.utils": ("vLLMColocateWorkerExtension._get_zmq_handle",),
+    "verl.workers.rollout.vllm_rollout.utils": (
+        "vLLMColocateWorkerExtension._get_zmq_handle",
+        "VLLM_LORA_INT_ID",
+        "VLLM_LORA_NAME",
+        "VLLM_LORA_PATH",
+    ),
+    "verl.workers.rollout.llm_server": ("LLMServerManager._init_global_load_balancer",),
+    "verl.experimental.reward_loop.reward_loop": (
+        "RewardLoopWorker",
+        "RewardLoopManager._init_reward_loop_workers",
+    ),
+    "verl.utils.tokenizer.continuous_token_wiring": ("create_continuous_token_builder",),
+    "verl.utils.tensordict_utils": ("list_of_dict_to_tensordict",),
+    "verl.trainer.ppo.reward": ("get_custom_reward_fn",),
     "verl.workers.rollout.vllm_rollout.bucketed_weight_transfer": ("BucketedWeightSender._init_buffer",),
     "verl.workers.rollout.replica": ("RolloutReplicaRegistry.register",),
     "verl.single_controller.ray.base": ("SubRayResourcePool", "ResourcePoolManager.create_resource_pool"),

@@ -31,8 +31,14 @@ class ActorLiveness:
     def __init__(self, servers: Callable[[], list[Any]]) -> None:
         """`servers` gives handles of the vLLM servers, which have a method `check_engine`."""
         self._servers = servers
+        self._expected: dict[str, str] = {}
+        self.expect_all()
+
+    def expect_all(self) -> None:
+        """The actors that have come since have to live, too."""
         # Some may still be starting.
-        self._expected = {actor: name for actor, (name, state) in _actors().items() if state not in _GONE}
+        now = {actor: name for actor, (name, state) in _actors().items() if state not in _GONE}
+        self._expected = {**self._expected, **now}
 
     def start(self, lost: Callable[[str], None]) -> None:
         """Look twice a second on a thread of its own, and ask the servers every two seconds; `lost` is called

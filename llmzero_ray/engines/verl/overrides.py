@@ -56,7 +56,7 @@ def engine_overrides(settings: VerlSettings) -> dict[str, Any]:
         f"{ROLLOUT}.val_kwargs.n": 1,
         f"{ROLLOUT}.val_kwargs.do_sample": False,
         f"{ROLLOUT}.val_kwargs.temperature": 0,
-        "reward.num_workers": settings.reward_workers,
+        "reward.num_workers": 0 if settings.scores_in_driver else settings.reward_workers,
         "reward.custom_reward_function.path": settings.reward_source,
         "reward.custom_reward_function.name": settings.reward_name,
         "transfer_queue.backend.SimpleStorage.num_data_storage_units": 1,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from llmzero_ray.engines.verl.internals import queue_address, queue_port
@@ -151,3 +152,30 @@ class _SingleSlot:
 
     def __getitem__(self, token_lora_indices: Any) -> Any:
         return self._weights.expand(len(token_lora_indices), *self._weights.shape[1:])
+
+
+def postpone_load_balancer() -> Callable[[Any], Coroutine[Any, Any, None]]:
+    """VeRL's server manager starts no load balancer with its servers: an actor that imports all of VeRL to
+    count requests, which batches in one call do not need.
+
+    What is returned starts the one of a manager (LLMServerManager), when its client is needed after all.
+    """
+    from verl.workers.rollout.llm_server import LLMServerManager
+
+    start: Callable[[Any], Coroutine[Any, Any, None]] = getattr(
+        LLMServerManager._init_global_load_balancer, "postponed", LLMServerManager._init_global_load_balancer
+    )
+
+    async def _init_global_load_balancer(self: Any) -> None:
+        self.global_load_balancer = None
+
+    _init_global_load_balancer.postponed = start  # type: ignore[attr-defined]
+    LLMServerManager._init_global_load_balancer = _init_global_load_balancer
+    return start
+
+
+def start_reward_workers_of(worker_class: type) -> None:
+    """VeRL's reward loop starts actors of this class, a subclass of its own RewardLoopWorker."""
+    import verl.experimental.reward_loop.reward_loop as reward_loop
+
+    reward_loop.RewardLoopWorker = worker_class

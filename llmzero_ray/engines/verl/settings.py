@@ -7,6 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+SHIPPED_REWARDS = "llmzero_ray.tasks.rewards"
+"""Package of the rewards that ship: each bounds its own work and raises nothing."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class VerlSettings:
@@ -39,6 +42,8 @@ class VerlSettings:
     """Largest micro batch that an `auto` one becomes, sequences per GPU."""
     agent_workers: int = 1
     reward_workers: int = 1
+    rollout_calls: Literal["batched", "per_request"] = "batched"
+    """`batched`: a batch is answered and scored in a few calls where it needs no agent loop."""
     overrides: Mapping[str, Any] = field(default_factory=dict)
     """Raw VeRL keys (a leading + adds one), fixed for the search; they win over everything but the phase."""
     search: str
@@ -63,6 +68,14 @@ class VerlSettings:
     def max_model_len(self) -> int:
         """Prompt plus response, tokens."""
         return self.max_prompt_length + max(self.max_response_length, self.eval_max_response_length)
+
+    @property
+    def scores_in_driver(self) -> bool:
+        """Whether rewards are computed in the process that embeds VeRL: only those that ship with this
+        project, called as VeRL's naive reward manager calls them."""
+        changed = any(key.lstrip("+~").startswith("reward.") for key in self.overrides)
+        shipped = self.reward_source.startswith(f"pkg://{SHIPPED_REWARDS}.")
+        return self.rollout_calls == "batched" and shipped and not changed
 
     @property
     def slot_namespace(self) -> str:

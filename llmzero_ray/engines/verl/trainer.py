@@ -3,13 +3,17 @@
 Every override below adds to VeRL's own method or replaces one documented hook; the training step itself is
 VeRL's.
 
-Not here: processes and messages (driver.py), the worker side (workers.py, rollouts.py), what is read back
-(config_check.py), full checkpoints (full_checkpoint.py).
+Not here: processes and messages (driver.py), the worker side (workers.py), rollouts (batched_rollouts.py,
+agent_loops.py, rollout_server.py), what is read back (config_check.py), full checkpoints
+(full_checkpoint.py).
 """
 
 from __future__ import annotations
 
+import asyncio
 import time
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import ray
@@ -17,16 +21,22 @@ import transfer_queue as tq
 from omegaconf import open_dict
 from torchdata.stateful_dataloader import StatefulDataLoader
 from verl.trainer.ppo import core_algos
+from verl.trainer.ppo.reward import get_custom_reward_fn
 from verl.trainer.ppo.utils import create_rl_dataset, need_reference_policy
 from verl.trainer.ppo.v1 import register_trainer
+from verl.utils.config import omega_conf_to_dataclass
 from verl.utils.dataset.rl_dataset import collate_fn
+from verl.utils.tokenizer.continuous_token_wiring import create_continuous_token_builder
 from verl.workers.rollout.replica import RolloutReplicaRegistry
 
-from llmzero_ray.engines.verl import config_check, full_checkpoint
+from llmzero_ray.engines.verl import config_check, full_checkpoint, patches
+from llmzero_ray.engines.verl.agent_loops import PhaseAgentLoopManager
+from llmzero_ray.engines.verl.batched_rollouts import BatchedRollouts
 from llmzero_ray.engines.verl.config_check import expected_of_rollouts, mismatches
 from llmzero_ray.engines.verl.deterministic_trainer import DeterministicTrainer
 from llmzero_ray.engines.verl.phase import PhaseState, adapter_dir
-from llmzero_ray.engines.verl.rollouts import PhaseAgentLoopManager, RecordingReplica
+from llmzero_ray.engines.verl.reward_calls import BatchRewardWorker, score_here, score_in_workers
+from llmzero_ray.engines.verl.rollout_server import RecordingReplica
 from llmzero_ray.engines.verl.seeds import derive_seed
 from llmzero_ray.engines.verl.settings import VerlSettings
 from llmzero_ray.engines.verl.verl_hooks import (
@@ -52,6 +62,8 @@ class PhaseTrainer(DeterministicTrainer):
         RolloutReplicaRegistry.register("vllm", lambda: RecordingReplica)
         self.settings, self._groups = settings, groups
         self.phase: PhaseState | None = None
+        self.helpers_started: Callable[[], None] = lambda: None
+        """Called once processes have been started after `start`."""
         self._items: tuple[ItemOutcome, ...] = ()
         self._responses: list[str] = []
         super().__init__(config)
@@ -59,14 +71,55 @@ class PhaseTrainer(DeterministicTrainer):
     # --- life cycle ----------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Cold start: FSDP worker, vLLM, reward and agent-loop workers."""
+        """Cold start: FSDP worker, vLLM; the reward and agent-loop workers that are needed from the start."""
+        batched = self.settings.rollout_calls == "batched"
+        if batched:
+            self._start_load_balancer = patches.postpone_load_balancer()
+            patches.start_reward_workers_of(BatchRewardWorker)
         self.init()
         self.agent_loop_manager = PhaseAgentLoopManager.create(
             config=self.config,
             llm_client=self.get_llm_client(),
             teacher_client=None,
             reward_loop_worker_handles=self.get_reward_handles(),
+            batched=self._batched_rollouts() if batched else None,
+            start_helpers=self._start_helpers,
         )
+
+    def _init_tokenizer(self) -> None:
+        model = omega_conf_to_dataclass(self.config.actor_rollout_ref.model)
+        self.tokenizer, self.processor = model.tokenizer, model.processor
+        self._hf_model_type = getattr(model.hf_config, "model_type", None)
+
+    def _batched_rollouts(self) -> BatchedRollouts:
+        builder = create_continuous_token_builder(  # as VeRL's agent loop
+            self.tokenizer,
+            hf_model_type=self._hf_model_type,
+            chat_template_kwargs=self.config.data.get("apply_chat_template_kwargs", {}),
+            mm_processor_kwargs=self.config.data.get("mm_processor_kwargs", {}),
+            processor=self.processor,
+        )
+        if self.settings.scores_in_driver:
+            score = partial(score_here, get_custom_reward_fn(self.config))
+        else:
+            score = partial(score_in_workers, self.get_reward_handles())
+        servers = [partial(_ask_server, handle) for handle in self.llm_server_manager.server_handles]
+        has_processor = self.processor is not None
+        return BatchedRollouts(
+            self.tokenizer, builder, servers, score, _put_into_queue, has_processor=has_processor
+        )
+
+    def _start_helpers(self) -> tuple[Any, list[Any]]:
+        """The load balancer and the reward workers, which VeRL's agent loops call; (client of the servers,
+        handles of the reward workers)."""
+        asyncio.run(self._start_load_balancer(self.llm_server_manager))
+        rewards = self.reward_loop_manager
+        if not rewards.reward_loop_workers:
+            with open_dict(rewards.config):
+                rewards.config.reward.num_workers = self.settings.reward_workers
+            rewards._init_reward_loop_workers()
+        self.helpers_started()
+        return self.get_llm_client(), self.get_reward_handles()
 
     def begin_phase(self, config: Any, phase: PhaseState) -> None:
         """Exchange everything a phase owns: data order, adapter, optimizer, loss, sampling, lengths; then go
@@ -101,6 +154,8 @@ class PhaseTrainer(DeterministicTrainer):
         if "batch" not in skip:
             self._init_dataloader()
         self.replay_buffer = self._build_replay_buffer()
+        if self.settings.rollout_calls == "batched":
+            self.agent_loop_manager.look_once_ended(self.replay_buffer)
         self.global_steps = 0
 
     def _push_weights(self) -> None:
@@ -114,8 +169,7 @@ class PhaseTrainer(DeterministicTrainer):
             config.actor_rollout_ref.rollout.response_length = (
                 self.settings.max_model_len - self.settings.max_prompt_length
             )
-        workers = self.agent_loop_manager.agent_loop_workers
-        ray.get([w.begin_phase.remote(config, seed, train_max_tokens, eval_max_tokens) for w in workers])
+        self.agent_loop_manager.begin_phase(config, seed, train_max_tokens, eval_max_tokens)
 
     def train(self) -> None:
         """Run the phase begun last to its end, a stop, or an error."""
@@ -294,3 +348,11 @@ class PhaseTrainer(DeterministicTrainer):
             config_check.check_rollout_kl(metrics)
         config_check.check_finite(metrics, step)
         full_checkpoint.save_if_due(self, phase, step)
+
+
+def _ask_server(handle: Any, prompts: Any, seeds: Any, sampling: Any) -> Callable[[], Any]:
+    return partial(ray.get, handle.generate_many.remote(prompts, seeds, dict(sampling)))
+
+
+def _put_into_queue(keys: list[str], partition: str, tags: list[dict[str, Any]], fields: Any) -> None:
+    tq.kv_batch_put(keys=keys, partition_id=partition, tags=tags, fields=fields)

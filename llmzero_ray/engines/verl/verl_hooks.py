@@ -12,7 +12,7 @@ from typing import Any
 from torch.utils.data import Dataset
 from verl.single_controller.ray.base import ResourcePoolManager, SubRayResourcePool
 
-from llmzero_ray.engines.verl.rollouts import ROW_KEY
+from llmzero_ray.engines.verl.batched_rollouts import ROW_KEY
 from llmzero_ray.engines.verl.settings import VerlSettings
 from llmzero_ray.records import ItemOutcome
 

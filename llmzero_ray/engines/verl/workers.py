@@ -1,7 +1,7 @@
 """VeRL's FSDP worker, extended: a phase is swapped in place, and saved and put back whole.
 
 A plain class that travels by reference and is wrapped by Ray late. Not here: the trainer that drives it
-(trainer.py), the rollout side (rollouts.py), tensors and files of adapters (adapters.py).
+(trainer.py), the rollout side (rollout_server.py), tensors and files of adapters (adapters.py).
 """
 
 from __future__ import annotations

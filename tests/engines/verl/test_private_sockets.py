@@ -52,7 +52,6 @@ def test_the_processes_looked_at_are_all_of_verls(running: list[Seen]) -> None:
         "ray::TransferQueueController",
         "ray::SimpleStorageUnit",
         "ray::WorkerDict",
-        "ray::RewardLoopWorker",
         "ray::RecordingServer",
     ):
         assert part in titles(running)

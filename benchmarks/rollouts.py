@@ -1,0 +1,221 @@
+"""What batched rollouts save against VeRL's own path in one run on real VeRL, and which numbers differ.
+
+    python -m benchmarks.rollouts [--steps 6] [--warm 1] [--task DIR]
+
+Trains the task of jobs/configs/local.yaml with each path of `engine.rollout_calls`: one cold phase, then
+warm ones, all with the same seed. Prints a table of seconds and of processor seconds of all processes below
+this one, the ratios, and how many values of the last phase are the same to the bit: every metric but times
+and memory, and the validations item by item. Two things move these figures: other load on the machine (the
+processor seconds less than the others), and which path comes first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import json
+import math
+import statistics
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from benchmarks.slot import local_slot
+from llmzero_ray.config import parse_config
+from llmzero_ray.config_text import read_yaml
+from llmzero_ray.engines.registry import make_engine
+from llmzero_ray.engines.verl.factory import idle_spec
+from llmzero_ray.records import MetricPoint, PhaseResult, PhaseSpec
+from llmzero_ray.tasks import PreparedTask
+from llmzero_ray.tasks.prepare import prepare
+
+PATHS = ("per_request", "batched")
+SHIPPED = Path(__file__).parent.parent / "jobs" / "configs" / "local.yaml"
+NOT_COMPARED = ("timing", "perf/", "global_seqlen/")
+"""Metrics of time and memory."""
+
+
+class Processors:
+    """Processor seconds of all processes below this one, ended ones included as far as they were seen."""
+
+    def __init__(self) -> None:
+        self._seen: dict[tuple[int, float], float] = {}
+        self._lock, self._closed = threading.Lock(), threading.Event()
+        threading.Thread(target=self._watch, daemon=True).start()
+
+    def seconds(self) -> float:
+        """So far."""
+        with self._lock:
+            for process in psutil.Process().children(recursive=True):
+                with contextlib.suppress(psutil.Error):
+                    times = process.cpu_times()
+                    self._seen[(process.pid, process.create_time())] = times.user + times.system
+            return sum(self._seen.values())
+
+    def close(self) -> None:
+        """Look no more."""
+        self._closed.set()
+
+    def _watch(self) -> None:
+        while not self._closed.wait(1.0):
+            self.seconds()
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--steps", type=int, default=6, help="training steps of a phase")
+    parser.add_argument("--warm", type=int, default=1, help="warm phases of each path")
+    parser.add_argument("--task", help="directory of the prepared task; made anew without it")
+    parser.add_argument("--first", choices=PATHS, default=PATHS[0], help="path that is measured first")
+    asked = parser.parse_args()
+    order = [asked.first, *(path for path in PATHS if path != asked.first)]
+    with tempfile.TemporaryDirectory() as root, local_slot("rollouts") as slot:
+        given = {**read_yaml(SHIPPED), "name": "rollouts", "storage": root}
+        sizes = given["task"]
+        task = prepare(
+            dir=asked.task or f"{root}/task",
+            family=sizes["family"],
+            n_val=sizes["n_val"],
+            n_test=sizes["n_test"],
+            seed=1,
+        )
+        processors = Processors()
+        measured = {path: measure(path, given, task, slot, root, asked, processors) for path in order}
+        processors.close()
+    table = {path: measured[path].row() for path in PATHS}
+    print(f"{'':52} {PATHS[0]:>11} {PATHS[1]:>11} {'ratio':>7}")
+    for name in table["batched"]:
+        before, now = (table[path][name] for path in PATHS)
+        print(f"{name:52} {before:11.2f} {now:11.2f} {before / now:7.2f}")
+    same, different = compared(*(measured[path].points for path in PATHS))
+    print(f"values that are the same to the bit: {same} of {same + len(different)}")
+    for line in different[:10]:
+        print(f"  {line}")
+    print(json.dumps({"paths": table, "same": same, "different": len(different)}))
+
+
+@dataclasses.dataclass
+class Measured:
+    """What one path took."""
+
+    cold: dict[str, float]
+    warm: list[dict[str, float]]
+    points: list[MetricPoint]
+    """Of the last phase."""
+
+    def row(self) -> dict[str, float]:
+        """Name with unit -> value; medians of warm phases."""
+        names = self.warm[0]
+        return self.cold | {name: statistics.median(one[name] for one in self.warm) for name in names}
+
+
+def measure(
+    path: str,
+    given: dict[str, Any],
+    task: PreparedTask,
+    slot: Any,
+    root: str,
+    asked: argparse.Namespace,
+    processors: Processors,
+) -> Measured:
+    """A cold phase and warm ones of an engine with this path."""
+    config = parse_config({**given, "engine": {**given["engine"], "rollout_calls": path}})
+    engine = make_engine(config, task, slot, f"{root}/{path}")
+    base = dataclasses.replace(
+        idle_spec(config, task.n_train, root),
+        n_steps=asked.steps,
+        save_freq=asked.steps,
+        test_freq=max(1, asked.steps // 2),
+        seed=1,
+    )
+    cold: dict[str, float] = {}
+    warm: list[dict[str, float]] = []
+    try:
+        for index in range(1 + asked.warm):
+            steps = 1 if index == 0 else asked.steps
+            spec = dataclasses.replace(
+                base, node=index, n_steps=steps, checkpoint_dir=f"{root}/{path}/checkpoints/{index}"
+            )
+            figures, points, outcome = run(engine, spec, processors)
+            if index == 0:
+                cold = {
+                    "cold start, s": outcome.setup_s,
+                    "cold start to the end of the first validation, s": figures["first point"],
+                    "cold phase of one step, processor s": figures["processor"],
+                }
+                continue
+            steps_s = [point.metrics["timing_s/step"] for point in points if point.step > 0]
+            tests = [p.metrics["timing_s/testing"] for p in points if "timing_s/testing" in p.metrics]
+            warm.append(
+                {
+                    "step, s": statistics.median(steps_s),
+                    "generation, s": statistics.median(
+                        p.metrics["timing_s/gen"] for p in points if p.step > 0
+                    ),
+                    "validation, s": statistics.median(tests),
+                    "start to the end of the validation at step 0, s": figures["first point"],
+                    "warm phase, s": figures["phase"],
+                    "warm phase, processor s": figures["processor"],
+                }
+            )
+    finally:
+        engine.close()
+    return Measured(cold=cold, warm=warm, points=points)
+
+
+def run(
+    engine: Any, spec: PhaseSpec, processors: Processors
+) -> tuple[dict[str, float], list[MetricPoint], PhaseResult]:
+    """Figures, points and outcome of one phase."""
+    points: list[MetricPoint] = []
+    at: list[float] = []
+
+    def on_metric(point: MetricPoint) -> None:
+        at.append(time.monotonic())
+        points.append(point)
+
+    before, began = processors.seconds(), time.monotonic()
+    outcome = engine.run(spec, on_metric)
+    if not isinstance(outcome, PhaseResult):
+        raise SystemExit(f"phase {spec.node} failed: {outcome.cause}")
+    figures = {
+        "phase": time.monotonic() - began,
+        "first point": at[0] - began,
+        "processor": processors.seconds() - before,
+    }
+    return figures, points, outcome
+
+
+def compared(one: list[MetricPoint], other: list[MetricPoint]) -> tuple[int, list[str]]:
+    """How many values of two phases are the same to the bit, and a line on each that is not."""
+    mine, theirs = values_of(one), values_of(other)
+    different = []
+    for name in sorted({*mine, *theirs}):
+        a, b = mine.get(name), theirs.get(name)
+        both_nan = isinstance(a, float) and isinstance(b, float) and math.isnan(a) and math.isnan(b)
+        if a != b and not both_nan:
+            different.append(f"{name}: {a!r} and {b!r}")
+    return len({*mine, *theirs}) - len(different), different
+
+
+def values_of(points: list[MetricPoint]) -> dict[str, Any]:
+    """Everything of a phase that must not change, by step and name."""
+    found: dict[str, Any] = {}
+    for point in points:
+        for name, value in point.metrics.items():
+            if not name.startswith(NOT_COMPARED) and "perf/" not in name:
+                found[f"{point.step} {name}"] = value
+        if point.items:
+            found[f"{point.step} outcomes"] = [(i.index, i.score, i.acc) for i in point.items]
+            found[f"{point.step} answers"] = [i.response for i in point.items]
+    return found
+
+
+if __name__ == "__main__":
+    main()

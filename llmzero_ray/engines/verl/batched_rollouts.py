@@ -1,0 +1,377 @@
+"""Rollouts of a whole batch in a few calls: one to each vLLM server, one for the rewards, two to the queue.
+
+VeRL's agent loop makes a request, a reward call and several calls to the queue for every sample, which is
+most of a small model's step. Where its single-turn loop would do nothing else, the same is done here for the
+batch at once, on a thread of the process that embeds VeRL: the same requests with the same seeds, the same
+rewards, the same rows in the queue but for columns that have no reader.
+
+Not here: the servers' side (rollout_server.py), the reward calls (reward_calls.py), VeRL's own path
+(agent_loops.py).
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from llmzero_ray.engines.verl.seeds import derive_seed
+
+logger = logging.getLogger(__name__)
+
+ROW_KEY = "llmzero_row"
+"""Rides in the reward's extra information to the validation: the row's position."""
+
+READ_FIELDS = ("uid", "reward_model", "data_source")
+"""Columns of the data that VeRL's trainer reads back from the queue."""
+
+_SINGLE_TURN = "single_turn_agent"
+_OWN_PATH_COLUMNS = ("__rollout_n__", "__do_sample__", "priority")
+"""Columns by which VeRL changes single requests."""
+_LONGEST_WAIT_S = 1.0
+_THREADS = 4
+"""Batches under way at once; a synchronous trainer has one."""
+
+AskServer: TypeAlias = Callable[[list[list[int]], list[list[int]], Mapping[str, Any]], Callable[[], Any]]
+"""Sends prompts (token ids), the seeds of each and the sampling parameters to a vLLM server; what it returns
+waits for the answers, as `RecordingServer.generate_many` gives them."""
+Put: TypeAlias = Callable[[list[str], str, list[dict[str, Any]], Any], None]
+"""Puts keys into a partition of the queue, with a tag for each and a TensorDict of columns, or None."""
+
+
+@dataclass
+class Trajectory:
+    """One answer to a prompt, on its way to the queue."""
+
+    row: Mapping[str, Any]
+    """The columns of its prompt."""
+    session: int
+    """Which of the prompt's answers: 0, 1, ..."""
+    prompt_ids: list[int] = field(default_factory=list)
+    response_ids: list[int] = field(default_factory=list)
+    response_mask: list[int] = field(default_factory=list)
+    """1: vLLM made this token; 0: VeRL's token builder did."""
+    log_probs: list[float] | None = None
+    extra_fields: dict[str, Any] = field(default_factory=dict)
+    score: float | None = None
+    error: str | None = None
+    """Why there is no score, in words; None: there is one, or none is due yet."""
+
+    @property
+    def key(self) -> str:
+        """As VeRL names trajectories in the queue."""
+        return f"{self.row['uid']}_{self.session}_0"
+
+    @property
+    def tag(self) -> dict[str, Any]:
+        """What VeRL's replay buffer and metrics read without the columns; lengths in tokens."""
+        of_prompt, of_response = len(self.prompt_ids), len(self.response_ids)
+        return {
+            "status": "success",
+            "prompt_len": of_prompt,
+            "response_len": of_response,
+            "seq_len": of_prompt + of_response,
+            "global_steps": self.row["global_steps"],
+            "min_global_steps": self.extra_fields.get("min_global_steps"),
+            "max_global_steps": self.extra_fields.get("max_global_steps"),
+        }
+
+
+class BatchedRollouts:
+    """Answers batches of prompts on a thread, and puts what comes of them into the queue."""
+
+    def __init__(
+        self,
+        tokenizer: Any,
+        token_builder: Any,
+        servers: Sequence[AskServer],
+        score: Callable[[Sequence[Trajectory], Sequence[str]], None],
+        put: Put,
+        *,
+        has_processor: bool = False,
+    ) -> None:
+        """`token_builder` is VeRL's continuous-token builder; `score` gives each sample, with its text, a
+        score or an error; `put` puts into the queue; `has_processor`: the model takes images."""
+        self._tokenizer, self._builder, self._servers = tokenizer, token_builder, list(servers)
+        self._score_samples, self._put, self._has_processor = score, put, has_processor
+        self._threads = concurrent.futures.ThreadPoolExecutor(_THREADS, thread_name_prefix="rollouts")
+        self._running: set[concurrent.futures.Future[None]] = set()
+        self._config: Any = None
+        self._seed = 0
+        self._max_tokens: dict[bool, int] = {}
+
+    def begin_phase(self, config: Any, seed: int, train_max_tokens: int, eval_max_tokens: int) -> None:
+        """Use `config` (whole) and `seed` from now on; caps in tokens."""
+        self._config, self._seed = config, seed
+        self._max_tokens = {False: train_max_tokens, True: eval_max_tokens}
+
+    def refusal(self, batch: Any) -> str | None:
+        """Why VeRL's agent loop must take this batch (a TensorDict of prompts), in words; None: it need
+        not."""
+        return refusal(self._config, batch, has_processor=self._has_processor)
+
+    def start(self, batch: Any) -> None:
+        """Have a batch answered and scored, without waiting.
+
+        When it has ended, every sample that got a score is in the queue, and every prompt has its status:
+        `finished`, or `failure` when one of its samples has no score.
+        """
+        validate = bool(batch["validate"]) if "validate" in batch else False
+        self._running = {future for future in self._running if not future.done()}
+        self._running.add(self._threads.submit(self._run, rows_of(batch), validate))
+
+    def wait(self, idle_s: float) -> None:
+        """Until a batch that is under way has ended, at most a second; `idle_s` seconds when there is
+        none."""
+        running = {future for future in self._running if not future.done()}
+        if running:
+            concurrent.futures.wait(
+                running, timeout=_LONGEST_WAIT_S, return_when=concurrent.futures.FIRST_COMPLETED
+            )
+        else:
+            time.sleep(idle_s)
+
+    def _run(self, rows: list[dict[str, Any]], validate: bool) -> None:
+        partition = "val" if validate else "train"
+        try:
+            statuses = self._answer(rows, validate, partition)
+        except Exception:
+            logger.exception("a batch of %d prompts failed as a whole", len(rows))
+            statuses = ["failure"] * len(rows)
+        try:
+            # Last: once a prompt has its status, the replay buffer takes it with the trajectories there are.
+            self._put(
+                [row["uid"] for row in rows], partition, [{"status": status} for status in statuses], None
+            )
+        except Exception:
+            logger.exception("the status of %d prompts could not be put into the queue", len(rows))
+
+    def _answer(self, rows: list[dict[str, Any]], validate: bool, partition: str) -> list[str]:
+        rollout = self._config.actor_rollout_ref.rollout
+        n = int(rollout.val_kwargs.n if validate else rollout.n)
+        samples = self._generate(rows, n, validate)
+        self._score([sample for sample in samples if sample.error is None])
+        for sample in samples:
+            if sample.error is not None:
+                logger.error("%s has no score: %s", sample.key, sample.error)
+        if scored := [sample for sample in samples if sample.error is None]:
+            tags = [sample.tag for sample in scored]
+            self._put([sample.key for sample in scored], partition, tags, columns_of(scored))
+        return prompt_statuses(rows, samples, n)
+
+    def _generate(self, rows: list[dict[str, Any]], n: int, validate: bool) -> list[Trajectory]:
+        """`n` samples for each row, in order."""
+        rollout = self._config.actor_rollout_ref.rollout
+        given = rollout.val_kwargs if validate else rollout
+        sampling = {
+            "temperature": given.temperature,
+            "top_p": given.top_p,
+            "top_k": given.top_k,
+            "repetition_penalty": 1.0,  # as VeRL's agent loop
+            "logprobs": rollout.calculate_log_probs,
+            "max_tokens": self._max_tokens[validate],
+        }
+        prompts: list[list[int]] = []
+        errors: dict[int, str] = {}
+        for place, row in enumerate(rows):
+            try:
+                prompts.append(self._tokens_of(row, int(rollout.prompt_length)))
+            except Exception as error:  # noqa: BLE001  of a chat template
+                errors[place] = f"{type(error).__name__}: {error}"
+                prompts.append([])
+        places = [place for place in range(len(rows)) if place not in errors]
+        seeds = {
+            place: [
+                derive_seed(self._seed, rows[place]["global_steps"], rows[place]["index"], session)
+                for session in range(n)
+            ]
+            for place in places
+        }
+        answers = self._ask(places, prompts, seeds, sampling)
+        return [
+            sample
+            for place, row in enumerate(rows)
+            for sample in (
+                self._sample(row, session, prompts[place], answer, int(rollout.response_length))
+                for session, answer in enumerate(answers.get(place) or [{"error": errors.get(place)}] * n)
+            )
+        ]
+
+    def _tokens_of(self, row: Mapping[str, Any], longest: int) -> list[int]:
+        tokens = list(self._builder.build_initial_tokens(list(row["raw_prompt"])))
+        if len(tokens) > longest:
+            logger.warning("a prompt of %d tokens is cut on its left to %d", len(tokens), longest)
+        return tokens[-longest:]
+
+    def _ask(
+        self,
+        places: list[int],
+        prompts: list[list[int]],
+        seeds: Mapping[int, list[int]],
+        sampling: Mapping[str, Any],
+    ) -> dict[int, list[dict[str, Any]]]:
+        """The servers' answers, by place; a part whose server failed has errors in their place."""
+        parts = shares(places, len(self._servers))
+        calls = [
+            ask([prompts[i] for i in part], [seeds[i] for i in part], sampling)
+            for ask, part in zip(self._servers, parts, strict=False)
+        ]
+        answers: dict[int, list[dict[str, Any]]] = {}
+        for part, answers_of_part in zip(parts, calls, strict=True):
+            try:
+                found = answers_of_part()
+            except Exception as error:
+                logger.exception("a vLLM server failed to answer %d prompts", len(part))
+                failed = {"error": f"the vLLM server failed: {type(error).__name__}"}
+                found = [[failed] * len(seeds[i]) for i in part]
+            answers |= dict(zip(part, found, strict=True))
+        return answers
+
+    def _sample(
+        self,
+        row: Mapping[str, Any],
+        session: int,
+        prompt: list[int],
+        answer: Mapping[str, Any],
+        longest: int,
+    ) -> Trajectory:
+        """What VeRL's single-turn agent loop makes of an answer."""
+        sample = Trajectory(row=row, session=session)
+        if "error" in answer:
+            sample.error = answer["error"] or "vLLM gave no answer"
+            return sample
+        if not answer["token_ids"]:
+            sample.error = "vLLM's answer has no tokens"
+            return sample
+        merged = self._builder.merge_assistant_tokens(prompt, answer["token_ids"])
+        log_probs = answer["log_probs"] or None
+        mask, log_probs = self._builder.align_response_metadata(
+            merged, [], None if log_probs is None else [], assistant_logprobs=log_probs
+        )
+        cut = len(merged.token_ids) - len(mask)
+        sample.prompt_ids = list(merged.token_ids[:cut])
+        sample.response_ids = list(merged.token_ids[cut:][:longest])
+        sample.response_mask = list(mask[:longest])
+        sample.log_probs = list(log_probs[:longest]) if log_probs else None
+        step = answer["extra_fields"].get("global_steps")
+        sample.extra_fields = {
+            **answer["extra_fields"],
+            "min_global_steps": step,
+            "max_global_steps": step,
+            "turn_scores": [],
+            "tool_rewards": [],
+        }
+        return sample
+
+    def _score(self, samples: list[Trajectory]) -> None:
+        if not samples:
+            return
+        texts = self._tokenizer.batch_decode([s.response_ids for s in samples], skip_special_tokens=True)
+        self._score_samples(samples, texts)
+        for sample in samples:
+            info = sample.extra_fields.get("reward_extra_info")
+            if info is not None:
+                info[ROW_KEY] = int(sample.row.get("index", -1))
+
+
+def refusal(config: Any, batch: Any, *, has_processor: bool = False) -> str | None:
+    """Why VeRL's agent loop must take `batch` under VeRL's configuration, in words; None: it need not."""
+    rollout = config.actor_rollout_ref.rollout
+    agents = _values(batch, "agent_name") if "agent_name" in batch else {rollout.agent.default_agent_loop}
+    others = sorted(str(name) for name in agents - {_SINGLE_TURN})
+    if others:
+        return f"the batch asks for the agent loop {others[0]!r}"
+    for column in _OWN_PATH_COLUMNS:
+        if column in batch:
+            return f"the batch has the column {column!r}"
+    causes = {
+        "the model takes images": has_processor,
+        "rollout.agent.agent_loop_config_path is set": rollout.agent.get("agent_loop_config_path"),
+        "rollout.full_determinism is set": rollout.get("full_determinism"),
+        "rollout.enable_rollout_routing_replay is set": rollout.get("enable_rollout_routing_replay"),
+        "rollout.disaggregation is enabled": _enabled(rollout, "disaggregation"),
+        "model.mtp is enabled": _enabled(config.actor_rollout_ref.model, "mtp"),
+        "rollout.trace.backend is set": (rollout.get("trace") or {}).get("backend"),
+        "distillation is enabled": _enabled(config, "distillation"),
+        "reward.reward_model is enabled": _enabled(config.reward, "reward_model"),
+        "reward.reward_manager is not VeRL's naive one": (
+            config.reward.reward_manager.source != "register" or config.reward.reward_manager.name != "naive"
+        ),
+        "reward.custom_reward_function is not set": not config.reward.custom_reward_function.get("path"),
+    }
+    return next((cause for cause, holds in causes.items() if holds), None)
+
+
+def _enabled(parent: Any, name: str) -> bool:
+    block = parent.get(name)
+    return bool(block is not None and (block.get("enable") or block.get("enabled")))
+
+
+def _values(batch: Any, column: str) -> set[Any]:
+    return {row[column] for row in rows_of(batch.select(column))}
+
+
+def rows_of(batch: Any) -> list[dict[str, Any]]:
+    """A TensorDict as one dictionary per prompt: tensors row by row, everything else as it was put in."""
+    from tensordict import NonTensorData, NonTensorStack
+
+    rows: list[dict[str, Any]] = [{} for _ in range(len(batch))]
+    for key, column in batch.items():
+        if isinstance(column, NonTensorData):
+            for row in rows:
+                row[key] = column.data
+            continue
+        values = column.tolist() if isinstance(column, NonTensorStack) else column
+        for row, value in zip(rows, values, strict=True):
+            row[key] = value
+    return rows
+
+
+def shares(places: Sequence[int], n_servers: int) -> list[list[int]]:
+    """`places` in order, split evenly over at most `n_servers` servers; no share is empty."""
+    size = -(-len(places) // max(1, n_servers))
+    return [list(places[i : i + size]) for i in range(0, len(places), size)] if places else []
+
+
+def prompt_statuses(rows: Sequence[Mapping[str, Any]], samples: Sequence[Trajectory], n: int) -> list[str]:
+    """VeRL's status of each prompt: `finished` when all its `n` samples have a score, else `failure`."""
+    scored: dict[Any, int] = {}
+    for sample in samples:
+        if sample.error is None:
+            scored[sample.row["uid"]] = scored.get(sample.row["uid"], 0) + 1
+    return ["finished" if scored.get(row["uid"]) == n else "failure" for row in rows]
+
+
+def columns_of(samples: Sequence[Trajectory]) -> Any:
+    """The samples as VeRL's TensorDict, with the columns that have a reader; lengths vary from row to row."""
+    from verl.utils.tensordict_utils import list_of_dict_to_tensordict
+
+    return list_of_dict_to_tensordict([_columns(sample) for sample in samples])
+
+
+def _columns(sample: Trajectory) -> dict[str, Any]:
+    import torch
+
+    prompts = torch.tensor(sample.prompt_ids, dtype=torch.int64)
+    responses = torch.tensor(sample.response_ids, dtype=torch.int64)
+    response_mask = torch.tensor(sample.response_mask, dtype=torch.int64)
+    rm_scores = torch.zeros_like(response_mask, dtype=torch.float32)
+    rm_scores[-1] = sample.score
+    columns = {
+        "prompts": prompts,
+        "responses": responses,
+        "response_mask": response_mask,
+        "loss_mask": response_mask,
+        "input_ids": torch.cat([prompts, responses]),
+        "position_ids": torch.arange(len(prompts) + len(responses)),
+        "rm_scores": rm_scores,
+        "num_turns": 2,
+        "extra_fields": sample.extra_fields,
+        **{name: sample.row[name] for name in READ_FIELDS if name in sample.row},
+    }
+    if sample.log_probs is not None:
+        columns["rollout_log_probs"] = torch.tensor(sample.log_probs, dtype=torch.float32)
+    return columns

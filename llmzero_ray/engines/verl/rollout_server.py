@@ -1,0 +1,170 @@
+"""VeRL's vLLM server, extended: many requests in one call, a record of what vLLM was really asked for, and
+whether its engine lives.
+
+A plain class that travels by reference and is wrapped by Ray late. A module of its own: its process imports
+vLLM but nothing of VeRL's trainer. Not here: who asks (batched_rollouts.py, agent_loops.py), what the values
+should be (config_check.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+from uuid import uuid4
+
+import ray
+from verl.workers.rollout.vllm_rollout.vllm_async_server import vLLMHttpServer, vLLMReplica
+
+from llmzero_ray.engines.verl.seeds import derive_seed
+
+logger = logging.getLogger(__name__)
+
+
+class RecordingServer(vLLMHttpServer):
+    """VeRL's vLLM server that counts what the engine was really asked for: the SamplingParams objects
+    themselves."""
+
+    def _get_worker_extension_cls(self) -> str:
+        return "llmzero_ray.engines.verl.weight_receiver.WeightReceiver"
+
+    async def launch_server(self, *args: Any, **kwargs: Any) -> Any:
+        """VeRL's, with every later call of `generate` recorded."""
+        result = await super().launch_server(*args, **kwargs)
+        self.reset_record()
+        engine = getattr(self, "engine", None)
+        if engine is not None:
+            generate = engine.generate
+
+            def recorded(*a: Any, **kw: Any) -> Any:
+                if (
+                    "prompt" in kw and "sampling_params" in kw
+                ):  # VeRL's calls; the HTTP endpoints pass them by position
+                    self._record(kw["prompt"], kw["sampling_params"])
+                return generate(*a, **kw)
+
+            engine.generate = recorded
+        return result
+
+    async def generate_many(
+        self, prompts: Sequence[Sequence[int]], seeds: Sequence[Sequence[int]], sampling: Mapping[str, Any]
+    ) -> list[list[dict[str, Any]]]:
+        """Answers to each prompt, one for each of its seeds, under the live adapter if there is one.
+
+        `prompts` are token ids; `sampling` is what VeRL's agent loop passes for every sample (`temperature`,
+        `top_p`, `top_k`, `repetition_penalty`, `logprobs` as a bool, `max_tokens`). An answer has
+        `token_ids`, `log_probs` (None unless asked for) and `extra_fields`, as VeRL's TokenOutput; one that
+        failed has `error`, in words, alone.
+        """
+        from verl.workers.rollout.vllm_rollout.utils import VLLM_LORA_INT_ID, VLLM_LORA_NAME, VLLM_LORA_PATH
+        from vllm.lora.request import LoRARequest
+
+        adapter = None
+        if self.lora_as_adapter and VLLM_LORA_INT_ID in await self.engine.list_loras():
+            adapter = LoRARequest(
+                lora_name=VLLM_LORA_NAME, lora_int_id=VLLM_LORA_INT_ID, lora_path=VLLM_LORA_PATH
+            )
+        asked = [
+            self._generate_one(list(prompt), seed, sampling, adapter)
+            for prompt, own in zip(prompts, seeds, strict=True)
+            for seed in own
+        ]
+        results = iter(await asyncio.gather(*asked, return_exceptions=True))
+        return [[_answer_of(next(results)) for _ in own] for own in seeds]
+
+    async def _generate_one(
+        self, prompt: list[int], seed: int, sampling: Mapping[str, Any], adapter: Any
+    ) -> dict[str, Any]:
+        from vllm import SamplingParams
+        from vllm.sampling_params import RequestOutputKind
+
+        room = self.config.max_model_len - len(prompt)
+        if room < 1:
+            raise ValueError(
+                f"a prompt of {len(prompt)} tokens leaves no room for an answer; "
+                f"max_model_len is {self.config.max_model_len}"
+            )
+        own = dict(sampling)
+        params = SamplingParams(
+            max_tokens=max(1, min(own.pop("max_tokens"), room)),
+            logprobs=0 if own.pop("logprobs") else None,
+            ignore_eos=self.config.get("ignore_eos", False),
+            seed=seed,
+            output_kind=RequestOutputKind.FINAL_ONLY,  # one output a request, not one a token
+            detokenize=False,
+            **own,
+        )
+        if await self._park_until_admitted("batch") is not None:
+            raise RuntimeError("the vLLM server takes no requests at present")
+        try:
+            answer = self.engine.generate(
+                prompt={"prompt_token_ids": prompt},
+                sampling_params=params,
+                request_id=uuid4().hex,
+                lora_request=adapter,
+            )
+            results = [result async for result in answer]
+        finally:
+            self._admitting -= 1
+        if not results or not results[-1].outputs:
+            raise RuntimeError("vLLM gave no answer: the request was aborted")
+        result, output = results[-1], results[-1].outputs[0]
+        token_ids = list(output.token_ids)
+        log_probs = None
+        if params.logprobs is not None:
+            log_probs = [at[token].logprob for token, at in zip(token_ids, output.logprobs, strict=True)]
+        extra_fields = {
+            "global_steps": self.global_steps,
+            "num_cached_tokens": getattr(result, "num_cached_tokens", None),
+        }
+        return {"token_ids": token_ids, "log_probs": log_probs, "extra_fields": extra_fields}
+
+    async def check_engine(self) -> str | None:
+        """Why vLLM's engine can answer no more; None: it can."""
+        engine = getattr(self, "engine", None)
+        if engine is None:
+            return None
+        try:
+            await engine.check_health()
+        except Exception as error:
+            logger.warning("vLLM's engine is not healthy", exc_info=True)
+            return f"{type(error).__name__}: {error}".splitlines()[0]
+        return None
+
+    def _record(self, prompt: Any, params: Any) -> None:
+        self._params[(params.temperature, params.top_p, params.top_k, params.max_tokens)] += 1
+        self._prompts[tuple(prompt["prompt_token_ids"])] += 1
+        self._seeds.add(params.seed)
+
+    def reset_record(self) -> None:
+        """Forget all requests seen so far."""
+        self._params: Counter[tuple[Any, ...]] = Counter()
+        self._prompts: Counter[tuple[int, ...]] = Counter()
+        self._seeds: set[int | None] = set()
+
+    def read_record(self) -> dict[str, Any]:
+        """Requests since the last reset: sampling parameters with counts, (prompt digest, count) pairs,
+        distinct seeds."""
+        return {
+            "params": [(*key, count) for key, count in self._params.items()],
+            "prompts": [(derive_seed(*prompt), count) for prompt, count in self._prompts.items()],
+            "seeds": len(self._seeds - {None}),
+            "requests": sum(self._prompts.values()),
+        }
+
+
+def _answer_of(result: Any) -> dict[str, Any]:
+    if isinstance(result, BaseException):
+        return {"error": f"{type(result).__name__}: {result}"}
+    answer: dict[str, Any] = result
+    return answer
+
+
+class RecordingReplica(vLLMReplica):
+    """VeRL's replica with the recording server."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.server_class = ray.remote(RecordingServer)
