@@ -16,6 +16,7 @@ import ray
 from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopManagerTQ, AgentLoopWorkerTQ
 from verl.utils.config import omega_conf_to_dataclass
 
+from llmzero_ray.engines.verl import patches
 from llmzero_ray.engines.verl.batched_rollouts import ROW_KEY, BatchedRollouts
 from llmzero_ray.engines.verl.seeds import derive_seed
 
@@ -29,6 +30,7 @@ class PhaseAgentLoopWorker(_AgentLoopWorker):
 
     def begin_phase(self, config: Any, seed: int, train_max_tokens: int, eval_max_tokens: int) -> None:
         """Use `config` (whole) from now on; caps in tokens."""
+        patches.collect_garbage_as_usual()
         self.config = config
         self.rollout_config = omega_conf_to_dataclass(config.actor_rollout_ref.rollout)
         self.phase_seed, self.max_tokens = seed, {False: train_max_tokens, True: eval_max_tokens}

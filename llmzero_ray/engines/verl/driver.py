@@ -18,10 +18,11 @@ import sys
 import threading
 import time
 import traceback
+from concurrent.futures import Future, ThreadPoolExecutor
 from multiprocessing.connection import Connection
 from typing import Any
 
-from llmzero_ray.engines.verl import failures, internals
+from llmzero_ray.engines.verl import failures, internals, patches
 from llmzero_ray.engines.verl.messages import (
     CheckpointSaved,
     Evaluated,
@@ -95,25 +96,27 @@ class Driver:
     def _start(self, request: Start) -> Ready:
         """Connect to Ray, check VeRL, bring up its processes for the first phase's cold keys."""
         self._settings, self._n_train = request.settings, request.n_train
+        patches.collect_garbage_rarely()
         try:
-            internals.check_names()
-            config = self._compose(request.spec, request.settings)
+            config = compose(all_overrides(request.settings, request.spec, self._n_train))
             groups = _connect(request)
-            import transfer_queue
+            queue_started = _start_queue(config.transfer_queue)  # beside the imports of VeRL
+            internals.check_names()
+            _check_config(config)
             from omegaconf import open_dict
 
             from llmzero_ray.engines.verl.liveness import ActorLiveness
             from llmzero_ray.engines.verl.trainer import PhaseTrainer
 
             with open_dict(config):
-                config.transfer_queue.enable = True
                 # vLLM and VeRL's buffers start with room for the longest answer any phase may ask for.
                 longest = request.settings.max_model_len - request.settings.max_prompt_length
                 config.data.max_response_length = longest
                 config.actor_rollout_ref.rollout.response_length = longest
-            transfer_queue.init(config.transfer_queue)
+            queue_started.result()
             trainer = PhaseTrainer(config, request.settings, groups)
             trainer.start()
+            patches.collect_garbage_as_usual()
             self._trainer, self._watch = trainer, ActorLiveness(trainer.servers)
             self._watch.start(self._die)
             trainer.helpers_started = self._watch.expect_all
@@ -131,19 +134,7 @@ class Driver:
             ConfigError: VeRL refuses it.
         """
         config = compose(all_overrides(settings, spec, self._n_train))
-        internals.check_config_paths(config)
-        from omegaconf import open_dict
-        from verl.trainer.ppo.utils import need_reference_policy
-        from verl.utils.config import validate_config
-
-        with open_dict(config):
-            config.transfer_queue.enable = True
-        try:
-            validate_config(config, need_reference_policy(config), use_critic=False)
-        except (AssertionError, ValueError, TypeError) as error:
-            raise ConfigError(
-                f"VeRL's validation refuses the configuration: {failures.one_line(error)}"
-            ) from error
+        _check_config(config)
         return config
 
     def _run(self, request: Run) -> Trained:
@@ -228,6 +219,45 @@ def _connect(request: Start) -> list[Any]:
     for group in groups:
         ray.get(group.ready())
     return groups
+
+
+def _check_config(config: Any) -> None:
+    """Pass VeRL's own validation, with its queue enabled.
+
+    Raises:
+        ConfigError: VeRL refuses the configuration.
+    """
+    internals.check_config_paths(config)
+    from omegaconf import open_dict
+    from verl.trainer.ppo.utils import need_reference_policy
+    from verl.utils.config import validate_config
+
+    with open_dict(config):
+        config.transfer_queue.enable = True
+    try:
+        validate_config(config, need_reference_policy(config), use_critic=False)
+    except (AssertionError, ValueError, TypeError) as error:
+        raise ConfigError(
+            f"VeRL's validation refuses the configuration: {failures.one_line(error)}"
+        ) from error
+
+
+def _start_queue(config: Any) -> Future[Any]:
+    """Start the TransferQueue on a thread; its client is ready with the result.
+
+    Patched first: the plugin patches it with the import of VeRL, and a queue that has started by then is one
+    that VeRL's other processes do not find.
+    """
+    import transfer_queue
+    from omegaconf import open_dict
+
+    patches.patch_transfer_queue_namespace(os.environ[internals.QUEUE_NAMESPACE_ENV])
+    if os.environ.get(internals.QUEUE_DIR_ENV):
+        patches.patch_transfer_queue_sockets()
+    with open_dict(config):
+        config.enable = True
+    threads = ThreadPoolExecutor(max_workers=1, thread_name_prefix="transfer-queue")
+    return threads.submit(transfer_queue.init, config)
 
 
 def main() -> None:

@@ -6,6 +6,7 @@ import os
 from llmzero_ray.engines.verl import patches
 from llmzero_ray.engines.verl.internals import QUEUE_DIR_ENV, QUEUE_NAMESPACE_ENV
 
+patches.collect_garbage_rarely()  # most of a process's imports are still to come
 if os.environ.get("VERL_PLATFORM", "").strip().lower() == "cpu":
     from llmzero_ray.engines.verl import cpu_platform  # noqa: F401  registers itself
 

@@ -18,6 +18,7 @@ from uuid import uuid4
 import ray
 from verl.workers.rollout.vllm_rollout.vllm_async_server import vLLMHttpServer, vLLMReplica
 
+from llmzero_ray.engines.verl import patches
 from llmzero_ray.engines.verl.seeds import derive_seed
 
 logger = logging.getLogger(__name__)
@@ -32,6 +33,7 @@ class RecordingServer(vLLMHttpServer):
 
     async def launch_server(self, *args: Any, **kwargs: Any) -> Any:
         """VeRL's, with every later call of `generate` recorded."""
+        patches.collect_garbage_as_usual()
         result = await super().launch_server(*args, **kwargs)
         self.reset_record()
         engine = getattr(self, "engine", None)

@@ -15,6 +15,7 @@ from llmzero_ray.engines.verl.internals import weight_socket
 
 if os.environ.get("VERL_PLATFORM") == "cpu":
     patches.view_single_lora_slot()
+patches.collect_garbage_as_usual()  # the process has imported what it needs
 
 
 class WeightReceiver(vLLMColocateWorkerExtension):

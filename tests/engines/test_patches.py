@@ -1,0 +1,52 @@
+"""What is changed inside VeRL's libraries while they run, where it can be seen without starting them."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from llmzero_ray.engines.verl import patches
+
+interface = pytest.importorskip("transfer_queue.interface")
+
+
+class Controller:
+    """Stands for the queue's controller, an actor class of Ray."""
+
+    asked: tuple[dict[str, Any], ...] = ()
+
+    @classmethod
+    def options(cls, **options: Any) -> str:
+        cls.asked = (*cls.asked, options)
+        return "actor"
+
+
+@pytest.fixture
+def thresholds() -> Iterator[tuple[int, int, int]]:
+    before = gc.get_threshold()
+    yield before
+    gc.unfreeze()
+    gc.set_threshold(*before)
+
+
+def test_the_queue_is_patched_once_by_whoever_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(interface, "TransferQueueController", Controller)
+    monkeypatch.setattr(interface, "ray", interface.ray)
+    monkeypatch.setattr(Controller, "asked", ())
+    patches.patch_transfer_queue_namespace("slot-queue")
+    first = interface.TransferQueueController
+    patches.patch_transfer_queue_namespace("slot-queue")
+    assert interface.TransferQueueController is first
+    first.options(name="TransferQueueController", namespace="transfer_queue")
+    assert Controller.asked == ({"name": "TransferQueueController", "namespace": "slot-queue"},)
+
+
+def test_garbage_is_collected_as_before_once_a_start_has_ended(thresholds: tuple[int, int, int]) -> None:
+    patches.collect_garbage_rarely()
+    assert gc.get_threshold()[0] > 10 * thresholds[0]
+    patches.collect_garbage_as_usual()
+    assert gc.get_threshold() == thresholds and gc.isenabled()
+    assert gc.get_freeze_count() > 0
