@@ -16,6 +16,7 @@ from typing import Any
 from uuid import uuid4
 
 import ray
+from verl.workers.rollout.replica import CONTROL_METHOD_CONCURRENCY
 from verl.workers.rollout.vllm_rollout.vllm_async_server import vLLMHttpServer, vLLMReplica
 
 from llmzero_ray.engines.verl import patches
@@ -26,7 +27,18 @@ logger = logging.getLogger(__name__)
 
 class RecordingServer(vLLMHttpServer):
     """VeRL's vLLM server that counts what the engine was really asked for: the SamplingParams objects
-    themselves."""
+    themselves.
+
+    Without arguments it only imports what it needs, and waits for `begin`.
+    """
+
+    def __init__(self, **kwargs: Any) -> None:
+        if kwargs:
+            super().__init__(**kwargs)
+
+    def begin(self, **kwargs: Any) -> None:
+        """What VeRL's constructor does with the same arguments."""
+        super().__init__(**kwargs)
 
     def _get_worker_extension_cls(self) -> str:
         return "llmzero_ray.engines.verl.weight_receiver.WeightReceiver"
@@ -165,8 +177,40 @@ def _answer_of(result: Any) -> dict[str, Any]:
 
 
 class RecordingReplica(vLLMReplica):
-    """VeRL's replica with the recording server."""
+    """VeRL's replica with the recording server; `early` are servers that import already, by replica rank."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, early: Mapping[int, Any] | None = None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.server_class = ray.remote(RecordingServer)
+        rollout = not (self.is_reward_model or self.is_teacher_model)
+        started = early.get(self.replica_rank) if early and rollout else None
+        self.server_class = ray.remote(RecordingServer) if started is None else _EarlyServer(started)
+
+
+def start_servers_early(count: int, max_num_seqs: int) -> dict[int, Any]:
+    """Handles of servers whose processes import vLLM from now on, by replica rank; for servers of one machine
+    each, on this machine. VeRL starts them only once its workers hold their models."""
+    server = ray.remote(RecordingServer)
+    concurrency = max(1000, max_num_seqs + CONTROL_METHOD_CONCURRENCY)  # as VeRL's replica
+    here = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(
+        node_id=ray.get_runtime_context().get_node_id(), soft=False
+    )
+    return {
+        rank: server.options(  # as VeRL's replica does, whose workers look servers up by this name
+            name=f"vllm_server_{rank}_0", scheduling_strategy=here, max_concurrency=concurrency
+        ).remote()
+        for rank in range(count)
+    }
+
+
+class _EarlyServer:
+    """Stands for Ray's actor class where VeRL starts a server: gives the one that has been started."""
+
+    def __init__(self, handle: Any) -> None:
+        self._handle = handle
+
+    def options(self, **_: Any) -> _EarlyServer:
+        return self
+
+    def remote(self, **kwargs: Any) -> Any:
+        ray.get(self._handle.begin.remote(**kwargs))  # raises what VeRL's constructor raises
+        return self._handle

@@ -36,7 +36,7 @@ from llmzero_ray.engines.verl.config_check import expected_of_rollouts, mismatch
 from llmzero_ray.engines.verl.deterministic_trainer import DeterministicTrainer
 from llmzero_ray.engines.verl.phase import PhaseState, adapter_dir
 from llmzero_ray.engines.verl.reward_calls import BatchRewardWorker, score_here, score_in_workers
-from llmzero_ray.engines.verl.rollout_server import RecordingReplica
+from llmzero_ray.engines.verl.rollout_server import RecordingReplica, start_servers_early
 from llmzero_ray.engines.verl.seeds import derive_seed
 from llmzero_ray.engines.verl.settings import VerlSettings
 from llmzero_ray.engines.verl.verl_hooks import (
@@ -76,6 +76,10 @@ class PhaseTrainer(DeterministicTrainer):
         if batched:
             self._start_load_balancer = patches.postpone_load_balancer()
             patches.start_reward_workers_of(BatchRewardWorker)
+        if self.settings.platform == "cpu" and self.settings.queue_dir:  # all on this machine
+            n_servers = self.settings.n_gpus // self.settings.tensor_model_parallel_size
+            early = start_servers_early(n_servers, self.config.actor_rollout_ref.rollout.max_num_seqs)
+            RolloutReplicaRegistry.register("vllm", lambda: partial(RecordingReplica, early=early))
         self.init()
         self.agent_loop_manager = PhaseAgentLoopManager.create(
             config=self.config,

@@ -2,9 +2,10 @@
 
 One file a task (chemcot, papersearchqa, ssmr, wildsci, marked_answer) or a generic kind (exact_match, mcq,
 math_answer, regex_match), to be named as `reward.module` or as `reward.path` of a manifest; registry.py
-finds them by data_source. The other files are their parts. VeRL runs rewards in threads of its workers and
-sets no time limit: each one bounds its own work, raises nothing, prints nothing, and returns the same keys
-for every row: `score`, `acc`, `fmt_ok` (floats in [0, 1]) and `pred` (the answer as it was compared).
+finds them by data_source. The other files are their parts. Rewards run on threads of VeRL's workers, or of
+the process that embeds VeRL, without a time limit: each one bounds its own work, raises nothing, prints
+nothing, and returns the same keys for every row: `score`, `acc`, `fmt_ok` (floats in [0, 1]) and `pred` (the
+answer as it was compared).
 
 Not here: scores over many rows (aggregate.py), trying a reward before a search (reward_validation).
 """
