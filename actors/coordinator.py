@@ -1,8 +1,8 @@
-"""The coordinator of one search: takes the search over, wires the parts that work on it, and ends.
+"""The coordinator actor of one search: replays the journal, wires its parts, and closes the search.
 
-Detached and named; when its process dies Ray starts it again, it replays the journal and goes on with runners
-that are still there. Each part gets what it uses; none of them knows the coordinator. Not here: the rules
-(llmzero_ray.coordinator), events (event_loop.py), commands (executor.py), checks (monitor.py).
+Detached and named; when its process dies Ray restarts it, it replays the journal and continues with the
+runners that are still alive. Each part gets what it uses; none of them knows the coordinator. Not here: the
+rules (llmzero_ray.coordinator), events (event_loop.py), commands (executor.py), checks (monitor.py).
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class SearchCoordinator:
     # --- calls of other processes ---------------------------------------------------------------------------
 
     async def join(self) -> None:
-        """Return when the search has ended or was interrupted; the journal says how.
+        """Return when the search has ended or was interrupted; the journal has the reason.
 
         Raises:
             LlmzeroError: the journal could not be read or written.
@@ -97,9 +97,9 @@ class SearchCoordinator:
         return getattr(self._budget, what)(*arguments, **spent)
 
     async def resend_to_stopper(self) -> None:
-        """Tell a stopper that was restarted what trains and what it is compared with.
+        """Send running phases and incumbent to a restarted stopper.
 
-        The calls in which its process died are booked at their worst case.
+        Calls that its old process had under way are booked at their worst case.
         """
         await self._ready.wait()
         assert self._stopper is not None
@@ -112,7 +112,7 @@ class SearchCoordinator:
     # --- taking over ----------------------------------------------------------------------------------------
 
     async def take_over(self) -> None:
-        """Replay the journal, find or start runners, and go on with whatever is to be done."""
+        """Replay the journal, find or start runners, and execute the outstanding commands."""
         if self._taken_over:  # Ray repeats the call of a process that was killed
             return
         self._taken_over = True
@@ -168,7 +168,7 @@ class SearchCoordinator:
     async def _executor(
         self, loop: EventLoop, pool: RunnerPool, recovery: RunnerRecovery, budget: SearchBudget
     ) -> CommandExecutor:
-        """The executor, with the parts that carry commands out."""
+        """The executor with the handlers of all commands."""
         core, storage, config = loop.core, self._storage, loop.core.config
         task = await asyncio.to_thread(load_task, config.task.dir)
         agents = search_agents(config, task.n_val, budget, loop.post, storage)
@@ -195,7 +195,7 @@ class SearchCoordinator:
         )
 
     def _start_checks(self, loop: EventLoop, pool: RunnerPool, requests: ControlRequests) -> None:
-        """Everything that is looked at again and again until the search ends."""
+        """Start the periodic checks, which run until the search ends."""
         core, post = loop.core, loop.post
         monitor = SearchMonitor(core, post, self._storage.paths.root, loop.events)
         hangs = HangDetector(core, post, pool)
@@ -206,7 +206,7 @@ class SearchCoordinator:
         loop.repeat(hangs.check, "hang detection", every_s=hangs.every_s)
 
     async def _use_settings(self, core: CoordinatorCore) -> None:
-        """Settings were changed: the budget's cap and search.yaml follow the journal."""
+        """Apply changed settings to the budget's cap and to search.yaml."""
         assert self._budget is not None
         self._budget.use(core.config)
         if core.n_settings:
@@ -215,7 +215,7 @@ class SearchCoordinator:
     # --- the end --------------------------------------------------------------------------------------------
 
     async def _end(self, *, at_once: bool) -> None:
-        """Close runners, give hardware back, let `join` return, leave."""
+        """Close runners, release hardware, let `join` return, and exit."""
         import ray
 
         if self._ending:

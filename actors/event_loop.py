@@ -1,8 +1,8 @@
 """The event loop of a coordinator: journal first, then the core, then the commands that follow.
 
-Every event of a search goes through `EventLoop.post`. Commands and background work run as supervised tasks
-beside it: none of them ends without a word. Not here: taking over and ending (coordinator.py), what each
-command does (executor.py), what runs in the background (monitor.py).
+Every event of a search goes through `EventLoop.post`. Commands and background work run as supervised tasks:
+an exception in one is always logged or ends the search. Not here: start and end (coordinator.py), handlers of
+commands (executor.py), periodic checks (monitor.py).
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class EventLoop:
                 self._spawn_command(command)
 
     async def abort(self, error: LlmzeroError) -> None:
-        """Stop working for a reason that no phase is to blame for; the same command resumes the search."""
+        """Abort the search for a reason outside its phases; the same command resumes it."""
         logger.error("aborted: %s", error)
         await self.post(ev.SearchAborted(reason=str(error), exit_code=error.exit_code))
 
@@ -109,7 +109,8 @@ class EventLoop:
         """Await `tick` again and again until the loop is closed, sleeping `every_s` seconds in between.
 
         An exception is logged and journalled, and the task goes on. The search is aborted when the task has
-        failed for a minute without a success, unless it `may_fail`: limits of time must not lapse in silence.
+        failed for a minute without a success, unless it `may_fail`: time limits must not stop working
+        unnoticed.
         """
         pause_s = every_s if callable(every_s) else lambda: every_s
         self.spawn(self._repeated(tick, name, pause_s, may_fail=may_fail), name)
@@ -150,7 +151,8 @@ class EventLoop:
         return self.spawn(self._execute(command), command.id)
 
     async def _take(self, event: Event) -> list[Command]:
-        """Journal and handle the event and whatever the core concludes from it; the commands that remain."""
+        """Journal and handle the event and the events that the core concludes from it; the remaining
+        commands."""
         pending, given = [event], list[Command]()
         while pending:
             written = await asyncio.to_thread(self._journal.append, pending.pop(0))

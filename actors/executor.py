@@ -1,7 +1,7 @@
-"""Executes the core's commands, one handler each; what comes of a command is posted as an event.
+"""The command executor: one handler per command; results are posted as events.
 
-Every command is a task of its own, may be executed twice, and does what is slow off the coordinator's loop.
-Not here: deciding (llmzero_ray.coordinator), and what other files of this folder do for a command.
+Every command is a task of its own, may be executed twice, and does slow work outside the coordinator's loop.
+Not here: decisions (llmzero_ray.coordinator), the parts that handlers use (the other files of this folder).
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class CommandExecutor:
         await self._post(dataclasses.replace(started, source=source, attempt=spec.attempt, sequence=1))
         run = self._core.runs[spec.node]
         if run.stage != "planned" or run.attempt != spec.attempt or not run.started:
-            return None  # called off meanwhile
+            return None  # cancelled meanwhile
         self._stopper.watch(slot, spec.node, spec.attempt)
         reach("phase.handed_over")
         try:
@@ -135,7 +135,7 @@ class CommandExecutor:
                 command.node,
                 command.phase_attempt,
                 f"it did not stop within {deadline_s:.0f} s and was killed",
-                # A phase whose end a person did not want to wait for has not failed.
+                # A phase killed by the user's deadline has not failed.
                 "timeout" if asked is None else "resource",
             )
 

@@ -4,7 +4,7 @@ import sys
 
 
 def main() -> int:
-    """From a checkout only: what it runs lies beside the tests."""
+    """From a checkout only: the chaos run is part of the tests."""
     from tests.chaos.run import main as run
 
     return run()

@@ -1,4 +1,4 @@
-"""How large a LoRA adapter is, from the `config.json` of its base model. Nothing is loaded.
+"""Size of a LoRA adapter, computed from the `config.json` of its base model; no model is loaded.
 
 Not here: how many adapters a search saves (estimate.py), and adapters themselves (engines/).
 """

@@ -1,4 +1,4 @@
-"""How the API key of the agents' model reaches the processes that call it, and no others.
+"""Passing the API key of the agents' model to the processes that call it, and to no others.
 
 Two environment variables may carry it: the key itself, or the path of a file with it. Ray starts a private
 head and everything on it with the environment of the command, so both are taken out of it while Ray starts.

@@ -1,4 +1,4 @@
-"""What the slots of a search ask of a cluster, and whether machines have it. Numbers and words only.
+"""Resources that the slots of a search require, and whether machines have them. Pure.
 
 Not here: reserving it (actors/placement.py).
 """
@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from llmzero_ray.config import SearchConfig
 
 _VERL_SIDE_CPUS = 8
-"""CPUs that VeRL's servers, queues and balancers of one slot ask for outside its bundles, workers not
+"""CPUs that VeRL's servers, queues and balancers of one slot require outside its bundles, workers not
 counted."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """What one machine of the cluster has, used or not."""
+    """Total resources of one machine of the cluster."""
 
     address: str
     cpus: float
@@ -33,8 +33,8 @@ def side_cpus(config: SearchConfig) -> int:
 def private_head_resources(config: SearchConfig, *, has_gpus: bool) -> dict[str, int]:
     """Logical CPUs and GPUs of a head that is started for this search alone.
 
-    CPUs are scheduling tokens there, as many as the slots ask for. So are GPUs on a machine without any; real
-    ones are left for Ray to count.
+    CPUs are scheduling tokens there, as many as the slots require. So are GPUs on a machine without any; real
+    ones are counted by Ray.
     """
     slots = config.slots
     per_slot = slots.nodes * slots.gpus_per_node * slots.cpus_per_gpu + side_cpus(config)
@@ -58,7 +58,7 @@ def shortfall(machines: Sequence[Machine], config: SearchConfig) -> str | None:
 
 
 def required_and_available(machines: Sequence[Machine], config: SearchConfig) -> str:
-    """What the slots ask for and what the cluster has, for an error message."""
+    """Required and available resources, for an error message."""
     slots, beside = config.slots, side_cpus(config)
     each = f"{slots.gpus_per_node} GPUs and {slots.gpus_per_node * slots.cpus_per_gpu} CPUs"
     side = f", and {beside} more CPUs per slot for VeRL's servers and workers" if beside else ""

@@ -1,8 +1,8 @@
-"""What is to be done in a search.
+"""Commands of the core to its executor.
 
-A command is not stored: the core can always say which ones are outstanding, and each carries an `id`, so that
-doing it again after a restart is harmless. Not here: what happens (events.py), deciding (coordinator/),
-carrying out (actors/executor.py).
+Commands are not stored: the core can always compute the outstanding ones, and each has an `id`, so that a
+repetition after a restart is harmless. Not here: events (events.py), decisions (coordinator/), execution
+(actors/executor.py).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from llmzero_ray.records import Event, PhaseSpec, ResumeFrom
 
 @dataclass(frozen=True, kw_only=True)
 class Command:
-    """Base of all commands: what the core wants done."""
+    """Base of all commands."""
 
     id: str
     """Makes a repeat after a replay harmless."""
@@ -38,7 +38,7 @@ class Record(Command):
 
 @dataclass(frozen=True, kw_only=True)
 class Propose(Command):
-    """Ask the proposer for a phase of `node`, created from `on`."""
+    """Request a phase for `node`, created from `on`, from the proposer."""
 
     node: int
     on: int
@@ -49,7 +49,7 @@ class Propose(Command):
 
 @dataclass(frozen=True, kw_only=True)
 class Analyze(Command):
-    """Ask the error analyzer for a fixed phase of `node`, created from the failed node `on`."""
+    """Request a fixed phase for `node`, created from the failed node `on`, from the error analyzer."""
 
     node: int
     on: int
@@ -74,12 +74,12 @@ class StopPhase(Command):
     phase_attempt: int
     reason: str
     deadline_s: float | None = None
-    """Kill it after that many seconds; None: as the engine's own deadline says."""
+    """Seconds after which it is killed; None: `engine.stop_deadline_s` decides."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class KillRunner(Command):
-    """End a slot's runner by force: what it does is not going to end."""
+    """Kill a slot's runner because its work hangs."""
 
     slot: int
     node: int
@@ -89,14 +89,14 @@ class KillRunner(Command):
 
 @dataclass(frozen=True, kw_only=True)
 class FitSlots(Command):
-    """See that slots 0..count-1 have hardware and runners."""
+    """Provide slots 0..count-1 with hardware and runners."""
 
     count: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class CloseSlot(Command):
-    """Give an idle slot back that is one too many."""
+    """Close a surplus idle slot."""
 
     slot: int
 
@@ -110,7 +110,7 @@ class DeleteCheckpoints(Command):
 
 @dataclass(frozen=True, kw_only=True)
 class PushIncumbent(Command):
-    """Tell the stopper whom running phases have to beat: `node`'s path curve."""
+    """Send the incumbent that running phases have to beat to the stopper: `node`'s path curve."""
 
     node: int
     path: tuple[tuple[int, int | None, int], ...]
@@ -136,7 +136,7 @@ class WriteOutcome(Command):
 
 @dataclass(frozen=True, kw_only=True)
 class End(Command):
-    """Close runners, give hardware back and leave; `exit_code` is for the command line."""
+    """Close runners, release hardware and end the coordinator; `exit_code` is for the command line."""
 
     reason: str
     exit_code: int = 0

@@ -1,4 +1,4 @@
-"""What may be changed of a configuration while its search goes on, and how two configurations differ.
+"""Configuration changes of a running search: the keys that may change, and differences of two configurations.
 
 Not here: the fields themselves (config.py), the events of a change (coordinator/steering.py).
 """

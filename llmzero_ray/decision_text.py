@@ -1,6 +1,6 @@
-"""Decisions of a search in words: why each was taken, how its run went, whether a replay agrees.
+"""Decisions of a search as text: reason, outcome of the run, agreement of the replay.
 
-Not here: taking decisions again (coordinator/replay.py), showing them (cli/explain.py, report/).
+Not here: the replay (coordinator/replay.py), output (cli/explain.py, report/).
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ class DecisionRow:
     action: str
     on: int | None
     reason: str
-    """What the choice rests on, with its numbers."""
+    """The reason of the choice, with its numbers."""
     outcome: str = ""
-    """How the run went; empty when there is none."""
+    """Outcome of the run; empty when there is none."""
     differences: tuple[str, ...] = ()
-    """Where a replay disagrees with the record; empty when it agrees in everything."""
+    """Differences between replay and record; empty: none."""
 
 
 def decision_row(check: DecisionCheck, nodes: Mapping[int, SearchNode]) -> DecisionRow:

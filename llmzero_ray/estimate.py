@@ -1,5 +1,5 @@
-"""What a search will take before it is started: steps, hours, GPU hours, dollars and disk, from sizes and
-measured seconds. Pure arithmetic.
+"""Estimate of a search before its start: steps, hours, GPU hours, dollars and disk, from sizes and measured
+seconds. Pure arithmetic.
 
 Three cases: `low` (every phase is stopped as early as the stopper may), `planned` (every phase has the usual
 length) and `high` (every proposal asks for the longest phase). Not here: where the measured seconds come
@@ -33,7 +33,7 @@ _WARM_START_S = {"low": 0.0, "planned": 1.0, "high": 10.0}
 _PROPOSAL_S = {"low": 5.0, "planned": 20.0}
 """Assumed where they were not measured; a proposal takes `agents.deadline_s` at most."""
 _TRIES = {"low": 1, "planned": 1, "high": 2}
-"""Questions that it takes to get a proposal."""
+"""Requests per proposal."""
 _ROLLING = 3
 """A full checkpoint holds the adapter and two moments of its optimizer."""
 
@@ -55,15 +55,15 @@ TYPICAL_TOKENS: Mapping[str, Tokens] = {
 """Of large requests (a phase of 120 steps, a path of four phases, five siblings), pictures not counted;
 benchmarks/agent_cost.py adds them up for a search of any size."""
 _PICTURES = {"proposer": (1100, 1110), "early_stopper": (900, 520)}
-"""Pixels of what an agent is shown."""
+"""Pixels of the agents' figures."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuredTimes:
-    """What one slot was seen to take, in seconds; None: not measured."""
+    """Measured times of one slot, in seconds; None: not measured."""
 
     source: str
-    """Where the figures come from, for people."""
+    """Origin of the measurements, as text."""
     step_s: float
     validation_s: float | None = None
     """One pass over the validation split."""
@@ -88,7 +88,7 @@ class Sizes:
 
 @dataclass(frozen=True, kw_only=True)
 class EstimateCase:
-    """One course that the search may take."""
+    """One case of the estimate."""
 
     course: Course
     phases: int
@@ -155,7 +155,7 @@ def first_limit(config: SearchConfig, case: EstimateCase) -> Limit | None:
 
 
 def agent_price(config: SearchConfig) -> Price | None:
-    """What tokens of the agents cost: nothing without a language model; None for agents of one's own.
+    """Price of the agents' tokens: zero without a language model; None for a user's own agents.
 
     Raises:
         ConfigError: the model's price is not known.

@@ -1,8 +1,8 @@
-"""Named places at which a chaos run can have a process killed; without one they do nothing.
+"""Failpoints: named places at which a chaos test can kill the process; otherwise they do nothing.
 
-`LLMZERO_FAILPOINTS` names a directory. A process that reaches the place `journal.written` while a file of
-that name lies there removes it and is gone as after `kill -9`: exactly one process per file. Not here: who
-lays such files (tests/chaos).
+`LLMZERO_FAILPOINTS` names a directory. A process that reaches the place `journal.written` while that
+directory has a file of this name removes the file and ends as after `kill -9`: exactly one process per file.
+Not here: creating such files (tests/chaos).
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ PLACES = (
     "stopper.judged",
     "checkpoints.deleting",
 )
-"""After an event is durable and before it is acted on; between handing a phase to its runner and hearing of
-it; between its outcome and the event; after a runner has written it; between a file's content and its name;
-in the middle of an adapter's files; in a warm switch; between an agent's answer and its event; between a
-verdict and its event; between two deletions."""
+"""After an event is durable and before it is acted on; between starting a phase on its runner and the event
+of it; between its outcome and the event; after a runner has written it; between a file's content and its
+name; in the middle of an adapter's files; in a warm switch; between an agent's response and its event;
+between a verdict and its event; between two deletions."""
 
 
 def reach(place: str) -> None:

@@ -1,7 +1,7 @@
-"""A search as seen from outside: its journal replayed as it grows, and the newest metrics of what trains.
+"""Follow a search through its files: the journal, replayed as it grows, and the newest metrics of running
+phases.
 
-Reads files only, so it works beside a running search, after it, and on a copy. Not here: how it is shown
-(cli/view.py).
+Reads files only, so it works during a search, after it, and on a copy. Not here: presentation (cli/view.py).
 """
 
 from __future__ import annotations
@@ -51,18 +51,18 @@ class Follower:
 
     @property
     def has_trained(self) -> bool:
-        """Whether any phase was ever handed to a runner: only then is there something to lose."""
+        """Whether any phase was ever started; before that the search has no results to lose."""
         return any(isinstance(event, PhaseStarted) for event in self.events)
 
     def poll(self) -> tuple[Event, ...]:
-        """Events that are new since the last call, already taken into `core`.
+        """Events that are new since the last call, already applied to `core`.
 
         Raises:
             JournalError: the journal is damaged.
         """
         if self._reader is None:
             if self.storage.config() is None and not self.storage.paths.journal.is_dir():
-                return ()  # where its journal is will be known with its configuration
+                return ()  # the address of the journal is in the configuration, which is not written yet
             self._reader = JournalReader(self.storage.journal_address())
         new = self._reader.poll()
         for event in new:
@@ -71,7 +71,7 @@ class Follower:
         return new
 
     def worked_s(self, now: float | None = None) -> float:
-        """Seconds in which the search was at work, up to `now` while it runs."""
+        """Seconds with a live coordinator, up to `now` while the search runs."""
         return active_seconds(self.events, now)
 
     def newest(self, node: int) -> tuple[MetricPoint | None, float | None]:

@@ -1,5 +1,4 @@
-"""Where log lines of the library go while an actor works: files of the search. Importing this sets no
-handler.
+"""Log files of a search's actors. Importing this sets no handler.
 
 Not here: what is logged, and the logs of engines.
 """
@@ -15,8 +14,8 @@ _FORMAT = "%(asctime)s %(levelname)s %(message)s"
 
 
 def log_to(path: Path) -> logging.Handler:
-    """Append INFO lines of the library to a file, from now on; the handler, to be closed by whoever wants
-    to."""
+    """Append INFO lines of the library to a file from now on; returns the handler, which the caller
+    closes."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handler = logging.FileHandler(path)
     handler.setFormatter(logging.Formatter(_FORMAT))

@@ -38,7 +38,7 @@ def write_manifest(directory: Path, facts: Mapping[str, Any]) -> None:
 
 
 def read_manifest(directory: Path) -> dict[str, Any] | None:
-    """What `write_manifest` wrote; None when there is none or it is no manifest."""
+    """The manifest that `write_manifest` wrote; None when it is missing or invalid."""
     try:
         found = json.loads((directory / NAME).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -71,7 +71,7 @@ def problem_of(directory: Path) -> str | None:
 
 
 def _is_unfinished(path: Path) -> bool:
-    """Whether a process that died here left it in place of a manifest; it will be swept away."""
+    """Whether it is a partial manifest of a process that died; such files are removed by `sweep`."""
     return path.name.startswith(f".{NAME}.")
 
 

@@ -55,7 +55,7 @@ class MetricWriter:
         self._items.close()
 
     def write(self, point: MetricPoint) -> MetricPoint:
-        """Put the point on the disk and give it back without its items.
+        """Write the point to the disk and return it without its items.
 
         Raises:
             StorageError: the disk is full or gone.
@@ -134,7 +134,7 @@ def compact(storage: SearchStorage, node: int) -> None:
 
 
 def lost_phase(storage: SearchStorage, node: int, reason: str, *, n_gpus: int, attempt: int) -> PhaseFailure:
-    """The failure of a phase whose runner was lost, with what the phase left behind; its slot has `n_gpus`.
+    """The failure of a phase whose runner was lost, with the results it saved; its slot has `n_gpus`.
 
     Scores and checkpoints are of the whole phase, wall time and GPU hours of this attempt alone.
     """

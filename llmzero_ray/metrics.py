@@ -1,7 +1,7 @@
 """Numbers that phases report: VeRL's names of them, their series over steps, and scores with standard errors.
 
-Not here: where they lie on the disk (metric_files.py), what a course means (agents/dynamics.py, stopping/),
-differences between scores (report/).
+Not here: their files (metric_files.py), their interpretation (agents/dynamics.py, stopping/), differences
+between scores (report/).
 """
 
 from __future__ import annotations
@@ -190,7 +190,7 @@ class Score:
 
     mean: float
     standard_error: float | None
-    """Of the mean; None where a single item, or nothing, tells of the spread."""
+    """Standard error of the mean; None for fewer than two items."""
     n: int | None
     """Items; None when their number is not known."""
 

@@ -1,4 +1,4 @@
-"""Names of the form `package.module:factory` in a configuration, and the callables behind them."""
+"""Load callables that a configuration names as `package.module:factory`."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Who is at work on a search, and messages to them, all through its directory: works without Ray and across
-heads.
+"""The live coordinator of a search, and requests to it, through the search's directory: works without Ray and
+across heads.
 
-One coordinator at a time holds `lock` (the operating system frees it when the process dies), touches
-`heartbeat`, and looks for requests in `requests/`. Not here: what is done about a request (actors/).
+One coordinator at a time holds `lock` (the operating system releases it when the process dies), touches
+`heartbeat`, and polls `requests/`. Not here: processing of requests (actors/control_requests.py).
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from llmzero_ray.errors import SearchBusyError
 from llmzero_ray.files import FileLock, is_locked, replace_file, storage_error
 
 HEARTBEAT_S = 5.0
-"""Seconds between two signs of life."""
+"""Seconds between two heartbeats."""
 STALE_S = 60.0
-"""A heartbeat older than this, seen from another machine, means that the coordinator is gone."""
+"""Seconds after which a heartbeat, seen from another machine, means that the coordinator is dead."""
 
 RequestKind: TypeAlias = Literal["stop", "pause", "hint", "veto", "clone", "set"]
 LockRole: TypeAlias = Literal["coordinator", "command"]
-"""Who holds the lock of a search: its coordinator for as long as it lives, or a command for the moment in
-which it prepares the directory for a coordinator."""
+"""Holder of a search's lock: its coordinator for as long as it lives, or a command while it prepares the
+directory for a coordinator."""
 
 _LOCK_BYTES = 512
 """The lock file's text is padded to this length, so that one write replaces it: no reader finds it empty."""
@@ -75,8 +75,8 @@ class SearchLock:
 
         A coordinator waits for a command that prepares the directory and for a killed predecessor whose
         process has not quite gone. A command waits for other commands only: where a coordinator is at work
-        there is one to follow. On a file system without locks the journal's epochs still keep a second writer
-        out.
+        there is one to follow. On a file system without locks the journal's epochs still fence off a second
+        writer.
 
         Raises:
             SearchBusyError: another process holds it.
@@ -84,7 +84,7 @@ class SearchLock:
         """
         deadline = time.monotonic() + wait_s
         try:
-            # Processes that ask `owner` hold the lock for a moment, too.
+            # Processes that call `owner` hold the lock for a moment, too.
             while not self._lock.acquire(timeout_s=_LOOK_S):
                 someone = owner(self._path.parent)
                 if time.monotonic() >= deadline or (role == "command" and someone is not None):
@@ -101,7 +101,7 @@ class SearchLock:
             raise storage_error(self._path, error) from error
 
     def release(self) -> None:
-        """Give the lock back; repeatable."""
+        """Release the lock; repeatable."""
         self._lock.release()
 
     def _write(self, text: str) -> None:
@@ -116,7 +116,7 @@ class SearchLock:
 def owner(root: Path) -> Owner | None:
     """The live coordinator of a search; None when there is none, also while a command holds the lock.
 
-    On its own machine the lock tells; from another one the age of the heartbeat does.
+    On its own machine the lock decides; from another one the age of the heartbeat.
     """
     path = root / "lock"
     try:
@@ -133,13 +133,13 @@ def owner(root: Path) -> Owner | None:
 
 
 def beat(root: Path) -> None:
-    """Leave a sign of life; a storage that cannot take one is noticed elsewhere."""
+    """Write the heartbeat; errors of the storage are ignored here, other writes report them."""
     with contextlib.suppress(OSError):
         (root / "heartbeat").touch()
 
 
 def last_heartbeat(root: Path) -> float | None:
-    """Unix seconds of the last sign of life; None when there was none."""
+    """Unix seconds of the last heartbeat; None when there was none."""
     try:
         return (root / "heartbeat").stat().st_mtime
     except OSError:
@@ -147,7 +147,7 @@ def last_heartbeat(root: Path) -> float | None:
 
 
 def request(root: Path, kind: RequestKind, reason: str = "", **asked: Any) -> str:
-    """Ask the coordinator for something; it looks every half second. The id of the request.
+    """Write a request to the coordinator, which polls every half second; returns the request's id.
 
     Raises:
         StorageError: the directory cannot be written.
@@ -159,9 +159,9 @@ def request(root: Path, kind: RequestKind, reason: str = "", **asked: Any) -> st
 
 
 def waiting_requests(root: Path) -> tuple[Request, ...]:
-    """Requests that wait, the oldest first; each stays until `done_with` it.
+    """Pending requests, oldest first; each stays until `done_with` removes it.
 
-    A file that is no request is one of kind `unreadable`, with the reason.
+    An invalid file becomes a request of kind `unreadable`, with the reason.
     """
     found: list[Request] = []
     for path in sorted((root / "requests").glob("*.json")):
@@ -179,12 +179,12 @@ def waiting_requests(root: Path) -> tuple[Request, ...]:
 
 
 def done_with(root: Path, request_id: str) -> None:
-    """Remove a request: what came of it is in the journal."""
+    """Remove a request; its result is in the journal."""
     (root / "requests" / f"{request_id}.json").unlink(missing_ok=True)
 
 
 def drop_ends(root: Path) -> None:
-    """Remove requests to stop or to pause that were meant for a coordinator that is gone; the others stay."""
+    """Remove requests to stop or to pause that a dead coordinator did not process; the others stay."""
     for waiting in waiting_requests(root):
         if waiting.kind in ("stop", "pause"):
             done_with(root, waiting.id)

@@ -1,1 +1,1 @@
-"""Text only: what agents are told, and human knowledge about metrics and hyper-parameters."""
+"""Text only: prompts of the agents, and human knowledge about metrics and hyper-parameters."""

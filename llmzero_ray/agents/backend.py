@@ -1,4 +1,4 @@
-"""From `agents.backend` to the agents of a search, by name; heavy imports happen only when they are made."""
+"""Build the agents of a search from `agents.backend`; heavy libraries are imported only then."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from llmzero_ray.agents.llm.settings import LlmSettings, Thinking
 
 MODEL_BACKENDS = ("claude", "replay")
-"""Backends whose agents are a language model, or its recorded answers."""
+"""Backends whose agents are a language model, or its recorded responses."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Agents:
-    """Who answers a search's questions."""
+    """The three agents of a search."""
 
     proposer: Proposer
     error_analyzer: ErrorAnalyzer
@@ -33,27 +33,27 @@ class Agents:
 
 @dataclass(frozen=True, kw_only=True)
 class AgentServices:
-    """What agents of a language model need of the search they work for."""
+    """Services that a search provides to agents of a language model."""
 
     facts: Mapping[str, Any]
     """Prompts and price as frozen for the search (`SearchStarted.agents`)."""
     budget: BudgetClient
     post: Post
-    """Takes events for the journal."""
+    """Posts an event to the journal."""
     write_call: WriteCall
-    """Keeps records of calls."""
+    """Stores records of calls."""
     draw: DrawFigure
-    """Draws what agents are shown."""
+    """Draws the agents' figures."""
 
 
 def make_agents(config: SearchConfig, n_val: int, services: AgentServices | None = None) -> Agents:
     """The agents of a search; `n_val` (validation items) gives the noise of its scores.
 
-    A backend `package.module:factory` is called with (config, n_val) and returns one object that speaks all
-    three protocols.
+    A backend `package.module:factory` is called with (config, n_val) and returns one object that implements
+    all three protocols.
 
     Raises:
-        ConfigError: the backend's name leads nowhere, or there is nothing to replay.
+        ConfigError: the backend cannot be imported, or there is nothing to replay.
     """
     backend, n_gpus = config.agents.backend, config.slots.n_gpus
     if backend == "expert":
@@ -74,8 +74,8 @@ def make_agents(config: SearchConfig, n_val: int, services: AgentServices | None
 
 
 def agent_facts(config: SearchConfig) -> dict[str, Any]:
-    """What language-model agents work with, to be frozen with the search: the texts of the prompts, one hash
-    over them, the price. Empty for other backends.
+    """Facts that are frozen with the search: the prompts, one hash over them, the price. Empty for backends
+    without a language model.
 
     Raises:
         ConfigError: a prompt cannot be read, or the model's price is unknown.
@@ -121,7 +121,7 @@ response schemas ask for the diagnosis before the changes, which takes the place
 
 
 def llm_settings(agents: AgentsConfig) -> LlmSettings:
-    """How the model of a search is reached.
+    """The client settings for the model of a search.
 
     Raises:
         ConfigError: settings of `agents` that cannot work.

@@ -1,4 +1,4 @@
-"""What agents are asked and what they answer: one protocol for the offline expert and for LLM agents.
+"""Requests to the agents and their protocols, shared by the offline expert and LLM agents.
 
 Requests carry everything an agent may see, as values; agents read no file and no clock. Test results never
 appear here.
@@ -37,7 +37,7 @@ class NodeView:
     curves: Curves = field(default_factory=Curves)
     failure: PhaseFailure | None = None
     diagnosis: Diagnosis | None = None
-    """What was said when this node was proposed."""
+    """Diagnosis in the proposal of this node."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,14 +67,14 @@ class TaskView:
 
 @dataclass(frozen=True, kw_only=True)
 class Budget:
-    """What is left of a search; None = not limited, or not known."""
+    """Remaining budget of a search; None: not limited, or not known."""
 
     runs: int | None = None
     """Training runs."""
     gpu_hours: float | None = None
     wall_clock_hours: float | None = None
     dollars: float | None = None
-    """For agent calls."""
+    """Dollars for agent calls."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,16 +95,16 @@ class ProposalRequest:
     from_scratch: bool
     """Forced scratch: no checkpoint information is given and the proposal must not resume."""
     rejected: str | None = None
-    """Why the previous answer to this same request was refused; None at the first try."""
+    """Why the previous proposal for this request was rejected; None at the first try."""
     n_scratch: int = 0
     """Scratch runs so far, the root included: lets a rule vary its fresh starts."""
     node: int | None = None
     """Number of the node to be proposed; records of calls are kept with it."""
     tries: int = 0
-    """Answers to this request that were refused before."""
+    """Number of rejected proposals for this request."""
     budget: Budget = field(default_factory=Budget)
     hints: tuple[str, ...] = ()
-    """What the person who runs the search wants to be considered, oldest first."""
+    """Hints of the user, oldest first."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,7 +133,7 @@ class StopRequest:
     incumbent_path: tuple[tuple[int, float], ...]
     """(global step, validation score) along the incumbent's whole path, cut at each resume point."""
     checks: tuple[str, ...] = ()
-    """What deterministic rules noticed, one short fact each."""
+    """Findings of the deterministic rules, one short sentence each."""
 
 
 class Proposer(Protocol):

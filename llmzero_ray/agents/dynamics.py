@@ -1,8 +1,8 @@
 """Numbers that describe the dynamics of one phase: trends with their noise, spikes, levels, plateaus.
 
-`observe` turns recorded curves into a `Dynamics`; nothing here says what is good or bad, and nothing is
-decided. Thresholds that make a number a "spike" or a "trend" are stated where they are used. Not here: words
-and verdicts (expert/diagnosis.py), what to do about them (expert/moves.py).
+`observe` turns recorded curves into a `Dynamics`, without judging them. Thresholds that make a number a
+"spike" or a "trend" are stated where they are used. Not here: diagnoses (expert/diagnosis.py), changes of
+hyper-parameters (expert/moves.py).
 """
 
 from __future__ import annotations
@@ -167,11 +167,12 @@ class Validation:
     se: float
     """Standard error of one score over the items, at the best score's level."""
     one_item: float
-    """What one answer more adds to a score."""
+    """Difference in score of one more correct answer."""
 
     @property
     def margin(self) -> float:
-        """What two scores must differ by to count: items are shared, so 1.5 standard errors of one score."""
+        """Smallest difference of two scores that counts: items are shared, so 1.5 standard errors of one
+        score."""
         return 1.5 * self.se
 
     @property
@@ -203,7 +204,7 @@ class Validation:
 
 @dataclass(frozen=True, kw_only=True)
 class Dynamics:
-    """What can be said of a phase in numbers. Series are empty where a metric was not logged."""
+    """Numbers that describe a phase. Series are empty where a metric was not logged."""
 
     n_steps: int
     last_step: int

@@ -1,8 +1,8 @@
-"""Human knowledge about metrics and hyper-parameters, read from prompts/*.yaml when first asked for.
+"""Human knowledge about metrics and hyper-parameters, read from prompts/*.yaml at first use.
 
-Works from a checkout (prompts/ beside the package) and from a wheel (`llmzero_ray.prompts`); a directory of
-one's own replaces files one by one. Not here: thresholds and rules (expert/), the prompts that
-quote this (llm/prompts.py).
+Works from a checkout (prompts/ beside the package) and from a wheel (`llmzero_ray.prompts`); a user's
+directory replaces files one by one. Not here: thresholds and rules (expert/), the prompts that quote this
+(llm/prompts.py).
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ When: TypeAlias = Literal["step", "validation", "save", "kl_loss", "kl_reward", 
 
 @dataclass(frozen=True, kw_only=True)
 class MetricNote:
-    """What people should know of one metric."""
+    """The note on one metric."""
 
     name: str
     label: str
     """A few words for plots and tables."""
     description: str
     healthy: str
-    """How it looks when training goes well: experience."""
+    """Its usual course in good training, from experience."""
     confusion: str
-    """What it is mistaken for."""
+    """Common misreading."""
     level: Level = "diagnostic"
     """Whether it decides, explains, or is context only."""
     when: When = "step"

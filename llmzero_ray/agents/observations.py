@@ -1,4 +1,4 @@
-"""Questions about dynamics that several patterns and the early stopper ask, and facts as text with their
+"""Predicates on dynamics that several patterns and the early stopper share, and facts as text with their
 numbers.
 
 Not here: patterns (diagnosis.py) and features (dynamics.py).
@@ -82,7 +82,7 @@ def any_spike(d: Dynamics) -> tuple[Spike | None, str]:
 
 
 def entropy_is_low(d: Dynamics) -> bool:
-    """Whether entropy has shrunk to a fraction; says nothing without the reward."""
+    """Whether entropy has fallen to a fraction of its first level; meaningless without the reward."""
     return len(d.entropy) >= 6 and d.entropy.last <= LOW_ENTROPY * d.entropy.first
 
 
@@ -92,7 +92,7 @@ def rate_is_zero(d: Dynamics) -> bool:
 
 
 def stands_still(d: Dynamics) -> bool:
-    """Whether nothing is trained: rate 0, or no trend anywhere, a KL of nothing and the very same answers.
+    """Whether nothing is trained: rate 0, or no trend in any metric, a KL of 0 and unchanged answers.
 
     A policy that is trained but stuck is another matter: it changes a few answers, or has long left the base
     model. Small runs stood at the same score for ten steps and more before they took off.

@@ -1,4 +1,5 @@
-"""Who may touch which of VeRL's keys: users at the root, proposers at every phase, and what the engine keeps.
+"""Access rules for VeRL's keys: what users may set at the root, what proposers may change, what the engine
+owns.
 
 Data alone; `Space` reads it. Not here: whether a value is sensible (table.py, couplings.py).
 """

@@ -1,7 +1,8 @@
-"""What VeRL's values mean together: batches that divide, lengths that fit, switches that turn a term on.
+"""Couplings between VeRL's values: batches that must divide, lengths that must fit, switches that enable a
+term.
 
-`follow_…` move what hangs on a changed value, `check_…` refuse what VeRL would refuse minutes later, or
-worse, silently read as something else. Not here: single values (table.py), applying them (space.py).
+`follow_…` adjust values that depend on a changed one; `check_…` refuse combinations that VeRL would refuse
+minutes later or silently read differently. Not here: single values (table.py), applying them (space.py).
 """
 
 from __future__ import annotations

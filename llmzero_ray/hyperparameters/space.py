@@ -35,7 +35,7 @@ class Parameter:
     key: str
     """The trainer's own name of it; dotted where it is nested."""
     alias: str
-    """Short name for people: accepted as input, shown in tables."""
+    """Short name: accepted as input, shown in tables."""
     kind: Kind
     default: HyperparameterValue
     doc: str
@@ -58,7 +58,7 @@ class Parameter:
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What the slot and the task allow; None = not limited here."""
+    """Limits that slot and task set; None: no limit."""
 
     max_model_len: int | None = None
     """Prompt + response that the rollout server has room for, tokens."""
@@ -83,7 +83,7 @@ class Space:
     """All hyper-parameters of one trainer. A configuration is a flat mapping from keys to plain values."""
 
     trainer: str
-    """What trains with them, for messages."""
+    """Name of the trainer, for messages."""
     version: str = ""
     parameters: tuple[Parameter, ...]
     """In the order in which they are shown."""
@@ -181,7 +181,7 @@ class Space:
     def defaults(self) -> dict[str, HyperparameterValue]:
         """The keys that every phase's configuration holds, with their defaults.
 
-        Left out: durations and measurement, and what the engine or the trainer decides unless somebody asks.
+        Left out: durations and measurement, and keys that the engine or the trainer decides by default.
         """
         return {
             p.key: p.default for p in self.parameters if p.group not in _NOT_TRAINED and p.default is not None
@@ -269,7 +269,7 @@ class Space:
     def diff(
         self, old: Hyperparameters, new: Hyperparameters
     ) -> dict[str, tuple[HyperparameterValue, HyperparameterValue]]:
-        """Key -> (old, new) of what differs, in the order of the rows; a missing key counts as None."""
+        """Key -> (old, new) of the differing keys, in the order of the rows; a missing key counts as None."""
         order = {row.key: i for i, row in enumerate(self.parameters)}
         keys = sorted({*old, *new}, key=lambda key: (order.get(key, len(order)), key))
         pairs = {key: (old.get(key), new.get(key)) for key in keys}
@@ -372,7 +372,7 @@ def _wrong(row: Parameter, value: Any) -> HyperparameterError:
 
 
 def allowed(row: Parameter) -> str:
-    """What a row accepts, in words."""
+    """The values that a row accepts, in words."""
     what = {
         "float": f"a number in [{row.low:g}, {row.high:g}]" if row.low is not None else "",
         "int": f"a whole number in [{row.low:.0f}, {row.high:.0f}]" if row.low is not None else "",

@@ -1,6 +1,6 @@
 """GPU memory that a phase will take, estimated from the model's shape and the configuration. Pure arithmetic.
 
-Not here: where a card's size comes from, and tables (actors/).
+Not here: the size of a card, and tables (cli/gpu_memory.py, cli/doctor/memory.py).
 """
 
 from llmzero_ray.memory.moments import moments

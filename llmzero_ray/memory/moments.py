@@ -1,4 +1,4 @@
-"""What one GPU of a slot holds at each moment of a training step of VeRL's hybrid engine.
+"""GPU memory of a slot at each stage of a training step of VeRL's hybrid engine.
 
 The policy (FSDP, LoRA) and vLLM live in two processes on the same card and take turns: vLLM sleeps while the
 policy is trained, the policy's shard waits while vLLM generates. Sources: VeRL 0.9.1, vLLM 0.24 to 0.27 and
@@ -162,7 +162,7 @@ def _slack(*items: Item) -> Item:
 
 
 def _worse(at_logits: Range, at_layer: Range) -> Item:
-    """The two never lie in memory together."""
+    """The two are never in memory at the same time."""
     name = LOGITS if at_logits.likely >= at_layer.likely else "activations of a layer"
     return Item(name=name, size=at_logits.at_least(at_layer))
 

@@ -1,4 +1,4 @@
-"""What of a search's configuration decides how much GPU memory a phase takes.
+"""The settings of a search that determine the GPU memory of a phase.
 
 `setup_of` reads VeRL's keys as the engine will: the engine's own choices, `engine.overrides`, then the
 hyper-parameters of the phase. Not here: bytes (moments.py).

@@ -1,4 +1,4 @@
-"""Whether a phase fits on its GPUs, where it is tightest, and which setting would help by how much.
+"""The verdict whether a phase fits on its GPUs: its tightest stage, and the gain of each remedy.
 
 Judged by the likely sizes; `tight` where only the high ones exceed a limit. A remedy is a set-up with one
 setting changed, estimated anew. Not here: the estimate (moments.py), tables (actors/).

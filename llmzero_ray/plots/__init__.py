@@ -1,1 +1,1 @@
-"""How pictures look: one style for the plots of reports and those that agents see."""
+"""One matplotlib style for the figures of reports and of agents."""

@@ -1,4 +1,4 @@
-"""How every picture looks: size, colours that colour-blind people can tell apart, type, and PNG bytes.
+"""The style of all figures: size, colours for colour-blind readers, fonts, and PNG bytes.
 
 Figures are made without pyplot: no state shared between threads, and no display. Not here: any data.
 """
@@ -51,7 +51,7 @@ STYLE: Mapping[str, Any] = {
 
 @contextmanager
 def applied() -> Iterator[None]:
-    """Draw in this look, whatever a user's own settings are."""
+    """Context manager: this style, independent of the user's own matplotlib settings."""
     import matplotlib
 
     with matplotlib.rc_context():

@@ -1,4 +1,4 @@
-"""The manifest of a prepared task: what its directory holds.
+"""The manifest of a prepared task: splits, reward, model and origin of the rows.
 
 People may write one by hand for data of their own; only `splits` and `reward` must be there. Not here:
 checking the files it names (prepared.py).
@@ -114,7 +114,7 @@ class SourceEntry(_Strict):
 
 
 class GateCheckEntry(_Strict):
-    """One thing that a reward was asked for."""
+    """One check of a reward."""
 
     name: str
     found: str

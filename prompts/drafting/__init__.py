@@ -1,1 +1,1 @@
-"""Text only: what the agents are told that draft a task from a folder."""
+"""Text only: prompts of the agents that draft a task from a folder."""

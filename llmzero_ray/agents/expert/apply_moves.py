@@ -37,7 +37,7 @@ from llmzero_ray.records import Change, Hyperparameters, HyperparameterValue
 MOST_CHANGES = 5
 FEWEST_CHANGES = 2
 _FOLLOWERS = (MINI_BATCH, *MICRO_BATCHES)
-"""Keys that move with others and say nothing on their own."""
+"""Keys that only follow others."""
 
 _FILLERS: tuple[Move, ...] = (
     Move(key=ROLLOUT_N, factor=1.5, reason="larger groups estimate advantages with less noise"),
@@ -53,7 +53,7 @@ _FILLERS: tuple[Move, ...] = (
 
 @dataclass(frozen=True, kw_only=True)
 class ProposalBase:
-    """What a configuration is built on and must respect."""
+    """Base configuration, root configuration and limits of a proposal."""
 
     hyperparameters: Hyperparameters
     """Configuration that changes are relative to: that of the expanded node, the root's for a run from
@@ -66,7 +66,7 @@ class ProposalBase:
 
 @dataclass(frozen=True, kw_only=True)
 class ChangePlan:
-    """A set of moves made concrete: valid changes and the configuration they give."""
+    """A set of moves applied to a base: valid changes and the resulting configuration."""
 
     move_set: MoveSet
     changes: tuple[Change, ...]
@@ -97,7 +97,7 @@ def apply_moves(
 
 
 def _pointless(base: Hyperparameters) -> tuple[str, ...]:
-    """Keys whose change would do nothing in this configuration."""
+    """Keys whose change has no effect in this configuration."""
     clips = (CLIP_HIGH, CLIP_LOW, CLIP_RATIO) if clip_is_inert(base) else ()
     return clips if base.get(USE_KL_LOSS) else (*clips, KL_LOSS_COEF)
 
@@ -171,14 +171,14 @@ def _from_zero(base: ProposalBase, move: Move) -> HyperparameterValue:
 
 
 def bounds(base: ProposalBase, key: str) -> tuple[float, float]:
-    """How far the expert goes with a key, whatever the factors say."""
+    """The expert's own bounds of a key; factors never exceed them."""
     row, usual = BY_KEY[key], base.default.get(key)
     centre = float(usual) if isinstance(usual, int | float) and usual else _default(key)
     low, high = _REACH.get(key, (0.0, math.inf))
     reach = {
         MAX_RESPONSE: (1.0, _room(base)),
         ROLLOUT_N: (2.0, max(8.0, 2 * centre)),
-        # Fewer prompts than that, and a step says more about its prompts than about the policy.
+        # With fewer prompts, the variance between prompts dominates a step.
         TRAIN_BATCH: (0.75 * centre, min(4 * centre, float(base.limits.n_train or math.inf))),
         LR: (centre / 30, centre * 5),
         KL_LOSS_COEF: (centre / 20, max(0.05, centre * 50)),
@@ -202,7 +202,7 @@ def _default(key: str) -> float:
 
 
 def _room(base: ProposalBase) -> float:
-    """Longest response that the server has room for."""
+    """Longest response that fits into the server's context."""
     prompt = base.hyperparameters.get(MAX_PROMPT)
     room = math.inf
     if base.limits.max_model_len is not None:
@@ -211,7 +211,7 @@ def _room(base: ProposalBase) -> float:
 
 
 def rounded_value(key: str, value: float, *, upwards: bool) -> float:
-    """A value people would write: two digits, or a multiple that batches and lengths come in."""
+    """The value rounded to two digits, or to a usual multiple for batches and lengths."""
     steps: Mapping[str, float] = {
         ROLLOUT_N: 4 if value >= 8 else 2,
         TRAIN_BATCH: 8 if value >= 64 else 4 if value >= 8 else 1,

@@ -1,4 +1,4 @@
-"""What is the matter with a phase, in words and with the numbers that show it.
+"""Diagnosis of a phase: patterns in its dynamics, in words with their numbers.
 
 `diagnose` tries every pattern below on the dynamics of a phase, the most urgent first, and returns all that
 match. The patterns are those of the LLMZero paper (section 4.3, Tables 8-11, App. F) and of small real runs,
@@ -67,7 +67,7 @@ STATES: dict[Kind, State] = {
 TRUNCATED = 0.05
 """Share of responses cut off that makes the cap a bottleneck (the paper acted at 3 % -> 8 %)."""
 SETTLED_SCORE = 0.6
-"""Validation from which smaller late gains read as convergence; below it much is left to learn."""
+"""Validation from which smaller late gains mean convergence; below it much is left to learn."""
 HIGH_SCORE = 0.75
 """Validation from which a gain, however fast, is to be kept rather than pushed (the paper's SSMR at 0.83)."""
 SETTLED_ENTROPY = 0.6
@@ -88,13 +88,13 @@ class Finding:
     since: int | None = None
     """Step from which it went wrong: checkpoints before it are untouched."""
     severity: float = 0.0
-    """Where a move_set needs a size: the share of truncated responses."""
+    """Size for moves that need one: the share of truncated responses."""
     level: float = 0.0
     """Best validation score of the phase; 0 without one."""
 
     @property
     def state(self) -> State:
-        """The word for people and reports."""
+        """Name of the pattern in reports."""
         return STATES[self.kind]
 
     def to_record(self) -> Diagnosis:
@@ -325,7 +325,7 @@ def _plateau(d: Dynamics) -> Finding | None:
 
 
 def _healthy(d: Dynamics) -> Finding:
-    """Nothing is wrong: say how fast it goes."""
+    """Finding of a phase without a problem: its pace."""
     v = d.validation
     evidence = (*validated(v), *course(d.reward), *course(d.entropy), *course(d.kl))
     kind, text = _pace(d, v)

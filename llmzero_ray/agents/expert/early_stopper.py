@@ -5,7 +5,7 @@ that rises announces a late take-off) or show that it is not trained at all. Com
 final score alone would stop nearly every eventual winner, so a run in its first half may still do what the
 incumbent did from the same level.
 
-Not here: when to ask (stopping/policy.py), collapse and non-finite metrics (stopping/rules.py).
+Not here: when to judge (stopping/policy.py), collapse and non-finite metrics (stopping/rules.py).
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def _noise(v: Validation | None) -> float:
 
 
 def _untrained(d: Dynamics) -> str:
-    """Why this run does not train, or nothing."""
+    """Why this run does not train; empty: it does."""
     if rate_is_zero(d):
         return f"the learning rate was 0 in all {len(d.learning_rate)} steps"
     if not stands_still(d):
@@ -82,14 +82,14 @@ def _untrained(d: Dynamics) -> str:
 
 
 def _signs_of_life(d: Dynamics) -> str:
-    """Why validation may still take off, or nothing."""
+    """Why validation may still take off; empty: no sign."""
     if reward_rising(d):
         return f"the train reward still rises ({d.reward.first:.3f} -> {d.reward.last:.3f})"
     return ""
 
 
 def grows_longer(d: Dynamics) -> str:
-    """The other herald of a take-off: longer responses and a rising KL, under a reward that does not fall."""
+    """The other sign of a take-off: longer responses and a rising KL, with a reward that does not fall."""
     longer = len(d.length) > 0 and fit(d.length).rising and d.length.last > 1.1 * d.length.first
     if longer and fit(d.kl).rising and not fit(d.reward).falling:
         return f"responses get longer ({number(d.length.first)} -> {number(d.length.last)}) as KL rises"
@@ -97,7 +97,7 @@ def grows_longer(d: Dynamics) -> str:
 
 
 def _not_judged_yet(request: StopRequest, d: Dynamics, target: float) -> str:
-    """Why it is too early to judge the trajectory, or nothing."""
+    """Why it is too early to judge the trajectory; empty: it is not."""
     v = d.validation
     if v is None or len(v.scores) < FEWEST_VALIDATIONS:
         return f"{0 if v is None else len(v.scores)} validations: too few to judge"

@@ -1,9 +1,9 @@
 """The offline error analyzer: a fix for a failed phase, by class of failure and by how often it failed
 before.
 
-Memory is met by smaller pieces first and by a smaller task last: capacity (response length, rollouts) shrinks
-here and nowhere else. NaN is met by smaller steps from an earlier checkpoint, a refused configuration by the
-value that worked, everything that is no fault of the configuration by trying again, then smaller.
+Out of memory: smaller micro-batches first, a smaller task last; capacity (response length, rollouts) is
+reduced here and nowhere else. NaN: smaller steps from an earlier checkpoint. A refused configuration: the
+value that worked. Any other failure: the same again, then smaller.
 
 Changes are relative to the failed phase's configuration. Not here: healthy runs (proposer.py).
 """
@@ -60,7 +60,7 @@ _MEANING: Mapping[FailureClass, str] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """A failure with what is known around it."""
+    """A failure with its request and context."""
 
     request: ErrorRequest
     failure: PhaseFailure
@@ -68,11 +68,12 @@ class Case:
 
     @property
     def base(self) -> Hyperparameters:
-        """What the failed phase was to train with."""
+        """Hyper-parameters of the failed phase."""
         return self.request.failed.hyperparameters
 
     def times(self, *classes: FailureClass) -> int:
-        """How often this chain failed in one of these ways, now included; a refused answer counts too."""
+        """How often this chain failed in one of these classes, this time included; rejected proposals count
+        too."""
         failures = [view.failure for view in self.request.chain if view.failure is not None]
         same = sum(failure.failure_class in classes for failure in failures)
         return max(1, same) + (1 if self.request.rejected else 0)
@@ -227,7 +228,7 @@ def _config(case: Case) -> Fix:
     named = mentioned_keys(case.failure.cause) or mentioned_keys(case.failure.log_tail)
     chosen = {k: v for k, v in differing.items() if k in named} if case.times("config") == 1 else {}
     if not chosen:
-        # Capacity is not given up for a message that does not name it.
+        # Capacity is not reduced for a message that does not name it.
         chosen = {k: v for k, v in differing.items() if k not in CAPACITY or k in named}
     values = {k: (v, "the value that the root trained with") for k, v in chosen.items()}
     return Fix(values=values, why="What the message names goes back to what is known to work.")
@@ -244,7 +245,7 @@ def _again(case: Case) -> Fix:
 
 def _resource(case: Case) -> Fix:
     fix = _oom(case)
-    # A kernel that ends a process for want of host memory looks like a kill: no more of it for offloading.
+    # The kernel's out-of-memory killer looks like any kill: use no more host memory for offloading.
     host = (PARAM_OFFLOAD, OPTIMIZER_OFFLOAD)
     values = {key: value for key, value in fix.values.items() if key not in host}
     return Fix(values=values, why=f"Most likely host memory. {fix.why}")
@@ -269,7 +270,7 @@ def _two_digits(value: float) -> float:
 
 
 def _choose_start(request: ErrorRequest, failure: PhaseFailure) -> OfferedCheckpoint | None:
-    """Keep what the failed phase trained, unless it is what broke; else start where it started."""
+    """Resume from the failed phase's last checkpoint, unless it may be the cause; else from its own start."""
     failed = request.failed
     own = [c for c in request.checkpoints if c.node == failed.node]
     if failure.failure_class == "nan":

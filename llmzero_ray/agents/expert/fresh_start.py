@@ -1,8 +1,7 @@
-"""Configurations for runs from the base model: unlike earlier ones, informed by what was seen.
+"""Configurations for runs from the base model: different from earlier ones, informed by the best path.
 
-What regularised the best node at last is a better start than the default, and capacity that was found to be
-needed stays; then each further fresh start varies that in another direction. Not here: the proposal around it
-(proposer.py).
+The regularisation of the best node is a better start than the default, and increased capacity is kept; each
+further fresh start varies that in another direction. Not here: the proposal around it (proposer.py).
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from llmzero_ray.hyperparameters.table import (
 from llmzero_ray.records import Change, Hyperparameters, HyperparameterValue
 
 _INHERITED = ("optimisation", "clipping", "kl", "rollout")
-"""Groups whose last values on the best path a fresh start takes over."""
+"""Groups of hyper-parameters whose last values on the best path a fresh start inherits."""
 _INHERIT = MoveSet(
     name="start where the best one ended",
     why="The settings that held the best run at last, from the first step on.",
@@ -92,8 +91,7 @@ def fresh_plan(base: ProposalBase, request: ProposalRequest, *, inherit: bool) -
     without = mentioned_keys(request.rejected)
     if request.rejected:
         kept = [p for p in plans if not {c.key for c in p.changes} & without]
-        # A refusal that names nothing of the plan: take the next one, so that the same answer does not come
-        # back.
+        # The rejection names nothing of the plan: take the next one, so that the proposal differs.
         turn, plans = (turn, kept) if len(kept) < len(plans) and kept else (turn + 1, plans)
     return plans[turn % len(plans)] if plans else apply_moves(base, _VARIATIONS[0])
 

@@ -1,4 +1,4 @@
-"""What to change for each finding: coordinated moves of two to five hyper-parameters, each with its reason.
+"""Moves for each finding: coordinated changes of two to five hyper-parameters, each with its reason.
 
 The catalogue is the expert's knowledge. For every kind of finding the first move_set is the likelier
 reading, the second one reads the same curves differently, so that two children of a node do not try the same
@@ -42,7 +42,7 @@ class Move:
 
 @dataclass(frozen=True, kw_only=True)
 class MoveSet:
-    """Moves that belong together, and why they do."""
+    """Moves that belong together, with the reason."""
 
     name: str
     why: str
@@ -276,11 +276,11 @@ GENERAL: tuple[MoveSet, ...] = (
     _ANNEAL,
     _PRESS_ON,
 )
-"""What is left to try below a node whose own readings are used up."""
+"""Moves for a node whose own sets have all been tried."""
 
 
 def general(finding: Finding) -> tuple[MoveSet, ...]:
-    """What else may be tried: nothing that slows down a run which does not move."""
+    """Further moves to try; none that slows down a run without progress."""
     return () if finding.kind == "dead" else GENERAL
 
 

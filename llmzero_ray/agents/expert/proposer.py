@@ -32,7 +32,7 @@ __all__ = ["ExpertEarlyStopper", "ExpertErrorAnalyzer", "ExpertProposer"]
 REPEATED = 0.6
 """Share of common (key, direction) pairs from which two sets of changes count as the same attempt."""
 STRENGTHS = (1.0, 1.5, 2.0, 3.0)
-"""How much further the moves go once every reading has been tried."""
+"""Factor on all moves once every set of moves has been tried."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,7 +130,7 @@ def _change_text(key: str, old: object, new: object) -> str:
 
 
 def _beside(request: ProposalRequest) -> Iterator[str]:
-    """What the children so far tried, and what came of it."""
+    """Changes of the children so far, with their outcome."""
     for sibling in request.siblings:
         if not sibling.hyperparameters:
             continue
@@ -149,12 +149,12 @@ def _beside(request: ProposalRequest) -> Iterator[str]:
 def _choose(
     base: ProposalBase, findings: Sequence[Finding], siblings: Sequence[NodeView], rejected: str | None
 ) -> Choice:
-    """The first move_set that is no repetition; obeys a rejection by leaving out what it names."""
+    """The first set of moves that is no repetition; keys that a rejection names are left out."""
     tried = [sibling.hyperparameters for sibling in siblings if sibling.hyperparameters]
     without = mentioned_keys(rejected)
     choices = list(_choices(base, findings, without))
     if rejected:
-        # Nothing that was named can be left out: take another reading instead of the same answer again.
+        # No key of the rejection can be left out: take another set of moves instead of the same again.
         first = next(iter(_novel(_choices(base, findings, ()), base.hyperparameters, tried)), None)
         if first is not None and not {change.key for change in first.plan.changes} & without:
             choices = [choice for choice in choices if choice.plan.full != first.plan.full] or choices

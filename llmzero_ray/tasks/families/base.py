@@ -1,4 +1,4 @@
-"""What a task family is: problems, a worked answer for each, and how its tiny model is warm-started.
+"""The protocol of a task family: problems, a worked answer for each, and the warm start of its tiny model.
 
 Not here: cutting splits (splits.py), training (warm_start/), or the families themselves (one file each).
 To add one: write its file, then name it in registry.py.

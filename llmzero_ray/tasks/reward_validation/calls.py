@@ -24,7 +24,7 @@ Row: TypeAlias = Mapping[str, Any]
 
 
 def call_arguments(row: Row, response: str) -> dict[str, Any]:
-    """The keyword arguments with which VeRL asks for the score of a response to a row."""
+    """The keyword arguments with which VeRL calls a reward for a response to a row."""
     return {
         "data_source": row["data_source"],
         "solution_str": response,
@@ -81,7 +81,7 @@ def describe_call(row: Row, response: str) -> str:
 
 @dataclass
 class CallStatistics:
-    """What all calls of a reward have in common, whatever was asked: exceptions, keys, processor time."""
+    """Statistics over all calls of a reward: exceptions, keys, processor time."""
 
     problems: list[str] = field(default_factory=list)
     """Calls without a result."""

@@ -1,6 +1,6 @@
-"""What the gate found out about a reward, as values and as lines of text.
+"""The report of a full reward validation, as values and as lines of text.
 
-Not here: finding it out (full.py), printing it (the command line).
+Not here: the validation (full.py), printing it (the command line).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Table = tuple[tuple[str, ...], ...]
 
 @dataclass(frozen=True, kw_only=True)
 class ValidationCheck:
-    """One thing that was asked of the reward."""
+    """One check of the reward."""
 
     name: str
     passed: bool

@@ -33,7 +33,7 @@ _numbers = itertools.count()
 
 
 def is_equivalent(gold: str, answer: str) -> bool:
-    """Whether math-verify takes two texts for the same object; False when it cannot be asked or takes too
+    """Whether math-verify considers two texts the same object; False when it cannot be called or takes too
     long."""
     with _lock:
         try:

@@ -3,7 +3,7 @@
 The process forks one that answers and replaces it when a question kills it: after `CPU_LIMIT_S` seconds of
 processor time, or for memory. Such a question is answered with `killed`, others with their number and
 `true` or `false`. Both end when standard input closes.
-Run as a file; imports nothing of this project. Not here: who asks (math_client.py).
+Run as a file; imports nothing of this project. Not here: the client (math_client.py).
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""What the chemistry rewards ask RDKit: is it a molecule, is it the same one, how near, how many groups.
+"""RDKit functions of the chemistry rewards: validity, identity, similarity and functional groups of
+molecules.
 
 Molecules are read under caps on length and atoms, so that each question takes milliseconds; RDKit's own log
 is switched off in the process. Works without RDKit installed: then nothing is a molecule. Not here: rewards
