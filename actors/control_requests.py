@@ -135,7 +135,7 @@ def _event_from(core: CoordinatorCore, request: Request) -> Event:
         ValidationError: a field is missing or of another type.
         ConfigError, HyperparameterError: a key or value is not allowed.
     """
-    fields: Mapping[str, Any] = request.asked
+    fields: Mapping[str, Any] = request.fields
     if request.kind == "unreadable":
         raise LlmzeroError(f"requests/{request.id}.json is no request and was removed: {request.reason}")
     if request.kind == "stop":

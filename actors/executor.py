@@ -115,8 +115,8 @@ class CommandExecutor:
         import ray
 
         stop = self._pool.runner(command.slot).stop.options(concurrency_group="ctl")
-        asked = command.deadline_s
-        deadline_s = self._core.config.engine.stop_deadline_s * _KILL_AFTER if asked is None else asked
+        limit_s = command.deadline_s
+        deadline_s = self._core.config.engine.stop_deadline_s * _KILL_AFTER if limit_s is None else limit_s
         began = time.monotonic()
         try:
             await asyncio.wait_for(
@@ -136,7 +136,7 @@ class CommandExecutor:
                 command.phase_attempt,
                 f"it did not stop within {deadline_s:.0f} s and was killed",
                 # A phase killed by the user's deadline has not failed.
-                "timeout" if asked is None else "resource",
+                "timeout" if limit_s is None else "resource",
             )
 
     async def _kill_runner(self, command: cmd.KillRunner) -> None:

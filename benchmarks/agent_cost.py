@@ -32,10 +32,10 @@ def main() -> None:
     parser.add_argument("--model", default="claude-sonnet-5-5")
     parser.add_argument("--proposals", type=int, default=15, help="calls of the proposer")
     parser.add_argument("--verdicts", type=int, default=90, help="calls of the early stopper")
-    asked = parser.parse_args()
-    tokens = json.loads(TYPICAL.read_text()) if asked.search is None else recorded(asked.search)
-    price = price_of(asked.model)
-    calls = {"proposer": asked.proposals, "early_stopper": asked.verdicts}
+    options = parser.parse_args()
+    tokens = json.loads(TYPICAL.read_text()) if options.search is None else recorded(options.search)
+    price = price_of(options.model)
+    calls = {"proposer": options.proposals, "early_stopper": options.verdicts}
     sums = {
         found: {agent: round(n * _dollars(tokens[agent], price, found), 4) for agent, n in calls.items()}
         for found in ("cached", "uncached")
@@ -43,7 +43,7 @@ def main() -> None:
     totals = {found: round(sum(by_agent.values()), 3) for found, by_agent in sums.items()}
     print(
         json.dumps(
-            {"model": asked.model, "calls": calls, "tokens": tokens, "dollars": sums, "together": totals}
+            {"model": options.model, "calls": calls, "tokens": tokens, "dollars": sums, "together": totals}
         )
     )
 

@@ -73,20 +73,20 @@ def main() -> None:
     parser.add_argument("--warm", type=int, default=1, help="warm phases of each path")
     parser.add_argument("--task", help="directory of the prepared task; made anew without it")
     parser.add_argument("--first", choices=PATHS, default=PATHS[0], help="path that is measured first")
-    asked = parser.parse_args()
-    order = [asked.first, *(path for path in PATHS if path != asked.first)]
+    options = parser.parse_args()
+    order = [options.first, *(path for path in PATHS if path != options.first)]
     with tempfile.TemporaryDirectory() as root, local_slot("rollouts") as slot:
         given = {**read_yaml(SHIPPED), "name": "rollouts", "storage": root}
         sizes = given["task"]
         task = prepare(
-            dir=asked.task or f"{root}/task",
+            dir=options.task or f"{root}/task",
             family=sizes["family"],
             n_val=sizes["n_val"],
             n_test=sizes["n_test"],
             seed=1,
         )
         processors = Processors()
-        measured = {path: measure(path, given, task, slot, root, asked, processors) for path in order}
+        measured = {path: measure(path, given, task, slot, root, options, processors) for path in order}
         processors.close()
     table = {path: measured[path].row() for path in PATHS}
     print(f"{'':52} {PATHS[0]:>11} {PATHS[1]:>11} {'ratio':>7}")
@@ -121,7 +121,7 @@ def measure(
     task: PreparedTask,
     slot: Any,
     root: str,
-    asked: argparse.Namespace,
+    options: argparse.Namespace,
     processors: Processors,
 ) -> Measured:
     """A cold phase and warm ones of an engine with this path."""
@@ -129,16 +129,16 @@ def measure(
     engine = make_engine(config, task, slot, f"{root}/{path}")
     base = dataclasses.replace(
         idle_spec(config, task.n_train, root),
-        n_steps=asked.steps,
-        save_freq=asked.steps,
-        test_freq=max(1, asked.steps // 2),
+        n_steps=options.steps,
+        save_freq=options.steps,
+        test_freq=max(1, options.steps // 2),
         seed=1,
     )
     cold: dict[str, float] = {}
     warm: list[dict[str, float]] = []
     try:
-        for index in range(1 + asked.warm):
-            steps = 1 if index == 0 else asked.steps
+        for index in range(1 + options.warm):
+            steps = 1 if index == 0 else options.steps
             spec = dataclasses.replace(
                 base, node=index, n_steps=steps, checkpoint_dir=f"{root}/{path}/checkpoints/{index}"
             )

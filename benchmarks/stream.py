@@ -59,11 +59,11 @@ def main() -> None:
     parser.add_argument("--tick-ms", type=float, default=100.0, help="time between bursts of a runner")
     parser.add_argument("--test-freq", type=int, default=10, help="points between two validations")
     parser.add_argument("--phase-s", default="5,15", help="seconds of a phase, at least and at most")
-    asked = parser.parse_args()
-    with tempfile.TemporaryDirectory() as root, actors(asked.runners, root) as runners:
-        for size in asked.sizes.split(","):
-            for rate in asked.rates.split(","):
-                print(json.dumps(measure(runners, size, float(rate), asked)), flush=True)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as root, actors(options.runners, root) as runners:
+        for size in options.sizes.split(","):
+            for rate in options.rates.split(","):
+                print(json.dumps(measure(runners, size, float(rate), options)), flush=True)
 
 
 @contextmanager
@@ -101,26 +101,26 @@ def actors(n: int, root: str) -> Iterator[list[Any]]:
         ray.shutdown()
 
 
-def measure(runners: list[Any], size: str, rate: float, asked: argparse.Namespace) -> dict[str, Any]:
+def measure(runners: list[Any], size: str, rate: float, options: argparse.Namespace) -> dict[str, Any]:
     """One round."""
     import ray
 
     from benchmarks.stream_actors import Load, Window
 
-    shortest, longest = map(float, asked.phase_s.split(","))
+    shortest, longest = map(float, options.phase_s.split(","))
     load = Load(
         names=metric_names(size),
         points_per_s=rate / len(runners),
-        tick_s=asked.tick_ms / 1000,
-        test_freq=asked.test_freq,
+        tick_s=options.tick_ms / 1000,
+        test_freq=options.test_freq,
         phase_s=(shortest, longest),
     )
     ray.get([runner.prepare.remote(load) for runner in runners])
-    window = Window(begin=time.time() + _WARM_UP_S, seconds=asked.seconds)
+    window = Window(begin=time.time() + _WARM_UP_S, seconds=options.seconds)
     under_way = [runner.stream.remote(window) for runner in runners]
     time.sleep(_WARM_UP_S)
     before = cpu_seconds()
-    time.sleep(asked.seconds)
+    time.sleep(options.seconds)
     busy = {who: s - before.get(who, 0.0) for who, s in cpu_seconds().items()}
     done = ray.get(under_way)
     stops = sorted(1000 * s for outcome in done for s in outcome.stop_s)
@@ -130,15 +130,15 @@ def measure(runners: list[Any], size: str, rate: float, asked: argparse.Namespac
     return {
         "runners": len(runners),
         "metrics": len(load.names),
-        "published_per_s": round(sum(outcome.published for outcome in done) / asked.seconds),
-        "ingested_per_s": round(ingested / asked.seconds),
-        "polls_per_s": round(polls / asked.seconds),
+        "published_per_s": round(sum(outcome.published for outcome in done) / options.seconds),
+        "ingested_per_s": round(ingested / options.seconds),
+        "polls_per_s": round(polls / options.seconds),
         "points_per_poll": round(ingested / max(1, polls), 1),
         "stops": len(stops),
         "stop_ms": {"p50": round(cuts[49], 1), "p99": round(cuts[98], 1), "max": round(stops[-1], 1)}
         if cuts
         else None,
-        "busy_cores": {who: round(s / asked.seconds, 2) for who, s in sorted(busy.items())},
+        "busy_cores": {who: round(s / options.seconds, 2) for who, s in sorted(busy.items())},
     }
 
 

@@ -44,7 +44,7 @@ class Request:
     id: str
     kind: RequestKind | Literal["unreadable"]
     reason: str
-    asked: Mapping[str, Any]
+    fields: Mapping[str, Any]
     """Everything the request holds."""
 
 
@@ -146,14 +146,14 @@ def last_heartbeat(root: Path) -> float | None:
         return None
 
 
-def request(root: Path, kind: RequestKind, reason: str = "", **asked: Any) -> str:
+def request(root: Path, kind: RequestKind, reason: str = "", **fields: Any) -> str:
     """Write a request to the coordinator, which polls every half second; returns the request's id.
 
     Raises:
         StorageError: the directory cannot be written.
     """
     name = f"{time.time_ns():020d}-{secrets.token_hex(4)}"
-    body = {"id": name, "kind": kind, "reason": reason, "time": time.time(), **asked}
+    body = {"id": name, "kind": kind, "reason": reason, "time": time.time(), **fields}
     replace_file(root / "requests" / f"{name}.json", json.dumps(body))
     return name
 
@@ -169,12 +169,12 @@ def waiting_requests(root: Path) -> tuple[Request, ...]:
             body: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
             if body["kind"] not in get_args(RequestKind):
                 raise ValueError(f"kind {body['kind']!r} is unknown")
-            found.append(Request(id=path.stem, kind=body["kind"], reason=str(body["reason"]), asked=body))
+            found.append(Request(id=path.stem, kind=body["kind"], reason=str(body["reason"]), fields=body))
         except OSError:
             continue  # it is being written or removed
         except Exception as error:  # noqa: BLE001 - any process may have written any file here
             problem = f"{type(error).__name__}: {error}"
-            found.append(Request(id=path.stem, kind="unreadable", reason=problem, asked={}))
+            found.append(Request(id=path.stem, kind="unreadable", reason=problem, fields={}))
     return tuple(found)
 
 

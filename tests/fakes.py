@@ -62,7 +62,7 @@ class ScriptedEngine:
 
     def __init__(self, script: dict[str, Any], task: PreparedTask, slot: Slot) -> None:
         self.script, self.task, self.slot = script, task, slot
-        self.asked: str | None = None
+        self.stop_requested: str | None = None
         self.running = threading.Event()
         self.phases = 0
         self.closed = False
@@ -72,7 +72,7 @@ class ScriptedEngine:
         self._maybe_raise(spec)
         began, cold = time.monotonic(), None if self.phases else "first phase"
         self.phases += 1
-        self.asked = None
+        self.stop_requested = None
         self.running.set()
         try:
             return self._train(spec, on_metric, began, cold)
@@ -119,7 +119,7 @@ class ScriptedEngine:
                 scores[step] = score
             if spec.max_wall_s is not None and time.monotonic() - began >= spec.max_wall_s:
                 self.stop("max_hours")
-            last = step == spec.n_steps or (self.asked is not None and not self._is(spec, "deaf"))
+            last = step == spec.n_steps or (self.stop_requested is not None and not self._is(spec, "deaf"))
             if step % spec.save_freq == 0 or validated or last:
                 saved.append(self._save(spec, step, score, scores.get(step)))
             on_metric(self._point(spec, step, began, score, score if validated else None))
@@ -140,7 +140,7 @@ class ScriptedEngine:
                     wall_s=time.monotonic() - began,
                 )
             if last and step < spec.n_steps:
-                reason = self.asked or "?"
+                reason = self.stop_requested or "?"
                 break
         best = max(scores, key=lambda s: (scores[s], -s), default=None)
         wall_s = time.monotonic() - began
@@ -164,12 +164,17 @@ class ScriptedEngine:
 
     def _hold(self, spec: PhaseSpec) -> None:
         released = Path(str(self.script.get("hold_until", "never")))
-        while self._is(spec, "hold") and spec.attempt == 0 and self.asked is None and not released.exists():
+        while (
+            self._is(spec, "hold")
+            and spec.attempt == 0
+            and self.stop_requested is None
+            and not released.exists()
+        ):
             time.sleep(0.02)
 
     def stop(self, reason: str) -> None:
-        if self.running.is_set() and self.asked is None:
-            self.asked = reason
+        if self.running.is_set() and self.stop_requested is None:
+            self.stop_requested = reason
 
     def evaluate(self, adapter: str | None, parquet: str, max_tokens: int) -> tuple[ItemOutcome, ...]:
         if self.script.get("unscorable"):

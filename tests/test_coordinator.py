@@ -578,7 +578,7 @@ def test_the_time_in_which_a_cluster_was_gone_is_not_counted() -> None:
     assert search.core.meter.gpu_hours(10 * 3600.0) == 2.0
 
 
-def test_time_under_way_counts_in_gpu_hours_and_a_reached_limit_is_told_once() -> None:
+def test_time_under_way_counts_in_gpu_hours_and_a_reached_limit_is_reported_once() -> None:
     search = Driver(
         make_config(budget={"runs": 9, "gpu_hours": 4.0, "wall_clock_hours": 9.0}, slots={"gpus_per_node": 2})
     )

@@ -118,7 +118,7 @@ def test_without_stages_the_default_recipe_is_one_phase() -> None:
     assert [case.reference_steps for case in cases(config)] == [10, 40, 100]
 
 
-def test_a_validation_that_nobody_measured_is_taken_from_the_rollouts_of_a_step() -> None:
+def test_an_unmeasured_validation_is_estimated_from_the_rollouts_of_a_step() -> None:
     alone = MeasuredTimes(source="a test", step_s=6.4, cold_start_s=0.0, warm_start_s=0.0)
     config = config_of(budget={"runs": 2}, stopper={"enabled": False})
     low, planned, _ = cases(config, alone)

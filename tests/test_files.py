@@ -69,7 +69,7 @@ def test_probes_do_not_take_a_lock_from_each_other(tmp_path: Path) -> None:
         assert not is_locked(path)
 
 
-def test_where_the_file_system_has_no_locks_nobody_is_kept_out(
+def test_without_locks_of_the_file_system_no_process_is_excluded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object) -> None:

@@ -90,7 +90,7 @@ def test_the_next_writer_goes_on_in_a_higher_epoch(tmp_path: Path) -> None:
     assert slots(read_all(tmp_path)) == [0, 1, 7]
 
 
-def test_a_writer_that_was_superseded_is_told_so_and_writes_nothing(tmp_path: Path) -> None:
+def test_the_append_of_a_superseded_writer_fails_and_writes_nothing(tmp_path: Path) -> None:
     old = filled(tmp_path, 1)
     Journal(tmp_path).append(ev.SlotReady(slot=5))
     with pytest.raises(JournalError, match="another coordinator \\(epoch 2\\) has taken over"):

@@ -69,7 +69,7 @@ def other_format(directory: Path) -> None:
         (other_format, "has format 9; this version reads 1"),
     ],
 )
-def test_a_damaged_checkpoint_is_told_in_one_line(
+def test_a_damaged_checkpoint_is_reported_in_one_line(
     checkpoint: Path, harm: Callable[[Path], object], expected: str
 ) -> None:
     harm(checkpoint)
@@ -77,7 +77,7 @@ def test_a_damaged_checkpoint_is_told_in_one_line(
     assert problem is not None and expected in problem and "\n" not in problem
 
 
-def test_a_checkpoint_that_is_not_there_is_told(tmp_path: Path) -> None:
+def test_a_missing_checkpoint_is_reported(tmp_path: Path) -> None:
     assert problem_of(tmp_path / "gone") == "the directory does not exist"
     (tmp_path / "file").write_text("not a directory")
     with pytest.raises(StorageError, match=r"file/manifest\.json: cannot be written"):

@@ -59,7 +59,7 @@ def test_a_hint_is_part_of_every_later_question_to_the_proposer() -> None:
     ("text", "expected"),
     [("", "is empty"), ("x" * (MAX_HINT + 1), f"at most {MAX_HINT}"), ("x" * 2**20, "1048576")],
 )
-def test_a_hint_that_nobody_could_use_is_refused(text: str, expected: str) -> None:
+def test_an_unusable_hint_is_refused(text: str, expected: str) -> None:
     search = after()
     why = refusal(search.core, ev.HintGiven(text=text))
     assert why is not None
@@ -401,7 +401,7 @@ def test_a_corrupt_adapter_is_replaced_by_the_nearest_good_one_before_it() -> No
     assert (last.spec.resume_from, last.spec.adapter, last.spec.base_step) == (None, None, 0)
 
 
-def test_deleted_adapters_are_offered_to_nobody_and_deleted_after_they_are_journalled() -> None:
+def test_deleted_adapters_are_not_offered_and_deleted_after_they_are_journalled() -> None:
     search = after((0.5, 0.6, 0.7))
     found = checkpoint_retention.thin(search.core, sizes_of(search), 450)
     assert [(item.node, item.step) for item in found.items] == [(0, 10), (1, 10)]

@@ -107,7 +107,7 @@ def test_too_little_free_space_is_refused(storage: SearchStorage, monkeypatch: p
         (errno.EIO, "Set `storage`"),
     ],
 )
-def test_what_the_operating_system_says_is_told_with_what_to_do(code: int, expected: str) -> None:
+def test_errors_of_the_operating_system_are_reported_with_the_remedy(code: int, expected: str) -> None:
     message = str(storage_error(Path("/data/x"), OSError(code, os.strerror(code))))
     assert message.startswith("/data/x: cannot be written")
     assert expected in message
@@ -321,7 +321,7 @@ def test_an_attempt_that_logged_nothing_replaces_nothing(storage: SearchStorage)
     assert load_curves(storage, 0) == CURVES
 
 
-def test_an_attempt_told_twice_starts_over(storage: SearchStorage) -> None:
+def test_an_attempt_started_twice_starts_over(storage: SearchStorage) -> None:
     write(storage, *phase())
     write(storage, point(1, loss=2.0))
     assert load_curves(storage, 0).steps == (1,)
@@ -391,7 +391,7 @@ def hold(root: Path) -> subprocess.Popen[str]:
     return process
 
 
-def test_nobody_is_at_work_on_a_fresh_search(tmp_path: Path) -> None:
+def test_a_fresh_search_has_no_coordinator(tmp_path: Path) -> None:
     assert owner(tmp_path) is None
 
 
@@ -446,7 +446,7 @@ def test_a_coordinator_waits_for_the_lock_of_one_that_is_leaving(tmp_path: Path)
     lock.release()
 
 
-def test_whoever_reads_the_lock_while_it_changes_hands_finds_it_whole(tmp_path: Path) -> None:
+def test_a_reader_of_the_lock_finds_it_whole_while_its_holder_changes(tmp_path: Path) -> None:
     lock, done = SearchLock(tmp_path), threading.Event()
     lock.acquire(private_head=False)
     seen: list[str] = []
@@ -465,7 +465,7 @@ def test_whoever_reads_the_lock_while_it_changes_hands_finds_it_whole(tmp_path: 
     assert {json.loads(text)["host"] for text in seen} == {socket.gethostname()}
 
 
-def test_on_another_machine_the_heartbeat_tells(tmp_path: Path) -> None:
+def test_on_another_machine_the_heartbeat_decides(tmp_path: Path) -> None:
     (tmp_path / "lock").write_text(json.dumps({"host": "elsewhere", "pid": 7, "private_head": False}))
     assert owner(tmp_path) is None
     beat(tmp_path)

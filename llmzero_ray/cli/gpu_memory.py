@@ -40,8 +40,8 @@ def card_gib() -> float | None:
     """Memory of this machine's smallest GPU that processes can use, GiB; None: the driver does not report
     it."""
     try:
-        asked = subprocess.run(_SMI, capture_output=True, text=True, timeout=_SMI_S, check=True).stdout
-        rows = [[float(part) for part in line.split(",")] for line in asked.splitlines() if line.strip()]
+        listing = subprocess.run(_SMI, capture_output=True, text=True, timeout=_SMI_S, check=True).stdout
+        rows = [[float(part) for part in line.split(",")] for line in listing.splitlines() if line.strip()]
         return min((total - reserved) / 1024 for total, reserved in rows)
     except (OSError, subprocess.SubprocessError, ValueError):
         return None

@@ -131,8 +131,8 @@ def _command() -> Any:
     return typer.main.get_command(app)
 
 
-def _show_version(asked: bool) -> None:
-    if asked:
+def _show_version(wanted: bool) -> None:
+    if wanted:
         typer.echo(f"llmzero {llmzero_ray.__version__}")
         raise typer.Exit
 

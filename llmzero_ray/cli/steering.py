@@ -111,7 +111,7 @@ def _change(place: SearchStorage, settings: list[str]) -> int:
     return _send(place, "set", changes=read_settings(settings))
 
 
-def _send(place: SearchStorage, kind: RequestKind, reason: str = "", **asked: Any) -> int:
+def _send(place: SearchStorage, kind: RequestKind, reason: str = "", **fields: Any) -> int:
     """Send a request and wait for its response; the exit code.
 
     Raises:
@@ -120,8 +120,8 @@ def _send(place: SearchStorage, kind: RequestKind, reason: str = "", **asked: An
     console, follower = Console(), Follower.of(place)
     root, core = place.paths.root, follower.core
     if kind != "pause":  # a request that is certain to be refused is not sent
-        _check(follower, Request(id="", kind=kind, reason=reason, asked=asked))
-    request_id = request(root, kind, reason, **asked)
+        _check(follower, Request(id="", kind=kind, reason=reason, fields=fields))
+    request_id = request(root, kind, reason, **fields)
     backend = core.config.agents.backend
     if kind == "hint" and backend not in MODEL_BACKENDS:
         print_line(console, f"agents.backend is {backend!r}: only a language model reads hints")
@@ -138,8 +138,8 @@ def _send(place: SearchStorage, kind: RequestKind, reason: str = "", **asked: An
     return 0
 
 
-def _check(follower: Follower, asked: Request) -> None:
-    event = _actors.control_requests.event_of(follower.core, asked)
+def _check(follower: Follower, candidate: Request) -> None:
+    event = _actors.control_requests.event_of(follower.core, candidate)
     if isinstance(event, RequestRefused):
         raise ConfigError(event.message)
 

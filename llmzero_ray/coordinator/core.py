@@ -141,9 +141,9 @@ class CoordinatorCore(SearchState):
         return None
 
     def _take_clone(self, source: str) -> ev.CloneAsked | None:
-        asked = next((clone for clone in self.clones if clone.source == source), None)
-        self.clones = [clone for clone in self.clones if clone is not asked]
-        return asked
+        request = next((clone for clone in self.clones if clone.source == source), None)
+        self.clones = [clone for clone in self.clones if clone is not request]
+        return request
 
     def _on_proposed(self, event: ev.Proposed) -> None:
         run = self._waiting_for_answer(event.node, event.tries)

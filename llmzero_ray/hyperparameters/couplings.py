@@ -44,25 +44,25 @@ _ALIASES = {row.key: row.alias for row in PARAMETERS}
 
 
 def follow_clip(
-    full: dict[str, HyperparameterValue], _: Hyperparameters, asked: Hyperparameters, __: int
+    full: dict[str, HyperparameterValue], _: Hyperparameters, changes: Hyperparameters, __: int
 ) -> None:
     """`clip_ratio` moves both sides."""
     # VeRL reads clip_ratio only where low or high is null, and both default to 0.2: alone it would change
     # nothing.
-    if CLIP_RATIO in asked:
+    if CLIP_RATIO in changes:
         for key in (CLIP_LOW, CLIP_HIGH):
-            if key not in asked:
-                full[key] = asked[CLIP_RATIO]
+            if key not in changes:
+                full[key] = changes[CLIP_RATIO]
 
 
 def follow_kl(
-    full: dict[str, HyperparameterValue], _: Hyperparameters, asked: Hyperparameters, __: int
+    full: dict[str, HyperparameterValue], _: Hyperparameters, changes: Hyperparameters, __: int
 ) -> None:
     """A KL coefficient above 0 switches its term on."""
     for coefficient, switch in ((KL_LOSS_COEF, USE_KL_LOSS), (ALGO_KL, USE_KL_IN_REWARD)):
-        if switch not in asked and _number(asked.get(coefficient)) > 0:
+        if switch not in changes and _number(changes.get(coefficient)) > 0:
             full[switch] = True
-    if USE_KL_IN_REWARD not in asked and asked.get(ALGO_KL) == 0:
+    if USE_KL_IN_REWARD not in changes and changes.get(ALGO_KL) == 0:
         full[USE_KL_IN_REWARD] = False
 
 
@@ -71,23 +71,23 @@ def _number(value: object) -> float:
 
 
 def follow_mini_batch(
-    full: dict[str, HyperparameterValue], base: Hyperparameters, asked: Hyperparameters, _: int
+    full: dict[str, HyperparameterValue], base: Hyperparameters, changes: Hyperparameters, _: int
 ) -> None:
     """The mini batch keeps the number of updates per step."""
-    if TRAIN_BATCH not in asked or MINI_BATCH in asked:
+    if TRAIN_BATCH not in changes or MINI_BATCH in changes:
         return
-    train, old_mini = int(_number(asked[TRAIN_BATCH])), _number(base.get(MINI_BATCH))
+    train, old_mini = int(_number(changes[TRAIN_BATCH])), _number(base.get(MINI_BATCH))
     updates = max(1, round(_number(base.get(TRAIN_BATCH)) / old_mini)) if old_mini else 1
     full[MINI_BATCH] = nearest_divisor(train, train / updates)
 
 
 def follow_micro_batches(
-    full: dict[str, HyperparameterValue], _: Hyperparameters, asked: Hyperparameters, n_gpus: int
+    full: dict[str, HyperparameterValue], _: Hyperparameters, changes: Hyperparameters, n_gpus: int
 ) -> None:
     """Micro batches become a divisor no larger than before."""
     for micro in MICRO_BATCHES:
         rows, size = _rows_per_gpu(full, micro, n_gpus), full.get(micro)
-        if micro not in asked and isinstance(size, int) and rows:
+        if micro not in changes and isinstance(size, int) and rows:
             full[micro] = largest_divisor(rows, size)
 
 

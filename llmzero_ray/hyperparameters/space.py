@@ -225,10 +225,10 @@ class Space:
         Raises:
             HyperparameterError: unknown key, wrong value, or a broken coupling.
         """
-        asked = self.normalize(changes)
-        full = {**base, **asked}
+        normalized = self.normalize(changes)
+        full = {**base, **normalized}
         for follow in self.follow:
-            follow(full, base, asked, n_gpus)
+            follow(full, base, normalized, n_gpus)
         self.validate(full, n_gpus=n_gpus, limits=limits)
         return full
 

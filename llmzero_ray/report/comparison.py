@@ -74,7 +74,7 @@ def policies(facts: SearchFacts) -> tuple[Policy, ...]:
 def comparisons(facts: SearchFacts) -> tuple[Comparison, ...]:
     """Best against base, best against default recipe, default recipe against base; test split first."""
     known = {policy.what: policy for policy in policies(facts)}
-    asked: tuple[tuple[FinalWhat, FinalWhat], ...] = (
+    pairs: tuple[tuple[FinalWhat, FinalWhat], ...] = (
         ("best", "base"),
         ("best", "reference"),
         ("reference", "base"),
@@ -82,7 +82,7 @@ def comparisons(facts: SearchFacts) -> tuple[Comparison, ...]:
     found = [
         _compare(known[new], known[old], split)
         for split in reversed(SPLITS)
-        for new, old in asked
+        for new, old in pairs
         if new in known and old in known
     ]
     return tuple(comparison for comparison in found if comparison is not None)

@@ -122,7 +122,7 @@ def test_the_model_proposes_and_everything_it_was_asked_is_kept(
 
 
 @pytest.mark.slow
-def test_the_model_ends_a_phase_and_mends_a_failed_one(
+def test_the_model_ends_a_phase_and_fixes_a_failed_one(
     server: MessagesServer, model_search: MakeSearch
 ) -> None:
     def long_phases(request: Request) -> Reply:

@@ -108,7 +108,7 @@ def test_every_decision_is_replayed_from_the_journal(searched: tuple[Path, str])
     assert json.loads(journal[0].read_text())
 
 
-def test_every_metric_that_agents_are_told_about_is_logged_and_every_logged_one_is_known(
+def test_every_metric_in_the_agents_notes_is_logged_and_every_logged_one_is_known(
     searched: tuple[Path, str],
 ) -> None:
     follower = core_of(searched[0])

@@ -57,7 +57,7 @@ def test_labels_are_short_and_unknown_metrics_keep_their_name() -> None:
     assert all(len(note.label) <= 30 for note in metric_notes().values())
 
 
-def test_the_two_clip_ratios_are_told_apart() -> None:
+def test_the_two_clip_ratios_are_distinguished() -> None:
     notes = metric_notes()
     assert "PPO" in notes["response_length/clip_ratio"].confusion
     assert "truncation" in notes["actor/pg_clipfrac"].confusion

@@ -225,7 +225,7 @@ def test_stop_from_another_terminal_ends_the_search_with_its_outcome(
 
 
 @pytest.mark.slow
-def test_stop_ends_an_interrupted_search_that_nobody_works_on(command: Command) -> None:
+def test_stop_ends_an_interrupted_search_without_a_coordinator(command: Command) -> None:
     process = command.start()
     command.until_step(0, 6)
     process.kill()

@@ -123,7 +123,7 @@ def test_a_reward_of_the_users_own_goes_through_the_gate(
     assert (tmp_path / "out" / "task.yaml").exists()
 
 
-def test_a_language_model_drafts_and_its_price_is_told(
+def test_a_language_model_drafts_and_its_price_is_printed(
     messages_server: MessagesServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     messages_server.play(model())

@@ -298,7 +298,7 @@ def test_an_end_that_the_rules_did_not_choose_says_who_did(reason: Any, words: s
     assert reason_in_words(stop) == words
 
 
-def test_of_a_deep_descent_the_last_levels_are_told() -> None:
+def test_of_a_deep_descent_the_last_levels_are_shown() -> None:
     chain = [("evolve", k, "completed", 0.6 + k / 10) for k in range(6)]
     words = reason_in_words(search_of(R, *chain, max_evolve_children=1, rho_min=0).ask())
     assert words.startswith("(3 levels above); 3: full, node 4 ")

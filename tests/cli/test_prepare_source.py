@@ -55,7 +55,7 @@ def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, s
     return code, capsys.readouterr().err
 
 
-def test_a_task_yaml_is_prepared_and_told(
+def test_a_task_yaml_is_prepared_and_summarised(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "200")
@@ -133,7 +133,7 @@ def test_what_cannot_be_prepared_is_refused_with_its_cure(
     assert not (tmp_path / "task").exists()
 
 
-def test_a_search_yaml_is_told_apart_and_has_no_rows_for_ray(
+def test_a_search_yaml_is_recognised_and_has_no_rows_for_ray(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "search.yaml"

@@ -124,7 +124,7 @@ def test_stop_now_does_not_wait_for_the_next_step_and_charges_no_failure(make_se
 
 
 @pytest.mark.slow
-def test_a_stop_with_a_deadline_kills_what_does_not_hear_it(make_search: MakeSearch) -> None:
+def test_a_stop_with_a_deadline_kills_what_does_not_obey_it(make_search: MakeSearch) -> None:
     search = make_search({"step_s": 0.05, "deaf": [0]}, phase={"n_steps": 2000, "max_steps": 2000}).start()
     search.until_step(0, 2)
     assert end(search, deadline_s=1.0).runs[0].outcome.stop_reason.startswith("user")

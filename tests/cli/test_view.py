@@ -162,13 +162,13 @@ STOP = StopDecision(stop=True, reason="too low", rule="early_stopper")
         (ev.OutcomeWritten(problem=""), None),
     ],
 )
-def test_events_are_told_in_one_line_or_not_at_all(event: Event, line: str | None) -> None:
+def test_events_are_described_in_one_line_or_not_at_all(event: Event, line: str | None) -> None:
     search = Driver()
     search.ready()
     assert event_line(search.core, event) == line
 
 
-def test_every_event_of_a_search_can_be_told() -> None:
+def test_every_event_of_a_search_can_be_described() -> None:
     search = half_way()
     lines = [event_line(search.core, event) for event in search.journal]
     texts = [line for line in lines if line is not None]

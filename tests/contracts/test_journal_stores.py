@@ -247,7 +247,7 @@ def test_a_writer_is_ended_by_the_next_one_that_opens(store: JournalStore) -> No
     assert slots(read_all(store)) == [0]
 
 
-def test_a_writer_that_is_overtaken_in_mid_write_is_told_before_it_acts(store: JournalStore) -> None:
+def test_a_writer_that_is_superseded_in_mid_write_fails_before_it_acts(store: JournalStore) -> None:
     class Late(Around):
         """A newcomer reads everything just before the old writer's event arrives."""
 
@@ -442,7 +442,7 @@ def test_one_event_under_two_names_is_an_error_that_says_which(store: JournalSto
         read_all(store)
 
 
-def test_names_like_an_events_are_told_and_left_alone(
+def test_names_like_an_events_are_reported_and_ignored(
     store: JournalStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     filled(store, 2)
@@ -760,7 +760,7 @@ def test_a_process_killed_after_an_event_is_durable_has_written_it(code: str, st
 
 
 @pytest.mark.slow
-def test_a_process_killed_right_after_its_claim_is_in_nobodys_way(code: str, store: JournalStore) -> None:
+def test_a_process_killed_right_after_its_claim_blocks_no_writer(code: str, store: JournalStore) -> None:
     killed(
         code,
         """

@@ -47,7 +47,7 @@ class SearchMethodContract:
     def test_the_same_calls_give_the_same_decisions(self) -> None:
         assert self.grown(4).ask() == self.grown(4).ask()
 
-    def test_what_is_told_is_known_of_the_node(self) -> None:
+    def test_what_is_shown_is_known_of_the_node(self) -> None:
         search = self.make(None)
         node = self.begin(search)
         assert search.node(node).is_running

@@ -119,7 +119,7 @@ def test_remedies_that_make_it_fit_come_first_and_none_makes_it_worse() -> None:
             assert all(remedy.saved > 0 for remedy in found.remedies)
 
 
-def test_a_server_without_room_for_its_weights_is_told_how_to_get_it() -> None:
+def test_a_server_without_room_for_its_weights_fails_with_the_remedy() -> None:
     found = assess(shape("8B"), setup(utilization=0.4, max_model_len=10_240))
     assert (found.status, found.worst.name) == ("does not fit", "server start")
     assert found.cache_tokens == 0

@@ -282,7 +282,7 @@ def test_a_damaged_journal_is_never_reported_from(tmp_path: Path) -> None:
         write_outcome(search.root)
 
 
-def test_proposals_that_name_resume_steps_nobody_saved_are_told_as_they_were_changed(tmp_path: Path) -> None:
+def test_proposals_with_unsaved_resume_steps_are_shown_as_they_were_changed(tmp_path: Path) -> None:
     search = scripted(tmp_path)
     search.answers[1] = proposal(resume=(0, 17), lr=5e-4)
     found = written(search.ready().play(phases=2))

@@ -88,7 +88,7 @@ def test_a_task_of_the_paper_has_its_average_over_parts_everywhere(tmp_path: Pat
     assert line is not None and line.endswith("(100 items), over the task's parts 0.5556 ± 0.0292")
 
 
-def test_parts_that_cannot_be_told_leave_the_score_over_items(tmp_path: Path) -> None:
+def test_unknown_parts_leave_the_score_over_items(tmp_path: Path) -> None:
     search = scripted(tmp_path, runs=2)
     search.finals = {"best": in_parts(80, {"ssmr_scale": 60, "ssmr_dance": 40})}
     result = section(report_of(search.ready().play()), "## Result")
@@ -192,7 +192,7 @@ def test_each_phase_of_the_strategy_tells_diagnosis_changes_and_what_came_of_it(
     assert "Validation: 0.7000 before the first step, 0.7200@40, 0.7800@50." in phase
 
 
-def test_dynamics_are_told_up_to_the_cut_only(finished: Written) -> None:
+def test_dynamics_are_shown_up_to_the_cut_only(finished: Written) -> None:
     phase = section(finished.report, "### Phase 2: node 1, global steps 20 to 30")
     assert "kept up to step 10, where phase 3 starts" in phase
     # Reward 0.30 + 0.01 a step: of the 10 steps kept the first two average 0.305, the last two 0.385.
@@ -290,7 +290,7 @@ def test_the_account_adds_up_by_hand(finished: Written) -> None:
     assert (account.cold_setups_s, account.warm_setups_s) == ((40.0,), (2.0,) * 5)
 
 
-def test_the_account_is_told_with_shares_and_starts(finished: Written) -> None:
+def test_costs_are_shown_with_shares_and_starts(finished: Written) -> None:
     account = section(finished.report, "## Cost")
     assert "| of the search, between phases | 5.0 s (0.8 %) |" in account
     assert "6 of 7 phases started warm, 1 cold (median set-up 2.0 s warm, 40 s cold)" in account

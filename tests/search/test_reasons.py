@@ -48,7 +48,7 @@ def test_a_child_that_promises_more_than_a_new_one_is_entered() -> None:
     assert why(search) == "0: node 1 1.000 >= new child 0.000; 1: new child 1.000 without a rival"
 
 
-def test_only_the_last_levels_of_a_deep_descent_are_told() -> None:
+def test_only_the_last_levels_of_a_deep_descent_are_shown() -> None:
     chain = (("root", None, "ok", 0.0), *(("evolve", n, "ok", (n + 1) / 10) for n in range(6)))
     found = why(grow(*chain, C=0.0, **CLOSED))
     assert found.startswith("(3 levels above); 3: node 4 ") and found.endswith(

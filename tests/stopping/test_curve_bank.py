@@ -165,7 +165,7 @@ def test_a_run_that_gains_and_is_where_a_winner_was_at_this_global_step_goes_on(
     assert category(bank_of(), flat(0.45), path=path) == "ask"
 
 
-def test_a_winner_that_needed_more_steps_than_the_run_has_left_is_nobody_to_keep_up_with() -> None:
+def test_a_winner_that_needed_more_steps_than_the_run_has_left_is_no_measure() -> None:
     rises = flat(at20=0.42, at25=0.45, at30=0.45)
     assert category(bank_of(), rises, path=((0, 0.3), (25, 0.44), (61, 0.8))) == "ask"
     assert category(bank_of(), rises, path=((0, 0.3), (25, 0.44), (61, 0.8)), n_steps=61) == "keeps up"

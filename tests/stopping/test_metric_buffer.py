@@ -89,7 +89,7 @@ def test_a_reader_that_gathers_is_woken_by_a_value_that_is_not_finite() -> None:
         assert len(waiting.result(LONG_S)[0]) == 2
 
 
-def test_values_that_stay_not_finite_wake_nobody_again() -> None:
+def test_values_that_stay_not_finite_wake_no_reader_again() -> None:
     buffer = filled(steps_of(0.1, math.nan))
     assert len(buffer.poll(KEY, 0, 0.0, LONG_S)[0]) == 2
     buffer.publish(dataclasses.replace(steps_of(0.1)[0], step=3, metrics={"loss": math.inf}))

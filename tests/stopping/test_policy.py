@@ -113,19 +113,22 @@ def test_the_agent_sees_the_run_the_incumbent_and_its_path() -> None:
     agent = Recorder(stop=True)
     decision = decide(StoppingPolicy(EVERY_FIVE, agent), c.TASK, running(10), INCUMBENT, list(PATH))
     assert decision == StopDecision(stop=True, reason="told so", rule="early_stopper")
-    (asked,) = agent.requests
-    assert (asked.running.node, asked.incumbent, asked.incumbent_path) == (1, INCUMBENT, PATH)
+    (requests,) = agent.requests
+    assert (requests.running.node, requests.incumbent, requests.incumbent_path) == (1, INCUMBENT, PATH)
 
 
-def test_the_agent_is_told_what_the_pre_checks_noticed_besides_what_it_was_given() -> None:
+def test_the_agent_sees_findings_of_the_pre_checks_besides_those_of_the_request() -> None:
     agent = Recorder()
     dead = c.curves(12, reward=[0.4] * 12, grad=[0.0] * 12)
     request = StopRequest(
         task=c.TASK, running=running(12, dead), incumbent=INCUMBENT, incumbent_path=PATH, checks=("known",)
     )
     StoppingPolicy(EVERY_FIVE, agent).decide(request)
-    (asked,) = agent.requests
-    assert asked.checks == ("known", "dead_run: actor/grad_norm was 0 in the last 10 steps; mean reward 0.4")
+    (requests,) = agent.requests
+    assert requests.checks == (
+        "known",
+        "dead_run: actor/grad_norm was 0 in the last 10 steps; mean reward 0.4",
+    )
 
 
 def test_each_phase_has_its_own_interval_and_a_forgotten_one_begins_again() -> None:

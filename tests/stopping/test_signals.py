@@ -146,7 +146,7 @@ def test_values_that_were_not_finite_are_counted_even_when_they_are_past() -> No
     assert facts(found)["non_finite"] == "not finite: actor/grad_norm in 2 of 20 steps, last at step 3"
 
 
-def test_a_collapse_of_the_reward_is_told_with_the_reason_of_its_rule() -> None:
+def test_a_collapse_of_the_reward_is_reported_with_the_reason_of_its_rule() -> None:
     assert "actor/kl_loss rose" in facts(c.sort_collapse())["collapse"]
 
 

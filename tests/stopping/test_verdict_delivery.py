@@ -91,9 +91,7 @@ def test_the_coordinator_is_looked_up_once(names: Names) -> None:
     assert (names.n_looked, runner.received) == (1, [])
 
 
-def test_one_that_took_the_place_of_another_hears_at_once(
-    names: Names, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_replacement_receives_the_verdict_at_once(names: Names, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verdict_delivery, "_RETRY_S", 3600.0)
     first = names.coordinator = Coordinator()
     way, runner = VerdictDelivery("demo"), Runner()

@@ -105,7 +105,7 @@ def test_a_manifest_that_is_no_json_says_where_it_breaks(tmp_path: Path) -> None
     assert "manifest.json is not JSON: Expecting value: line 1" in refusal(tmp_path)
 
 
-def test_several_defects_of_a_manifest_are_told_at_once(tmp_path: Path) -> None:
+def test_several_defects_of_a_manifest_are_reported_at_once(tmp_path: Path) -> None:
     (write_task(tmp_path) / "manifest.json").write_text("{}")
     assert "splits: Field required; reward: Field required" in refusal(tmp_path)
 
@@ -120,7 +120,7 @@ def test_a_missing_file_is_named_with_its_split(tmp_path: Path) -> None:
     )
 
 
-def test_an_empty_file_is_told_from_an_empty_table(tmp_path: Path) -> None:
+def test_an_empty_file_is_distinguished_from_an_empty_table(tmp_path: Path) -> None:
     directory = write_task(tmp_path)
     write_rows(directory / "test.parquet", pa.Table.from_pylist(rows("test")).slice(0, 0))
     assert "test.parquet (test) has no rows; every split needs at least one" in refusal(directory)
@@ -139,7 +139,7 @@ def test_half_a_parquet_file_is_refused(tmp_path: Path) -> None:
     assert "train.parquet (train) cannot be read as parquet:" in refusal(tmp_path)
 
 
-def test_a_wrong_column_is_told_with_those_expected_and_those_found(tmp_path: Path) -> None:
+def test_a_wrong_column_is_reported_with_those_expected_and_those_found(tmp_path: Path) -> None:
     wrong = [
         {"question": "1+1", "data_source": "sums", "reward_model": {"style": "rule", "ground_truth": "2"}}
     ]
@@ -166,7 +166,7 @@ def test_a_wrong_column_is_told_with_those_expected_and_those_found(tmp_path: Pa
         ({"extra_info": {"index": "0"}}, "index numbers the rows of the file."),
     ],
 )
-def test_a_column_of_the_wrong_type_is_told_with_the_right_one(
+def test_a_column_of_the_wrong_type_is_reported_with_the_right_one(
     tmp_path: Path, change: dict[str, Any], message: str
 ) -> None:
     assert message in refusal(write_task(tmp_path, val=[row(0, "1+1", **change)]))

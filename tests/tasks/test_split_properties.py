@@ -170,7 +170,7 @@ def test_shares_by_size_follow_the_largest_remainders() -> None:
     assert allot(10, {1: 1, 2: 1, 3: 1}, sizes) == {1: 4, 2: 3, 3: 3}
 
 
-def test_nobody_gets_more_than_its_cap() -> None:
+def test_no_split_gets_more_than_its_cap() -> None:
     assert allot(10, {1: 1, 2: 1}, {1: 2, 2: 50}) == {1: 2, 2: 8}
     assert allot(100, {1: 1, 2: 1}, {1: 2, 2: 5}) == {1: 2, 2: 5}
     assert allot(0, {1: 1}, {1: 5}) == {1: 0}

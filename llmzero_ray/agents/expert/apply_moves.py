@@ -107,9 +107,9 @@ def _scaled(move: Move, strength: float) -> Move:
 
 
 def _valid(base: ProposalBase, changes: Iterable[Change]) -> dict[str, HyperparameterValue] | None:
-    asked = {change.key: change.new for change in changes}
+    values = {change.key: change.new for change in changes}
     try:
-        return complete(base.hyperparameters, asked, n_gpus=base.n_gpus, limits=base.limits)
+        return complete(base.hyperparameters, values, n_gpus=base.n_gpus, limits=base.limits)
     except HyperparameterError:
         return None
 

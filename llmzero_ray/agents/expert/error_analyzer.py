@@ -132,9 +132,9 @@ class ExpertErrorAnalyzer:
 
     def _valid(self, request: ErrorRequest, changes: Sequence[Change]) -> Hyperparameters | None:
         limits = Limits(max_model_len=request.task.max_model_len, n_train=request.task.n_train)
-        asked = {change.key: change.new for change in changes}
+        values = {change.key: change.new for change in changes}
         try:
-            return complete(request.failed.hyperparameters, asked, n_gpus=self._n_gpus, limits=limits)
+            return complete(request.failed.hyperparameters, values, n_gpus=self._n_gpus, limits=limits)
         except HyperparameterError:
             return None
 

@@ -48,11 +48,11 @@ def example_contexts(agent: AgentName, knowledge: Knowledge) -> list[tuple[Conte
     full = stable_context(agent, TASK, knowledge)
     bare = stable_context(agent, TASK, knowledge, visual=False, multi_stage=False)
     if agent == "proposer":
-        asked, empty = proposal_request(), proposal_request(bare=True)
-        scratch = replace(asked, from_scratch=True, checkpoints=())
+        full_request, empty = proposal_request(), proposal_request(bare=True)
+        scratch = replace(full_request, from_scratch=True, checkpoints=())
         budget = Budget(runs=3, gpu_hours=12.5, wall_clock_hours=4.0, dollars=1.5)
         return [
-            (full, proposer_context(replace(asked, budget=budget), knowledge)),
+            (full, proposer_context(replace(full_request, budget=budget), knowledge)),
             (full, proposer_context(scratch, knowledge)),
             (bare, proposer_context(empty, knowledge)),
         ]

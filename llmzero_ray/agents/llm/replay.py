@@ -41,8 +41,8 @@ class RecordedResponses:
         exact = folder / f"{name}.call.json"
         if exact.is_file():
             return _read(exact)
-        asked = _STEP.match(name)
-        if asked is None:
+        match = _STEP.match(name)
+        if match is None:
             return None
         # A running phase is judged at the step that was reported last, which may differ by a few.
         steps = {
@@ -50,7 +50,7 @@ class RecordedResponses:
             for path in folder.glob("early_stopper-*.call.json")
             if (found := _STEP.match(path.name.removesuffix(".call.json"))) is not None
         }
-        before = [step for step in steps if step <= int(asked[2])]
+        before = [step for step in steps if step <= int(match[2])]
         return _read(steps[max(before)]) if before else None
 
 

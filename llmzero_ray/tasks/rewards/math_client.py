@@ -58,9 +58,9 @@ def _request(number: int, gold: str, answer: str) -> bytes:
         return b""
     child.stdin.write(json.dumps([number, gold, answer]).encode() + b"\n")
     while line := _line(child, ANSWER_TIMEOUT_S):
-        asked, _, reply = line.strip().rpartition(b" ")
+        echoed, _, reply = line.strip().rpartition(b" ")
         # The answer to an earlier question may still come when its process was killed in between.
-        if asked in (b"", str(number).encode()):
+        if echoed in (b"", str(number).encode()):
             return reply
     return b""
 

@@ -44,8 +44,8 @@ def main() -> int:
         return 0
     asynchronous = inspect.iscoroutinefunction(function)
     _send(results, {"ready": True, "asynchronous": asynchronous})
-    while asked := rows.readline():
-        number, row = json.loads(asked)
+    while message := rows.readline():
+        number, row = json.loads(message)
         _allow_cpu(setup["limits"]["cpu_s"])
         started = time.process_time()
         try:

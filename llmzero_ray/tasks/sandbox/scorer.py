@@ -252,9 +252,9 @@ def _outcome(line: bytes, number: int) -> CallOutcome:
     """
     found = _object(line)
     try:
-        asked, cpu_ms, reply = found
-        if asked != number or not isinstance(cpu_ms, float) or not isinstance(reply, dict):
-            raise ValueError(asked)
+        echoed, cpu_ms, reply = found
+        if echoed != number or not isinstance(cpu_ms, float) or not isinstance(reply, dict):
+            raise ValueError(echoed)
         if "raised" in reply:
             return CallOutcome(result=None, problem=f"raises {reply['raised']}"[:_SHOWN], cpu_ms=cpu_ms)
         if "result" in reply:

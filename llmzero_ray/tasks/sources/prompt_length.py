@@ -55,13 +55,13 @@ def _load(directory: str) -> Any:
     return tokenizer
 
 
-def _limit(directory: Path, asked: int | None) -> int | None:
+def _limit(directory: Path, limit: int | None) -> int | None:
     """The smaller of what is asked for and what leaves the model room for one token of an answer."""
     try:
         positions = json.loads((directory / "config.json").read_text(encoding="utf-8"))[
             "max_position_embeddings"
         ]
     except (OSError, ValueError, KeyError, TypeError):
-        return asked
-    held = positions - 1 if isinstance(positions, int) and positions > 1 else asked
-    return held if asked is None else min(asked, held or asked)
+        return limit
+    held = positions - 1 if isinstance(positions, int) and positions > 1 else limit
+    return held if limit is None else min(limit, held or limit)

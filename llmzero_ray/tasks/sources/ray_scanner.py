@@ -66,7 +66,7 @@ class RayScanner:
             examples = [[row, asdict(example)] for row, example in examples_at(adapter, held[number], rows)]
             return {"file": [number], "items": [json.dumps(examples)]}
 
-        asked = [
+        tasks = [
             {"file": number, "rows": json.dumps([int(row) for row in share])}
             for number, rows in wanted.items()
             for share in np.array_split(sorted(rows), self._parts)
@@ -74,7 +74,7 @@ class RayScanner:
         ]
         return {
             (int(row["file"]), number): TaskExample(**example)
-            for row in _mapped(asked, fetch)
+            for row in _mapped(tasks, fetch)
             for number, example in json.loads(row["items"])
         }
 

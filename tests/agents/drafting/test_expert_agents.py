@@ -207,7 +207,7 @@ def test_rows_that_cannot_be_used_are_a_finding(tmp_path: Path) -> None:
 # --- files --------------------------------------------------------------------------------------------------
 
 
-def test_a_draft_is_written_again_but_never_over_somebodys_edits(tmp_path: Path) -> None:
+def test_a_draft_is_written_again_but_never_over_edits(tmp_path: Path) -> None:
     draft, out = drafted(tmp_path / "in", questions()), tmp_path / "out"
     assert set(write_draft(draft, out, {"n": 1})) == {
         "task.yaml",

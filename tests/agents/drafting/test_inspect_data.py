@@ -34,7 +34,7 @@ def test_rows_and_columns_of_every_format_are_seen(tmp_path: Path, ending: str) 
     assert topic is not None and (topic.distinct, topic.common, topic.filled) == (2, ("a", "b"), 12)
 
 
-def test_columns_are_told_with_kinds_gaps_and_lengths(tmp_path: Path) -> None:
+def test_columns_are_described_with_kinds_gaps_and_lengths(tmp_path: Path) -> None:
     rows = [
         {"a": 1, "b": [i], "c": {"k": i}, "d": None if i % 2 else "x" * 300, "e": True} for i in range(10)
     ]
@@ -238,7 +238,7 @@ def test_words_of_the_files_cannot_leave_their_marks(tmp_path: Path) -> None:
     assert sum(line.startswith(">>>end") for line in own) == 2
 
 
-def test_what_is_told_is_bounded_whatever_the_files_hold(tmp_path: Path) -> None:
+def test_the_prompt_is_bounded_for_any_files(tmp_path: Path) -> None:
     wide = {f"column {n} {'x' * 200}": "y" * 5_000 for n in range(150)}
     for name in "abcdefghijkl":
         write_rows(tmp_path / f"{name}.jsonl", [{**wide, name: 1}] * 2)

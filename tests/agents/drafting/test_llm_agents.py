@@ -39,7 +39,7 @@ class DraftRun:
     server: MessagesServer
 
     @property
-    def asked(self) -> list[str]:
+    def tools_called(self) -> list[str]:
         return [request.tool for request in self.server.messages]
 
     def outcomes(self) -> list[tuple[str, str]]:
@@ -68,7 +68,7 @@ def test_a_broken_reward_goes_back_with_the_gates_findings_until_it_is_right(
     run_draft: RunDraft, tmp_path: Path
 ) -> None:
     found = run_draft(SOLUTIONS, model(reward=[coded(PAYS_ALWAYS), coded(GOOD)]))
-    assert found.asked == ["describe_task", "write_reward", "write_reward", "rank_recipes"]
+    assert found.tools_called == ["describe_task", "write_reward", "write_reward", "rank_recipes"]
     assert found.draft.works and found.draft.search is not None
     [attempt] = found.draft.attempts
     assert "empty answers score 0" in attempt.findings[0]
@@ -89,7 +89,7 @@ def test_a_reward_that_never_passes_is_written_with_what_was_found(
     run_draft: RunDraft, tmp_path: Path
 ) -> None:
     found = run_draft(SOLUTIONS, model(reward=coded(PAYS_ALWAYS)), repairs=1)
-    assert found.asked.count("write_reward") == 2
+    assert found.tools_called.count("write_reward") == 2
     assert not found.draft.works and "did not pass the gate" in found.draft.findings[0]
     files = draft_files(found.draft, found.session.record(SENTENCE))
     assert files["reward.py"].strip() == PAYS_ALWAYS.strip()
@@ -139,7 +139,7 @@ def test_a_wrong_description_goes_back_once_with_the_reason(
     wrong: dict[str, Any], message: str, run_draft: RunDraft
 ) -> None:
     found = run_draft(CITIES, model(describe=[described(**wrong), described()]))
-    assert found.asked[:2] == ["describe_task"] * 2
+    assert found.tools_called[:2] == ["describe_task"] * 2
     assert message in " ".join(found.server.messages[1].text.replace("\n| ", " ").split())
     assert found.draft.works and found.draft.spec.name == "numbers"
 
@@ -180,7 +180,7 @@ def test_a_question_that_shows_a_half_empty_column_goes_back(run_draft: RunDraft
 
 def test_unknown_recipes_are_refused_then_left_out(run_draft: RunDraft) -> None:
     found = run_draft(CITIES, model(rank=ranked(ranking=["ppo", "grpo", "grpo"])))
-    assert found.asked.count("rank_recipes") == 2
+    assert found.tools_called.count("rank_recipes") == 2
     assert found.draft.ranking is not None and found.draft.ranking.names[0] == "grpo"
     assert len(found.draft.ranking.names) == 4
 
@@ -206,7 +206,7 @@ def test_a_reward_that_cannot_be_tried_goes_back_then_rules_decide(
     wrong: dict[str, Any], message: str, run_draft: RunDraft
 ) -> None:
     found = run_draft(CITIES, model(reward=wrong))
-    assert found.asked.count("write_reward") == 2
+    assert found.tools_called.count("write_reward") == 2
     assert message in " ".join(found.server.messages[2].text.replace("\n| ", " ").split())
     assert found.draft.works and found.draft.reward.kind == "exact_match" and found.draft.reward.code is None
     assert len(found.session.notes) == 1
@@ -217,7 +217,7 @@ def test_the_user_is_never_overruled(run_draft: RunDraft) -> None:
     found = run_draft(rows, model(), answer="city", name="mine", reward="exact_match")
     assert "column of the answer: city" in found.server.messages[0].text
     assert found.draft.fields["answer"] == "city" and found.draft.fields["name"] == "mine"
-    assert "write_reward" not in found.asked
+    assert "write_reward" not in found.tools_called
 
 
 def test_code_is_not_even_tried_where_there_is_no_sandbox(
@@ -227,7 +227,7 @@ def test_code_is_not_even_tried_where_there_is_no_sandbox(
     monkeypatch.setattr("llmzero_ray.agents.drafting.task_validation.find_isolation", lambda: nothing)
     found = run_draft(SOLUTIONS, model(reward=coded(GOOD)))
     assert "no sandbox for it (bubblewrap is missing)" in found.draft.findings[0]
-    assert found.asked.count("write_reward") == 1
+    assert found.tools_called.count("write_reward") == 1
 
 
 # --- untrusted text -----------------------------------------------------------------------------------------
@@ -307,7 +307,7 @@ def test_without_a_key_or_a_server_one_line_says_so(
 )
 def test_a_server_that_refuses_on_the_way_is_asked_no_more(reply: Fail, run_draft: RunDraft) -> None:
     found = run_draft(CITIES, model(reward=reply))
-    assert found.asked == ["describe_task", "write_reward"]
+    assert found.tools_called == ["describe_task", "write_reward"]
     assert found.draft.works and len(found.session.notes) == 2
 
 
@@ -322,7 +322,7 @@ def test_an_answer_that_is_cut_off_is_asked_for_again_with_more_room(
 
 def test_the_cap_holds_and_the_rules_go_on(run_draft: RunDraft) -> None:
     found = run_draft(CITIES, model(), cap=0.0001)
-    assert found.asked == [] and found.draft.works
+    assert found.tools_called == [] and found.draft.works
     assert (
         all("--max-dollars 0.0001" in note for note in found.session.notes) and len(found.session.notes) == 3
     )

@@ -149,7 +149,7 @@ def test_an_overshoot_needs_a_clear_fall_after_the_best_step() -> None:
     assert "noisy" not in [finding.kind for finding in overshot(0.5)]
 
 
-def test_swings_are_told_with_their_size() -> None:
+def test_swings_are_reported_with_their_size() -> None:
     (first, *_) = everything(run(start=0.5, val={5: 0.5, 10: 0.4, 15: 0.5, 20: 0.4}))
     assert first.kind == "noisy"
     assert f"by more than {2 * MARGIN:.3f} between checks" in first.summary

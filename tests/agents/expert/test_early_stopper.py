@@ -133,7 +133,7 @@ def test_a_run_at_learning_rate_zero_stops_even_at_the_incumbents_own_score() ->
     assert "learning rate was 0" in decision.reason
 
 
-def test_a_run_that_does_not_move_stops_without_being_told_its_rate() -> None:
+def test_a_run_that_does_not_move_stops_without_a_logged_rate() -> None:
     decision = judge(c.untrained(15, 0.42), at=10, target=0.824)
     assert decision.stop
     assert "nothing moves in 10 steps" in decision.reason

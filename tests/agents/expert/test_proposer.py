@@ -46,20 +46,22 @@ def request(on: NodeView, **more: Any) -> ProposalRequest:
 
 
 def outcome(
-    asked: ProposalRequest, proposal: Proposal, base: Hyperparameters | None = None
+    proposal_request: ProposalRequest, proposal: Proposal, base: Hyperparameters | None = None
 ) -> dict[str, Any]:
     """The configuration that a proposal leads to, as the coordinator builds it."""
-    limits = hp.Limits(max_model_len=asked.task.max_model_len, n_train=asked.task.n_train)
+    limits = hp.Limits(
+        max_model_len=proposal_request.task.max_model_len, n_train=proposal_request.task.n_train
+    )
     changes = {change.key: change.new for change in proposal.changes}
-    return hp.complete(base or asked.on.hyperparameters, changes, limits=limits)
+    return hp.complete(base or proposal_request.on.hyperparameters, changes, limits=limits)
 
 
 def changed(proposal: Proposal) -> dict[str, HyperparameterValue]:
     return {change.key: change.new for change in proposal.changes}
 
 
-def child(asked: ProposalRequest, proposal: Proposal, node: int, **more: Any) -> NodeView:
-    return c.node(asked.on.curves, outcome(asked, proposal), node=node, **more)
+def child(proposal_request: ProposalRequest, proposal: Proposal, node: int, **more: Any) -> NodeView:
+    return c.node(proposal_request.on.curves, outcome(proposal_request, proposal), node=node, **more)
 
 
 # --- what is proposed ---------------------------------------------------------------------------------------
@@ -73,8 +75,8 @@ def test_the_same_configuration_with_other_dynamics_gets_another_diagnosis_and_o
 
 
 def test_the_same_request_gives_the_same_proposal() -> None:
-    asked = request(c.node(c.csum_swinging()))
-    assert ExpertProposer(n_val=512).propose(asked) == PROPOSER.propose(asked)
+    proposal_request = request(c.node(c.csum_swinging()))
+    assert ExpertProposer(n_val=512).propose(proposal_request) == PROPOSER.propose(proposal_request)
 
 
 @pytest.mark.parametrize("scale", [1e-2, 1.0, 50.0])
@@ -133,8 +135,8 @@ def test_a_regression_under_caution_takes_the_caution_back() -> None:
 def test_a_dead_run_at_rate_zero_gets_the_rate_of_the_root() -> None:
     dead = hp.complete(c.TINY, {"lr": 0})
     on = c.node(c.untrained(), dead)
-    asked = request(on, default=c.TINY)
-    assert changed(PROPOSER.propose(asked))[LR] == 1e-3
+    proposal_request = request(on, default=c.TINY)
+    assert changed(PROPOSER.propose(proposal_request))[LR] == 1e-3
 
 
 def test_clip_ranges_are_left_alone_while_they_are_inert() -> None:
@@ -157,11 +159,11 @@ def test_where_no_change_fits_the_phase_goes_on_as_it_was() -> None:
 
 
 def test_every_change_says_old_new_and_why_and_the_rationale_repeats_it() -> None:
-    asked = request(c.node(c.csum_swinging()))
-    proposal = PROPOSER.propose(asked)
+    proposal_request = request(c.node(c.csum_swinging()))
+    proposal = PROPOSER.propose(proposal_request)
     assert 2 <= len(proposal.changes) <= 5
     for change in proposal.changes:
-        assert change.old == asked.on.hyperparameters[change.key] != change.new
+        assert change.old == proposal_request.on.hyperparameters[change.key] != change.new
         assert change.reason in proposal.rationale
         assert hp.short(change.key) in proposal.rationale
 
@@ -169,8 +171,8 @@ def test_every_change_says_old_new_and_why_and_the_rationale_repeats_it() -> Non
 def test_a_chain_of_the_same_moves_stays_within_bounds() -> None:
     on = c.node(c.paper_plateau(), c.PRACTITIONER)
     for _ in range(12):
-        asked = request(on, default=c.PRACTITIONER)
-        on = c.node(c.paper_plateau(), outcome(asked, PROPOSER.propose(asked)))
+        proposal_request = request(on, default=c.PRACTITIONER)
+        on = c.node(c.paper_plateau(), outcome(proposal_request, PROPOSER.propose(proposal_request)))
     assert float(str(on.hyperparameters[LR])) <= 2.5e-4
     assert float(str(on.hyperparameters[TEMPERATURE])) <= 1.3
     assert int(str(on.hyperparameters[ROLLOUT_N])) <= 16
@@ -227,8 +229,8 @@ def test_a_path_of_several_phases_offers_its_best_checkpoint() -> None:
 
 
 def test_a_real_run_that_warms_up_goes_on_from_its_last_step_longer_and_faster() -> None:
-    asked = request(c.node(c.recorded(0), c.TINY, node=0))
-    proposal = PROPOSER.propose(asked)
+    proposal_request = request(c.node(c.recorded(0), c.TINY, node=0))
+    proposal = PROPOSER.propose(proposal_request)
     assert proposal.resume_from == ResumeFrom(node=0, step=10)
     assert proposal.n_steps == 30
     assert changed(proposal)[LR] == 2e-3
@@ -265,15 +267,15 @@ def test_a_second_child_takes_another_reading_and_a_third_one_again(make: Any) -
     on = c.node(make(), node=3)
     siblings: list[NodeView] = []
     for number in range(3):
-        asked = request(on, siblings=tuple(siblings))
-        proposal = PROPOSER.propose(asked)
-        mine = signature(on.hyperparameters, outcome(asked, proposal))
+        proposal_request = request(on, siblings=tuple(siblings))
+        proposal = PROPOSER.propose(proposal_request)
+        mine = signature(on.hyperparameters, outcome(proposal_request, proposal))
         for sibling in siblings:
-            assert outcome(asked, proposal) != sibling.hyperparameters
+            assert outcome(proposal_request, proposal) != sibling.hyperparameters
             if number < 2:
                 assert overlap(mine, signature(on.hyperparameters, sibling.hyperparameters)) < 0.6
             assert f"node {sibling.node}" in proposal.rationale
-        siblings.append(child(asked, proposal, 10 + number, score=0.5))
+        siblings.append(child(proposal_request, proposal, 10 + number, score=0.5))
 
 
 @pytest.mark.parametrize(("best", "second"), [(0.59, 2e-3), (0.61, 0.5e-3)])
@@ -319,9 +321,9 @@ def test_a_refused_checkpoint_is_given_up() -> None:
 def test_a_proposer_that_knows_its_gpus_keeps_updates_divisible() -> None:
     eight = ExpertProposer(n_val=512, n_gpus=64)
     on = c.node(c.paper_plateau(), c.PRACTITIONER)
-    asked = request(on)
-    proposal = eight.propose(asked)
-    limits = hp.Limits(max_model_len=asked.task.max_model_len)
+    proposal_request = request(on)
+    proposal = eight.propose(proposal_request)
+    limits = hp.Limits(max_model_len=proposal_request.task.max_model_len)
     hp.complete(on.hyperparameters, changed(proposal), n_gpus=64, limits=limits)
 
 
@@ -329,17 +331,19 @@ def test_a_proposer_that_knows_its_gpus_keeps_updates_divisible() -> None:
 
 
 def fresh(n_scratch: int, on: NodeView, **more: Any) -> tuple[ProposalRequest, Proposal]:
-    asked = request(on, from_scratch=True, checkpoints=(), n_scratch=n_scratch, default=c.TINY, **more)
-    return asked, PROPOSER.propose(asked)
+    proposal_request = request(
+        on, from_scratch=True, checkpoints=(), n_scratch=n_scratch, default=c.TINY, **more
+    )
+    return proposal_request, PROPOSER.propose(proposal_request)
 
 
 def test_fresh_starts_never_resume_and_differ_from_the_root_and_from_each_other() -> None:
     on = c.node(c.csum_steady(), c.TINY)
     seen: list[Hyperparameters] = [c.TINY]
     for number in range(1, 9):
-        asked, proposal = fresh(number, on)
+        proposal_request, proposal = fresh(number, on)
         assert proposal.resume_from is None
-        full = outcome(asked, proposal, c.TINY)
+        full = outcome(proposal_request, proposal, c.TINY)
         assert full not in seen
         seen.append(full)
 
@@ -349,32 +353,32 @@ def test_the_first_fresh_start_inherits_what_regularised_the_best_node_and_its_c
         c.TINY, {"lr": 2.5e-4, "kl": 0.004, "temperature": 0.9, "n": 12, "max_response_length": 32}
     )
     best = c.node(c.csum_steady(), end, node=5, base_step=20)
-    asked, proposal = fresh(1, best)
-    full = outcome(asked, proposal, c.TINY)
+    proposal_request, proposal = fresh(1, best)
+    full = outcome(proposal_request, proposal, c.TINY)
     assert (full[LR], full[KL_LOSS_COEF], full[TEMPERATURE]) == (2.5e-4, 0.004, 0.9)
     assert (full[ROLLOUT_N], full[MAX_RESPONSE]) == (12, 32)
 
 
 def test_a_fresh_start_does_not_inherit_from_a_best_node_in_bad_health() -> None:
     end = hp.complete(c.TINY, {"lr": 2.5e-4, "kl": 0.004, "temperature": 0.9, "n": 12})
-    asked, proposal = fresh(1, c.node(c.csum_swinging(), end, node=5))
-    full = outcome(asked, proposal, c.TINY)
+    proposal_request, proposal = fresh(1, c.node(c.csum_swinging(), end, node=5))
+    full = outcome(proposal_request, proposal, c.TINY)
     assert full[LR] == 2e-3  # twice the root's, not what the unsteady run ended with
     assert full[ROLLOUT_N] == 12
 
 
 def test_a_fresh_start_does_not_inherit_a_rate_of_zero() -> None:
     best = c.node(c.csum_steady(), hp.complete(c.TINY, {"lr": 0}), node=5)
-    asked, proposal = fresh(1, best)
-    assert float(str(outcome(asked, proposal, c.TINY)[LR])) > 0
+    proposal_request, proposal = fresh(1, best)
+    assert float(str(outcome(proposal_request, proposal, c.TINY)[LR])) > 0
 
 
 def test_a_fresh_start_is_unlike_earlier_ones_it_is_shown() -> None:
     on = c.node(c.csum_steady(), c.TINY)
-    asked, first = fresh(1, on)
-    earlier = c.node(c.csum_steady(), outcome(asked, first, c.TINY), node=8, kind="scratch")
-    asked, again = fresh(1, on, siblings=(earlier,))
-    assert outcome(asked, again, c.TINY) != earlier.hyperparameters
+    proposal_request, first = fresh(1, on)
+    earlier = c.node(c.csum_steady(), outcome(proposal_request, first, c.TINY), node=8, kind="scratch")
+    proposal_request, again = fresh(1, on, siblings=(earlier,))
+    assert outcome(proposal_request, again, c.TINY) != earlier.hyperparameters
 
 
 def test_a_refused_fresh_start_leaves_out_what_was_named() -> None:
@@ -395,6 +399,6 @@ def test_a_fresh_start_is_long_enough_to_be_compared_with_the_best_path() -> Non
 
 def test_a_fresh_start_works_before_anything_was_scored() -> None:
     on = c.node(c.curves(3, reward=[0.1, 0.2, 0.1]), c.TINY)
-    asked, proposal = fresh(1, on, best=None)
-    assert outcome(asked, proposal, c.TINY) != c.TINY
+    proposal_request, proposal = fresh(1, on, best=None)
+    assert outcome(proposal_request, proposal, c.TINY) != c.TINY
     assert proposal.diagnosis.state == "unknown"

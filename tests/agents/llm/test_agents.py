@@ -108,7 +108,7 @@ def lab(messages_server: MessagesServer) -> Callable[..., Lab]:
     return build
 
 
-def asked(**changes: Any) -> ProposalRequest:
+def request_with(**changes: Any) -> ProposalRequest:
     return dataclasses.replace(proposal_request(), **{"node": 12, **changes})
 
 
@@ -118,7 +118,7 @@ def asked(**changes: Any) -> ProposalRequest:
 def test_a_proposal_is_read_with_its_reasons_and_its_sum_is_recomputed(lab: Callable[..., Lab]) -> None:
     it = lab()
     it.server.play([Answer(input=proposal_answer())])
-    request = asked(budget=Budget(runs=3, dollars=1.5))
+    request = request_with(budget=Budget(runs=3, dollars=1.5))
     proposal = it.agents.proposer.propose(request)
     last = request.checkpoints[-1]
     assert proposal.agent == "claude"
@@ -140,8 +140,8 @@ def test_what_the_proposer_sends_is_cacheable_first_and_names_everything_it_shou
 ) -> None:
     it = lab()
     it.server.play([Answer(input=proposal_answer())])
-    it.agents.proposer.propose(asked(budget=Budget(runs=3, dollars=1.5)))
-    it.agents.proposer.propose(asked(budget=Budget(runs=2, dollars=1.4), node=13))
+    it.agents.proposer.propose(request_with(budget=Budget(runs=3, dollars=1.5)))
+    it.agents.proposer.propose(request_with(budget=Budget(runs=2, dollars=1.4), node=13))
     first, second = it.server.messages
     assert first.body["system"] == second.body["system"]
     assert first.body["system"][-1]["cache_control"] == {"type": "ephemeral"}
@@ -154,11 +154,11 @@ def test_what_the_proposer_sends_is_cacheable_first_and_names_everything_it_shou
     assert it.events[1].dollars < it.events[0].dollars
 
 
-def test_a_forced_fresh_start_is_told_nothing_of_checkpoints(lab: Callable[..., Lab]) -> None:
+def test_the_context_of_a_forced_fresh_start_has_no_checkpoints(lab: Callable[..., Lab]) -> None:
     it = lab()
     nothing = {"resume_from": None, "reason": "a fresh start"}
     it.server.play([Answer(input=proposal_answer(checkpoint=nothing))])
-    proposal = it.agents.proposer.propose(asked(from_scratch=True, checkpoints=()))
+    proposal = it.agents.proposer.propose(request_with(from_scratch=True, checkpoints=()))
     assert proposal.resume_from is None
     assert "Checkpoints offered" not in it.server.messages[0].text
 
@@ -166,7 +166,7 @@ def test_a_forced_fresh_start_is_told_nothing_of_checkpoints(lab: Callable[..., 
 def test_every_call_leaves_a_record_an_event_and_its_price(lab: Callable[..., Lab]) -> None:
     it = lab()
     it.server.play([Answer(input=proposal_answer(), output_tokens=700)])
-    it.agents.proposer.propose(asked())
+    it.agents.proposer.propose(request_with())
     record = it.records["12/proposer-0.0"]
     assert record["answer"]["input"]["diagnosis"]["state"] == "plateau"
     assert record["system"][0] == it.server.messages[0].system
@@ -184,11 +184,11 @@ def test_an_answer_that_does_not_fit_the_form_is_asked_for_once_more_with_the_re
 ) -> None:
     it = lab()
     it.server.play([Answer(input=proposal_answer(changes="faster")), Answer(input=proposal_answer())])
-    assert it.agents.proposer.propose(asked()).agent == "claude"
+    assert it.agents.proposer.propose(request_with()).agent == "claude"
     assert it.outcomes() == ["schema", "ok"]
     assert "changes: input should be a valid list" in it.server.messages[1].text
     it.server.play([Answer(input={"diagnosis": 1})])
-    proposal = it.agents.proposer.propose(asked())
+    proposal = it.agents.proposer.propose(request_with())
     assert proposal.agent == "expert"
     assert "The rules answer instead of the language model: the answer does not fit" in proposal.rationale
     assert it.outcomes()[2:] == ["schema", "schema"]
@@ -212,7 +212,7 @@ def test_whatever_the_server_does_the_search_gets_the_experts_answer_in_time(
     it = lab(deadline_s=1.5)
     it.server.play([reply])
     began = time.monotonic()
-    proposal = it.agents.proposer.propose(asked())
+    proposal = it.agents.proposer.propose(request_with())
     assert time.monotonic() - began < 1.5 + 60.0
     assert proposal.agent == "expert"
     assert "The rules answer instead of the language model" in proposal.rationale
@@ -230,12 +230,12 @@ def test_a_model_that_thinks_first_is_given_room_once_an_answer_was_cut_off(lab:
         return Answer(input=proposal_answer())
 
     it.server.play(thinks)
-    assert it.agents.proposer.propose(asked()).agent == "claude"
-    assert it.agents.proposer.propose(asked()).agent == "claude"
+    assert it.agents.proposer.propose(request_with()).agent == "claude"
+    assert it.agents.proposer.propose(request_with()).agent == "claude"
     assert it.outcomes() == ["max_tokens", "ok", "ok"]
 
 
-def test_a_model_that_would_think_first_is_told_not_to_unless_that_is_wanted() -> None:
+def test_thinking_before_responses_is_switched_off_unless_it_is_configured() -> None:
     def thinking(**agents: Any) -> str | None:
         return llm_settings(make_config(agents={"backend": "claude", **agents}).agents).thinking_type
 
@@ -250,7 +250,7 @@ def test_control_characters_of_an_answer_do_not_reach_terminals(lab: Callable[..
     answer = proposal_answer()
     answer["diagnosis"]["summary"] = "flat\x1b[2J\x07 since\u202e step 60"
     it.server.play([Answer(input=answer)])
-    summary = it.agents.proposer.propose(asked()).diagnosis.summary
+    summary = it.agents.proposer.propose(request_with()).diagnosis.summary
     assert not any(character in summary for character in "\x1b\x07\u202e")
     assert "since" in summary
 
@@ -269,7 +269,7 @@ def test_a_first_answer_goes_to_the_coordinator_as_it_is(lab: Callable[..., Lab]
     it = lab()
     wild = [{"name": "lr", "value": 50, "reason": "x"}, *FORBIDDEN]
     it.server.play([Answer(input=proposal_answer(changes=wild))])
-    proposal = it.agents.proposer.propose(asked())
+    proposal = it.agents.proposer.propose(request_with())
     assert proposal.agent == "claude"
     assert proposal.changes[0].new == 50
     assert len(proposal.changes) == 5
@@ -286,7 +286,7 @@ def test_a_second_answer_is_repaired_with_a_note_for_each_repair(lab: Callable[.
     start = {"resume_from": {"node": 99, "step": 3}, "reason": "z"}
     length = {"n_steps": 100_000, "total_epochs": 1, "arithmetic": ""}
     it.server.play([Answer(input=proposal_answer(changes=wild, checkpoint=start, length=length))])
-    request = asked(rejected="lr=50: must be a number in [0, 0.1]", tries=1)
+    request = request_with(rejected="lr=50: must be a number in [0, 0.1]", tries=1)
     proposal = it.agents.proposer.propose(request)
     assert {change.key.rpartition(".")[2]: change.new for change in proposal.changes} == {
         "lr": 0.1,
@@ -305,7 +305,7 @@ def test_a_second_answer_is_repaired_with_a_note_for_each_repair(lab: Callable[.
 def test_a_second_answer_of_which_nothing_is_left_is_the_experts(lab: Callable[..., Lab]) -> None:
     it = lab()
     it.server.play([Answer(input=proposal_answer(changes=FORBIDDEN))])
-    proposal = it.agents.proposer.propose(asked(rejected="no", tries=1))
+    proposal = it.agents.proposer.propose(request_with(rejected="no", tries=1))
     assert proposal.agent == "expert"
     assert "nothing of its second proposal could be kept" in proposal.rationale
 
@@ -318,7 +318,7 @@ def test_a_second_answer_that_breaks_a_coupling_loses_the_change_that_does(lab: 
         {"name": "mini_batch_size", "value": 7, "reason": "x"},
     ]
     it.server.play([Answer(input=proposal_answer(changes=broken))])
-    request = asked(rejected="batch_size=30, mini_batch_size=7", tries=1)
+    request = request_with(rejected="batch_size=30, mini_batch_size=7", tries=1)
     proposal = it.agents.proposer.propose(request)
     assert "mini_batch_size" not in {change.key for change in proposal.changes}
     complete(request.on.hyperparameters, {change.key: change.new for change in proposal.changes})
@@ -378,7 +378,7 @@ def test_anything_but_a_clear_stop_means_continue(lab: Callable[..., Lab], reply
     assert verdict.reason.startswith("no judgement, so it goes on:")
 
 
-def test_the_stopper_is_told_what_the_checks_noticed(lab: Callable[..., Lab]) -> None:
+def test_the_stopper_sees_the_findings_of_the_checks(lab: Callable[..., Lab]) -> None:
     it = lab()
     it.server.play([Answer(input={"decision": "CONTINUE", "reason": "early"})])
     it.agents.early_stopper.judge(dataclasses.replace(stop_request(), checks=("entropy fell to 0.01",)))
@@ -390,7 +390,7 @@ def test_the_stopper_is_told_what_the_checks_noticed(lab: Callable[..., Lab]) ->
 
 def test_at_the_cap_the_expert_takes_over_and_no_request_is_sent(lab: Callable[..., Lab]) -> None:
     it = lab(cap=0.0001)
-    proposal = it.agents.proposer.propose(asked())
+    proposal = it.agents.proposer.propose(request_with())
     assert proposal.agent == "expert"
     assert "budget.dollars is 0.0001" in proposal.rationale
     assert it.outcomes() == ["cap"]
@@ -398,10 +398,10 @@ def test_at_the_cap_the_expert_takes_over_and_no_request_is_sent(lab: Callable[.
     assert it.server.messages == []
 
 
-def test_at_the_cap_the_search_may_be_told_to_end_instead(lab: Callable[..., Lab]) -> None:
+def test_at_the_cap_the_search_may_end_instead(lab: Callable[..., Lab]) -> None:
     it = lab(cap=0.0001, on_cap="stop")
     with pytest.raises(CapReachedError):
-        it.agents.proposer.propose(asked())
+        it.agents.proposer.propose(request_with())
 
 
 # --- pictures -----------------------------------------------------------------------------------------------
@@ -413,7 +413,7 @@ def test_without_pictures_none_is_drawn_or_sent(lab: Callable[..., Lab]) -> None
 
     it = lab(visual=False, picture=draw_figure)
     it.server.play([Answer(input=proposal_answer())])
-    it.agents.proposer.propose(asked())
+    it.agents.proposer.propose(request_with())
     assert it.server.messages[0].n_images == 0
 
 
@@ -423,14 +423,14 @@ def test_a_picture_that_cannot_be_drawn_costs_no_answer(lab: Callable[..., Lab])
 
     it = lab(picture=draw_figure)
     it.server.play([Answer(input=proposal_answer())])
-    assert it.agents.proposer.propose(asked()).agent == "claude"
+    assert it.agents.proposer.propose(request_with()).agent == "claude"
     assert it.server.messages[0].n_images == 0
 
 
 def test_the_real_pictures_are_sent_as_they_are_drawn(lab: Callable[..., Lab]) -> None:
     it = lab(picture=figures.draw_figure)
     it.server.play([Answer(input=proposal_answer())])
-    it.agents.proposer.propose(asked())
+    it.agents.proposer.propose(request_with())
     it.server.play([Answer(input={"decision": "CONTINUE", "reason": "early"})])
     it.agents.early_stopper.judge(stop_request())
     assert [request.n_images for request in it.server.messages] == [1, 1]
@@ -443,8 +443,8 @@ def test_the_real_pictures_are_sent_as_they_are_drawn(lab: Callable[..., Lab]) -
 def test_calls_are_as_small_as_they_are_meant_to_be(lab: Callable[..., Lab]) -> None:
     it = lab(picture=figures.draw_figure)
     it.server.play([Answer(input=proposal_answer())])
-    it.agents.proposer.propose(asked(budget=Budget(runs=3, dollars=1.5)))
-    it.agents.proposer.propose(asked(budget=Budget(runs=3, dollars=1.5)))
+    it.agents.proposer.propose(request_with(budget=Budget(runs=3, dollars=1.5)))
+    it.agents.proposer.propose(request_with(budget=Budget(runs=3, dollars=1.5)))
     proposer = it.events[1]
     assert proposer.cache_read_tokens >= 4000
     assert proposer.cache_read_tokens + proposer.input_tokens <= 9000
@@ -470,14 +470,14 @@ def test_recorded_answers_are_given_again_without_a_network_and_a_changed_prompt
             else {"decision": "CONTINUE", "reason": "early"}
         )
     )
-    before = [it.agents.proposer.propose(asked()), it.agents.early_stopper.judge(stop_request())]
+    before = [it.agents.proposer.propose(request_with()), it.agents.early_stopper.judge(stop_request())]
     for name, record in it.records.items():
         node, _, call = name.partition("/")
         storage.write_call(int(node), call, record, it.pictures[name])
     n_requests = len(it.server.requests)
 
     again = lab(backend="replay", replay_from=str(storage.paths.root), base_url="http://127.0.0.1:9")
-    proposal = again.agents.proposer.propose(asked())
+    proposal = again.agents.proposer.propose(request_with())
     assert dataclasses.replace(proposal, agent="claude") == before[0]
     assert again.agents.early_stopper.judge(stop_request()) == before[1]
     assert [event.prompt for event in again.events] == [event.prompt for event in it.events]
@@ -489,9 +489,9 @@ def test_recorded_answers_are_given_again_without_a_network_and_a_changed_prompt
     packaged = Path(__file__).parents[3] / "prompts" / "proposer.system.md.j2"
     (prompts / packaged.name).write_text(packaged.read_text() + "\nBe bold.\n")
     edited = lab(backend="replay", replay_from=str(storage.paths.root), prompts=str(prompts))
-    assert edited.agents.proposer.propose(asked()).changes == proposal.changes
+    assert edited.agents.proposer.propose(request_with()).changes == proposal.changes
     assert edited.events[0].prompt != it.events[0].prompt
-    missing = edited.agents.proposer.propose(asked(node=77))
+    missing = edited.agents.proposer.propose(request_with(node=77))
     assert missing.agent == "expert"
     assert "No answer was recorded for proposer-0.0 of node 77" in missing.rationale
 
@@ -517,7 +517,7 @@ def test_a_record_of_an_earlier_version_is_replayed_and_written_alike(
 def test_the_journal_tells_what_every_attempt_cost_and_how_many_were_sent(lab: Callable[..., Lab]) -> None:
     it = lab(deadline_s=20.0)
     it.server.play([Reset(), Answer(input=proposal_answer(), output_tokens=700)])
-    it.agents.proposer.propose(asked())
+    it.agents.proposer.propose(request_with())
     lost, answered = it.ledger.entries
     (event,) = it.events
     assert (event.outcome, event.n_attempts) == ("ok", 2)
@@ -525,7 +525,7 @@ def test_the_journal_tells_what_every_attempt_cost_and_how_many_were_sent(lab: C
     assert event.output_tokens == lost.usage.output + 700
     assert event.dollars == pytest.approx(lost.dollars + answered.dollars)
     it.server.play([Fail(status=400)])
-    it.agents.proposer.propose(asked(node=13))
+    it.agents.proposer.propose(request_with(node=13))
     assert (it.events[1].outcome, it.events[1].n_attempts, it.events[1].dollars) == ("bad_request", 1, 0.0)
 
 
@@ -601,12 +601,12 @@ INJECTIONS = [
 
 
 @pytest.mark.parametrize("number", range(len(INJECTIONS)))
-def test_strangers_text_stays_inside_its_quotes(lab: Callable[..., Lab], number: int) -> None:
+def test_untrusted_text_stays_inside_its_quotes(lab: Callable[..., Lab], number: int) -> None:
     assert len(INJECTIONS) == 50
     it, planted = lab(), INJECTIONS[number]
     it.server.play([Fail(status=400, type="invalid_request_error", message="no")])
     it.agents.error_analyzer.analyze(error_request(log=f"step 1\n{planted}\nstep 2", cause=planted))
-    request = asked()
+    request = request_with()
     metrics = {**request.on.curves.metrics, planted: request.on.curves.metrics["critic/score/mean"]}
     on = dataclasses.replace(request.on, curves=dataclasses.replace(request.on.curves, metrics=metrics))
     task = dataclasses.replace(request.task, data_sources=(planted, "chem"))

@@ -362,7 +362,7 @@ def test_a_body_that_is_no_message_is_malformed_and_may_have_been_billed(
         (Fail(status=422, message="Bad"), "bad_request", "422"),
     ],
 )
-def test_what_asking_again_cannot_mend_is_asked_once(
+def test_errors_that_no_retry_cures_are_not_retried(
     messages_server: MessagesServer, client_of: ClientOf, reply: Fail, kind: str, expected: str
 ) -> None:
     messages_server.play([reply])

@@ -149,7 +149,7 @@ def test_a_line_tells_levels_trend_extremes_and_noise() -> None:
     assert "falling (-" in describe(series_of(c.line(0.7, 0.2, 20, 0.01)))
 
 
-def test_a_jump_is_told_and_a_ramp_is_none() -> None:
+def test_a_jump_is_reported_and_a_ramp_is_none() -> None:
     jump = c.joined(c.line(0.01, 0.011, 12, 0.001), c.line(0.19, 0.2, 8, 0.002))
     assert describe(series_of(jump)).endswith("; jumps at step 13")
     assert "jumps" not in describe(series_of(c.line(0.0, 1.0, 40, 0.01)))
@@ -192,7 +192,7 @@ def test_steps_that_were_not_finite_are_named() -> None:
     assert summarise(dead, NOTES)["lines"] == ["actor/grad_norm: not finite at any step"]
 
 
-def test_every_known_metric_of_a_real_phase_is_told_or_counted_and_verls_counters_are_not() -> None:
+def test_every_known_metric_of_a_real_phase_is_shown_or_counted_and_verls_counters_are_not() -> None:
     found = large_requests.long_curves()
     summary: dict[str, Any] = summarise(found, NOTES)
     names = {re.split(r"[: ]", line)[0] for key in ("lines", "background", "steady") for line in summary[key]}
@@ -239,10 +239,10 @@ def test_no_series_is_shown_in_full_beyond_a_dozen_points(n: int) -> None:
 
 
 def test_contexts_are_plain_json() -> None:
-    asked = large_requests.proposal_request()
+    request = large_requests.proposal_request()
     for context in (
-        proposer_context(replace(asked, budget=Budget(runs=3)), KNOWLEDGE),
-        stable_context("proposer", asked.task, KNOWLEDGE),
+        proposer_context(replace(request, budget=Budget(runs=3)), KNOWLEDGE),
+        stable_context("proposer", request.task, KNOWLEDGE),
         error_context(large_requests.error_request()),
         stop_context(large_requests.stop_request()),
     ):
@@ -263,8 +263,8 @@ def test_the_configuration_is_yaml_of_the_whole_configuration_with_the_roots_val
 
 def test_a_proposal_call_names_what_was_tried_what_came_of_it_and_what_is_left() -> None:
     budget = Budget(runs=5, gpu_hours=212.5, dollars=1.37)
-    asked = replace(large_requests.proposal_request(), budget=budget)
-    text = user_text("proposer", proposer_context(asked, KNOWLEDGE, n_gpus=8))
+    request = replace(large_requests.proposal_request(), budget=budget)
+    text = user_text("proposer", proposer_context(request, KNOWLEDGE, n_gpus=8))
     assert "5 training runs left; 212.5 GPU hours left; 1.37 dollars for agent calls left" in text
     assert re.search(r"one step takes 246 s \(197\d GPU seconds\)", text)
     assert "standard error 0.022, 500 items" in text
@@ -277,17 +277,17 @@ def test_a_proposal_call_names_what_was_tried_what_came_of_it_and_what_is_left()
 
 
 def test_inert_clip_ranges_are_said_to_be_inert() -> None:
-    asked = large_requests.proposal_request()
-    on = replace(asked.on, hyperparameters=c.TINY)
-    text = user_text("proposer", proposer_context(replace(asked, on=on), KNOWLEDGE))
+    request = large_requests.proposal_request()
+    on = replace(request.on, hyperparameters=c.TINY)
+    text = user_text("proposer", proposer_context(replace(request, on=on), KNOWLEDGE))
     assert "clip_low and clip_high have no effect" in text
 
 
-def test_a_forced_fresh_start_is_told_nothing_of_checkpoints() -> None:
+def test_the_context_of_a_forced_fresh_start_has_no_checkpoints() -> None:
     # Checkpoints are there by mistake: they must not show all the same.
-    asked = replace(large_requests.proposal_request(), from_scratch=True)
-    assert asked.checkpoints
-    context = proposer_context(asked, KNOWLEDGE)
+    request = replace(large_requests.proposal_request(), from_scratch=True)
+    assert request.checkpoints
+    context = proposer_context(request, KNOWLEDGE)
     assert context["checkpoints"] == []
     assert context["path"] == []
     text = user_text("proposer", context)
@@ -331,12 +331,12 @@ def test_changes_are_bounded() -> None:
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_commands_in_names_causes_and_reasons_stay_data(command: str) -> None:
-    asked = large_requests.proposal_request()
+    request = large_requests.proposal_request()
     named = {command: tuple(c.line(0.0, 1.0, 120)), f"val-core/{command}/acc/mean@1": (0.5,) * 120}
-    metrics = {**asked.on.curves.metrics, **named}
-    on = replace(asked.on, stop_reason=command, curves=replace(asked.on.curves, metrics=metrics))
-    task = replace(asked.task, name=command, data_sources=(command,) * 20)
-    request = replace(asked, on=on, task=task, rejected=command)
+    metrics = {**request.on.curves.metrics, **named}
+    on = replace(request.on, stop_reason=command, curves=replace(request.on.curves, metrics=metrics))
+    task = replace(request.task, name=command, data_sources=(command,) * 20)
+    request = replace(request, on=on, task=task, rejected=command)
     stable = stable_context("proposer", task, KNOWLEDGE)
     text = PROMPTS.render("proposer", stable, proposer_context(request, KNOWLEDGE))
     for whole in (text.system, text.user):
@@ -389,8 +389,8 @@ def test_the_stopper_compares_in_global_steps() -> None:
 def test_a_late_take_off_shows_in_the_stoppers_text() -> None:
     # Validation lies flat at its first check while reward, length and KL have begun to rise.
     late = c.node(c.cut(c.regh_late(), 16), node=3, status="running", n_steps=30)
-    asked = large_requests.stop_request()
-    text = user_text("early_stopper", stop_context(replace(asked, running=late), n_val=500))
+    request = large_requests.stop_request()
+    text = user_text("early_stopper", stop_context(replace(request, running=late), n_val=500))
     assert "start 0.176; 15: 0.166 (standard error" in text
     assert "The train reward still rises beyond its noise." in text
     assert re.search(r"response_length/mean: [\d.]+ -> [\d.]+, rising", text)
@@ -398,8 +398,8 @@ def test_a_late_take_off_shows_in_the_stoppers_text() -> None:
 
 
 def test_a_phase_without_validation_says_so() -> None:
-    asked = large_requests.stop_request()
-    empty = replace(asked, running=replace(asked.running, curves=Curves()), incumbent_path=())
+    request = large_requests.stop_request()
+    empty = replace(request, running=replace(request.running, curves=Curves()), incumbent_path=())
     text = user_text("early_stopper", stop_context(empty))
     assert "Validation by global step: not validated yet." in text
     assert "by global step: no history." in text

@@ -43,7 +43,7 @@ def test_the_packaged_prompts_are_complete_and_pass_their_check() -> None:
     PACKAGED.check()
 
 
-def test_every_file_of_the_folder_is_read_by_somebody() -> None:
+def test_every_file_of_the_folder_is_read() -> None:
     folder = Path(PACKAGED.origins[FILES[0]]).parent
     assert {path.name for path in folder.glob("*.j2")} == set(TEMPLATES)
 
@@ -169,7 +169,7 @@ def test_the_system_text_is_the_same_in_every_call_of_a_search(agent: str) -> No
 
 
 @pytest.mark.parametrize("agent", AGENTS)
-def test_every_agent_is_told_that_quoted_text_is_data(agent: str) -> None:
+def test_every_prompt_states_that_quoted_text_is_data(agent: str) -> None:
     stable, call = example_contexts(agent, PACKAGED.knowledge)[0]  # type: ignore[arg-type]
     system = " ".join(PACKAGED.render(agent, stable, call).system.split())  # type: ignore[arg-type]
     assert re.search(r"(is|are) data.*never (an instruction|instructions)", system)
@@ -184,7 +184,7 @@ def test_the_proposer_goes_through_its_stages_in_order() -> None:
     assert system.index("primary metrics") < system.index("diagnostic metrics")
 
 
-def test_the_proposer_is_told_of_every_key_it_may_change_and_of_no_forbidden_one() -> None:
+def test_the_proposer_sees_every_key_it_may_change_and_no_forbidden_one() -> None:
     system = proposer_call().system
     lines = {line.split()[1].rstrip(":") for line in system.splitlines() if line.startswith("- ")}
     rows = [row for row in hp.SPACE if row.group not in ("duration", "fixed")]
@@ -199,7 +199,7 @@ def test_names_in_the_guide_are_understood_when_an_answer_uses_them() -> None:
     assert all(hp.canonical(alias) == hp.canonical(end) for alias, end in hints)
 
 
-def test_without_pictures_and_stages_nobody_is_told_of_them() -> None:
+def test_without_figures_and_stages_no_prompt_mentions_them() -> None:
     stable, call = example_contexts("proposer", PACKAGED.knowledge)[2]
     system = PACKAGED.render("proposer", stable, call).system
     assert "picture" not in system
