@@ -88,6 +88,8 @@ OWN_MODULES: dict[str, frozenset[str]] = {
         | {"transfer_queue", "transformers", "verl", "vllm"}
     ),
     "llmzero_ray.plots": frozenset({"matplotlib"}),
+    "llmzero_ray.tasks.sft.trainer": frozenset({"torch", "transformers"}),
+    "llmzero_ray.tasks.sft.worker": frozenset({"torch", "transformers"}),
     "llmzero_ray.testing": frozenset({"pytest"}),
     "llmzero_ray.tune": frozenset({"ray"}),
 }

@@ -11,7 +11,7 @@ from ray.autoscaler._private.util import prepare_config, validate_config
 
 from llmzero_ray.config import load_config
 from llmzero_ray.hyperparameters import normalize
-from llmzero_ray.tasks.warm_start.config import load_warm_start
+from llmzero_ray.tasks.sft.config import load_sft
 
 ROOT = Path(__file__).parent.parent
 # Not in the repository: what .gitignore names.
@@ -40,7 +40,7 @@ READERS: dict[str, Callable[[Path], object]] = {
     ".github/workflows": load_mapping,
     "benchmarks": load_sweep,
     "jobs/configs": load_config,
-    "jobs/configs/warm_start": load_warm_start,
+    "jobs/configs/warm_start": load_sft,
     "prompts": load_mapping,
 }
 

@@ -1,6 +1,6 @@
 """The command `warm-start`: check everything, find or start a Ray, train, say what came out.
 
-Not here: the training (llmzero_ray/tasks/warm_start).
+Not here: the training (llmzero_ray/tasks/sft).
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from llmzero_ray.cli import options
 from llmzero_ray.cli.output import print_line
 from llmzero_ray.config_changes import read_settings
 from llmzero_ray.errors import CapacityError, ConfigError
-from llmzero_ray.tasks.warm_start.config import WarmStartConfig, load_warm_start
-from llmzero_ray.tasks.warm_start.progress import LOSS, LR, VAL_LOSS
+from llmzero_ray.tasks.sft.config import SftConfig, load_sft
+from llmzero_ray.tasks.sft.progress import LOSS, LR, VAL_LOSS
 
 if TYPE_CHECKING:
-    from llmzero_ray.tasks.warm_start.job import Job
+    from llmzero_ray.tasks.sft.job import Job
 
 _SHARE = 0.05
 """Share of the training after which a step is reported again."""
@@ -34,10 +34,10 @@ def warm_start(
     settings: options.Settings,
 ) -> int:
     """Train a base model on a task's gold answers, or see that it has been done."""
-    from llmzero_ray.tasks.warm_start.job import only_one, open_job, result_in
+    from llmzero_ray.tasks.sft.job import only_one, open_job, result_in
 
     console = Console()
-    loaded = load_warm_start(config, read_settings(settings))
+    loaded = load_sft(config, read_settings(settings))
     _refuse_job_directory(loaded)
     with only_one(Path(loaded.output)):
         job = open_job(loaded, lambda doing: print_line(console, doing))
@@ -52,22 +52,22 @@ def warm_start(
 
 
 def _train(job: Job, console: Console) -> None:
-    from llmzero_ray.tasks.warm_start import on_ray
+    from llmzero_ray.tasks.sft import launch
 
     with _actors.head.disconnecting():
         _connect(job.config, console)
-        on_ray.reserve_once(job.config, timeout_s=job.config.start_timeout_s)
+        launch.reserve_once(job.config, timeout_s=job.config.start_timeout_s)
         report = _report_progress(console)
-        for line in on_ray.train_on_ray(job):
+        for line in launch.train_on_ray(job):
             report(line)
-    shutil.rmtree(job.output / on_ray.RAY_STATE, ignore_errors=True)
+    shutil.rmtree(job.output / launch.RAY_STATE, ignore_errors=True)
 
 
-def _connect(config: WarmStartConfig, console: Console) -> None:
+def _connect(config: SftConfig, console: Console) -> None:
     """Join the cluster that is there, or start a private head with what this machine has."""
     import ray
 
-    from llmzero_ray.tasks.warm_start.on_ray import asked_and_there, n_fitting
+    from llmzero_ray.tasks.sft.launch import asked_and_there, n_fitting
 
     if _actors.head.join_if_there():
         print_line(console, f"joined the Ray cluster; waiting for {config.workers} worker(s)")
@@ -107,7 +107,7 @@ def _print_job(job: Job, console: Console) -> None:
             print_line(console, f"left out of {split}: {n} ({reason})")
 
 
-def _print_result(result: Mapping[str, Any], config: WarmStartConfig, console: Console) -> int:
+def _print_result(result: Mapping[str, Any], config: SftConfig, console: Console) -> int:
     before, after = result["val_loss_before"], result["val_loss_after"]
     print_line(console, f"{result['n_steps']} steps; held-out loss {before:.4f} before, {after:.4f} after")
     places = {name: Path(config.output) / result[name] for name in ("model", "adapter") if result[name]}
@@ -118,7 +118,7 @@ def _print_result(result: Mapping[str, Any], config: WarmStartConfig, console: C
     return 0
 
 
-def _refuse_job_directory(config: WarmStartConfig) -> None:
+def _refuse_job_directory(config: SftConfig) -> None:
     """A submitted job unpacks its files in a directory of its own, which goes away with the cluster."""
     if "working_dir_files" in Path(config.output).parts:
         raise ConfigError(

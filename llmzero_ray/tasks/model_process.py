@@ -1,11 +1,11 @@
-"""Make a warm-started tiny model in a process of its own.
+"""Make a tiny model and train it, in a process of its own.
 
 Torch's threads spin while they wait for each other, unless `OMP_WAIT_POLICY` is set before torch is loaded:
 beside another such program on the same two cores a warm start of 5 s took 447 s. So training runs in a
 process that is started with the right environment, and the caller need not load torch. The request goes to
 its standard input, reports come back as JSON lines.
 
-Not here: the training (warm_start/, the same as that of the job on Ray Train), what a task consists of
+Not here: the training (sft/trainer.py, the same as that of the job on Ray Train), what a task consists of
 (prepare.py).
 """
 
@@ -24,7 +24,6 @@ from typing import IO, Any
 
 from llmzero_ray.errors import TaskError
 from llmzero_ray.tasks.families.base import Problem, WarmStart
-from llmzero_ray.tasks.warm_start.plan import Plan
 
 _N_THREADS = "2"
 """Fixed, not the machine's number: torch's sums depend on how many threads share them."""
@@ -74,7 +73,7 @@ def make_model_in_process(request: ModelRequest, on_step: OnStep) -> MadeModel:
     """Make, train, evaluate and save a tiny model.
 
     Raises:
-        TaskError: torch, transformers or deepspeed are missing, or the process died.
+        TaskError: torch, transformers or accelerate are missing, or the process died.
         OSError: the model cannot be written.
     """
     package_root = str(Path(__file__).parents[2])
@@ -113,7 +112,7 @@ def _read_reports(
             raise OSError(report["errno"], report["unwritable"])
         elif "missing" in report:
             raise TaskError(
-                "making the tiny model needs torch, transformers and deepspeed, which cannot be imported "
+                "making the tiny model needs torch, transformers and accelerate, which cannot be imported "
                 f"here ({report['missing']}); install them: pip install 'llmzero-ray[train]', or give a "
                 "model directory of your own as model.path"
             )
@@ -159,17 +158,30 @@ def _make(request: ModelRequest, on_step: OnStep) -> MadeModel:
 
     from llmzero_ray.tasks import tiny_model
     from llmzero_ray.tasks.greedy_accuracy import greedy_accuracy
-    from llmzero_ray.tasks.warm_start.engine import alone, make_engine
-    from llmzero_ray.tasks.warm_start.examples import Examples, encode
-    from llmzero_ray.tasks.warm_start.training import train
+    from llmzero_ray.tasks.sft.examples import EncodedExamples, SftExample, encode
+    from llmzero_ray.tasks.sft.progress import LOSS
+    from llmzero_ray.tasks.sft.trainer import ProgressCallback, SftTrainer
 
     tokenizer = tiny_model.make_tokenizer()
     model = tiny_model.make_model(tokenizer, request.seed)
-    chats = [([{"role": "user", "content": prompt}], answer) for prompt, answer in request.demonstrations]
-    examples, plan = Examples.of(encode(tokenizer, chats)), _plan(request)
-    with alone():
-        engine = make_engine(model, plan, zero_stage=0, dtype="float32", use_gpu=False)
-        train(engine, examples, plan, pad=tokenizer.pad_token_id, after_step=on_step)
+    examples = [
+        SftExample(messages=({"role": "user", "content": prompt},), response=response)
+        for prompt, response in request.demonstrations
+    ]
+
+    def report(line: Mapping[str, Any]) -> None:
+        if LOSS in line:
+            on_step(line["step"], line[LOSS])
+
+    with tempfile.TemporaryDirectory() as unused:
+        trainer = SftTrainer(
+            model,
+            _arguments(request, Path(unused)),
+            EncodedExamples.of(encode(tokenizer, examples)),
+            pad=tokenizer.pad_token_id,
+            callbacks=[ProgressCallback(report)],
+        )
+        trainer.train()
     model.eval()
     prompts = [tiny_model.chat_prompt(tokenizer, prompt) for prompt in request.prompts]
     longest = tiny_model.longest(
@@ -185,19 +197,25 @@ def _make(request: ModelRequest, on_step: OnStep) -> MadeModel:
     )
 
 
-def _plan(request: ModelRequest) -> Plan:
+def _arguments(request: ModelRequest, directory: Path) -> Any:
     """The family's numbers; micro-batches as large as they may be and divide the batch."""
+    from llmzero_ray.tasks.sft.trainer import training_arguments
+
     recipe = request.warm_start
     sizes = [size for size in range(1, _MAX_MICRO_BATCH + 1) if recipe.batch_size % size == 0]
-    return Plan(
+    return training_arguments(
+        directory,
         n_steps=recipe.n_steps,
         batch_size=recipe.batch_size,
         micro_batch_size=max(sizes),
-        lr=recipe.lr,
-        warmup_steps=recipe.warmup_steps,
         final_lr_share=recipe.final_lr_share,
+        warmup_steps=recipe.warmup_steps,
+        learning_rate=recipe.lr,
         weight_decay=recipe.weight_decay,
         seed=request.seed,
+        data_seed=request.seed,
+        use_cpu=True,
+        save_strategy="no",
     )
 
 

@@ -21,6 +21,7 @@ from llmzero_ray.tasks.families.registry import family_named
 from llmzero_ray.tasks.manifest import FORMAT, Manifest, ModelEntry, RewardEntry, SplitFiles, write_manifest
 from llmzero_ray.tasks.model_process import MadeModel, ModelRequest, make_model_in_process
 from llmzero_ray.tasks.prepared import PreparedTask, load_task
+from llmzero_ray.tasks.sft import TRAINER_VERSION
 from llmzero_ray.tasks.splits import MAX_PROBLEMS, MAX_SEED, SPLITS, Splits, majority_share, make_splits
 from llmzero_ray.tasks.task_directory import (
     Progress,
@@ -31,7 +32,6 @@ from llmzero_ray.tasks.task_directory import (
 )
 from llmzero_ray.tasks.tiny_model import SHAPE
 from llmzero_ray.tasks.verl_rows import verl_row, write_split
-from llmzero_ray.tasks.warm_start.training import VERSION as TRAINER
 
 _MODEL = "model"
 _DATA_DONE, _TRAINING_DONE = 0.05, 0.97
@@ -111,7 +111,7 @@ class FamilyRecipe:
         if self.make_model:
             recipe |= {f"model.{key}": value for key, value in SHAPE.items()}
             recipe |= {f"warm_start.{key}": value for key, value in asdict(self.family.warm_start).items()}
-            recipe["warm_start.trainer"] = TRAINER
+            recipe["warm_start.trainer"] = TRAINER_VERSION
         return recipe
 
 
@@ -188,7 +188,7 @@ def _model_entry(made: MadeModel) -> ModelEntry:
 
 def _versions() -> dict[str, str]:
     found = {}
-    for package in ("deepspeed", "pyarrow", "reasoning-gym", "torch", "transformers"):
+    for package in ("accelerate", "pyarrow", "reasoning-gym", "torch", "transformers"):
         try:
             found[package] = version(package)
         except PackageNotFoundError:

@@ -22,11 +22,10 @@ from transformers import AutoModelForCausalLM
 from llmzero_ray.cli.main import main
 from llmzero_ray.tasks import PreparedTask, tiny_model
 from llmzero_ray.tasks.prepare import prepare
-from llmzero_ray.tasks.warm_start.config import load_warm_start
-from llmzero_ray.tasks.warm_start.course import Course
-from llmzero_ray.tasks.warm_start.engine import alone
-from llmzero_ray.tasks.warm_start.job import only_one, open_job
-from llmzero_ray.tasks.warm_start.progress import GRAD_NORM, LOSS
+from llmzero_ray.tasks.sft.config import load_sft
+from llmzero_ray.tasks.sft.job import only_one, open_job
+from llmzero_ray.tasks.sft.progress import GRAD_NORM, LOSS
+from tests.tasks.process_group import alone
 from tests.waiting import PATIENCE_S, wait_until
 
 ROOT = Path(__file__).parent.parent.parent
@@ -145,10 +144,12 @@ def title(process: psutil.Process) -> str:
 
 def undisturbed(config: Path) -> Path:
     """Where the same warm start lies, done by one worker in this process."""
-    settings = load_warm_start(config)
+    settings = load_sft(config)
     settings = settings.model_copy(update={"output": settings.output + "-alone", "workers": 1})
     with only_one(Path(settings.output)), alone():
-        Course(open_job(settings, lambda doing: None).order(), rank=0, n_workers=1).run()
+        from llmzero_ray.tasks.sft.worker import train
+
+        train(open_job(settings, lambda doing: None), rank=0, n_workers=1)
     return Path(settings.output)
 
 
@@ -161,6 +162,10 @@ def steps(output: Path) -> dict[int, dict[str, float]]:
 def resumptions(output: Path) -> list[int]:
     lines = (output / "metrics.jsonl").read_text().split("\n")
     return [json.loads(line)["resumed"] for line in lines if "resumed" in line]
+
+
+def result(output: Path) -> dict[str, Any]:
+    return dict(json.loads((output / "warm_start.json").read_text()))
 
 
 def weights(output: Path) -> dict[str, Any]:
@@ -214,10 +219,10 @@ def test_settings_of_the_command_line_count(
 def test_two_workers_of_which_one_is_killed_end_where_one_alone_ends(
     task: PreparedTask, tmp_path: Path, start: Callable[[Path], Command]
 ) -> None:
-    config = write(tmp_path / "w.yaml", task, workers=2)
+    config = write(tmp_path / "w.yaml", task, workers=2, n_val=21)  # the last batch is not full
     output = output_of(config)
     command = start(config)
-    command.until((output / "checkpoints" / "step_000020").is_dir)
+    command.until(lambda: any(output.glob("checkpoints/*/checkpoint-20/manifest.json")))
     command.workers()[-1].send_signal(signal.SIGKILL)
     code, said = command.ended()
     assert code == 0, said
@@ -230,6 +235,8 @@ def test_two_workers_of_which_one_is_killed_end_where_one_alone_ends(
         assert apart[step][LOSS] == pytest.approx(together[step][LOSS], rel=1e-3)
         assert apart[step][GRAD_NORM] == pytest.approx(together[step][GRAD_NORM], rel=2e-2)
     assert apart[60][LOSS] < apart[1][LOSS]
+    for name in ("val_loss_before", "val_loss_after"):
+        assert result(output)[name] == pytest.approx(result(alone_)[name], rel=1e-3)
     one, other = weights(alone_), weights(output)
     assert all(torch.allclose(one[name], other[name], atol=2e-3) for name in one)
 
@@ -242,7 +249,7 @@ def test_a_job_that_is_killed_leaves_nothing_running_and_goes_on_exactly(
     config = write(tmp_path / "w.yaml", task, n_steps=300)
     output = output_of(config)
     first = start(config)
-    first.until((output / "checkpoints" / "step_000020").is_dir)
+    first.until(lambda: any(output.glob("checkpoints/*/checkpoint-20/manifest.json")))
     os.kill(first.process.pid, signal.SIGKILL)
     assert first.ended()[0] == -signal.SIGKILL
     assert not (output / "warm_start.json").exists()

@@ -258,7 +258,7 @@ def test_a_failed_warm_start_leaves_nothing_behind(tmp_path: Path, monkeypatch: 
     monkeypatch.setenv("PYTHONPATH", str(broken.parent))
     message = refusal(dir=tmp_path / "task", **{**SMALL, "make_model": True})
     expected = (
-        "needs torch, transformers and deepspeed, which cannot be imported here (no torch on this machine)"
+        "needs torch, transformers and accelerate, which cannot be imported here (no torch on this machine)"
     )
     assert expected in message
     assert left_beside(tmp_path / "task") == ["path"]

@@ -1,6 +1,6 @@
 """The protocol of a task family: problems, a worked answer for each, and the warm start of its tiny model.
 
-Not here: cutting splits (splits.py), training (warm_start/), or the families themselves (one file each).
+Not here: cutting splits (splits.py), training (sft/), or the families themselves (one file each).
 To add one: write its file, then name it in registry.py.
 """
 

@@ -35,7 +35,7 @@ class ChainSum:
     name = "chain_sum"
     version = 1
     licence = "Apache-2.0"
-    warm_start = WarmStart(n_demonstrations=20_000, n_steps=700, batch_size=64, lr=3e-3, warmup_steps=50)
+    warm_start = WarmStart(n_demonstrations=20_000, n_steps=560, batch_size=64, lr=3e-3, warmup_steps=50)
 
     def problems(self, seed: int) -> Iterator[Problem]:
         """reasoning-gym's problems `seed`, `seed + 1`, ...: it seeds each item with seed + index."""

@@ -1,5 +1,4 @@
-"""What a warm start is told: `warm_start.yaml`, every field declared once with default, bound, unit and
-meaning.
+"""The configuration of a warm start: `warm_start.yaml`, every field with default, bound, unit and meaning.
 
 Not here: reading the task (gold.py), whether the machines can do it (the command line).
 """
@@ -12,9 +11,8 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from llmzero_ray.config_text import StrictModel, load_file, validated
+from llmzero_ray.config_text import StrictModel, load_file
 from llmzero_ray.tasks.task_yaml import Names
-from llmzero_ray.tasks.warm_start.plan import Plan
 
 CHANGEABLE = ("checkpoint_every", "checkpoints_kept", "max_failures", "start_timeout_s")
 """Fields that an interrupted warm start may go on with other values of: none of them touches the weights."""
@@ -39,7 +37,7 @@ class LoraSettings(StrictModel):
     """Also write the base model with the adapter merged into its weights."""
 
 
-class WarmStartConfig(StrictModel):
+class SftConfig(StrictModel):
     """warm_start.yaml."""
 
     task: str = Field(min_length=1)
@@ -67,7 +65,7 @@ class WarmStartConfig(StrictModel):
     lr: float = _unit(1e-5, "learning rate", gt=0, le=1)
     """Peak learning rate of AdamW."""
     warmup_steps: int = _unit(10, "training steps", ge=0)
-    """Steps until the peak."""
+    """Steps until the peak; the learning rate rises linearly from final_lr_share of it."""
     final_lr_share: float = Field(0.05, ge=0, le=1)
     """Learning rate at the last step, as a share of the peak; it falls linearly."""
     weight_decay: float = Field(0.01, ge=0, le=1)
@@ -106,7 +104,7 @@ class WarmStartConfig(StrictModel):
     """How long to wait for the workers' CPUs and GPUs on a cluster that others use too."""
 
     @model_validator(mode="after")
-    def _consistent(self) -> WarmStartConfig:
+    def _consistent(self) -> SftConfig:
         if (self.n_steps is None) == (self.n_epochs is None):
             given = "neither" if self.n_steps is None else f"{self.n_steps} and {self.n_epochs}"
             raise ValueError(f"n_steps and n_epochs: one of the two must be given; given: {given}.")
@@ -125,39 +123,19 @@ class WarmStartConfig(StrictModel):
             return self.dtype
         return "bfloat16" if self.use_gpu else "float32"
 
-    def plan(self, n_train: int) -> Plan:
-        """The numbers of the training on `n_train` items."""
-        steps = self.n_steps or -(-(self.n_epochs or 1) * n_train // self.batch_size)
-        return Plan(
-            n_steps=steps,
-            batch_size=self.batch_size,
-            micro_batch_size=self.micro_batch_size,
-            lr=self.lr,
-            warmup_steps=self.warmup_steps,
-            final_lr_share=self.final_lr_share,
-            weight_decay=self.weight_decay,
-            max_grad_norm=self.max_grad_norm,
-            seed=self.seed,
-        )
+    def steps(self, n_train: int) -> int:
+        """Training steps on `n_train` items."""
+        return self.n_steps or -(-(self.n_epochs or 1) * n_train // self.batch_size)
 
 
-def load_warm_start(path: str | Path, settings: Mapping[str, Any] | None = None) -> WarmStartConfig:
+def load_sft(path: str | Path, settings: Mapping[str, Any] | None = None) -> SftConfig:
     """The warm start in a YAML file, with dotted keys replaced; relative paths count from the current
     directory, as in search.yaml, and are made absolute.
 
     Raises:
         ConfigError: no such file, broken YAML, or everything that is wrong in it.
     """
-    config = load_file(WarmStartConfig, Path(path), settings)
+    config = load_file(SftConfig, Path(path), settings)
     paths = {name: getattr(config, name) for name in ("task", "model", "output")}
     absolute = {name: str(Path(given).expanduser().absolute()) for name, given in paths.items() if given}
     return config.model_copy(update=absolute)
-
-
-def parse_warm_start(data: Mapping[str, Any]) -> WarmStartConfig:
-    """The warm start in plain data, such as `model_dump` gives.
-
-    Raises:
-        ConfigError: everything that is wrong, one line each.
-    """
-    return validated(WarmStartConfig, data, "warm_start.yaml")

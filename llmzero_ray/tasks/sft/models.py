@@ -1,4 +1,4 @@
-"""The model of a warm start: loaded, given an adapter, gathered from the workers, written.
+"""The model of a supervised training: loaded, given an adapter, written.
 
 Directories appear whole or not at all. Needs torch, transformers and (for adapters) peft, imported when
 called. Not here: checkpoints of an unfinished training (checkpoints.py).
@@ -6,14 +6,15 @@ called. Not here: checkpoints of an unfinished training (checkpoints.py).
 
 from __future__ import annotations
 
+import contextlib
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from llmzero_ray.errors import TaskError
 from llmzero_ray.files import storage_error
-from llmzero_ray.tasks.warm_start.config import LoraSettings
+from llmzero_ray.tasks.sft.config import LoraSettings
 
 MODEL, ADAPTER = "model", "adapter"
 """Directories of the result: all weights, and the LoRA adapter in PEFT's form."""
@@ -76,28 +77,23 @@ def with_adapter(model: Any, settings: LoraSettings, seed: int) -> Any:
         ) from error
 
 
-def checkpoint_activations(model: Any) -> None:
-    """Have activations computed again in the backward pass."""
-    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-    if any(not weight.requires_grad for weight in model.parameters()):
-        model.enable_input_require_grads()
-
-
 def write_result(
-    module: Any, weights: dict[str, Any], output: Path, *, base: str, lora: LoraSettings | None
+    save: Callable[[str], None], output: Path, *, base: str, lora: LoraSettings | None, rank: int
 ) -> None:
     """Write the result of a training: the model's directory, or the adapter's and, if wanted, the merged
-    model's; each with the base model's tokenizer.
+    model's; each with the base model's tokenizer. All workers must call this, as `save` (the Trainer's
+    `save_model`) gathers weights that are divided among them; the first one writes.
 
     Raises:
         StorageError: it cannot be written.
     """
-    if lora is None:
-        _write(output / MODEL, lambda place: _save(module, base, place, state_dict=weights))
-        return
-    _write(output / ADAPTER, lambda place: _save(module, base, place, state_dict=weights))
-    if lora.merge:
-        _write(output / MODEL, lambda place: _save(_merged(output / ADAPTER, base), base, place))
+    kind = MODEL if lora is None else ADAPTER
+    with _whole(output / kind, base, rank) as part:
+        save(str(part))
+        (part / "training_args.bin").unlink(missing_ok=True)
+    if rank == 0 and lora is not None and lora.merge:
+        with _whole(output / MODEL, base, rank) as part:
+            _merged(output / ADAPTER, base).save_pretrained(part)
 
 
 def _merged(adapter: Path, base: str) -> Any:
@@ -106,27 +102,28 @@ def _merged(adapter: Path, base: str) -> Any:
     return PeftModel.from_pretrained(load_model(base, "auto"), str(adapter)).merge_and_unload()
 
 
-def _save(model: Any, base: str, place: Path, **more: Any) -> None:
-    model.save_pretrained(place, **more)
-    # Copied, not saved again: a loaded tokenizer also writes down how it was loaded.
-    for pattern in _TOKENIZER_FILES:
-        for path in Path(base).glob(pattern):
-            shutil.copyfile(path, place / path.name)
-    mode = next(place.glob("*config.json")).stat().st_mode
-    for path in place.iterdir():
-        # safetensors writes for its user alone; the nodes of a cluster may read as another one.
-        path.chmod(mode)
-
-
-def _write(target: Path, fill: Callable[[Path], None]) -> None:
+@contextlib.contextmanager
+def _whole(target: Path, base: str, rank: int) -> Iterator[Path]:
+    """A directory to fill, which gets the base model's tokenizer and its name when it is filled."""
     from safetensors import SafetensorError
 
     part = target.with_name(f".{target.name}.part")
+    if rank != 0:
+        yield part
+        return
     try:
         for left in (part, target):
             shutil.rmtree(left, ignore_errors=True)
         part.mkdir(parents=True)
-        fill(part)
+        yield part
+        # Copied, not saved again: a loaded tokenizer also writes down how it was loaded.
+        for pattern in _TOKENIZER_FILES:
+            for path in Path(base).glob(pattern):
+                shutil.copyfile(path, part / path.name)
+        mode = next(part.glob("*config.json")).stat().st_mode
+        for path in part.iterdir():
+            # safetensors writes for its user alone; the nodes of a cluster may read as another one.
+            path.chmod(mode)
         part.rename(target)
     except OSError as error:
         raise storage_error(target, error) from error

@@ -1,6 +1,6 @@
 """A warm start before it begins: task, base model and output directory checked, the examples written down.
 
-Runs where the command runs. Not here: the training itself (course.py), starting it on Ray (on_ray.py).
+Runs where the command runs. Not here: the training itself (worker.py), starting it on Ray (launch.py).
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from llmzero_ray.files import FileLock, file_digest, replace_file, storage_error
 from llmzero_ray.tasks.manifest import MANIFEST, read_manifest
 from llmzero_ray.tasks.model_dir import check_model_dir
 from llmzero_ray.tasks.prepared import load_task
-from llmzero_ray.tasks.warm_start.config import CHANGEABLE, WarmStartConfig
-from llmzero_ray.tasks.warm_start.examples import Examples, encode
-from llmzero_ray.tasks.warm_start.gold import gold_responses, read_lessons
-from llmzero_ray.tasks.warm_start.models import load_tokenizer
-from llmzero_ray.tasks.warm_start.training import VERSION
+from llmzero_ray.tasks.sft import TRAINER_VERSION
+from llmzero_ray.tasks.sft.config import CHANGEABLE, SftConfig
+from llmzero_ray.tasks.sft.examples import EncodedExamples, encode
+from llmzero_ray.tasks.sft.gold import gold_responses, read_examples
+from llmzero_ray.tasks.sft.models import load_tokenizer
 
 IDENTITY, RESULT, TURN = "identity.json", "warm_start.json", ".turn"
 EXAMPLES = "examples"
@@ -33,14 +33,14 @@ _PLACES = ("task", "model", "output")
 """Fields that may change with the place of things; what lies there is compared by its content."""
 
 Say: TypeAlias = Callable[[str], None]
-"""Hears what is being done."""
+"""Called with what is being done."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
     """What is to be trained, with everything checked that can be checked without training."""
 
-    config: WarmStartConfig
+    config: SftConfig
     model: str
     """Directory of the base model."""
     identity: Mapping[str, Any]
@@ -59,20 +59,8 @@ class Job:
         """Directory of checkpoints and result."""
         return Path(self.config.output)
 
-    def order(self) -> dict[str, Any]:
-        """The job in plain data, for the workers."""
-        return {
-            "config": self.config.model_dump(mode="json"),
-            "model": self.model,
-            "identity": dict(self.identity),
-            "n_train": self.n_train,
-            "n_val": self.n_val,
-            "dropped": {split: dict(reasons) for split, reasons in self.dropped.items()},
-            "turn": self.turn,
-        }
 
-
-def open_job(config: WarmStartConfig, say: Say) -> Job:
+def open_job(config: SftConfig, say: Say) -> Job:
     """The job of a configuration, its examples lying in the output directory.
 
     Raises:
@@ -113,18 +101,18 @@ def open_job(config: WarmStartConfig, say: Say) -> Job:
     )
 
 
-def check_turn(output: Path, turn: str) -> None:
+def check_turn(job: Job) -> None:
     """Return quietly while no later command has opened the job.
 
     Raises:
         StorageError: one has.
     """
     try:
-        now = (output / TURN).read_text(encoding="utf-8")
+        now = (job.output / TURN).read_text(encoding="utf-8")
     except OSError as error:
-        raise storage_error(output / TURN, error) from error
-    if now != turn:
-        raise StorageError(f"{output}: a later command goes on with this warm start; these workers end.")
+        raise storage_error(job.output / TURN, error) from error
+    if now != job.turn:
+        raise StorageError(f"{job.output}: a later command goes on with this warm start; these workers end.")
 
 
 @contextlib.contextmanager
@@ -150,8 +138,8 @@ def only_one(output: Path) -> Iterator[None]:
         lock.release()
 
 
-def _identity(config: WarmStartConfig, model: str, files: Mapping[str, str]) -> dict[str, Any]:
-    flat: dict[str, Any] = {"format": _FORMAT, "trainer": VERSION}
+def _identity(config: SftConfig, model: str, files: Mapping[str, str]) -> dict[str, Any]:
+    flat: dict[str, Any] = {"format": _FORMAT, "trainer": TRAINER_VERSION}
     for key, value in config.model_dump(mode="json").items():
         if key in CHANGEABLE or key in _PLACES:
             continue
@@ -196,7 +184,7 @@ def _check_same(output: Path, identity: Mapping[str, Any]) -> None:
     if differences:
         raise ConfigError(
             f"output {output} holds a warm start with other settings: {'; '.join(differences)}. Choose "
-            "another output, or remove that directory to start again."
+            "another output, go on with the settings it had, or remove that directory to start again."
         )
 
 
@@ -216,16 +204,15 @@ def result_in(output: Path) -> dict[str, Any] | None:
 
 
 def _write_examples(
-    config: WarmStartConfig, model: str, files: Mapping[str, str], output: Path
+    config: SftConfig, model: str, files: Mapping[str, str], output: Path
 ) -> tuple[int, int, dict[str, dict[str, int]]]:
     """Rows to learn, rows to measure on, and the dropped ones by split and reason."""
     tokenizer = load_tokenizer(model)
     gold = gold_responses(read_manifest(Path(config.task)), config.gold_response)
     counts, dropped = dict[str, int](), dict[str, dict[str, int]]()
     for split, path in files.items():
-        lessons, reasons = read_lessons(path, gold, config.rationale)
-        chosen = lessons[: config.n_val] if split == "val" else lessons
-        pairs = encode(tokenizer, [(lesson.messages, lesson.response) for lesson in chosen])
+        examples, reasons = read_examples(path, gold, config.rationale)
+        pairs = encode(tokenizer, examples[: config.n_val] if split == "val" else examples)
         kept = [pair for pair in pairs if len(pair[0]) + len(pair[1]) <= config.max_length]
         reasons[TOO_LONG] += len(pairs) - len(kept)
         if not kept:
@@ -233,6 +220,6 @@ def _write_examples(
             longest = max((len(prompt) + len(response) for prompt, response in pairs), default=0)
             hint = f"; the longest has {longest} tokens, max_length is {config.max_length}" if longest else ""
             raise TaskError(f"no row of {path} ({split}) can be learnt: {listed}{hint}")
-        Examples.of(kept).save(output / EXAMPLES / f"{split}.npz")
+        EncodedExamples.of(kept).save(output / EXAMPLES / f"{split}.parquet")
         counts[split], dropped[split] = len(kept), dict(+Counter(reasons))
     return counts["train"], counts["val"], dropped

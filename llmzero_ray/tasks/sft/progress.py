@@ -1,7 +1,7 @@
-"""What a training tells while it goes on: one JSON line each in a file beside its checkpoints.
+"""The progress of a training: one JSON line each in a file beside its checkpoints.
 
 Metrics have the names that VeRL's SFT trainer gives them. After an interruption steps may stand there twice;
-the later line counts. Not here: how they are shown (the command line).
+the later line counts. Not here: who writes them (worker.py), how they are shown (the command line).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ FILE = "metrics.jsonl"
 LOSS, LR, GRAD_NORM, VAL_LOSS = "train/loss", "train/lr", "train/grad_norm", "val/loss"
 
 
-class Teller:
+class ProgressWriter:
     """The writing end, for one worker at a time.
 
     Raises:
@@ -32,33 +32,30 @@ class Teller:
         except OSError as error:
             raise storage_error(directory / FILE, error) from error
 
-    def tell(self, line: Mapping[str, Any]) -> None:
+    def write(self, line: Mapping[str, Any]) -> None:
         """Append one line, for readers to see at once."""
         self._file.write(json.dumps(line) + "\n")
         self._file.flush()
 
 
-class Listener:
+class ProgressReader:
     """The reading end: lines that were written after it was made."""
 
     def __init__(self, directory: Path) -> None:
-        self._path, self._rest = directory / FILE, b""
+        self._path = directory / FILE
         self._place = self._path.stat().st_size if self._path.exists() else 0
 
-    def hear(self) -> Iterator[dict[str, Any]]:
+    def read(self) -> Iterator[dict[str, Any]]:
         """New lines, whole ones only."""
-        try:
-            with self._path.open("rb") as file:
-                file.seek(self._place)
-                new = file.read()
-        except OSError:
+        if not self._path.exists():
             return
-        self._place += len(new)
-        *lines, self._rest = (self._rest + new).split(b"\n")
-        for line in lines:
+        with self._path.open("rb") as file:
+            file.seek(self._place)
+            new = file.read()
+        whole = new[: new.rfind(b"\n") + 1]
+        self._place += len(whole)
+        for line in filter(None, whole.split(b"\n")):
             try:
-                found = json.loads(line)
+                yield json.loads(line)
             except ValueError:
-                continue
-            if isinstance(found, dict):
-                yield found
+                continue  # half a line of a writer that was killed

@@ -1,13 +1,12 @@
-"""The conversations that a prepared task teaches: each row's prompt with its gold response.
+"""The examples of a prepared task: each row's prompt with its gold response.
 
-Not here: tokens (examples.py), which rows a step takes (sampling.py).
+Not here: tokens (examples.py), which rows a step takes (trainer.py).
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -15,9 +14,8 @@ from llmzero_ray.errors import TaskError
 from llmzero_ray.tasks.manifest import Manifest
 from llmzero_ray.tasks.rewards.gold_answers import gold_response
 from llmzero_ray.tasks.rewards.registry import KINDS
+from llmzero_ray.tasks.sft.examples import SftExample
 
-Message: TypeAlias = Mapping[str, str]
-"""A role and its content."""
 GoldResponse: TypeAlias = Callable[[str, str], str | None]
 """A right answer to a data_source's ground truth; None where there is no single one."""
 
@@ -29,16 +27,6 @@ _FORMS = {
     KINDS["math"]: "\\boxed{{answer}}",
 }
 """What the rewards for data of one's own read, by module."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Lesson:
-    """One conversation."""
-
-    messages: tuple[Message, ...]
-    """The prompt, as a chat."""
-    response: str
-    """What is to be learnt, without the tokenizer's end token."""
 
 
 def gold_responses(manifest: Manifest, form: str | None) -> GoldResponse:
@@ -63,10 +51,10 @@ def gold_responses(manifest: Manifest, form: str | None) -> GoldResponse:
     return known
 
 
-def read_lessons(
+def read_examples(
     path: str | Path, gold: GoldResponse, rationale: str | None
-) -> tuple[list[Lesson], Counter[str]]:
-    """The conversations of a split's parquet file in its order, and how many rows gave none, by reason.
+) -> tuple[list[SftExample], Counter[str]]:
+    """The examples of a split's parquet file in its order, and how many rows gave none, by reason.
 
     Raises:
         TaskError: there is no column or key of the rationale's name.
@@ -82,7 +70,7 @@ def read_lessons(
             f"{path} has no rationale {rationale!r}; its columns: {', '.join(file.schema_arrow.names)}; keys "
             f"of extra_info: {', '.join(rows[0]['extra_info'])}. Correct rationale, or leave it out."
         )
-    lessons, dropped = list[Lesson](), Counter[str]()
+    examples, dropped = list[SftExample](), Counter[str]()
     for row in rows:
         answer = gold(row["data_source"], row["reward_model"]["ground_truth"])
         reason = _text(row, rationale) if rationale is not None else ""
@@ -90,8 +78,9 @@ def read_lessons(
             dropped[NO_GOLD if answer is None else NO_RATIONALE] += 1
             continue
         messages = tuple({"role": each["role"], "content": each["content"]} for each in row["prompt"])
-        lessons.append(Lesson(messages=messages, response=f"{reason}\n{answer}" if reason else answer))
-    return lessons, dropped
+        response = f"{reason}\n{answer}" if reason else answer
+        examples.append(SftExample(messages=messages, response=response))
+    return examples, dropped
 
 
 def _text(row: Mapping[str, Any], rationale: str) -> str | None:

@@ -1,6 +1,6 @@
-"""A warm start as a Ray Train job: one worker per share of the batch, restarted when one is lost.
+"""Supervised training as a Ray Train job: one worker per share of the batch, restarted when one is lost.
 
-Needs a Ray session. Not here: what a worker does (course.py), joining or starting a cluster, printing (the
+Needs a Ray session. Not here: what a worker does (worker.py), joining or starting a cluster, printing (the
 command line).
 """
 
@@ -14,10 +14,9 @@ from typing import Any
 
 from llmzero_ray.errors import CapacityError, EngineError, LlmzeroError
 from llmzero_ray.files import replace_file
-from llmzero_ray.tasks.warm_start.config import WarmStartConfig
-from llmzero_ray.tasks.warm_start.engine import accelerator
-from llmzero_ray.tasks.warm_start.job import Job
-from llmzero_ray.tasks.warm_start.progress import Listener
+from llmzero_ray.tasks.sft.config import SftConfig
+from llmzero_ray.tasks.sft.job import Job
+from llmzero_ray.tasks.sft.progress import ProgressReader
 
 _LOOK_S = 0.5
 RAY_STATE = ".ray_train"
@@ -26,10 +25,10 @@ _FAILURE_LOG = "failure.log"
 _CONTROL_RETRIES = 3
 
 
-def reserve_once(config: WarmStartConfig, *, timeout_s: float) -> None:
+def reserve_once(config: SftConfig, *, timeout_s: float) -> None:
     """Return quietly when the workers' CPUs and GPUs can be had together, now or within the timeout.
 
-    An autoscaler hears of the wish; they are given back at once, for Ray Train to take them.
+    An autoscaler sees the request; they are given back at once, for Ray Train to take them.
 
     Raises:
         CapacityError: they cannot: what was asked for and what there is.
@@ -46,13 +45,13 @@ def reserve_once(config: WarmStartConfig, *, timeout_s: float) -> None:
         remove_placement_group(group)
 
 
-def n_fitting(config: WarmStartConfig, machines: list[Mapping[str, float]]) -> int:
+def n_fitting(config: SftConfig, machines: list[Mapping[str, float]]) -> int:
     """Workers that idle machines could hold; a machine is its resources by Ray's names."""
     asked = _resources(config)
     return sum(min(int(held.get(name, 0) // n) for name, n in asked.items()) for held in machines)
 
 
-def asked_and_there(config: WarmStartConfig, machines: list[Mapping[str, float]], timeout_s: float) -> str:
+def asked_and_there(config: SftConfig, machines: list[Mapping[str, float]], timeout_s: float) -> str:
     """What the workers ask for and what the cluster has, for an error message."""
     each = " and ".join(f"{n:g} {name}" for name, n in _resources(config).items())
     there = "; ".join(f"{held.get('CPU', 0):g} CPU, {held.get('GPU', 0):g} GPU" for held in machines)
@@ -68,13 +67,13 @@ def asked_and_there(config: WarmStartConfig, machines: list[Mapping[str, float]]
 
 
 def train_on_ray(job: Job) -> Iterator[dict[str, Any]]:
-    """Train, giving what the first worker tells (progress.py) as it comes; ends with the training.
+    """Train; the lines that the first worker writes (progress.py), as they come, until the training ends.
 
     Raises:
         LlmzeroError: what a worker met: a full disk, a model that cannot be loaded.
         EngineError: workers were lost more often than `max_failures`, or failed otherwise.
     """
-    listener, failure = Listener(job.output), list[BaseException]()
+    progress, failure = ProgressReader(job.output), list[BaseException]()
     trainer = _trainer(job)
 
     def fit() -> None:
@@ -88,23 +87,23 @@ def train_on_ray(job: Job) -> Iterator[dict[str, Any]]:
     thread.start()
     while thread.is_alive():
         thread.join(_LOOK_S)
-        yield from listener.hear()
-    yield from listener.hear()
+        yield from progress.read()
+    yield from progress.read()
     if failure:
-        raise _told(failure[0], job.output)
+        raise _reported(failure[0], job.output)
 
 
-def work(order: Mapping[str, Any]) -> None:
-    """One worker's training loop, for Ray Train."""
+def work(given: Mapping[str, Any]) -> None:
+    """One worker's training loop, for Ray Train; the job is `given["job"]`."""
     import ray.train
     import torch
 
-    from llmzero_ray.tasks.warm_start.course import Course
+    from llmzero_ray.tasks.sft.worker import train
 
-    context = ray.train.get_context()
-    if not order["config"]["use_gpu"]:
-        torch.set_num_threads(order["config"]["cpus_per_worker"])
-    Course(order, context.get_world_rank(), context.get_world_size()).run()
+    context, job = ray.train.get_context(), given["job"]
+    if not job.config.use_gpu:
+        torch.set_num_threads(job.config.cpus_per_worker)
+    train(job, context.get_world_rank(), context.get_world_size())
 
 
 def _trainer(job: Job) -> Any:
@@ -113,7 +112,8 @@ def _trainer(job: Job) -> Any:
 
     config = job.config
     environment = {
-        **accelerator(use_gpu=config.use_gpu),
+        # What DeepSpeed runs on, in place of its guess.
+        "DS_ACCELERATOR": "cuda" if config.use_gpu else "cpu",
         # Waiting threads give way instead of spinning: workers may share cores.
         "OMP_WAIT_POLICY": "PASSIVE",
         "HF_HUB_OFFLINE": "1",
@@ -121,7 +121,7 @@ def _trainer(job: Job) -> Any:
     }
     return TorchTrainer(
         work,
-        train_loop_config=job.order(),
+        train_loop_config={"job": job},
         torch_config=TorchConfig(backend="nccl" if config.use_gpu else "gloo"),
         scaling_config=ScalingConfig(
             num_workers=config.workers, use_gpu=config.use_gpu, resources_per_worker=_resources(config)
@@ -138,12 +138,12 @@ def _trainer(job: Job) -> Any:
     )
 
 
-def _resources(config: WarmStartConfig) -> dict[str, float]:
+def _resources(config: SftConfig) -> dict[str, float]:
     gpus = {"GPU": 1.0} if config.use_gpu else {}
     return {"CPU": float(config.cpus_per_worker), **gpus}
 
 
-def _told(error: BaseException, output: Path) -> LlmzeroError:
+def _reported(error: BaseException, output: Path) -> LlmzeroError:
     """The error of ours behind one of Ray Train's, else its last line, and all of it in a file."""
     failures = getattr(error, "worker_failures", None) or {0: error}
     for found in failures.values():

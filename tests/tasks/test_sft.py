@@ -7,28 +7,28 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
+from llmzero_ray.config_text import validated
 from llmzero_ray.errors import ConfigError, StorageError, TaskError
 from llmzero_ray.tasks import PreparedTask
 from llmzero_ray.tasks.manifest import Manifest, RewardEntry, SplitFile, SplitFiles
 from llmzero_ray.tasks.rewards.registry import KINDS
+from llmzero_ray.tasks.sft.config import SftConfig, load_sft
+from llmzero_ray.tasks.sft.examples import EncodedExamples, SftExample, encode
+from llmzero_ray.tasks.sft.gold import NO_GOLD, NO_RATIONALE, gold_responses, read_examples
+from llmzero_ray.tasks.sft.job import IDENTITY, Job, only_one, open_job
+from llmzero_ray.tasks.sft.launch import asked_and_there, n_fitting
+from llmzero_ray.tasks.sft.progress import ProgressReader, ProgressWriter
+from llmzero_ray.tasks.sft.trainer import IGNORED, StepSampler, collate
 from llmzero_ray.tasks.tiny_model import make_tokenizer
-from llmzero_ray.tasks.warm_start.config import WarmStartConfig, load_warm_start, parse_warm_start
-from llmzero_ray.tasks.warm_start.examples import IGNORED, Examples, encode
-from llmzero_ray.tasks.warm_start.gold import NO_GOLD, NO_RATIONALE, gold_responses, read_lessons
-from llmzero_ray.tasks.warm_start.job import IDENTITY, Job, only_one, open_job
-from llmzero_ray.tasks.warm_start.on_ray import asked_and_there, n_fitting
-from llmzero_ray.tasks.warm_start.progress import Listener, Teller
-from llmzero_ray.tasks.warm_start.sampling import even_shares, shares, step_rows
 from tests.tasks.builders import REWARD, row, write_rows, write_task
 
 ROOT = Path(__file__).parent.parent.parent
 SHIPPED = sorted((ROOT / "jobs/configs/warm_start").glob("*.yaml"))
 
 
-def config(**changes: Any) -> WarmStartConfig:
+def config(**changes: Any) -> SftConfig:
     base: dict[str, Any] = {
         "task": "task",
         "output": "out",
@@ -36,7 +36,7 @@ def config(**changes: Any) -> WarmStartConfig:
         "batch_size": 8,
         "micro_batch_size": 2,
     }
-    return parse_warm_start({**base, **changes})
+    return validated(SftConfig, {**base, **changes}, "warm_start.yaml")
 
 
 def refusal(**changes: Any) -> str:
@@ -50,11 +50,11 @@ def refusal(**changes: Any) -> str:
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.name)
 def test_shipped_configurations_are_accepted(path: Path) -> None:
-    assert load_warm_start(path).plan(1000).n_steps >= 1
+    assert load_sft(path).steps(1000) >= 1
 
 
 def test_a_machine_with_gpus_and_one_without_ship() -> None:
-    assert {load_warm_start(path).use_gpu for path in SHIPPED} == {True, False}
+    assert {load_sft(path).use_gpu for path in SHIPPED} == {True, False}
 
 
 def test_unknown_keys_are_refused_with_a_near_one() -> None:
@@ -83,63 +83,49 @@ def test_values_that_cannot_be_are_refused_with_what_can(changes: dict[str, Any]
 def test_settings_replace_dotted_keys_and_paths_become_absolute(tmp_path: Path) -> None:
     path = tmp_path / "w.yaml"
     path.write_text("{task: t, output: o, n_steps: 1, lora: {rank: 4}}")
-    loaded = load_warm_start(path, {"lora.alpha": 9, "lora.targets": ["q_proj"], "model": "m"})
+    loaded = load_sft(path, {"lora.alpha": 9, "lora.targets": ["q_proj"], "model": "m"})
     assert loaded.lora is not None
     assert (loaded.lora.rank, loaded.lora.alpha, loaded.lora.targets) == (4, 9, ("q_proj",))
     assert [loaded.task, loaded.model, loaded.output] == [str(Path(name).absolute()) for name in "tmo"]
 
 
 def test_epochs_become_steps_the_last_batch_filled_up() -> None:
-    assert config(n_steps=None, n_epochs=3).plan(n_train=10).n_steps == 4  # 30 items in batches of 8
+    assert config(n_steps=None, n_epochs=3).steps(n_train=10) == 4  # 30 items in batches of 8
 
 
-def test_weights_are_bfloat16_on_gpus_and_float32_on_cpus_unless_told() -> None:
+def test_weights_are_bfloat16_on_gpus_and_float32_on_cpus_unless_set() -> None:
     assert (config().torch_dtype, config(use_gpu=True).torch_dtype) == ("float32", "bfloat16")
     assert config(use_gpu=True, dtype="float32").torch_dtype == "float32"
-
-
-def test_the_learning_rate_rises_then_falls_to_its_share() -> None:
-    plan = config(n_steps=4, lr=0.1, warmup_steps=2, final_lr_share=0.2).plan(8)
-    # rise 1/2, 1, 1, 1; fall 1 - 0.8 * step / 4
-    assert [plan.learning_rate(step) for step in (1, 2, 3, 4)] == pytest.approx([0.04, 0.06, 0.04, 0.02])
 
 
 # --- rows of a step
 
 
-def test_an_epoch_draws_every_row_once_across_the_borders_of_batches() -> None:
-    drawn = [row for step in range(1, 8) for row in step_rows(21, 6, seed=3, step=step)]
-    assert sorted(drawn[:21]) == sorted(drawn[21:42]) == list(range(21))
-    assert drawn[:21] != drawn[21:42]
+def drawn(n: int, batch_size: int, n_steps: int, seed: int = 3) -> list[int]:
+    return list(StepSampler(list(range(n)), batch_size, n_steps=n_steps, seed=seed))
+
+
+def test_a_pass_draws_every_row_once_across_the_borders_of_batches() -> None:
+    sampler = StepSampler([0] * 21, 6, n_steps=7, seed=3)  # equal lengths: the order of the draws stays
+    rows = list(sampler)
+    assert len(rows) == len(sampler) == 42
+    assert sorted(rows[:21]) == sorted(rows[21:]) == list(range(21))
+    assert rows[:21] != rows[21:]
 
 
 def test_the_rows_of_a_step_depend_on_seed_and_step_alone() -> None:
-    assert step_rows(50, 8, seed=1, step=5) == step_rows(50, 8, seed=1, step=5)
-    assert step_rows(50, 8, seed=1, step=5) != step_rows(50, 8, seed=2, step=5)
+    assert drawn(50, 8, 9)[:40] == drawn(50, 8, 5)
+    assert drawn(50, 8, 5) != drawn(50, 8, 5, seed=2)
 
 
 def test_a_batch_larger_than_the_data_repeats_rows() -> None:
-    assert Counter(step_rows(3, 9, seed=0, step=1)) == {0: 3, 1: 3, 2: 3}
+    assert Counter(drawn(3, 9, 1)) == {0: 3, 1: 3, 2: 3}
 
 
-@pytest.mark.parametrize("n_workers", [1, 2, 4])
-def test_any_number_of_workers_sees_the_same_rows_and_micro_batches(n_workers: int) -> None:
-    rows, lengths = step_rows(100, 16, seed=0, step=1), list(range(100, 0, -1))
-    divided = shares(rows, lengths, n_workers, micro_batch_size=2)
-    assert [len(worker) for worker in divided] == [8 // n_workers] * n_workers
-    alone = shares(rows, lengths, 1, micro_batch_size=2)[0]
-    assert sorted(map(tuple, alone)) == sorted(tuple(micro) for worker in divided for micro in worker)
-    assert sorted(row for micro in alone for row in micro) == sorted(rows)
-
-
-def test_rows_of_like_length_pass_together() -> None:
-    assert shares([0, 1, 2, 3], [9, 2, 8, 1], 2, micro_batch_size=2) == [[[3, 1]], [[2, 0]]]
-
-
-def test_every_worker_measures_equally_often_and_all_rows_are_measured_once() -> None:
-    divided = even_shares(7, n_workers=3, micro_batch_size=2)
-    assert [len(worker) for worker in divided] == [2, 2, 2]
-    assert sorted(row for worker in divided for micro in worker for row in micro) == list(range(7))
+def test_rows_of_a_batch_stand_in_the_order_of_their_lengths() -> None:
+    rows = drawn(100, 16, 2)
+    assert rows[:16] == sorted(rows[:16])
+    assert rows[16:] == sorted(rows[16:])
 
 
 # --- gold responses
@@ -159,15 +145,15 @@ def manifest(**reward: Any) -> Manifest:
         ({"module": KINDS["exact_match"]}, None, "<answer>7</answer>"),
     ],
 )
-def test_right_answers_are_written_as_told_or_as_the_task_or_its_reward_says(
+def test_right_answers_are_written_as_the_configuration_says_or_as_the_task_or_its_reward_says(
     reward: dict[str, Any], form: str | None, expected: str
 ) -> None:
     assert gold_responses(manifest(**reward), form)("any", "7") == expected
 
 
 def test_the_forms_that_rewards_read_are_those_of_own_data() -> None:
+    from llmzero_ray.tasks.sft import gold
     from llmzero_ray.tasks.sources import custom
-    from llmzero_ray.tasks.warm_start import gold
 
     assert {KINDS[kind]: form for kind, form in custom._GOLD.items()} == gold._FORMS
 
@@ -185,21 +171,21 @@ def test_a_task_without_a_known_form_is_refused_with_what_to_write() -> None:
 def test_a_rationale_stands_before_the_answer_and_rows_without_one_are_left_out(tmp_path: Path) -> None:
     rows = [row(0, "a", "1", why="first"), row(1, "b", "2", why=" "), row(2, "c", "3", why="last")]
     write_rows(tmp_path / "x.parquet", rows)
-    lessons, dropped = read_lessons(
+    examples, dropped = read_examples(
         tmp_path / "x.parquet", lambda _, truth: None if truth == "3" else f"#{truth}", "why"
     )
-    assert [(lesson.messages[0]["content"], lesson.response) for lesson in lessons] == [("a", "first\n#1")]
+    assert [(each.messages[0]["content"], each.response) for each in examples] == [("a", "first\n#1")]
     assert dropped == {NO_RATIONALE: 1, NO_GOLD: 1}
 
 
 def test_a_rationale_may_be_a_key_of_extra_info_and_an_unknown_one_is_refused(tmp_path: Path) -> None:
     write_rows(tmp_path / "x.parquet", [row(0, "a", "1", extra_info={"index": 0, "how": "so"})])
-    lessons, _ = read_lessons(tmp_path / "x.parquet", lambda _, truth: truth, "how")
-    assert lessons[0].response == "so\n1"
+    examples, _ = read_examples(tmp_path / "x.parquet", lambda _, truth: truth, "how")
+    assert examples[0].response == "so\n1"
     with pytest.raises(
         TaskError, match=r"no rationale 'hwo'; its columns: .*; keys of extra_info: index, how"
     ):
-        read_lessons(tmp_path / "x.parquet", lambda _, truth: truth, "hwo")
+        read_examples(tmp_path / "x.parquet", lambda _, truth: truth, "hwo")
 
 
 # --- tokens
@@ -207,8 +193,8 @@ def test_a_rationale_may_be_a_key_of_extra_info_and_an_unknown_one_is_refused(tm
 
 def test_a_response_begins_where_the_template_ends_and_closes_with_the_end_token() -> None:
     tokenizer = make_tokenizer()
-    chat = ([{"role": "system", "content": "S"}, {"role": "user", "content": "q"}], "#4")
-    [(prompt, response)] = encode(tokenizer, [chat])
+    messages = ({"role": "system", "content": "S"}, {"role": "user", "content": "q"})
+    [(prompt, response)] = encode(tokenizer, [SftExample(messages=messages, response="#4")])
     assert tokenizer.decode(prompt) == "<|im_start|>s:S<|im_end|><|im_start|>u:q<|im_end|><|im_start|>a:"
     assert tokenizer.decode(response) == "#4<|im_end|>"
 
@@ -220,38 +206,36 @@ def test_a_tokenizer_without_template_or_end_token_is_refused(lacking: str, word
     tokenizer = make_tokenizer()
     setattr(tokenizer, lacking, None)
     with pytest.raises(TaskError, match=f"has no {word}"):
-        encode(tokenizer, [([{"role": "user", "content": "q"}], "#4")])
+        encode(tokenizer, [SftExample(messages=({"role": "user", "content": "q"},), response="#4")])
 
 
 def test_padding_stands_right_and_only_responses_are_labelled(tmp_path: Path) -> None:
-    examples = Examples.of([([1, 2], [3]), ([4], [5, 6, 7])])
-    examples.save(tmp_path / "e.npz")
-    again = Examples.load(tmp_path / "e.npz")
-    inputs, labels = again.padded([1, 0], pad=0)
-    assert inputs.tolist() == [[4, 5, 6, 7], [1, 2, 3, 0]]
-    assert labels.tolist() == [[IGNORED, 5, 6, 7], [IGNORED, IGNORED, 3, IGNORED]]
-    assert (len(again), again.lengths.tolist()) == (2, [3, 4])
-    assert (again.n_scored([0]), again.n_scored(range(2)), again.n_scored([1, 1])) == (1, 4, 6)
-    assert again.tokens.dtype == np.int32
+    examples = EncodedExamples.of([([1, 2], [3]), ([4], [5, 6, 7])])
+    examples.save(tmp_path / "e.parquet")
+    again = EncodedExamples.load(tmp_path / "e.parquet")
+    batch = collate([again[1], again[0]], pad=0)
+    assert batch["input_ids"].tolist() == [[4, 5, 6, 7], [1, 2, 3, 0]]
+    assert batch["labels"].tolist() == [[IGNORED, 5, 6, 7], [IGNORED, IGNORED, 3, IGNORED]]
+    assert (len(again), again.lengths) == (2, [3, 4])
 
 
 # --- progress
 
 
-def test_a_listener_hears_whole_lines_that_were_told_after_it_came(tmp_path: Path) -> None:
-    Teller(tmp_path).tell({"step": 1})
-    listener = Listener(tmp_path)
+def test_a_reader_gives_whole_lines_that_were_written_after_it_was_made(tmp_path: Path) -> None:
+    ProgressWriter(tmp_path).write({"step": 1})
+    reader = ProgressReader(tmp_path)
     with (tmp_path / "metrics.jsonl").open("a") as file:
         file.write('{"step": 2}\n{"step"')
-    assert list(listener.hear()) == [{"step": 2}]
-    Teller(tmp_path).tell({"step": 3})  # another process, after the first was killed inside a line
-    assert list(listener.hear()) == [{"step": 3}]
+    assert list(reader.read()) == [{"step": 2}]
+    ProgressWriter(tmp_path).write({"step": 3})  # another process, after the first was killed inside a line
+    assert list(reader.read()) == [{"step": 3}]
 
 
 # --- jobs
 
 
-def job_config(task: PreparedTask, output: Path, **changes: Any) -> WarmStartConfig:
+def job_config(task: PreparedTask, output: Path, **changes: Any) -> SftConfig:
     return config(task=task.directory, output=str(output), **changes)
 
 
@@ -259,7 +243,7 @@ def opened(task: PreparedTask, output: Path, **changes: Any) -> Job:
     return _open(job_config(task, output, **changes))
 
 
-def _open(settings: WarmStartConfig) -> Job:
+def _open(settings: SftConfig) -> Job:
     with only_one(Path(settings.output)):
         return open_job(settings, lambda doing: None)
 
@@ -352,7 +336,7 @@ def test_workers_are_counted_by_machine() -> None:
     assert n_fitting(config(cpus_per_worker=2, use_gpu=True), machines) == 1 + 1
 
 
-def test_a_cluster_that_is_too_small_is_told_from_one_that_is_busy() -> None:
+def test_a_cluster_that_is_too_small_is_not_one_that_is_busy() -> None:
     two = config(workers=2)
     small = asked_and_there(two, [{"CPU": 1.0}], 5)
     assert "2 worker(s) with 1 CPU each, which is more than there is. Machines: 1 CPU, 0 GPU" in small

@@ -1,0 +1,89 @@
+"""Full checkpoints of a training: the Trainer's own, completed by a manifest.
+
+    checkpoints/TURN/checkpoint-40/    weights, optimizer, random states, the Trainer's state, manifest.json
+
+A checkpoint exists when its manifest does and every file matches it; the Trainer's and DeepSpeed's writers
+leave half a checkpoint under its full name when they are killed. Each command has a directory (its turn), so
+that a worker that outlived a killed command can never overwrite what its successor writes. Ray Train's own
+checkpoints are not used: it lists them in a file that is overwritten in place, so that a kill at the wrong
+moment loses them all.
+
+Not here: what is in one (transformers), the result (models.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from llmzero_ray.errors import StorageError
+from llmzero_ray.failpoints import reach
+from llmzero_ray.files import storage_error
+from llmzero_ray.manifests import problem_of, write_manifest
+
+logger = logging.getLogger(__name__)
+CHECKPOINTS = "checkpoints"
+_PREFIX = "checkpoint-"
+"""transformers' name of a checkpoint, before its step."""
+
+
+def newest(output: Path) -> Path | None:
+    """The newest checkpoint below an output directory that can be used; None: there is none. Damaged ones
+    are passed over."""
+    for path in sorted(_all(output), key=step_of, reverse=True):
+        problem = problem_of(path)
+        if problem is None:
+            return path
+        logger.warning("checkpoint %s is not used: %s", path, problem)
+    return None
+
+
+def step_of(checkpoint: Path) -> int:
+    """Steps that were done when it was written."""
+    return int(checkpoint.name.removeprefix(_PREFIX))
+
+
+def complete(output: Path, checkpoint: Path, *, kept: int) -> None:
+    """Write a checkpoint's manifest once all workers have written their parts, and remove all other ones but
+    for the `kept` newest up to its step: later ones belong to a training that could not be resumed.
+
+    Raises:
+        StorageError: it cannot be written.
+    """
+    reach("checkpoint.saved")
+    step = step_of(checkpoint)
+    write_manifest(checkpoint, {"step": step})
+    ranked = sorted(_all(output), key=lambda path: (step_of(path) <= step, step_of(path), path == checkpoint))
+    for old in ranked[:-kept]:
+        shutil.rmtree(old, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def storage_errors(target: Path) -> Iterator[None]:
+    """Errors of the system, and of torch's writer, as those of storage.
+
+    Raises:
+        StorageError: in their place.
+    """
+    try:
+        yield
+    except StorageError:
+        raise
+    except OSError as error:
+        raise storage_error(target, error) from error
+    except RuntimeError as error:
+        # torch's writer does not say which error of the system it met.
+        if "PytorchStreamWriter" not in str(error) and "inline_container" not in str(error):
+            raise
+        free = shutil.disk_usage(target.parent).free / 2**30
+        raise StorageError(
+            f"{target}: the checkpoint cannot be written ({str(error).splitlines()[0]}); {free:.1f} GiB are "
+            "free there. Free space, then run the same command again."
+        ) from error
+
+
+def _all(output: Path) -> list[Path]:
+    return [path for path in (output / CHECKPOINTS).glob(f"*/{_PREFIX}*") if path.name[11:].isdigit()]

@@ -1,0 +1,189 @@
+"""Supervised fine-tuning with `transformers.Trainer`: loss on response tokens, rows of a step, metrics.
+
+The tiny models of `prepare` and the job on Ray Train are trained by the same class; the job adds a DeepSpeed
+configuration. Needs torch, transformers and accelerate. Not here: checkpoints (checkpoints.py), Ray
+(launch.py), the models (models.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn.functional import cross_entropy
+from torch.nn.utils.rnn import pad_sequence
+from torch.utils.data import Sampler
+from transformers import EvalPrediction, PrinterCallback, Trainer, TrainerCallback, TrainingArguments
+
+from llmzero_ray.tasks.sft.examples import EncodedExamples
+from llmzero_ray.tasks.sft.progress import GRAD_NORM, LOSS, LR, VAL_LOSS
+
+IGNORED = -100
+"""Label of a token that is not scored, in transformers."""
+_METRICS = {"loss": LOSS, "learning_rate": LR, "grad_norm": GRAD_NORM, "eval_token_loss": VAL_LOSS}
+"""Metrics that are reported, by transformers' names."""
+
+
+class SftTrainer(Trainer):  # type: ignore[misc]
+    """A Trainer whose loss is the mean over all response tokens of a step's batch, however the batch is
+    divided among micro-batches and workers (transformers counts them: `num_items_in_batch`), and whose
+    evaluation gives the same mean over all examples as `eval_token_loss`.
+
+    `pad` is the token id that fills up rows.
+    """
+
+    def __init__(
+        self, model: Any, args: TrainingArguments, train: EncodedExamples, *, pad: int, **more: Any
+    ) -> None:
+        self._use_cache = getattr(model.config, "use_cache", True)
+        super().__init__(
+            model=model,
+            args=args,
+            data_collator=partial(collate, pad=pad),
+            train_dataset=train,
+            compute_metrics=_token_loss,
+            preprocess_logits_for_metrics=_losses_of_rows,
+            **more,
+        )
+        self.remove_callback(PrinterCallback)
+
+    def train(self, *args: Any, **named: Any) -> Any:
+        """Train; the model's configuration is left as it was, without the Trainer's `use_cache: false`."""
+        try:
+            return super().train(*args, **named)
+        finally:
+            self.model.config.use_cache = self._use_cache
+
+    def _get_train_sampler(self, train_dataset: Any = None) -> Any:
+        del train_dataset  # there is one
+        args = self.args
+        batch_size = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
+        return StepSampler(
+            self.train_dataset.lengths, batch_size, n_steps=args.max_steps, seed=args.data_seed or 0
+        )
+
+
+class ProgressCallback(TrainerCallback):  # type: ignore[misc]
+    """Calls `report` with a line for each step (loss, learning rate, gradient norm), each evaluation and each
+    checkpoint that is complete."""
+
+    def __init__(self, report: Callable[[Mapping[str, Any]], None]) -> None:
+        self._report = report
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Save as often as the arguments say, where a checkpoint's state says otherwise."""
+        del control
+        state.save_steps = args.save_steps
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
+        """Report a step or an evaluation."""
+        del args, control
+        metrics = {_METRICS[name]: value for name, value in logs.items() if name in _METRICS}
+        if metrics:
+            of = {"of": state.max_steps} if LOSS in metrics else {}
+            self._report({"step": state.global_step, **of, **metrics})
+
+    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Report a checkpoint."""
+        del args, control
+        self._report({"saved": state.global_step})
+
+
+class StepSampler(Sampler[int]):  # type: ignore[misc]
+    """The rows of all steps of a training, one step's batch after another.
+
+    The batches cut an endless row of permutations of the examples into pieces: every example is drawn once
+    before any is drawn again, also where a batch begins in one pass and ends in the next. A batch depends on
+    the seed and the step alone, never on the number of workers. Inside a batch rows stand in the order of
+    their lengths, so that micro-batches need little padding.
+    """
+
+    def __init__(self, lengths: Sequence[int], batch_size: int, *, n_steps: int, seed: int) -> None:
+        self._lengths, self._batch_size, self._n_steps, self._seed = lengths, batch_size, n_steps, seed
+
+    def __len__(self) -> int:
+        return self._batch_size * self._n_steps
+
+    def __iter__(self) -> Iterator[int]:
+        drawn = self._draws()
+        for _ in range(self._n_steps):
+            yield from sorted((next(drawn) for _ in range(self._batch_size)), key=self._lengths.__getitem__)
+
+    def _draws(self) -> Iterator[int]:
+        epoch = 0
+        while True:
+            yield from np.random.default_rng([self._seed, epoch]).permutation(len(self._lengths)).tolist()
+            epoch += 1
+
+
+def training_arguments(
+    directory: Path,
+    *,
+    n_steps: int,
+    batch_size: int,
+    micro_batch_size: int,
+    final_lr_share: float,
+    warmup_steps: int,
+    n_workers: int = 1,
+    **more: Any,
+) -> TrainingArguments:
+    """The settings of a training of `n_steps` steps, `batch_size` examples each, all workers together.
+
+    The learning rate rises linearly to its peak in `warmup_steps` and falls linearly to `final_lr_share` of
+    it; it begins at that share too. `more` are fields of TrainingArguments.
+    """
+    warmup = min(warmup_steps, n_steps - 1)
+    decay = {"num_decay_steps": n_steps - warmup, "decay_type": "linear", "min_lr_ratio": final_lr_share}
+    return TrainingArguments(
+        output_dir=str(directory),
+        max_steps=n_steps,
+        per_device_train_batch_size=micro_batch_size,
+        per_device_eval_batch_size=micro_batch_size,
+        gradient_accumulation_steps=batch_size // micro_batch_size // n_workers,
+        lr_scheduler_type="warmup_stable_decay",
+        lr_scheduler_kwargs=decay,
+        warmup_steps=warmup,
+        optim="adamw_torch",
+        logging_steps=1,
+        logging_nan_inf_filter=False,
+        report_to="none",
+        disable_tqdm=True,
+        log_level="error",
+        remove_unused_columns=False,
+        dataloader_pin_memory=False,
+        **more,
+    )
+
+
+def collate(rows: Sequence[tuple[Any, int]], pad: int) -> dict[str, Any]:
+    """Input ids and labels of (tokens, prompt length) pairs, shape (rows, longest); only responses are
+    labelled.
+
+    Padding stands right of everything that is scored, so the causal mask alone hides it.
+    """
+    ids = [torch.from_numpy(np.array(tokens, dtype=np.int64)) for tokens, _ in rows]
+    labels = [held.clone() for held in ids]
+    for held, (_, n_prompt) in zip(labels, rows, strict=True):
+        held[:n_prompt] = IGNORED
+    return {
+        "input_ids": pad_sequence(ids, batch_first=True, padding_value=pad),
+        "labels": pad_sequence(labels, batch_first=True, padding_value=IGNORED),
+    }
+
+
+def _losses_of_rows(logits: Any, labels: Any) -> Any:
+    """Summed loss and number of labelled tokens of each row, shape (rows, 2)."""
+    wanted = labels[:, 1:]
+    losses = cross_entropy(
+        logits[:, :-1].float().transpose(1, 2), wanted, ignore_index=IGNORED, reduction="none"
+    )
+    return torch.stack([losses.sum(1), wanted.ne(IGNORED).sum(1).float()], dim=1)
+
+
+def _token_loss(outcome: EvalPrediction) -> dict[str, float]:
+    total, n_tokens = np.asarray(outcome.predictions, dtype=np.float64).sum(axis=0)
+    return {"token_loss": float(total / n_tokens)}
