@@ -104,4 +104,4 @@ class NonFiniteError(PhaseError):
 
 
 class EffectiveConfigError(PhaseError):
-    """What a phase trains with is not what it was asked to train with."""
+    """The effective configuration of a phase differs from the requested one."""

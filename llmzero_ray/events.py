@@ -1,10 +1,10 @@
-"""What happens in a search.
+"""The events of a search.
 
 An event is durable in the journal before anything acts on it; the journal of a search is the list of its
-events, and feeding them to a fresh core gives the same search.
+events, and replaying them in a new core gives the same state.
 
 To add an event: subclass `Event` here, handle it in coordinator/core.py, and raise `journal.FORMAT` when an
-older version could misread the result. Not here: what is to be done about it (commands.py), deciding
+older version could misread the result. Not here: commands that follow (commands.py), decisions
 (coordinator/).
 """
 
@@ -31,7 +31,7 @@ REFERENCE = -1
 
 BudgetKind: TypeAlias = Literal["gpu_hours", "wall_clock", "dollars"]
 FinalWhat: TypeAlias = Literal["base", "best", "reference"]
-"""Who is scored on the test split: the base model, the best strategy's adapter, the default recipe's best
+"""Policies scored on the test split: the base model, the best strategy's adapter, the reference's best
 adapter."""
 
 
@@ -48,8 +48,8 @@ class SearchStarted(Event):
     versions: Mapping[str, str]
     """Packages that can change results -> version."""
     agents: Mapping[str, Any] = field(default_factory=dict)
-    """What language-model agents work with, frozen for the search: `prompts` (file -> text), `digest` (sha256
-    over them), `price` (dollars per million tokens). Empty for other agents."""
+    """Facts of language-model agents, frozen for the search: `prompts` (file -> text), `digest` (sha256 over
+    them), `price` (dollars per million tokens). Empty for other agents."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,12 +60,12 @@ class CoordinatorStarted(Event):
     host: str
     pid: int
     previous_alive: float | None = None
-    """Unix seconds of the last sign of life of the coordinator before."""
+    """Unix seconds of the previous coordinator's last heartbeat."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SearchPaused(Event):
-    """A person ended the processes and means to go on later: phases running now are repeated at no charge."""
+    """The user paused the search: phases running now are repeated later without counting as lost."""
 
     reason: str
 
@@ -79,7 +79,8 @@ class SlotReady(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Decided(Event):
-    """The rules chose: a run of kind `action` created from node `on`, to be trained in `slot`, or the end."""
+    """A decision of the rules: a run of kind `action` created from node `on`, to be trained in `slot`, or the
+    end."""
 
     action: Literal["root", "evolve", "debug", "scratch", "stop"]
     on: int | None
@@ -95,19 +96,19 @@ class Decided(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Proposed(Event):
-    """An agent answered; not validated yet."""
+    """An agent returned a proposal, which is not validated yet."""
 
     node: int
     proposal: Proposal
     tries: int = 0
-    """Answers to the same question that were refused before this one."""
+    """Rejected proposals for the same request before this one."""
     prefetched: bool = False
-    """Whether it was asked for before the phase in front of it had ended, without its last steps."""
+    """Whether it was prefetched before the preceding phase had ended, without that phase's last steps."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProposalFailed(Event):
-    """An agent could not answer at all."""
+    """An agent failed to return a proposal."""
 
     node: int
     reason: str
@@ -116,30 +117,30 @@ class ProposalFailed(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class ProposalRefused(Event):
-    """A proposal breaks a rule and goes back to the agent with the message."""
+    """A proposal breaks a rule and is rejected with the message for the agent."""
 
     node: int
     message: str
     tries: int
-    """Refused answers so far, this one included."""
+    """Rejected proposals so far, this one included."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PhasePlanned(Event):
-    """A node's phase is settled: what trains, from where, for how long."""
+    """A node's phase has its spec: configuration, resume source, length."""
 
     node: int
     slot: int
     spec: PhaseSpec
     proposal: Proposal | None
-    """What it was made from; None for the root, the reference and when the agents gave nothing usable."""
+    """The proposal behind it; None for the root, the reference, and without a usable proposal."""
     note: str = ""
-    """What was changed on the way from proposal to spec, in a sentence; empty when nothing was."""
+    """Corrections between proposal and spec, as a sentence; empty: none."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PhaseStarted(Event):
-    """A runner was handed the phase."""
+    """A phase was started on a runner."""
 
     node: int
     slot: int
@@ -148,7 +149,7 @@ class PhaseStarted(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class PhaseFinished(Event):
-    """A phase came to an end that is a success to the rules."""
+    """A phase ended successfully."""
 
     node: int
     phase_attempt: int
@@ -157,7 +158,7 @@ class PhaseFinished(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class PhaseFailed(Event):
-    """A phase failed; data for the search."""
+    """A phase failed."""
 
     node: int
     phase_attempt: int
@@ -174,9 +175,9 @@ class RunnerLost(Event):
     phase_attempt: int
     reason: str
     salvaged: PhaseFailure | None = None
-    """What the lost attempt left on the disk, in the form it takes if the phase is given up."""
+    """Saved part of the lost attempt, as the outcome of the phase if it is not repeated."""
     restart_step: int = 0
-    """Step of the full checkpoint that a repeat would go on from; 0: from the phase's start."""
+    """Step of the full checkpoint from which a repeat would continue; 0: from the phase's start."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,13 +187,13 @@ class VerdictPosted(Event):
     node: int
     phase_attempt: int
     step: int
-    """Step of the phase that the verdict saw last."""
+    """Last step of the phase that the verdict is based on."""
     decision: StopDecision
 
 
 @dataclass(frozen=True, kw_only=True)
 class AgentCalled(Event):
-    """A language model was asked; its price counts towards `budget.dollars`."""
+    """A call of a language model; its cost counts towards `budget.dollars`."""
 
     node: int
     agent: str
@@ -204,7 +205,7 @@ class AgentCalled(Event):
     """`ok`, or what went wrong (`deadline`, `refusal`, `schema`, `cap`, `lost`, ...)."""
     model: str
     prompt: str
-    """sha256 of everything that was sent, pictures included."""
+    """sha256 of everything that was sent, figures included."""
     input_tokens: int = 0
     """Neither read from nor written to the prompt cache."""
     output_tokens: int = 0
@@ -218,7 +219,7 @@ class AgentCalled(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class BudgetReached(Event):
-    """A timer or a ledger found a limit reached."""
+    """A budget limit is reached."""
 
     kind: BudgetKind
     used: float
@@ -227,13 +228,13 @@ class BudgetReached(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class RunnerSilent(Event):
-    """A running phase has not moved for longer than can be explained: it is treated like a death."""
+    """A running phase hangs; its runner is treated as lost."""
 
     slot: int
     node: int
     phase_attempt: int
     stage: str
-    """What the engine was doing, or `runner` when the runner itself does not answer."""
+    """The engine's stage, or `runner` when the runner itself does not respond."""
     since_s: float
     limit_s: float
 
@@ -247,18 +248,18 @@ class SlotClosed(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointsDeleted(Event):
-    """Adapters that were thinned out, written down before they are deleted."""
+    """Adapters chosen for deletion; recorded before they are deleted."""
 
     items: tuple[ResumeFrom, ...]
     freed_bytes: int
     used_bytes: int
-    """What all adapters took before."""
+    """Bytes of all adapters before."""
     limit_bytes: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointCorrupt(Event):
-    """An adapter is not what was saved; nothing resumes from it any more."""
+    """A saved adapter is corrupt; nothing resumes from it any more."""
 
     node: int
     step: int
@@ -270,7 +271,7 @@ class CheckpointCorrupt(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class UserStop(Event):
-    """A person ended the search."""
+    """The user stopped the search."""
 
     reason: str
     deadline_s: float | None = None
@@ -279,15 +280,14 @@ class UserStop(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class HintGiven(Event):
-    """A person's advice to the proposer, shown with every later question."""
+    """A hint of the user to the proposer, part of every later request."""
 
     text: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class NodeVetoed(Event):
-    """A person closed a subtree: nothing in it is expanded, what trains in it stops, no failure is
-    charged."""
+    """The user vetoed a node: its subtree is not expanded, running phases in it stop, no failure counts."""
 
     node: int
     reason: str = ""
@@ -295,11 +295,11 @@ class NodeVetoed(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class CloneAsked(Event):
-    """A person wants a node continued with these changes; trained in the next free slot."""
+    """The user requested a clone of a node with these changes; trained in the next free slot."""
 
     of: int
     step: int | None
-    """Saved step of `of` to go on from; None: its best one."""
+    """Saved step of `of` to resume from; None: its best one."""
     changes: Mapping[str, Any]
     """Hyper-parameter (VeRL key) -> value."""
     n_steps: int | None = None
@@ -308,7 +308,7 @@ class CloneAsked(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class SettingsChanged(Event):
-    """A person changed what may be changed while a search goes on (`config_changes.CHANGEABLE`)."""
+    """The user changed settings that may change in a running search (`config_changes.CHANGEABLE`)."""
 
     changes: Mapping[str, Any]
     """Dotted key -> new value."""
@@ -318,7 +318,7 @@ class SettingsChanged(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class RequestRefused(Event):
-    """A person asked for something that cannot be done; nothing has changed."""
+    """A user's request was refused; nothing has changed."""
 
     kind: str
     message: str
@@ -326,7 +326,7 @@ class RequestRefused(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class BackgroundTaskFailed(Event):
-    """A periodic task of the coordinator raised an exception; it goes on. At most one a minute per task."""
+    """A periodic task of the coordinator raised an exception and continues. At most one a minute per task."""
 
     task: str
     reason: str
@@ -355,7 +355,7 @@ class FinalScored(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class FinalFailed(Event):
-    """A final measurement could not be taken; the outcome goes without it."""
+    """A policy could not be scored; the outcome is written without its score."""
 
     what: FinalWhat
     reason: str
@@ -363,15 +363,15 @@ class FinalFailed(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class OutcomeWritten(Event):
-    """strategy.yaml, best/ and the report are on the disk; `problem` says what could not be written."""
+    """strategy.yaml, best/ and the report are written; `problem` names what could not be written."""
 
     problem: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SearchAborted(Event):
-    """Something that no phase can be blamed for ended the work; the same command resumes it once that is
-    mended."""
+    """The search was aborted for a reason outside its phases; the same command resumes it once that is
+    fixed."""
 
     reason: str
     exit_code: int
@@ -390,7 +390,7 @@ class SearchFinished(Event):
 
 
 def phase_ended(node: int, attempt: int, outcome: PhaseResult | PhaseFailure) -> Event:
-    """The event of a phase's end; a second delivery of it is known as one."""
+    """The event of a phase's end, with a source that identifies repeated deliveries."""
     event: Event
     if isinstance(outcome, PhaseFailure):
         event = PhaseFailed(node=node, phase_attempt=attempt, failure=outcome)

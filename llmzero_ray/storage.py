@@ -1,4 +1,4 @@
-"""The directory of one search: where every file is, and how whole files get there.
+"""The directory of one search: paths of all its files, and writing them atomically.
 
     <storage>/<name>/
         search.yaml · journal/ · strategy.yaml · best/ · report.md · reference/ · final/ · logs/
@@ -7,7 +7,7 @@
 
 `SearchPaths` is pure and may be used anywhere; `SearchStorage` touches the disk. A search that was moved
 still works: no file holds an absolute path that is needed again. Not here: metrics (metric_files.py), events
-(journal/), and who is alive (presence.py).
+(journal/), and the live coordinator (presence.py).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from llmzero_ray.records import Checkpoint, PhaseFailure, PhaseResult, PhaseSpec
 from llmzero_ray.text import size
 
 _LOG_TAIL = 4000
-"""Bytes of a log that go with a failure."""
+"""Bytes of a log's end that a failure contains."""
 MIN_FREE_BYTES = 50 * 2**20
 """Less than this free at the start of a search is refused: a few phases of metrics and adapters would not
 fit."""
@@ -57,7 +57,7 @@ class SearchPaths:
 
     @property
     def strategy(self) -> Path:
-        """The recipe that was found, replayable."""
+        """The best strategy, replayable."""
         return self.root / "strategy.yaml"
 
     @property
@@ -67,7 +67,7 @@ class SearchPaths:
 
     @property
     def report(self) -> Path:
-        """The outcome, for people."""
+        """The report."""
         return self.root / "report.md"
 
     @property
@@ -96,19 +96,19 @@ class SearchPaths:
         return self.checkpoints(node) / f"step_{step:06d}"
 
     def spec(self, node: int) -> Path:
-        """What a node's phase trains."""
+        """The spec of a node's phase."""
         return self.node(node) / "spec.yaml"
 
     def result(self, node: int, attempt: int) -> Path:
-        """What a runner wrote before it answered, so that a result survives the runner."""
+        """The phase's result, written before the runner returns it, so that it survives the runner."""
         return self.node(node) / f"result-{attempt:03d}.json"
 
     def log(self, node: int) -> Path:
-        """What the runner had to say about a node's phase."""
+        """The log of a node's phase."""
         return self.node(node) / "log.txt"
 
     def agents(self, node: int) -> Path:
-        """What agents were asked about this node and what they said."""
+        """Records of the agents' requests and responses for this node."""
         return self.node(node) / "agents"
 
     def final(self, what: str) -> Path:
@@ -132,7 +132,7 @@ class SearchStorage:
     # --- the start of a search ------------------------------------------------------------------------------
 
     def check(self) -> None:
-        """Make the directory and see that it can be used.
+        """Create the directory and check that it can be used.
 
         Raises:
             StorageError: it cannot be made or written, is nearly full, or holds something that is no search.
@@ -220,8 +220,7 @@ class SearchStorage:
         replace_file(self.paths.config, config.to_yaml())
 
     def start_over(self) -> None:
-        """Forget a search that never trained anything, so that it may be started with another
-        configuration."""
+        """Remove a search that never trained anything, so that it can start with another configuration."""
         address = self.journal_address()
         self.paths.config.unlink(missing_ok=True)
         if isinstance(address, Path):
@@ -232,10 +231,10 @@ class SearchStorage:
             store.remove(name)
 
     def check_same(self, config: SearchConfig) -> dict[str, Any]:
-        """See that this is the search's configuration; dotted key -> new value of what may differ and does.
+        """Compare with the search's configuration; dotted key -> new value of the keys that differ and may.
 
         Raises:
-            ConfigError: something differs that may not be changed any more; all of it is listed.
+            ConfigError: keys differ that may not change any more; all of them are listed.
         """
         known = self.config()
         changed = differing_keys(known, config) if known is not None else {}
@@ -253,28 +252,28 @@ class SearchStorage:
     # --- nodes ----------------------------------------------------------------------------------------------
 
     def write_spec(self, spec: PhaseSpec) -> None:
-        """nodes/0003/spec.yaml: what the phase trains, for people and for the export."""
+        """Write nodes/0003/spec.yaml, the spec of the phase, for users and for the export."""
         from llmzero_ray.config_text import to_yaml
 
         replace_file(self.paths.spec(spec.node), to_yaml(_without_types(to_json(spec))))
 
     def write_agent_record(self, node: int, name: str, record: Mapping[str, Any]) -> None:
-        """nodes/0003/agents/<name>.json: one question to an agent with its answer."""
+        """Write nodes/0003/agents/<name>.json: one request to an agent with its response."""
         replace_file(self.paths.agents(node) / f"{name}.json", json.dumps(to_json(record), indent=1) + "\n")
 
     def write_call(self, node: int, name: str, record: Mapping[str, Any], png: bytes | None) -> None:
-        """nodes/0003/agents/<name>.call.json and .png: one call of a language model."""
+        """Write nodes/0003/agents/<name>.call.json and .png: one call of a language model."""
         folder = self.paths.agents(node)
         if png is not None:
             replace_file(folder / f"{name}.png", png)
         replace_file(folder / f"{name}.call.json", json.dumps(to_json(record), indent=1) + "\n")
 
     def write_result(self, node: int, attempt: int, result: PhaseResult | PhaseFailure) -> None:
-        """Keep a phase's outcome where it survives the runner."""
+        """Write a phase's outcome, so that it survives the runner."""
         replace_file(self.paths.result(node, attempt), json.dumps(to_json(result), indent=1) + "\n")
 
     def result(self, node: int, attempt: int) -> PhaseResult | PhaseFailure | None:
-        """The outcome that the runner of this attempt wrote; None when it did not get that far."""
+        """The outcome that the runner of this attempt wrote; None when it wrote none."""
         try:
             found = from_json(json.loads(self.paths.result(node, attempt).read_text(encoding="utf-8")))
         except (OSError, ValueError):

@@ -154,7 +154,7 @@ def explain(
 ) -> int:
     """Explain one thing on standard output; 1 when a replay differs from the journal.
 
-    Programs read what is said of a wrong input, so it begins with the error's class.
+    Programs parse the message about a wrong input, so it begins with the error's class.
     """
     try:
         if sum(source is not None for source in (directory, history, closed_loop)) != 1:

@@ -1,4 +1,4 @@
-"""The search rules with an ask-and-tell interface: pure, without a clock, a file or randomness.
+"""The search rules with an ask-and-tell interface, as a pure core.
 
 No clock, no file, no randomness: the same outcomes always give the same search.
 """

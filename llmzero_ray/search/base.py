@@ -19,7 +19,7 @@ StopReason: TypeAlias = Literal["budget", "exhausted", "target", "gpu_hours", "d
 
 
 class DecisionFacts(Protocol):
-    """All that a decision was based on. The journal keeps it, and a replay compares it number by number."""
+    """All numbers that a decision was based on. The journal records them, and a replay compares them."""
 
     def to_dict(self) -> dict[str, Any]:
         """JSON values only."""
@@ -149,7 +149,7 @@ class SearchMethod(Protocol):
         ...
 
     def clone(self, parent: int, node_id: int | None = None) -> int:
-        """Begin a run on `parent` that a person asked for; the id of its node.
+        """Begin a run on `parent` that the user requested; the id of its node.
 
         Raises:
             SearchError: the parent is unknown, running or pruned, or the budget is spent.

@@ -1,6 +1,6 @@
-"""What the tree search decided and everything it saw when it did: plain numbers, JSON in and out.
+"""Records of the tree search's decisions with all numbers that they were based on, as JSON.
 
-A journal keeps these records, so that a later replay can be compared with them number by number.
+A journal stores these records, so that a later replay can be compared with them number by number.
 Not here: making the decision (tree_search.py) or putting it into words (reasons.py).
 """
 
@@ -14,7 +14,7 @@ from llmzero_ray.search.base import Decision
 
 
 class ChildView(NamedTuple):
-    """A candidate child as selection saw it."""
+    """A candidate child with its values at selection."""
 
     id: int
     q: float

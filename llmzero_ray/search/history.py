@@ -1,8 +1,8 @@
 """Recorded runs as plain data: read them strictly, and play them through the search.
 
-Two forms, both lists of JSON objects. A history names each run's kind and the node it was created on, and is
-taken at its word. Outcomes name neither: the rules choose, and each row is what came of it. A run whose
-status is `running` is begun and never finished, and its score, if any, is not looked at. Not here: files and
+Two forms, both lists of JSON objects. A history has each run's kind and the node it was created on, which are
+replayed as given. Outcomes have neither: the rules choose, and each row is the outcome of their choice. A run
+whose status is `running` is begun and never finished, and its score, if any, is ignored. Not here: files and
 command lines (llmzero_ray/cli/explain.py).
 """
 
@@ -23,7 +23,7 @@ from llmzero_ray.text import nearest
 
 @dataclass(frozen=True, kw_only=True)
 class OutcomeRow:
-    """How one run went."""
+    """Outcome of one run."""
 
     id: int
     status: NodeStatus
@@ -32,7 +32,7 @@ class OutcomeRow:
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedRun(OutcomeRow):
-    """One run, where it was created, and how it went."""
+    """One run with its kind, its parent and its outcome."""
 
     kind: NodeKind
     on: int | None
@@ -41,7 +41,7 @@ class RecordedRun(OutcomeRow):
 
 @dataclass(frozen=True, kw_only=True)
 class Played:
-    """What came of playing outcomes through the rules."""
+    """Result of playing outcomes through the rules."""
 
     search: TreeSearch
     decisions: tuple[tuple[int, TreeDecision], ...]
@@ -97,7 +97,7 @@ def play_history(runs: Sequence[RecordedRun], rules: SearchRules, budget: int | 
 
 
 def play_outcomes(rows: Sequence[OutcomeRow], rules: SearchRules, budget: int | None = None) -> Played:
-    """The search in which the rules choose every run and the rows say how it went.
+    """The search in which the rules choose every run and the rows give its outcome.
 
     Raises:
         HistoryError: an id is repeated; the message names the row.
@@ -177,6 +177,6 @@ def _required(entry: Mapping[str, Any], key: str, where: str) -> Any:
 
 
 def _kind_of(value: object) -> str:
-    """What a JSON value is, for a person: `a number`, `an object`, ..."""
+    """The type of a JSON value in words: `a number`, `an object`, ..."""
     names = {dict: "an object", list: "a list", str: "a string", bool: "true or false", type(None): "null"}
     return names.get(type(value), "a number")

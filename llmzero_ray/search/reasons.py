@@ -1,6 +1,6 @@
-"""Decisions of the tree search in words: why each was taken, with the numbers that decided it.
+"""Explanations of the tree search's decisions, with the numbers that decided.
 
-Not here: taking them (tree_search.py), how the runs went (decision_text.py).
+Not here: the decisions (tree_search.py), outcomes of the runs (decision_text.py).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which search method a search has: `llmzero`, the tree search of the paper, or a factory of one's own."""
+"""Search methods by name: `llmzero`, the tree search of the paper, or a user's factory."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ class TreeNode:
     """True: fills no slot of its parent's cap (forced scratch nodes, their fixes, clones)."""
     pruned: bool = False
     vetoed: bool = False
-    """Pruned by a person: a run that ends after that neither fixes anything nor counts as a failure."""
+    """Pruned by the user: a run that ends after that neither fixes anything nor counts as a failure."""
     fixed: bool = False
     """Only a failed root: one of its debug runs succeeded, so that it takes no further one."""
     children: list[int] = field(default_factory=list)
@@ -177,7 +177,7 @@ class Tree:
         self._refresh(node)
 
     def veto(self, node: TreeNode) -> list[int]:
-        """Prune a subtree for a person; its running nodes, which are to be stopped."""
+        """Prune a subtree at the user's request; its running nodes, which must be stopped."""
         members = list(self.subtree(node))
         for member in members:
             member.vetoed = True

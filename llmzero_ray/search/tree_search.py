@@ -7,7 +7,7 @@
 
 `ask` changes nothing, so it may be repeated. Several runners ask one after another, each beginning its run
 before the next one asks; any of them may tell at any time. The same begins and tells in the same order always
-give the same search. Not here: clocks, costs and persons' wishes to stop (coordinator.py), and the proposals
+give the same search. Not here: time and cost limits, the user's stops (coordinator/), and the proposals
 themselves.
 """
 
@@ -198,7 +198,7 @@ class TreeSearch:
         return self._create(kind, on, node_id, exempt=kind == "scratch")
 
     def clone(self, parent: int, node_id: int | None = None) -> int:
-        """Begin an evolve run that a person asks for; the id of its node.
+        """Begin an evolve run that the user requested; the id of its node.
 
         It fills no slot of the parent's cap, reopens a node that was closed, and counts in everything else,
         the budget included.

@@ -72,7 +72,8 @@ def prepare(
 
 
 def _differences(found: Mapping[str, Any], recipe: FamilyRecipe) -> list[str]:
-    """What `recipe` asks for and `found` does not say; a model that was not asked for is no difference."""
+    """Fields in which `found` differs from `recipe`; a model that `recipe` does not require is no
+    difference."""
     lacks_model = recipe.make_model and not any(key.startswith("model.") for key in found)
     wanted = replace(recipe, make_model=recipe.make_model and not lacks_model).as_dict()
     return [

@@ -38,7 +38,7 @@ Phase: TypeAlias = tuple[PhaseResult, list[MetricPoint]]
 
 @dataclass(frozen=True, kw_only=True)
 class EngineCase:
-    """An engine that has trained nothing yet or is idle, and what it can be asked for."""
+    """An engine that has trained nothing yet or is idle, and the behaviours that tests can request."""
 
     engine: Engine
     make_spec: Callable[[int], PhaseSpec]

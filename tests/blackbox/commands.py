@@ -1,4 +1,4 @@
-"""Commands of the project as a user gives them, in this process or in one of their own, and what they said.
+"""Run commands of the project as a user does, in this process or in a new one, and capture their output.
 
 What they say is made independent of where they ran. Not here: what they should have said.
 """
@@ -72,7 +72,7 @@ def run_process(words: Sequence[str], directory: Path, env: Mapping[str, str] | 
 
 
 def normal(text: str, directory: Path) -> str:
-    """What was said without the places where it was said."""
+    """The output without machine-dependent paths."""
     for place in {str(directory), str(directory.resolve())}:
         text = text.replace(place, "<dir>")
     text = text.replace(str(public_api.CHECKOUT), "<checkout>")

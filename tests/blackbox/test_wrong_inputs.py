@@ -20,7 +20,7 @@ PROCESSES = ("unknown-key", "no-such-file", "status-of-nothing", "history-that-i
 
 
 def check(recorded: Mapping[str, Any], found: Mapping[str, Any]) -> None:
-    """See that a command says what it said when the table was made."""
+    """Check that a command prints what was recorded in the table."""
     if recorded["exit"] == "traceback":
         if found["exit"] != "traceback":  # fixed since it was recorded
             assert found["exit"] in (2, 3, 4, 5)

@@ -36,7 +36,7 @@ def config(tmp_path: Path, task_dir: Path) -> Path:
 
 @pytest.fixture
 def run(config: Path, capsys: pytest.CaptureFixture[str]) -> Run:
-    """`llmzero search` with settings on top; its exit code and what it said on standard error."""
+    """`llmzero search` with settings on top; its exit code and standard error."""
 
     def search(*settings: str) -> tuple[int, str]:
         code = main(["search", str(config), *(part for setting in settings for part in ("--set", setting))])

@@ -1,4 +1,4 @@
-"""`llmzero draft`: what is said, what is asked at a terminal, which exit code, and that `prepare` goes on."""
+"""`llmzero draft`: its output, questions at a terminal, exit codes, and that `prepare` accepts the draft."""
 
 from __future__ import annotations
 

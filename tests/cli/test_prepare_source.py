@@ -1,4 +1,4 @@
-"""`llmzero prepare task.yaml`: what is said, what is refused, and that a search opens what was made."""
+"""`llmzero prepare task.yaml`: its output, refused inputs, and that a search opens the prepared task."""
 
 from __future__ import annotations
 

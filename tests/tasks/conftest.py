@@ -12,7 +12,7 @@ from llmzero_ray.tasks.prepare import prepare
 
 @pytest.fixture(scope="session")
 def echo_reports() -> list[tuple[str, float]]:
-    """What `prepare` said while it made `echo_task`."""
+    """Output of `prepare` while it made `echo_task`."""
     return []
 
 

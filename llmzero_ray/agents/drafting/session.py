@@ -1,6 +1,6 @@
 """Who answers in one drafting: rules, or a language model with a key, a price and a cap.
 
-Not here: what is asked (llm_agents.py, expert_agents.py).
+Not here: the agents (llm_agents.py, expert_agents.py).
 """
 
 from __future__ import annotations

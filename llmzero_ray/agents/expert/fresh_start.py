@@ -117,7 +117,7 @@ def _plans(base: ProposalBase, request: ProposalRequest, inherit: bool) -> Itera
 
 
 def _inherited(base: ProposalBase, request: ProposalRequest, inherit: bool) -> ChangePlan | None:
-    """The root's configuration with the capacity of the best node and, if asked, what regularised it."""
+    """The root's configuration with the capacity of the best node and, on request, its regularisation."""
     if request.best is None or not request.best.hyperparameters:
         return None
     best = request.best.hyperparameters

@@ -1,1 +1,1 @@
-"""Agents that are a language model: what they see, how they are asked, what it costs."""
+"""Agents on a language model: their contexts, structured requests and budget."""

@@ -1,4 +1,4 @@
-"""A limit for the bodies of responses: no server fills the memory of the process that asks it."""
+"""A limit for the bodies of responses, so that no server can fill the memory of this process."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import httpx2
 from llmzero_ray.agents.llm.errors import LlmCallError
 
 _MAX_BYTES, _MAX_COMPRESSED_BYTES = 16 * 1024**2, 256 * 1024
-"""An answer is a few kilobytes. Compressed bodies are not asked for; one may grow a thousandfold."""
+"""A response is a few kilobytes. Compressed bodies are not requested; one may grow a thousandfold."""
 
 
 async def limit_body(response: httpx2.Response) -> None:

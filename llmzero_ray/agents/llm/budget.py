@@ -221,7 +221,7 @@ class CallBudget:
 
     def reserve(self) -> None:
         """Reserve the worst case, unless it is reserved. Raises as `begin_attempt` does."""
-        # A ledger in another process is asked without the lock, so that `finish` never waits for it.
+        # A ledger in another process is called without the lock, so that `finish` never waits for it.
         new = self._reserved is None
         reservation = self._client.reserve(self._agent, self._node, self._worst) if new else self._reserved
         assert reservation is not None

@@ -1,7 +1,7 @@
 """Why a call to a language model failed, in one class with a kind.
 
-Messages are written for people: what was asked, what came back, what to do. They never hold the key, request
-headers or whole bodies. Not here: which response means which kind (http_errors.py).
+Messages state the request, the response and the remedy. They never contain the key, request headers or whole
+bodies. Not here: the kind for a response (http_errors.py).
 """
 
 from __future__ import annotations

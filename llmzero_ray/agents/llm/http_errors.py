@@ -1,4 +1,4 @@
-"""What a response that is no success means: its kind, and a message with the server's reason and the remedy.
+"""Errors of HTTP responses: their kind, and a message with the server's reason and the remedy.
 
 Pure. Not here: which failures are tried again (the SDK decides), connections (client.py).
 """

@@ -119,7 +119,7 @@ def request_body(call: LlmCall, settings: LlmSettings, *, force_tool: bool = Tru
 
 
 def probe_body(settings: LlmSettings, image: bytes | None) -> dict[str, Any]:
-    """The smallest message there is: one token asked, with a picture if given."""
+    """The smallest possible message: one output token, with an image if given."""
     content: list[dict[str, Any]] = [] if image is None else [_block(ImageBlock(png=image))]
     content.append(_block(TextBlock(text="ok")))
     return {

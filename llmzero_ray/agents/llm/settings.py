@@ -1,4 +1,4 @@
-"""How a language model is reached and asked: settings without the key, safe to print, pickle and journal."""
+"""Settings of the client of a language model: without the key, safe to print, pickle and journal."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class LlmSettings(StrictModel):
 
     @property
     def thinks(self) -> bool:
-        """Thinking was asked for, so that no tool can be forced and no temperature set."""
+        """Whether thinking is enabled, so that no tool can be forced and no temperature set."""
         return self.thinking_type in ("enabled", "adaptive")
 
     @property

@@ -113,7 +113,7 @@ def _cluster(context: Context) -> CheckFinding:
 
 
 def _agents(context: Context) -> CheckFinding:
-    """The agents can be asked from the head: key, price, server."""
+    """The agents can call their model from the head: key, price, server."""
     config, key = context.config, None
     if config.agents.backend == "claude":
         key = key_file(config.storage, private_head=context.private_head)

@@ -1,7 +1,7 @@
 """Child process that compares mathematical texts with math-verify: a JSON list per line in, a verdict out.
 
-The process forks one that answers and replaces it when a question kills it: after `CPU_LIMIT_S` seconds of
-processor time, or for memory. Such a question is answered with `killed`, others with their number and
+The process forks a worker and replaces it when a request kills it: after `CPU_LIMIT_S` seconds of
+processor time, or for memory. Such a request is answered with `killed`, others with their number and
 `true` or `false`. Both end when standard input closes.
 Run as a file; imports nothing of this project. Not here: the client (math_client.py).
 """

@@ -27,7 +27,7 @@ _ALL_ROWS_CPU_S = 3_600
 
 
 def main() -> int:
-    """Answer rows until there are no more; 0 also when the reward cannot be used, which is then said."""
+    """Score rows until there are no more; 0 also when the reward cannot be used, which is reported first."""
     rows, results = _take_pipes()
     setup = json.loads(rows.readline())
     _confine(setup["limits"], setup["uid"])

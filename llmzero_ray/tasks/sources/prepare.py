@@ -1,6 +1,6 @@
 """From task.yaml to a prepared task: `prepare_source`.
 
-Not here: the command line, how rows are chosen and written (writer.py), what is said of it (summary.py).
+Not here: the command line, selection and writing of rows (writer.py), the printed summary (summary.py).
 """
 
 from __future__ import annotations

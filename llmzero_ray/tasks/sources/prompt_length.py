@@ -56,7 +56,8 @@ def _load(directory: str) -> Any:
 
 
 def _limit(directory: Path, limit: int | None) -> int | None:
-    """The smaller of what is asked for and what leaves the model room for one token of an answer."""
+    """The smaller of the configured limit and the longest prompt that leaves the model one token to
+    respond."""
     try:
         positions = json.loads((directory / "config.json").read_text(encoding="utf-8"))[
             "max_position_embeddings"

@@ -157,7 +157,7 @@ def test_values_are_inserted_and_never_run() -> None:
     assert "{{ 7 * 7 }} {% endif %} <b>&" in text.user
 
 
-# --- what is said -------------------------------------------------------------------------------------------
+# --- content of prompts -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("agent", AGENTS)
