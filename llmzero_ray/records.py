@@ -198,7 +198,7 @@ class Diagnosis:
 
     state: Literal["healthy", "slow", "plateau", "collapsing", "truncated", "inactive", "failed", "unknown"]
     summary: str
-    """A sentence or three for people."""
+    """One to three sentences for reports."""
     evidence: tuple[str, ...] = ()
     """One fact per entry, with numbers: `actor/kl_loss 0.02 -> 0.31 (x15) over steps 8-20`."""
 
@@ -213,7 +213,7 @@ class Proposal:
     """None = from the base model."""
     n_steps: int
     total_epochs: int | None
-    """Cumulative over global steps, as the paper counts; for people, `n_steps` is what trains."""
+    """Cumulative over global steps, as the paper counts; for reports only, `n_steps` is what trains."""
     rationale: str
     """Why these changes go together, and the epoch arithmetic."""
     agent: str = "expert"
@@ -230,7 +230,7 @@ class Event:
     attempt: int = 0
     sequence: int = 0
     time: float = 0.0
-    """Unix seconds when it was written; for people and budgets, read by no rule."""
+    """Unix seconds when it was written; for displays and budgets, used by no rule."""
 
 
 R = TypeVar("R")

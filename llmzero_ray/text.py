@@ -1,4 +1,4 @@
-"""Words and numbers for people: nearest names, durations, sizes, numbers, and text of others on one line.
+"""Text formatting: nearest names, durations, sizes, numbers, and untrusted text on one line.
 
 Not here: values of hyper-parameters (hyperparameters/space.py), Markdown (report/).
 """

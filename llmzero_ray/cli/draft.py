@@ -1,4 +1,4 @@
-"""The command `draft`: a task drafted from a folder and a sentence, for a person to edit.
+"""The command `draft`: a task drafted from a folder and a sentence, for the user to edit.
 
 Not here: drafting (llmzero_ray/agents/drafting), making the task (prepare.py).
 """
@@ -130,7 +130,7 @@ def draft(
 
 
 def _ask_user(console: Console, questions: tuple[OpenQuestion, ...]) -> dict[str, Any]:
-    """What a person at the terminal answers; an empty line leaves a question open."""
+    """Answers of the user at the terminal; an empty line leaves a question open."""
     answers: dict[str, Any] = {}
     for question in questions:
         _print(console, f"{question.text} {_choices(question)}")

@@ -188,7 +188,7 @@ class Space:
         }
 
     def normalize(self, mapping: Mapping[str, Any]) -> dict[str, HyperparameterValue]:
-        """What people wrote, with canonical keys, typed values and checked bounds.
+        """User input with canonical keys, typed values and checked bounds.
 
         Strings are read as the type of their key ("1e-3", "true", "0.9, 0.95"): YAML reads 1e-3 as a string.
 
@@ -392,7 +392,7 @@ def _same(a: HyperparameterValue, b: HyperparameterValue) -> bool:
 
 
 def format_value(key: str, value: HyperparameterValue) -> str:
-    """A value as people write it: `5e-5`, `0.001`, `true`, `(0.9, 0.999)`, `null`."""
+    """A value as text: `5e-5`, `0.001`, `true`, `(0.9, 0.999)`, `null`."""
     if value is None:
         return "null"
     if isinstance(value, bool):

@@ -1,4 +1,4 @@
-"""strategy.yaml: a search's best recipe as a file that people can read and a machine can train again.
+"""strategy.yaml: the best strategy of a search as a readable file that can be trained again.
 
 `load_strategy` gives a checked, frozen `Strategy`; `phase_specs` turns it into the phases an engine takes.
 Not here: which strategy is the best one (recipe.py), and running it.

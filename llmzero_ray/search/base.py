@@ -112,7 +112,7 @@ class SearchMethod(Protocol):
     """One search with an ask-and-tell interface."""
 
     budget: int | None
-    """Runs that may begin, the root being the first; None: no limit. A person may change it at any time."""
+    """Runs that may begin, the root being the first; None: no limit. The user may change it at any time."""
 
     @property
     def nodes(self) -> Mapping[int, SearchNode]:

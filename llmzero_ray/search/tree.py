@@ -167,7 +167,7 @@ class Tree:
     def finish(self, node: TreeNode, status: PhaseStatus, score: float | None) -> None:
         """Give a running node its outcome: move it if it fixed a failure, then count it in its ancestors."""
         self.n_running -= 1
-        # A person ended the vetoed run, whatever its last words: no failure is charged, no fix is made.
+        # The user ended the vetoed run, whatever its outcome: no failure is charged, no fix is made.
         node.status = "completed" if node.vetoed and status == "failed" else status
         node.score = score
         if node.kind == "debug" and node.status != "failed" and not node.vetoed:

@@ -161,7 +161,7 @@ class Manifest(_Strict):
     """Everything that decides the content, flat; two directories with the same recipe hold the same task."""
     recipe_hash: str | None = None
     made_with: dict[str, str] | None = None
-    """Versions of the libraries that made it; for people."""
+    """Versions of the libraries that made it; informational."""
 
 
 def read_manifest(directory: Path) -> Manifest:

@@ -117,7 +117,7 @@ class TaskSpec:
     licence: str | None = None
     evidence: tuple[str, ...] = ()
     doubts: tuple[str, ...] = ()
-    """What a person should check."""
+    """What the user should check."""
     open: tuple[OpenQuestion, ...] = ()
 
 

@@ -1,4 +1,4 @@
-"""What a person should know about a task that was made from a data set, as values and as lines of text.
+"""Summary of a task that was made from a data set, as values and as lines of text.
 
 Not here: printing (the command line), making the task (prepare.py).
 """

@@ -66,7 +66,7 @@ class _Chosen:
 def write_source_task(
     directory: Path, request: WriteRequest, scanner: Scanner, progress: Progress
 ) -> ScanResult:
-    """Write the task; what the rows were like is returned for people.
+    """Write the task; returns a summary of its rows.
 
     Raises:
         TaskError: no row, or too few for three splits, can be used; a file changed meanwhile.
