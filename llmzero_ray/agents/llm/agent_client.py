@@ -77,7 +77,7 @@ class CallReport:
     model: str
     response: LlmResponse | None
     outcome: str
-    """`ok`, `schema`, `rejection`, `cap`, or the error's kind."""
+    """`ok`, `schema`, `refused`, `cap`, or the error's kind."""
     problem: str
     usage: Usage
     """Tokens as booked in the budget."""
