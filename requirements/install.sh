@@ -14,15 +14,24 @@ run_pip() { "$venv/bin/python" -m pip --disable-pip-version-check -qq "$@"; }
 # --- before anything is downloaded
 [ -x "$venv/bin/python" ] || fail "$venv is no virtual environment; make one with: python3.11 -m venv $venv"
 "$venv/bin/python" - <<'PY' || exit 1
-import os, platform, shutil, sys, sysconfig
+import ctypes, os, platform, shutil, sys, sysconfig
 found = f"{platform.python_implementation()} {platform.python_version()} on {platform.system()} {platform.machine()}"
 if sys.version_info[:2] != (3, 11) or platform.system() != "Linux" or platform.machine() != "x86_64":
     sys.exit(f"install: this is {found}; the lock holds for CPython 3.11 on Linux x86_64. "
              "Install Python 3.11 and name it: make venv PYTHON=/path/to/python3.11")
+missing = []
+if shutil.which("cc") is None and shutil.which("gcc") is None:
+    missing.append(("a C compiler, with which pycosat (needed by reasoning-gym) is built", "gcc"))
 header = os.path.join(sysconfig.get_path("include"), "Python.h")
-if shutil.which("cc") is None and shutil.which("gcc") is None or not os.path.exists(header):
-    sys.exit("install: pycosat (needed by reasoning-gym) is compiled here, which takes a C compiler and "
-             f"{header}. On Debian or Ubuntu: apt-get install gcc python3-dev")
+if not os.path.exists(header):
+    missing.append((f"{header}, for the same", "python3-dev"))
+try:
+    ctypes.CDLL("libnuma.so.1")
+except OSError:
+    missing.append(("libnuma.so.1, which vLLM's CPU build loads", "libnuma1"))
+if missing:
+    sys.exit("install: this machine lacks " + "; ".join(what for what, _ in missing) + ". On Debian or Ubuntu: "
+             "apt-get install " + " ".join(package for _, package in missing))
 PY
 
 # --- torch: no hash, because its builds differ by machine. PyPI has only the CUDA build for Linux, so
