@@ -492,7 +492,7 @@ def test_a_new_coordinator_forgets_ends_that_were_asked_of_the_one_before_and_ke
     request(tmp_path, "hint", text="try a higher lr")
     request(tmp_path, "pause")
     drop_ends(tmp_path)
-    assert [(r.kind, r.asked["text"]) for r in waiting_requests(tmp_path)] == [("hint", "try a higher lr")]
+    assert [(r.kind, r.fields["text"]) for r in waiting_requests(tmp_path)] == [("hint", "try a higher lr")]
 
 
 @pytest.mark.parametrize(
