@@ -293,7 +293,7 @@ def refusal(config: Any, batch: Any, *, has_processor: bool = False) -> str | No
         "rollout.full_determinism is set": rollout.get("full_determinism"),
         "rollout.enable_rollout_routing_replay is set": rollout.get("enable_rollout_routing_replay"),
         "rollout.disaggregation is enabled": _enabled(rollout, "disaggregation"),
-        "model.mtp is enabled": _enabled(config.actor_rollout_ref.model, "mtp"),
+        "multi-token prediction (mtp) is enabled": _enabled(config.actor_rollout_ref.model, "mtp"),
         "rollout.trace.backend is set": (rollout.get("trace") or {}).get("backend"),
         "distillation is enabled": _enabled(config, "distillation"),
         "reward.reward_model is enabled": _enabled(config.reward, "reward_model"),
