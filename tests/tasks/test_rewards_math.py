@@ -18,6 +18,7 @@ from tests.waiting import wait_until
 
 @pytest.fixture(autouse=True, scope="module")
 def _no_process_left() -> Iterator[None]:
+    math_client.close()  # tests of other modules may have left one
     yield
     math_client.close()
 
