@@ -22,6 +22,9 @@ import yaml
 from tests.blackbox import inputs, public_api
 
 RECORD = inputs.DATA / "demo.json"
+"""Of runs/demo, which an earlier version made with its own tiny model."""
+DIGITS = inputs.DATA / "demo_digits.json"
+"""Of what `make demo` does now; to be recorded again when the tiny model's training changes."""
 COMPARED = ("critic/score/mean", "actor/kl_loss", "actor/entropy", "actor/grad_norm", "response_length/mean")
 
 
@@ -48,8 +51,8 @@ def digits(root: Path, node: int) -> dict[str, Any]:
     }
 
 
-def record() -> Any:
-    return json.loads(RECORD.read_text())
+def record(path: Path = RECORD) -> Any:
+    return json.loads(path.read_text())
 
 
 @pytest.mark.parametrize("node", [0, 1, 2])
@@ -71,7 +74,7 @@ def test_the_demo_is_still_configured_as_the_kept_one(tmp_path: Path) -> None:
 @pytest.mark.verl
 def test_the_demo_gives_the_same_digits_again(tmp_path: Path) -> None:
     """Two phases of it, which end the search because the second one reaches the target."""
-    settings = [f"storage={tmp_path / 'runs'}", f"task.dir={tmp_path / 'task'}", "budget.target=0.8"]
+    settings = [f"storage={tmp_path / 'runs'}", f"task.dir={tmp_path / 'task'}", "budget.target=0.75"]
     settings += ["final.test=false", "final.default_recipe=false"]
     words = ["jobs/configs/local.yaml", *(part for each in settings for part in ("--set", each))]
     env = {k: v for k, v in os.environ.items() if not k.startswith("RAY_") or k == "RAY_TMPDIR"}
@@ -91,7 +94,7 @@ def test_the_demo_gives_the_same_digits_again(tmp_path: Path) -> None:
         assert done.returncode == 0, done.stdout + done.stderr
         if command[0] == "jobs.prepare":
             model = sha256((tmp_path / "task" / "model" / "model.safetensors").read_bytes()).hexdigest()
-            if model != record()["model"]:
+            if model != record(DIGITS)["model"]:
                 pytest.skip("the arithmetic of this machine makes another tiny model")
     for node in (0, 1):
-        assert digits(tmp_path / "runs" / "demo", node) == record()["nodes"][str(node)]
+        assert digits(tmp_path / "runs" / "demo", node) == record(DIGITS)["nodes"][str(node)]
