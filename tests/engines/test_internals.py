@@ -30,6 +30,12 @@ def test_the_cpu_build_of_vllm_is_no_substitute_on_gpus() -> None:
         internals.check_versions("gpu")
 
 
+def test_a_system_library_that_is_missing_is_named_with_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(internals, "VLLM_CPU_LIBRARY", "libnot_there.so.1")
+    with pytest.raises(EngineVersionError, match=r"libnot_there\.so\.1.*apt-get install libnuma1"):
+        internals.check_versions("cpu")
+
+
 def test_names_that_are_gone_are_listed() -> None:
     with pytest.raises(EngineVersionError, match=r"omegaconf\.OmegaConf\.not_there, no_such_module\.x"):
         internals.check_names(

