@@ -4,15 +4,13 @@ Ray, VeRL and vLLM read these once, at import or at process start; a fixture wou
 Not here: clusters that a test configures, loses or kills (in the folders that use them).
 """
 
-import contextlib
 import os
 import shutil
 import signal
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -73,36 +71,18 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     shutil.rmtree(config.stash[_RAY_TMPDIR], ignore_errors=True)
 
 
-def _patient(ask: Callable[..., Any]) -> Callable[..., Any]:
-    """`ask`, repeated until it does not raise RuntimeError any more."""
-    from tests.waiting import wait_until
-
-    def answer(*arguments: Any) -> Any:
-        found: list[Any] = []
-
-        def answers() -> bool:
-            with contextlib.suppress(RuntimeError):
-                found.append(ask(*arguments))
-            return found != []
-
-        wait_until(answers)
-        return found[0]
-
-    return answer
-
-
 @pytest.fixture(scope="session")
 def head_address() -> Iterator[str]:
     """Address of the Ray head that all tests of a run share; it takes seconds to start."""
-    from ray._private import services
     from ray.cluster_utils import Cluster
 
     from tests.agents.llm.messages_server import KEY
+    from tests.waiting import wait_for_ray_nodes
+
+    wait_for_ray_nodes()
 
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("ANTHROPIC_API_KEY", KEY)  # actors inherit it from their head
-        # Ray waits 30 s for a node to answer, which may not do on a busy machine.
-        environment.setattr(services, "get_node", _patient(services.get_node))
         # A cluster writes its address where commands look for one; commands of a test get RAY_ADDRESS.
         shared = Path(os.environ["RAY_TMPDIR"]) / "shared"
         shared.mkdir()

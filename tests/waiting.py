@@ -6,8 +6,11 @@ compares seconds with what an idle machine needs.
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import time
 from collections.abc import Callable
+from typing import Any
 
 PATIENCE_S = 600.0
 """Outer limit of one wait (seconds): many times what anything that is waited for takes on an idle machine."""
@@ -29,3 +32,24 @@ def wait_until(
     while not happened():
         assert time.monotonic() < deadline, f"not within {patience_s:g} s; {describe()}"
         time.sleep(every_s)
+
+
+@functools.cache
+def wait_for_ray_nodes() -> None:
+    """Let this process wait for a Ray node that it starts as for anything else: Ray gives a node 30 s."""
+    from ray._private import services
+
+    get_node = services.get_node
+
+    def patient_get_node(*arguments: Any) -> Any:
+        found: list[Any] = []
+
+        def is_there() -> bool:
+            with contextlib.suppress(RuntimeError):
+                found.append(get_node(*arguments))
+            return found != []
+
+        wait_until(is_there)
+        return found[0]
+
+    services.get_node = patient_get_node

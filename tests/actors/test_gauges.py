@@ -19,7 +19,7 @@ from llmzero_ray.coordinator import CoordinatorCore
 from llmzero_ray.records import Event
 from llmzero_ray.storage import SearchPaths, SearchStorage
 from tests.builders import ROOT, Driver, make_config
-from tests.waiting import PATIENCE_S, wait_until
+from tests.waiting import PATIENCE_S, wait_for_ray_nodes, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -33,6 +33,7 @@ Series = dict[tuple[str, ...], float]
 @pytest.fixture(scope="module")
 def head() -> Iterator[str]:
     """A private head that exports often; the address of its state API. This process exports nothing."""
+    wait_for_ray_nodes()
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("RAY_enable_open_telemetry", "1")
         cluster = Cluster(

@@ -19,6 +19,7 @@ from actors.placement import Placement
 from llmzero_ray import events as ev
 from llmzero_ray.config import SearchConfig
 from llmzero_ray.errors import CapacityError
+from tests.waiting import wait_for_ray_nodes
 
 from .conftest import Search, left_over
 
@@ -28,6 +29,7 @@ MakeSearch = Callable[..., Search]
 @pytest.fixture(scope="module")
 def head() -> Iterator[Any]:
     """A head without GPUs and two machines with two each."""
+    wait_for_ray_nodes()
     temporary = tempfile.mkdtemp(prefix="ray-", dir="/tmp")
     (Path(temporary) / "ray").mkdir()
     patch = pytest.MonkeyPatch()

@@ -24,6 +24,7 @@ from typing import Any
 import psutil
 
 from llmzero_ray.failpoints import VARIABLE
+from tests.waiting import wait_for_ray_nodes
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 _FAST = {
@@ -32,7 +33,6 @@ _FAST = {
     "health_check_failure_threshold": 3,
 }
 _STORE_BYTES = 80 * 2**20
-_TRIES = 3
 _GONE_S = 20.0
 _AGENTS = ("ray::DashboardAgent", "ray::RuntimeEnvAgent")
 _IDLE = ("ray::IDLE", *_AGENTS)
@@ -119,19 +119,13 @@ class Lab:
         """A fresh cluster."""
         from ray.cluster_utils import Cluster
 
+        wait_for_ray_nodes()
         head = {"num_cpus": 2, "include_dashboard": False, "_system_config": _FAST}
         head["object_store_memory"] = _STORE_BYTES
-        for tries_left in reversed(range(_TRIES)):
-            try:
-                with self._environment():
-                    self._cluster = Cluster(initialize_head=True, head_node_args=head)
-                for _ in range(self._n):
-                    self.add_machine()
-                return
-            except Exception:  # Ray gives a raylet 30 s, which may not do on a machine that others load
-                self.power_off()
-                if not tries_left:
-                    raise
+        with self._environment():
+            self._cluster = Cluster(initialize_head=True, head_node_args=head)
+        for _ in range(self._n):
+            self.add_machine()
 
     def power_off(self) -> None:
         """Kill every process of the cluster at once, so that none can react to the end of another."""

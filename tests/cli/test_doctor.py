@@ -23,12 +23,13 @@ from llmzero_ray.storage import SearchStorage
 from tests.builders import with_blocks
 from tests.doctor_engine import STARTUP_S, STEP_S, VALIDATION_S
 from tests.searches import CHECKOUT, scripted_search
-from tests.waiting import PATIENCE_S, wait_until
+from tests.waiting import PATIENCE_S, wait_for_ray_nodes, wait_until
 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
     """A head and two machines with two GPUs each, every one in a working directory of its own."""
+    wait_for_ray_nodes()
     temporary = tempfile.mkdtemp(prefix="ray-", dir="/tmp")
     (Path(temporary) / "ray").mkdir()
     patch = pytest.MonkeyPatch()

@@ -22,7 +22,7 @@ from ray.cluster_utils import Cluster
 from llmzero_ray.follow import Follower
 from llmzero_ray.storage import SearchStorage
 from tests.searches import CHECKOUT, scripted_search
-from tests.waiting import PATIENCE_S
+from tests.waiting import PATIENCE_S, wait_for_ray_nodes
 
 RAY = Path(sys.executable).with_name("ray")
 
@@ -30,6 +30,7 @@ RAY = Path(sys.executable).with_name("ray")
 @pytest.fixture
 def dashboard() -> Iterator[str]:
     """Address of a head's dashboard, which takes jobs."""
+    wait_for_ray_nodes()
     # A directory of its own that names its address: Ray tells a job its cluster by looking there, or else
     # takes any
     # Ray that runs on this machine.
