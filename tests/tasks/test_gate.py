@@ -89,7 +89,8 @@ def test_each_fault_is_found_by_the_checks_that_are_for_it(
 
 
 def test_a_slow_reward_is_refused_after_a_few_rows(tmp_path: Path) -> None:
-    source = GOOD.replace("right = ", "sum(range(8_000_000))\n    right = ")
+    busy = "end = time.process_time() + 0.3\n    while time.process_time() < end: pass\n    right = "
+    source = "import time\n" + GOOD.replace("right = ", busy)
     found = report(tmp_path, source, ROWS[:2])
     assert [(check.name, check.passed) for check in found.checks] == [("processor time of a row", False)]
     assert "needed: p99 < 50 ms" in found.text()
