@@ -32,6 +32,8 @@ from llmzero_ray.tasks.sandbox.limits import SandboxLimits
 _PACKAGE = Path(llmzero_ray.__file__).resolve().parent
 _CHILD = Path(__file__).with_name("child.py").resolve()
 _LIBRARIES = ("/lib", "/lib32", "/lib64", "/usr/lib", "/usr/lib32", "/usr/lib64")
+_SYSTEM_PREFIXES = (Path("/usr"), Path("/usr/local"))
+"""Where a Python of the system is installed among everything else; of these only its own files are shown."""
 _SETTINGS = ("/etc/ld.so.cache", "/etc/alternatives", "/etc/localtime")
 _INSIDE = Path("/sandbox")
 _PROBE_TIMEOUT_S = 60.0
@@ -245,11 +247,14 @@ def _shut(environment: dict[str, str], filters: Sequence[int]) -> tuple[str, ...
 
 def _places() -> tuple[str, ...]:
     """Python and the system's libraries, read-only."""
-    given = [sys.base_prefix, sys.base_exec_prefix, sys.prefix, sys.exec_prefix, *site.getsitepackages()]
+    prefixes = (sys.base_prefix, sys.base_exec_prefix, sys.prefix, sys.exec_prefix)
+    of_python = (f"{each}/lib" if Path(each) in _SYSTEM_PREFIXES else each for each in prefixes)
+    given = [*of_python, *site.getsitepackages()]
     shown: list[str] = []
     for place in [*given, *(each for each in _LIBRARIES if not Path(each).is_symlink())]:
         if Path(place).is_dir() and not _within(place, shown) and Path(place) not in _never_shown():
             shown.append(place)
+    shown += [each for each in _interpreters() if not _within(each, shown)]
     links = [each for each in _LIBRARIES if Path(each).is_symlink()]
     return (
         *_folders((*shown, *_SETTINGS)),
@@ -262,6 +267,15 @@ def _places() -> tuple[str, ...]:
         ),
         *(part for each in _SETTINGS for part in ("--ro-bind-try", each, each)),
     )
+
+
+def _interpreters() -> list[str]:
+    """The program that runs Python, and every link that leads to it."""
+    place, found = Path(sys.executable), list[str]()
+    while place.is_symlink():
+        place = place.parent / place.readlink()
+        found.append(os.path.normpath(place))
+    return found
 
 
 def _shown(place: str, inside: str) -> tuple[str, ...]:
