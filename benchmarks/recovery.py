@@ -12,7 +12,7 @@ A search of the scripted engine on two slots is struck by kill -9 again and agai
     steps         repeated per loss, against the steps between two full checkpoints
 
 Prints median and worst of each beside the target, then one JSON line. Times are those of the events, which
-are written before anything acts on them. PhaseRun nothing else beside it.
+are written before anything acts on them. Run nothing else beside it.
 """
 
 from __future__ import annotations

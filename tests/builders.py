@@ -14,6 +14,7 @@ from llmzero_ray import events as ev
 from llmzero_ray.commands import Command
 from llmzero_ray.config import SearchConfig, parse_config
 from llmzero_ray.coordinator import CoordinatorCore, root_hyperparameters
+from llmzero_ray.engines.verl.settings import VerlSettings
 from llmzero_ray.records import (
     Change,
     Checkpoint,
@@ -227,3 +228,25 @@ class Driver:
 
     def none(self, kind: type[Command]) -> bool:
         return not any(isinstance(command, kind) for command in self.core.outstanding())
+
+
+def verl_settings(**changes: Any) -> VerlSettings:
+    """Settings of an engine that trains a tiny model on the CPU; no path exists."""
+    given: dict[str, Any] = {
+        "platform": "cpu",
+        "model_path": "/models/tiny",
+        "lora_rank": 8,
+        "lora_alpha": 16,
+        "train_parquet": "/data/train.parquet",
+        "val_parquet": "/data/val.parquet",
+        "reward_source": "pkg://llmzero_ray.tasks.rewards.marked_answer",
+        "reward_name": "compute_score",
+        "max_prompt_length": 32,
+        "max_response_length": 64,
+        "eval_max_response_length": 24,
+        "search": "s",
+        "slot": 0,
+        "placement_groups": ("00",),
+        "log_path": "/tmp/log",
+    }
+    return VerlSettings(**(given | changes))

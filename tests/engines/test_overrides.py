@@ -9,34 +9,13 @@ import pytest
 from omegaconf import OmegaConf
 
 from llmzero_ray.engines.verl.overrides import all_overrides, compose, hydra_literal, phase_overrides
-from llmzero_ray.engines.verl.settings import VerlSettings
 from llmzero_ray.errors import ConfigError
 from llmzero_ray.hyperparameters import complete, defaults, resolve
 from llmzero_ray.records import PhaseSpec
+from tests.builders import verl_settings
 
 ACTOR = "actor_rollout_ref.actor"
 ROLLOUT = "actor_rollout_ref.rollout"
-
-
-def settings(**changes: Any) -> VerlSettings:
-    given: dict[str, Any] = {
-        "platform": "cpu",
-        "model_path": "/models/tiny",
-        "lora_rank": 8,
-        "lora_alpha": 16,
-        "train_parquet": "/data/train.parquet",
-        "val_parquet": "/data/val.parquet",
-        "reward_source": "pkg://llmzero_ray.tasks.rewards.marked_answer",
-        "reward_name": "compute_score",
-        "max_prompt_length": 32,
-        "max_response_length": 64,
-        "eval_max_response_length": 24,
-        "search": "s",
-        "slot": 0,
-        "placement_groups": ("00",),
-        "log_path": "/tmp/log",
-    }
-    return VerlSettings(**(given | changes))
 
 
 def spec(**changes: Any) -> PhaseSpec:
@@ -93,25 +72,25 @@ def spec(**changes: Any) -> PhaseSpec:
 def test_a_hyper_parameter_arrives_at_its_place_in_verls_configuration(
     name: str, value: Any, path: str, composed: Any
 ) -> None:
-    config = compose(all_overrides(settings(), spec(**{name: value}), 5000))
+    config = compose(all_overrides(verl_settings(), spec(**{name: value}), 5000))
     assert OmegaConf.select(config, path) == composed
 
 
 def test_every_known_hyper_parameter_composes_at_its_default() -> None:
-    config = compose(all_overrides(settings(), spec(), 5000))
+    config = compose(all_overrides(verl_settings(), spec(), 5000))
     for key, want in spec().hyperparameters.items():
         got = OmegaConf.select(config, key)
         assert (list(want) if isinstance(want, tuple) else want) == got, key
 
 
 def test_steps_end_a_phase_and_epochs_never_do() -> None:
-    config = compose(all_overrides(settings(), spec(batch=128), 256))
+    config = compose(all_overrides(verl_settings(), spec(batch=128), 256))
     assert config.trainer.total_training_steps == 40
     assert config.trainer.total_epochs * (256 // 128) > 40
 
 
 def test_paths_reward_lora_and_cadence_follow_settings_and_phase() -> None:
-    config = compose(all_overrides(settings(), spec(lora_rank=8), 5000))
+    config = compose(all_overrides(verl_settings(), spec(lora_rank=8), 5000))
     assert config.data.train_files == "/data/train.parquet"
     assert config.reward.custom_reward_function.path == "pkg://llmzero_ray.tasks.rewards.marked_answer"
     assert (config.actor_rollout_ref.model.lora_rank, config.trainer.test_freq, config.trainer.save_freq) == (
@@ -124,7 +103,7 @@ def test_paths_reward_lora_and_cadence_follow_settings_and_phase() -> None:
 
 
 def test_the_gpu_configuration_keeps_verls_own_kernels_and_sleep_mode() -> None:
-    config = compose(all_overrides(settings(platform="gpu", n_gpus_per_node=8), spec(), 5000))
+    config = compose(all_overrides(verl_settings(platform="gpu", n_gpus_per_node=8), spec(), 5000))
     assert config.actor_rollout_ref.rollout.free_cache_engine is True
     assert (
         config.actor_rollout_ref.rollout.enforce_eager is not True
@@ -135,7 +114,7 @@ def test_the_gpu_configuration_keeps_verls_own_kernels_and_sleep_mode() -> None:
 
 
 def test_fixed_overrides_of_the_user_win_over_the_engines_own() -> None:
-    given = settings(
+    given = verl_settings(
         overrides={
             "+actor_rollout_ref.rollout.engine_kwargs.vllm.kv_cache_memory_bytes": 123,
             "data.shuffle": False,
@@ -148,7 +127,7 @@ def test_fixed_overrides_of_the_user_win_over_the_engines_own() -> None:
 
 def test_an_unknown_key_is_refused_by_name() -> None:
     with pytest.raises(ConfigError, match="learning_rate"):
-        compose(all_overrides(settings(overrides={f"{ACTOR}.optim.learning_rate": 1e-3}), spec(), 5000))
+        compose(all_overrides(verl_settings(overrides={f"{ACTOR}.optim.learning_rate": 1e-3}), spec(), 5000))
 
 
 def test_a_phase_without_a_batch_size_is_refused() -> None:

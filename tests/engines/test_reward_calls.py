@@ -10,27 +10,11 @@ from typing import Any
 import pytest
 
 from llmzero_ray.engines.verl.batched_rollouts import Trajectory
-from llmzero_ray.engines.verl.settings import VerlSettings
+from tests.builders import verl_settings
 
 pytest.importorskip("verl")
 
-SETTINGS = VerlSettings(
-    platform="cpu",
-    model_path="model",
-    lora_rank=8,
-    lora_alpha=16,
-    train_parquet="train",
-    val_parquet="val",
-    reward_source="pkg://llmzero_ray.tasks.rewards.marked_answer",
-    reward_name="compute_score",
-    max_prompt_length=8,
-    max_response_length=8,
-    eval_max_response_length=8,
-    search="s",
-    slot=0,
-    placement_groups=(),
-    log_path="log",
-)
+SETTINGS = verl_settings()
 
 
 def sample() -> Trajectory:

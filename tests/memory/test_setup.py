@@ -12,12 +12,12 @@ from llmzero_ray.config import load_config
 from llmzero_ray.coordinator import root_hyperparameters
 from llmzero_ray.engines.verl.factory import _MICRO_BATCH_LIMIT, check_root
 from llmzero_ray.engines.verl.overrides import all_overrides, compose
-from llmzero_ray.engines.verl.settings import VerlSettings
 from llmzero_ray.errors import ConfigError
 from llmzero_ray.hyperparameters import canonical, complete, defaults, resolve
 from llmzero_ray.memory import VERL_DEFAULTS, assess, read_shape, setup_of
 from llmzero_ray.records import PhaseSpec
 from llmzero_ray.tasks import load_task
+from tests.builders import verl_settings
 from tests.tasks.builders import rows, write_task
 
 from .builders import A100_40, ROOT, SIZES, TABLE_12, practitioner, recipe
@@ -25,22 +25,13 @@ from .builders import A100_40, ROOT, SIZES, TABLE_12, practitioner, recipe
 
 def composed(overrides: dict[str, Any] | None = None) -> Any:
     """VeRL's configuration of a default phase on GPUs."""
-    settings = VerlSettings(
+    settings = verl_settings(
         platform="gpu",
-        model_path="/models/m",
         lora_rank=64,
         lora_alpha=64,
-        train_parquet="/data/train.parquet",
-        val_parquet="/data/val.parquet",
-        reward_source="pkg://llmzero_ray.tasks.rewards.marked_answer",
-        reward_name="compute_score",
         max_prompt_length=1024,
         max_response_length=6144,
         eval_max_response_length=6144,
-        search="s",
-        slot=0,
-        placement_groups=("00",),
-        log_path="/tmp/log",
         overrides=overrides or {},
     )
     spec = PhaseSpec(

@@ -11,27 +11,11 @@ import zmq
 
 from llmzero_ray.engines.verl import driver_process, internals
 from llmzero_ray.engines.verl.environment import process_env, runtime_env, worker_vars
-from llmzero_ray.engines.verl.settings import VerlSettings
+from tests.builders import verl_settings
 
 from .processes import speaks_zeromq
 
-SETTINGS = VerlSettings(
-    platform="cpu",
-    model_path="/model",
-    lora_rank=8,
-    lora_alpha=16,
-    train_parquet="/train",
-    val_parquet="/val",
-    reward_source="/reward.py",
-    reward_name="compute_score",
-    max_prompt_length=32,
-    max_response_length=16,
-    eval_max_response_length=16,
-    search="demo",
-    slot=0,
-    placement_groups=("00",),
-    log_path="/log",
-)
+SETTINGS = verl_settings(reward_source="/reward.py")
 
 
 def test_sockets_are_files_of_the_private_directory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

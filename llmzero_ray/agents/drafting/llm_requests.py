@@ -8,17 +8,17 @@ here: the values of the prompts (llm_agents.py), how a schema becomes JSON Schem
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import cache, partial
+from functools import cache
 from typing import Any, Literal, TypeAlias
 
 from llmzero_ray.agents.knowledge import prompt_file
 from llmzero_ray.agents.llm.agent_client import CallReport, StructuredRequest
 from llmzero_ray.agents.llm.call_records import prompt_hash
 from llmzero_ray.agents.llm.errors import redacted
-from llmzero_ray.agents.llm.messages import TextBlock, Tool
+from llmzero_ray.agents.llm.messages import TextBlock
 from llmzero_ray.agents.llm.prompt_text import quote
 from llmzero_ray.agents.llm.prompts import Rendered, template_environment
-from llmzero_ray.agents.llm.structured_output import ResponseSchema, Text, Texts, json_schema, parse_response
+from llmzero_ray.agents.llm.structured_output import ResponseSchema, ResponseTool, Text, Texts
 from llmzero_ray.files import text_digest
 
 DraftingAgent: TypeAlias = Literal["task_descriptor", "tool_selector", "reward_writer"]
@@ -77,31 +77,22 @@ class RewardSchema(ResponseSchema):
     """The last words of the prompt: how to write the answer down so that the reward finds it."""
 
 
-SCHEMAS: dict[DraftingAgent, type[ResponseSchema]] = {
-    "task_descriptor": DescriptorSchema,
-    "tool_selector": SelectorSchema,
-    "reward_writer": RewardSchema,
+TOOLS: dict[DraftingAgent, ResponseTool] = {
+    "task_descriptor": ResponseTool(
+        name="describe_task",
+        description="Hand in what the task is and which columns it is made of.",
+        schema=DescriptorSchema,
+    ),
+    "tool_selector": ResponseTool(
+        name="rank_recipes",
+        description="Hand in the training recipes in the order of their fitness.",
+        schema=SelectorSchema,
+    ),
+    "reward_writer": ResponseTool(
+        name="write_reward", description="Hand in how responses are judged.", schema=RewardSchema
+    ),
 }
-_TOOLS: dict[DraftingAgent, tuple[str, str]] = {
-    "task_descriptor": ("describe_task", "Hand in what the task is and which columns it is made of."),
-    "tool_selector": ("rank_recipes", "Hand in the training recipes in the order of their fitness."),
-    "reward_writer": ("write_reward", "Hand in how responses are judged."),
-}
-
-
-def response_tool(agent: DraftingAgent, *, strict: bool) -> Tool:
-    """The tool whose input is the agent's response."""
-    name, description = _TOOLS[agent]
-    return Tool(name=name, description=description, schema=json_schema(SCHEMAS[agent]), strict=strict)
-
-
-def parse(agent: DraftingAgent, answer: Any) -> ResponseSchema:
-    """The response in a tool's input.
-
-    Raises:
-        ProposalError: it does not match the schema; the message says where, in words for the model.
-    """
-    return parse_response(SCHEMAS[agent], answer)
+"""The tool of each agent."""
 
 
 # --- requests and records -----------------------------------------------------------------------------------
@@ -132,8 +123,8 @@ def drafting_request(
         node=0,
         name=agent,
         render=render_both,
-        tool=response_tool(agent, strict=strict),
-        parse=partial(parse, agent),
+        tool=TOOLS[agent].definition(strict=strict),
+        parse=TOOLS[agent].parse,
         max_tokens=(_MAX_TOKENS[agent], 2 * _MAX_TOKENS[agent]),
         validate=validate,
     )

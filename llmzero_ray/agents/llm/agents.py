@@ -11,7 +11,6 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections.abc import Callable
-from functools import partial
 from typing import Any, Literal, TypeAlias
 
 from llmzero_ray.agents.base import (
@@ -26,13 +25,7 @@ from llmzero_ray.agents.llm import context
 from llmzero_ray.agents.llm.agent_client import AgentClient, StructuredRequest
 from llmzero_ray.agents.llm.prompts import Prompts, Rendered
 from llmzero_ray.agents.llm.proposal_response import ProposalBounds, bounds_of, enforce_bounds, parse_proposal
-from llmzero_ray.agents.llm.response_schemas import (
-    ErrorSchema,
-    ProposalSchema,
-    VerdictSchema,
-    parse,
-    response_tool,
-)
+from llmzero_ray.agents.llm.response_schemas import TOOLS, ErrorSchema, ProposalSchema, VerdictSchema
 from llmzero_ray.errors import AgentError, CapReachedError
 from llmzero_ray.records import Diagnosis, Proposal, StopDecision
 from llmzero_ray.text import collapse_whitespace
@@ -232,8 +225,8 @@ class LlmAgents:
             node=node,
             name=name,
             render=render,
-            tool=response_tool(agent, strict=self._settings.strict_tools),
-            parse=partial(parse, agent),
+            tool=TOOLS[agent].definition(strict=self._settings.strict_tools),
+            parse=TOOLS[agent].parse,
             max_tokens=max_tokens,
             png=png,
         )

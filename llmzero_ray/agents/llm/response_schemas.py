@@ -1,25 +1,18 @@
 """Response schemas of the agents: one tool per agent, whose input is the response.
 
 What a schema cannot say (bounds, couplings, sums) is checked afterwards (proposal_response.py). Not here: how
-a form becomes a schema and is filled in (structured_output.py), the words that explain the fields (prompts/).
+a schema becomes JSON Schema and a response is parsed (structured_output.py), the words that explain the
+fields (prompts/).
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 from pydantic import Field
 
 from llmzero_ray.agents.base import AgentName
-from llmzero_ray.agents.llm.messages import Tool
-from llmzero_ray.agents.llm.structured_output import (
-    FEW,
-    ResponseSchema,
-    Text,
-    Texts,
-    json_schema,
-    parse_response,
-)
+from llmzero_ray.agents.llm.structured_output import FEW, ResponseSchema, ResponseTool, Text, Texts
 
 State: TypeAlias = Literal[
     "healthy", "slow", "plateau", "collapsing", "truncated", "inactive", "failed", "unknown"
@@ -125,28 +118,19 @@ class VerdictSchema(ResponseSchema):
     """One sentence with the numbers that decide."""
 
 
-SCHEMAS: dict[AgentName, type[ResponseSchema]] = {
-    "proposer": ProposalSchema,
-    "error_analyzer": ErrorSchema,
-    "early_stopper": VerdictSchema,
+TOOLS: dict[AgentName, ResponseTool] = {
+    "proposer": ResponseTool(
+        name="propose_phase",
+        description="Hand in the diagnosis of the run and the next training phase.",
+        schema=ProposalSchema,
+    ),
+    "error_analyzer": ResponseTool(
+        name="propose_fix",
+        description="Hand in the cause of the failure and the phase that avoids it.",
+        schema=ErrorSchema,
+    ),
+    "early_stopper": ResponseTool(
+        name="give_verdict", description="Hand in whether the running phase goes on.", schema=VerdictSchema
+    ),
 }
-_TOOLS: dict[AgentName, tuple[str, str]] = {
-    "proposer": ("propose_phase", "Hand in the diagnosis of the run and the next training phase."),
-    "error_analyzer": ("propose_fix", "Hand in the cause of the failure and the phase that avoids it."),
-    "early_stopper": ("give_verdict", "Hand in whether the running phase goes on."),
-}
-
-
-def response_tool(agent: AgentName, *, strict: bool) -> Tool:
-    """The tool whose input is the agent's response; `strict`: the server enforces its schema."""
-    name, description = _TOOLS[agent]
-    return Tool(name=name, description=description, schema=json_schema(SCHEMAS[agent]), strict=strict)
-
-
-def parse(agent: AgentName, tool_input: Any) -> Any:
-    """The response in a tool's input.
-
-    Raises:
-        ProposalError: it does not match the schema; the message says where, in words for the model.
-    """
-    return parse_response(SCHEMAS[agent], tool_input)
+"""The tool of each agent."""

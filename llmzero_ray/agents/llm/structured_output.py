@@ -1,4 +1,4 @@
-"""Structured output: the base class of response schemas, its JSON Schema, and parsing a tool's input.
+"""Structured output: the base class of response schemas, their JSON Schema, and tools that take responses.
 
 The JSON Schema is limited to what the API can enforce while it generates: closed objects, enumerations, no
 numeric bounds. Not here: the schemas (response_schemas.py, drafting/llm_requests.py).
@@ -6,10 +6,12 @@ numeric bounds. Not here: the schemas (response_schemas.py, drafting/llm_request
 
 from __future__ import annotations
 
-from typing import Annotated, Any, TypeVar
+from dataclasses import dataclass
+from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, StringConstraints, ValidationError
 
+from llmzero_ray.agents.llm.messages import Tool
 from llmzero_ray.errors import ProposalError
 from llmzero_ray.text import clean
 
@@ -42,9 +44,6 @@ class ResponseSchema(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)
 
 
-ResponseT = TypeVar("ResponseT", bound=ResponseSchema)
-
-
 def json_schema(schema: type[ResponseSchema]) -> dict[str, Any]:
     """JSON Schema without references, titles and bounds."""
     generated = schema.model_json_schema()
@@ -53,17 +52,34 @@ def json_schema(schema: type[ResponseSchema]) -> dict[str, Any]:
     return found
 
 
-def parse_response(schema: type[ResponseT], tool_input: Any) -> ResponseT:
-    """The response in a tool's input.
+@dataclass(frozen=True, kw_only=True)
+class ResponseTool:
+    """The tool by which a model hands in a response."""
 
-    Raises:
-        ProposalError: it does not match the schema; the message says where and what is allowed, for the
-            model.
-    """
-    try:
-        return schema.model_validate(tool_input)
-    except ValidationError as error:
-        raise ProposalError(f"the answer does not fit the tool's schema: {_problems_of(error)}.") from error
+    name: str
+    description: str
+    """For the model: what it hands in."""
+    schema: type[ResponseSchema]
+
+    def definition(self, *, strict: bool) -> Tool:
+        """The tool as the API takes it; `strict`: the server enforces the schema."""
+        return Tool(
+            name=self.name, description=self.description, schema=json_schema(self.schema), strict=strict
+        )
+
+    def parse(self, tool_input: Any) -> Any:
+        """The response in the tool's input, an object of `schema`.
+
+        Raises:
+            ProposalError: it does not match the schema; the message says where and what is allowed, for the
+                model.
+        """
+        try:
+            return self.schema.model_validate(tool_input)
+        except ValidationError as error:
+            raise ProposalError(
+                f"the answer does not fit the tool's schema: {_problems_of(error)}."
+            ) from error
 
 
 def _problems_of(error: ValidationError) -> str:

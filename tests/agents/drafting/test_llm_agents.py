@@ -14,7 +14,7 @@ from llmzero_ray.agents.drafting.base import UserChoices
 from llmzero_ray.agents.drafting.draft import Draft, draft_task
 from llmzero_ray.agents.drafting.draft_files import draft_files, write_draft
 from llmzero_ray.agents.drafting.inspect_data import inspect_data
-from llmzero_ray.agents.drafting.llm_requests import SCHEMAS, response_tool
+from llmzero_ray.agents.drafting.llm_requests import TOOLS
 from llmzero_ray.agents.drafting.session import DraftingSession, agents_config, open_session
 from llmzero_ray.errors import AgentError, ConfigError
 from llmzero_ray.tasks.sandbox import Isolation, find_isolation
@@ -348,9 +348,9 @@ def test_a_model_without_a_known_price_is_refused() -> None:
         open_session(agents_config("claude", "mine", {}), 1.0)
 
 
-@pytest.mark.parametrize("agent", SCHEMAS)
+@pytest.mark.parametrize("agent", TOOLS)
 def test_the_schemas_are_what_the_api_can_enforce(agent: Any) -> None:
-    schema = response_tool(agent, strict=True).schema
+    schema = TOOLS[agent].definition(strict=True).schema
     assert schema["additionalProperties"] is False and set(schema["required"]) == set(schema["properties"])
     assert "$ref" not in json.dumps(schema) and "title" not in schema
     assert all(part.get("description") for part in schema["properties"].values())
