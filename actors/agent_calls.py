@@ -46,6 +46,8 @@ class AgentCalls:
     def __init__(self, core: CoordinatorCore, post: Post, storage: SearchStorage, agents: Agents) -> None:
         self._core, self._post, self._storage, self._agents = core, post, storage, agents
         self._threads = ThreadPoolExecutor(_MAX_CALLS, thread_name_prefix="agent")
+        self._outlines = dict[int, Curves]()
+        """Node -> validations of its phase, once that has ended."""
 
     async def call(self, command: cmd.Propose | cmd.Analyze, answer: Proposal | None = None) -> None:
         """Call the proposer or the error analyzer and post its proposal; a prefetched `answer` is posted as
@@ -81,9 +83,14 @@ class AgentCalls:
                 missing.append(node)
             return curves.get(node, Curves())
 
+        def outline_of(node: int) -> Curves:
+            return self._outlines[node] if node in self._outlines else curves_of(node).outline()
+
         # A first pass finds out whose curves are needed; meanwhile other slots may have ended more phases.
-        while (request := build_request(core, command, curves_of)) and missing:
+        while (request := build_request(core, command, curves_of, outline_of)) and missing:
+            ended = {node for node in missing if core.runs[node].outcome is not None}
             curves |= await read_curves(self._storage, missing)
+            self._outlines |= {node: curves[node].outline() for node in ended}
             missing.clear()
         loop = asyncio.get_running_loop()
         proposal = await loop.run_in_executor(self._threads, self._answer, request)
@@ -206,7 +213,7 @@ class Prefetcher:
 async def read_curves(storage: SearchStorage, nodes: Iterable[int]) -> dict[int, Curves]:
     """Curves of several nodes, read in a thread."""
     wanted = dict.fromkeys(nodes)
-    return await asyncio.to_thread(lambda: {node: load_curves(storage, node) for node in wanted})
+    return await asyncio.to_thread(lambda: {node: load_curves(storage, node, gains=True) for node in wanted})
 
 
 def _ahead(events: tuple[Event, ...], ended: Event, root: Path) -> tuple[CoordinatorCore, cmd.Propose] | None:

@@ -11,6 +11,7 @@ step on. Not here: the other files of a node (storage.py).
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import time
@@ -21,6 +22,7 @@ from typing import IO, Any
 from llmzero_ray.files import replace_file, storage_error
 from llmzero_ray.metrics import Curves, best_validation, curves_of, validations
 from llmzero_ray.records import ItemOutcome, MetricPoint, PhaseFailure
+from llmzero_ray.significance import paired
 from llmzero_ray.storage import SearchStorage
 
 _SYNC_S = 0.5
@@ -91,19 +93,34 @@ def load_points(storage: SearchStorage, node: int) -> tuple[MetricPoint, ...]:
     return tuple(_point(node, row) for row in rows)
 
 
-def load_curves(storage: SearchStorage, node: int) -> Curves:
-    """A node's metrics as series for agents and stopping rules; empty when nothing was logged."""
-    return curves_of(load_points(storage, node))
+def load_curves(storage: SearchStorage, node: int, *, gains: bool = False) -> Curves:
+    """A node's metrics as series for agents and stopping rules; empty when nothing was logged.
+
+    With `gains` each validation has its paired difference to the phase's start, from the stored outcomes.
+    """
+    curves = curves_of(load_points(storage, node))
+    return dataclasses.replace(curves, val_gains=_val_gains(storage, node, curves)) if gains else curves
 
 
-def load_items(storage: SearchStorage, node: int) -> dict[int, tuple[ItemOutcome, ...]]:
-    """Step -> per-item outcomes of each validation of a node."""
+def _val_gains(storage: SearchStorage, node: int, curves: Curves) -> tuple[tuple[float, float] | None, ...]:
+    items = load_items(storage, node, responses=False)
+    start = items.get(0, ())
+    differences = (paired(items.get(step, ()), start) for step in curves.val_steps)
+    return tuple(None if d is None else (d.gain, d.standard_error) for d in differences)
+
+
+def load_items(
+    storage: SearchStorage, node: int, *, responses: bool = True
+) -> dict[int, tuple[ItemOutcome, ...]]:
+    """Step -> per-item outcomes of each validation of a node; without `responses` their texts are empty, and
+    are not read from a compacted file."""
     parquet = storage.paths.node(node) / "val_items.parquet"
     parts = storage.paths.node(node) / "parts"
-    rows = _parquet_rows(parquet) if parquet.is_file() else _read_item_parts(parts)
+    names = ("index", "data_source", "score", "acc", *(("response",) if responses else ()))
+    rows = _parquet_rows(parquet, ("step", *names)) if parquet.is_file() else _read_item_parts(parts)
     found: dict[int, list[ItemOutcome]] = {}
     for row in rows:
-        fields = {key: row[key] for key in ("index", "data_source", "score", "acc", "response")}
+        fields = {key: row[key] for key in names}
         found.setdefault(row["step"], []).append(ItemOutcome(**fields))
     return {step: tuple(items) for step, items in found.items()}
 
@@ -215,10 +232,10 @@ def _lines(path: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def _parquet_rows(path: Path) -> list[dict[str, Any]]:
+def _parquet_rows(path: Path, columns: Sequence[str] | None = None) -> list[dict[str, Any]]:
     import pyarrow.parquet as pq
 
-    rows: list[dict[str, Any]] = pq.read_table(path).to_pylist()
+    rows: list[dict[str, Any]] = pq.read_table(path, columns=columns).to_pylist()
     return rows
 
 

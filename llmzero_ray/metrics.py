@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import fmean, stdev
 
 from llmzero_ray.records import MetricPoint
@@ -56,6 +56,13 @@ class Curves:
     """Steps that validated, step 0 (continuity check) excluded."""
     val_scores: tuple[float, ...] = ()
     start_score: float | None = None
+    val_gains: tuple[tuple[float, float] | None, ...] = ()
+    """Per validation: (mean difference to step 0 over the same rows, its standard error over the rows). None
+    where outcomes were not stored row by row; empty where none were looked for."""
+
+    def outline(self) -> Curves:
+        """The validations alone, without the series of the training steps."""
+        return replace(self, steps=(), metrics={})
 
 
 class CurveBuilder:

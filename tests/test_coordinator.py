@@ -283,6 +283,22 @@ def test_the_proposer_sees_the_path_the_siblings_the_best_and_the_saved_checkpoi
     assert request.task.max_model_len == 1536
 
 
+def test_the_proposer_sees_every_other_node_of_the_tree_with_the_checkpoint_it_starts_from() -> None:
+    search = Driver(make_config(budget={"runs": 8}))
+    search.ready()
+    search.train(0, score=0.5)
+    search.propose(1, make_proposal(resume=(0, 10)))
+    search.train(1, score=0.2)
+    series = Curves(steps=(1,), metrics={"loss": (1.0,)}, val_steps=(1,), val_scores=(0.2,))
+    request = build_request(search.core, search.only(cmd.Propose), lambda _: series)
+    assert isinstance(request, ProposalRequest)
+    assert request.on.node == 0
+    (other,) = request.tree
+    assert (other.node, other.parent, other.resume_from) == (1, 0, ResumeFrom(node=0, step=10))
+    assert other.curves == Curves(val_steps=(1,), val_scores=(0.2,))
+    assert request_record(request)["tree"] == [1]
+
+
 def test_a_failed_phase_is_shown_to_the_error_analyzer_with_its_chain_of_failures() -> None:
     search = Driver(make_config(budget={"runs": 8}))
     search.ready()

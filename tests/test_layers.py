@@ -52,6 +52,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "llmzero_ray.presence",
         "llmzero_ray.private_files",
         "llmzero_ray.search",
+        "llmzero_ray.significance",
         "llmzero_ray.stopping",
         "llmzero_ray.storage",
     ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import json
 import math
@@ -13,6 +14,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from statistics import fmean
 
 import pytest
 
@@ -260,6 +262,24 @@ def test_curves_have_one_value_per_step_and_none_where_nothing_was_logged(storag
     assert load_curves(storage, 0) == CURVES
 
 
+def test_a_validation_is_paired_with_the_one_at_step_0_row_by_row(storage: SearchStorage) -> None:
+    right = {0: (1.0, 0.0, 0.0, 1.0), 1: (1.0, 1.0, 1.0, 0.0), 2: (1.0,)}
+    points = [
+        dataclasses.replace(
+            point(step, val=fmean(accs)),
+            items=tuple(ItemOutcome(index=i, data_source="toy", score=a, acc=a) for i, a in enumerate(accs)),
+        )
+        for step, accs in right.items()
+    ]
+    write(storage, *points)
+    gains = load_curves(storage, 0, gains=True).val_gains
+    compact(storage, 0)
+    assert load_curves(storage, 0, gains=True).val_gains == gains
+    # Differences 0, 1, 1, -1: mean 0.25, squares 3 - 4 * 0.0625 = 2.75. At step 2 other rows answered.
+    assert gains == (pytest.approx((0.25, math.sqrt(2.75 / 12))), None)
+    assert load_curves(storage, 0).val_gains == ()
+
+
 def test_compaction_changes_nothing_but_the_files(storage: SearchStorage) -> None:
     write(storage, *phase())
     items = load_items(storage, 0)
@@ -373,6 +393,7 @@ def test_items_of_a_scoring_are_kept(storage: SearchStorage) -> None:
 HOLD = """
 import sys
 from pathlib import Path
+from statistics import fmean
 from llmzero_ray.presence import SearchLock
 lock = SearchLock(Path(sys.argv[1]))
 lock.acquire(private_head=True)

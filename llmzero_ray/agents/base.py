@@ -16,6 +16,7 @@ from llmzero_ray.records import (
     Hyperparameters,
     PhaseFailure,
     Proposal,
+    ResumeFrom,
     StopDecision,
 )
 
@@ -38,6 +39,10 @@ class NodeView:
     failure: PhaseFailure | None = None
     diagnosis: Diagnosis | None = None
     """Diagnosis in the proposal of this node."""
+    parent: int | None = None
+    """Node it was created from; None: the root, or not known."""
+    resume_from: ResumeFrom | None = None
+    """Checkpoint it starts from; None: the base model, or not planned yet."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,6 +110,9 @@ class ProposalRequest:
     budget: Budget = field(default_factory=Budget)
     hints: tuple[str, ...] = ()
     """Hints of the user, oldest first."""
+    tree: tuple[NodeView, ...] = ()
+    """Every other node of the search by number, those that run, wait or are still being proposed (without a
+    configuration) included; their curves hold validations only."""
 
 
 @dataclass(frozen=True, kw_only=True)

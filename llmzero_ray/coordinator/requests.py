@@ -26,9 +26,13 @@ LoadCurves: TypeAlias = Callable[[int], Curves]
 
 
 def build_request(
-    state: SearchState, command: cmd.Propose | cmd.Analyze, curves: LoadCurves
+    state: SearchState,
+    command: cmd.Propose | cmd.Analyze,
+    curves: LoadCurves,
+    outlines: LoadCurves | None = None,
 ) -> ProposalRequest | ErrorRequest:
-    """The request to the proposer or to the error analyzer."""
+    """The request to the proposer or to the error analyzer; `outlines` gives the validations alone, of any
+    node (default: those of `curves`)."""
     on = node_view(state, command.on, curves)
     if isinstance(command, cmd.Analyze):
         return ErrorRequest(
@@ -61,6 +65,11 @@ def build_request(
         node=command.node,
         tries=command.tries,
         budget=_budget(state),
+        tree=tuple(
+            node_view(state, node, outlines or (lambda number: curves(number).outline()))
+            for node in sorted(state.search.nodes)
+            if node not in (command.node, command.on)
+        ),
     )
 
 
@@ -91,6 +100,8 @@ def node_view(state: SearchState, node: int, curves: LoadCurves) -> NodeView:
         curves=curves(node) if run.started or outcome is not None else Curves(),
         failure=outcome if isinstance(outcome, PhaseFailure) else None,
         diagnosis=None if run.proposal is None else run.proposal.diagnosis,
+        parent=run.on,
+        resume_from=None if spec is None else spec.resume_from,
     )
 
 
@@ -148,6 +159,8 @@ def request_record(request: ProposalRequest | ErrorRequest) -> dict[str, Any]:
     """A request as JSON data for its record; metric series are left out, they are in the nodes' metrics."""
     data = _without_series(to_json(request))
     assert isinstance(data, dict)
+    if "tree" in data:  # each of its nodes has records of its own
+        data["tree"] = [view["node"] for view in data["tree"]]
     return data
 
 

@@ -1,6 +1,6 @@
 """Comparison of three policies: base model, default recipe, best strategy.
 
-Not here: the arithmetic of noise (significance.py), the sentences (summary.py).
+Not here: the arithmetic of noise (llmzero_ray/significance.py), the sentences (summary.py).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from llmzero_ray.events import REFERENCE, FinalScored, FinalWhat
 from llmzero_ray.metrics import Score
 from llmzero_ray.records import ItemOutcome
 from llmzero_ray.report.facts import SearchFacts
-from llmzero_ray.report.significance import Difference, independent, paired
+from llmzero_ray.significance import Difference, independent, paired
 
 Split: TypeAlias = Literal["validation", "test"]
 SPLITS: tuple[Split, ...] = ("validation", "test")

@@ -12,7 +12,7 @@ from llmzero_ray.hyperparameters import format_value, short
 from llmzero_ray.metrics import Score
 from llmzero_ray.records import HyperparameterValue
 from llmzero_ray.report.facts import Changed
-from llmzero_ray.report.significance import Difference
+from llmzero_ray.significance import Difference
 from llmzero_ray.text import collapse_whitespace, plain
 
 NONE = "–"

@@ -23,7 +23,7 @@ from llmzero_ray.report.comparison import comparisons, policies
 from llmzero_ray.report.costs import costs
 from llmzero_ray.report.facts import SearchFacts
 from llmzero_ray.report.pictures import CURVES, RECIPE, SCORES, TREE, Picture
-from llmzero_ray.report.significance import NOISE
+from llmzero_ray.significance import NOISE
 from llmzero_ray.text import collapse_whitespace
 
 VLLM_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from llmzero_ray.report import formatting as fmt
 from llmzero_ray.report.comparison import Comparison, Policy
 from llmzero_ray.report.facts import SearchFacts
-from llmzero_ray.report.significance import CLEAR, Difference
+from llmzero_ray.significance import CLEAR, Difference
 from llmzero_ray.tasks.aggregate import task_score
 
 

@@ -4,7 +4,7 @@ Validation is the mean over rows. Test is the mean over the task's parts: ChemCo
 editing and reaction categories (each the mean of its subtasks), SSMR-Bench's four subtasks, WildSci's nine
 disciplines; other tasks keep the mean over rows. A part without rows is reported as missing and left out of
 the mean. Standard errors cover the choice of rows and nothing else. Not here: scoring a row (rewards/),
-differences between policies (report/significance.py).
+differences between policies (significance.py).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Differences between scores with their standard errors.
 
 A standard error here covers the sampling of items only, not the variance between training runs with other
-seeds. Not here: the compared scores (comparison.py), their presentation (summary.py).
+seeds. Not here: which scores are compared and how it is said (report/), what agents conclude (agents/).
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ import pytest
 
 from llmzero_ray.metrics import Score, mean_score, score_without_items
 from llmzero_ray.records import ItemOutcome
-from llmzero_ray.report.significance import Difference, independent, paired
+from llmzero_ray.significance import Difference, independent, paired
 from tests.report.builder import items
 
 
