@@ -235,7 +235,9 @@ def _lines(path: Path) -> list[dict[str, Any]]:
 def _parquet_rows(path: Path, columns: Sequence[str] | None = None) -> list[dict[str, Any]]:
     import pyarrow.parquet as pq
 
-    rows: list[dict[str, Any]] = pq.read_table(path, columns=columns).to_pylist()
+    rows: list[dict[str, Any]] = pq.read_table(
+        path, columns=None if columns is None else list(columns)
+    ).to_pylist()
     return rows
 
 
