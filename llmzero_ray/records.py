@@ -217,6 +217,8 @@ class Proposal:
     rationale: str
     """Why these changes go together, and the epoch arithmetic."""
     agent: str = "expert"
+    predicted: float | None = None
+    """Best validation score that its author expects of the phase; None: nothing was said."""
 
 
 # --- events: what happened. Durable before acted on -------------------------------------------------------

@@ -98,3 +98,20 @@ def _shown(character: str) -> str:
     if category == "Zs":
         return " "
     return "" if category.startswith("C") else character
+
+
+def number_ranges(numbers: Iterable[int]) -> str:
+    """Whole numbers in growing order, evenly spaced ones as a range: `5 to 40 by 5, 43`."""
+    found = sorted(set(numbers))
+    parts: list[str] = []
+    while found:
+        gap = found[1] - found[0] if len(found) > 1 else 1
+        n = 1
+        while n < len(found) and found[n] - found[n - 1] == gap:
+            n += 1
+        if n < 3:
+            n = 1
+        by = f" by {gap}" if gap > 1 else ""
+        parts.append(f"{found[0]} to {found[n - 1]}{by}" if n > 1 else str(found[0]))
+        found = found[n:]
+    return ", ".join(parts)

@@ -173,7 +173,9 @@ class Driver:
         return self.post(*(ev.SlotReady(slot=slot) for slot in slots or (0,)))
 
     def propose(self, node: int, proposal: Proposal | None = None, tries: int = 0) -> list[Command]:
-        return self.post(ev.Proposed(node=node, proposal=proposal or make_proposal(), tries=tries))
+        """`proposal`, or one of the node's own: a copy of another phase is refused."""
+        own = make_proposal(lr=5e-4 + 1e-6 * (node - 1))
+        return self.post(ev.Proposed(node=node, proposal=proposal or own, tries=tries))
 
     def start(self, node: int) -> list[Command]:
         run = self.core.runs[node]

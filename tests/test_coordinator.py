@@ -135,9 +135,11 @@ def test_global_steps_add_up_along_the_resume_chain() -> None:
     assert search.core.runs[2].base_step == 30
 
 
-def test_a_step_that_is_not_saved_means_the_nearest_saved_one_before_it() -> None:
+def test_a_step_that_is_not_saved_goes_back_once_and_then_means_the_nearest_saved_one_before_it() -> None:
     search = after_root()
-    search.propose(1, make_proposal(resume=(0, 15)))
+    again = search.only(cmd.Propose, search.propose(1, make_proposal(resume=(0, 15))))
+    assert again.rejected == "step 15 of node 0 is not saved; saved are 10, 20. Name one of them."
+    search.propose(1, make_proposal(resume=(0, 15)), tries=1)
     run = search.core.runs[1]
     assert run.spec is not None
     assert run.spec.resume_from == ResumeFrom(node=0, step=10)
@@ -146,7 +148,8 @@ def test_a_step_that_is_not_saved_means_the_nearest_saved_one_before_it() -> Non
 
 def test_without_any_saved_step_before_it_the_phase_starts_from_the_base_model() -> None:
     search = after_root()
-    search.propose(1, make_proposal(resume=(0, 5)))
+    for tries in range(2):
+        search.propose(1, make_proposal(resume=(0, 5)), tries=tries)
     run = search.core.runs[1]
     assert run.spec is not None
     assert (run.spec.resume_from, run.spec.adapter, run.spec.base_step) == (None, None, 0)

@@ -43,6 +43,8 @@ class NodeView:
     """Node it was created from; None: the root, or not known."""
     resume_from: ResumeFrom | None = None
     """Checkpoint it starts from; None: the base model, or not planned yet."""
+    predicted: float | None = None
+    """Best validation score that its proposal expected."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,6 +70,18 @@ class TaskView:
     """Upper bound of prompt + response, tokens: the serving limit of the slot."""
     max_prompt_length: int
     data_sources: tuple[str, ...] = ()
+    eval_response_length: int | None = None
+    """Cap of a response in validation, tokens."""
+    base_model: str = ""
+    """The model's id or the name of its directory."""
+    n_parameters: int | None = None
+    """Parameters of the base model."""
+    description: str = ""
+    """What the task asks for, in words of its author."""
+    reward: str = ""
+    """The reward's name."""
+    chance: float | None = None
+    """Score of the most frequent gold answer given always; None: no such answer, or not known."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,6 +111,7 @@ class ProposalRequest:
     default: Hyperparameters
     """The root's configuration."""
     checkpoints: tuple[OfferedCheckpoint, ...]
+    """Of the nodes in `path`."""
     from_scratch: bool
     """Forced scratch: no checkpoint information is given and the proposal must not resume."""
     rejected: str | None = None
@@ -110,9 +125,23 @@ class ProposalRequest:
     budget: Budget = field(default_factory=Budget)
     hints: tuple[str, ...] = ()
     """Hints of the user, oldest first."""
+    refused: Proposal | None = None
+    """The proposal that was rejected; None at the first try, or when it is not known."""
     tree: tuple[NodeView, ...] = ()
     """Every other node of the search by number, those that run, wait or are still being proposed (without a
     configuration) included; their curves hold validations only."""
+
+    def base(self, resume_from: ResumeFrom | None) -> Hyperparameters:
+        """The configuration that changes apply to when the phase starts there (`base_of_changes`)."""
+        return base_of_changes(
+            "scratch" if self.from_scratch else "evolve",
+            on=self.on.hyperparameters,
+            source=None if resume_from is None else self._configuration(resume_from.node),
+            root=self.default,
+        )
+
+    def _configuration(self, node: int) -> Hyperparameters | None:
+        return next((view.hyperparameters for view in self.path if view.node == node), None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,6 +158,28 @@ class ErrorRequest:
     node: int | None = None
     tries: int = 0
     budget: Budget = field(default_factory=Budget)
+    refused: Proposal | None = None
+    """The fix that was rejected; None at the first try, or when it is not known."""
+
+    def base(self, resume_from: ResumeFrom | None) -> Hyperparameters:  # noqa: ARG002 - as a proposal's
+        """The configuration that changes apply to: the failed phase's, wherever the fix starts."""
+        return self.failed.hyperparameters
+
+
+def base_of_changes(
+    kind: str, *, on: Hyperparameters, source: Hyperparameters | None, root: Hyperparameters
+) -> Hyperparameters:
+    """The configuration that a proposal's changes apply to.
+
+    That of the node whose checkpoint is resumed (`source`). A fix applies to the failed phase it repairs
+    (`on`), a forced fresh start to the root, and any other start from the base model to the node it is
+    proposed below (`on`).
+    """
+    if kind == "debug":
+        return on
+    if source is not None:
+        return source
+    return root if kind == "scratch" else on
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,4 +234,5 @@ __all__ = [
     "Proposer",
     "StopRequest",
     "TaskView",
+    "base_of_changes",
 ]

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean, median
 
-from llmzero_ray.hyperparameters.table import MAX_RESPONSE, MINI_BATCH, PPO_EPOCHS, TRAIN_BATCH
+from llmzero_ray.hyperparameters import clip_is_inert
+from llmzero_ray.hyperparameters.table import MAX_RESPONSE, TRAIN_BATCH
 from llmzero_ray.metrics import (
     ADVANTAGE_MAX,
     ADVANTAGE_MIN,
@@ -255,13 +256,6 @@ def observe(curves: Curves, hyperparameters: Hyperparameters, *, n_val: int = 50
         batch=int(_number(hyperparameters.get(TRAIN_BATCH))),
         validation=_validation(curves, n_val),
     )
-
-
-def clip_is_inert(hyperparameters: Hyperparameters) -> bool:
-    """Whether every step makes one update on its own rollouts: then ratios are 1 and nothing is ever
-    clipped."""
-    same = hyperparameters.get(MINI_BATCH) == hyperparameters.get(TRAIN_BATCH)
-    return same and hyperparameters.get(PPO_EPOCHS, 1) == 1
 
 
 def _truncated(curves: Curves, cap: int) -> Series:

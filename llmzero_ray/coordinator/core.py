@@ -162,7 +162,8 @@ class CoordinatorCore(SearchState):
 
     def _on_proposal_refused(self, event: ev.ProposalRefused) -> None:
         run = self.runs[event.node]
-        run.answer, run.rejected, run.tries = None, event.message, event.tries
+        run.refused, run.answer = run.answer, None
+        run.rejected, run.tries = event.message, event.tries
 
     def _on_phase_planned(self, event: ev.PhasePlanned) -> None:
         run = self.runs[event.node]

@@ -99,8 +99,8 @@ def _towards_plan(state: SearchState, run: PhaseRun) -> Command:
         return _record_plan(run, state.planner.root_phase(), None, "")
     if run.no_answer is not None or run.tries >= (MAX_REFUSALS if run.clone is None else 1):
         why = run.no_answer or f"{run.tries} proposals were refused, the last one: {run.rejected}"
-        note = f"{why}. The parent's own configuration is continued."
-        return _record_plan(run, state.planner.fallback(run, state.offered(run.node)), None, note)
+        continued = state.planner.fallback(run, state.offered(run.node))
+        return _record_plan(run, continued.spec, None, f"{why}. {continued.note}")
     if run.answer is not None:
         return _judge(state, run, run.answer)
     assert run.on is not None

@@ -6,23 +6,28 @@ Pure. Not here: calling agents (actors/), choosing what to expand (search/), sin
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
 
+from llmzero_ray.agents.base import base_of_changes
 from llmzero_ray.config import SearchConfig
 from llmzero_ray.coordinator.runs import PhaseRun
 from llmzero_ray.errors import ConfigError, HyperparameterError, ProposalError
 from llmzero_ray.events import REFERENCE
-from llmzero_ray.hyperparameters import VERL_SPACE, Limits, Space
-from llmzero_ray.hyperparameters.table import MAX_RESPONSE
-from llmzero_ray.records import Hyperparameters, NodeKind, PhaseSpec, Proposal, ResumeFrom
+from llmzero_ray.hyperparameters import VERL_SPACE, Limits, Space, format_value
+from llmzero_ray.hyperparameters.table import LR, MAX_RESPONSE
+from llmzero_ray.records import Change, Hyperparameters, NodeKind, PhaseSpec, Proposal, ResumeFrom
 from llmzero_ray.search import nearest_saved_step
 from llmzero_ray.storage import SearchPaths
+from llmzero_ray.text import number_ranges
 
 MAX_REFUSALS = 3
 """Proposals of one run: the first and two corrections; after that the parent's configuration is continued."""
+_JITTER = (0.8, 1.25)
+"""Factors on the learning rate by which a continuation that would be a copy becomes another phase."""
+_MOST_JITTERS = 6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,6 +102,10 @@ class Planner:
     def proposed_phase(self, run: PhaseRun, proposal: Proposal, offered: tuple[int, ...]) -> Planned:
         """The phase spec of a proposal.
 
+        A step that is not saved and a change without effect go back to the author once; of a corrected
+        proposal the nearest saved step is taken and the change is left out, and the note says so. A copy of
+        another phase is never planned, unless the user asked for it.
+
         Raises:
             ProposalError: it breaks a rule; the message names the rule and what is allowed, for the agent.
         """
@@ -104,23 +113,34 @@ class Planner:
             self._check_allowed(change.key)
         self._check_length(proposal.n_steps)
         source, note = self._source(run, proposal.resume_from, offered)
-        changes = {change.key: change.new for change in proposal.changes}
-        if len(changes) != len(proposal.changes):
+        if len({change.key for change in proposal.changes}) != len(proposal.changes):
             raise ProposalError("changes: a hyper-parameter is named twice; name each one once.")
-        try:
-            n_gpus, limits = self.config.slots.n_gpus, self._limits()
-            full = self.space.complete(self._base(run), changes, n_gpus=n_gpus, limits=limits)
-            if source is not None:
+        base = self._base(run, source)
+        full = self._completed(base, proposal.changes)
+        useless = {} if run.clone is not None else self._without_effect(base, full, proposal.changes)
+        if useless and run.tries == 0:
+            raise ProposalError(f"{'; '.join(useless.values())}. Leave it out, or change what it depends on.")
+        if useless:
+            kept = [change for change in proposal.changes if change.key not in useless]
+            full = self._completed(base, kept)
+            note = "; ".join(filter(None, (note, f"left out: {'; '.join(useless.values())}")))
+        if source is not None:
+            try:
                 self.space.check_transition(self._hyperparameters(source.node), full, resumed=True)
-        except HyperparameterError as error:
-            raise ProposalError(str(error)) from error
-        return Planned(spec=self._child(run, full, proposal.n_steps, source), note=note)
+            except HyperparameterError as error:
+                raise ProposalError(str(error)) from error
+        spec = self._child(run, full, proposal.n_steps, source)
+        twin = None if run.clone is not None else self._twin(run, full, source)
+        if twin is not None:
+            raise ProposalError(self._copied(twin))
+        return Planned(spec=spec, note=note)
 
-    def fallback(self, run: PhaseRun, offered: tuple[int, ...]) -> PhaseSpec:
+    def fallback(self, run: PhaseRun, offered: tuple[int, ...]) -> Planned:
         """The fallback when the agents gave no usable proposal: the parent's configuration, continued.
 
         It resumes from the best saved step of the last phase of the resume chain that has one (from the last
         step where nothing was scored); a run from scratch repeats the root's configuration with its own seed.
+        Where that would be a copy of another phase, its learning rate moves until it is none.
         """
         source = None
         for node in reversed(offered if run.kind != "scratch" else ()):
@@ -132,10 +152,79 @@ class Planner:
                     node=node, step=best if best in saved and best is not None else max(saved)
                 )
                 break
-        full = self._base(run) if source is None else self._hyperparameters(source.node)
-        return self._child(run, full, self.config.phase.n_steps, source)
+        full = self._base(run, None) if source is None else self._hyperparameters(source.node)
+        note = "The parent's own configuration is continued"
+        twin = self._twin(run, full, source)
+        if twin is not None:
+            full, moved = self._moved(run, full, source)
+            note = f"{note}{moved}; unchanged it would repeat node {twin.node}" if moved else note
+        return Planned(spec=self._child(run, full, self.config.phase.n_steps, source), note=f"{note}.")
 
     # --- parts ----------------------------------------------------------------------------------------------
+
+    def _completed(self, base: Hyperparameters, changes: Sequence[Change]) -> dict[str, Any]:
+        asked = {change.key: change.new for change in changes}
+        try:
+            return self.space.complete(base, asked, n_gpus=self.config.slots.n_gpus, limits=self._limits())
+        except HyperparameterError as error:
+            raise ProposalError(str(error)) from error
+
+    def _without_effect(
+        self, base: Hyperparameters, full: Hyperparameters, changes: Sequence[Change]
+    ) -> dict[str, str]:
+        """Name of each change that would have no effect -> a sentence on it."""
+        moved, inert = self.space.diff(base, full), self.space.inert(full)
+        found = {}
+        for change in changes:
+            key = self.space.canonical(change.key)
+            if key in moved and key in inert:
+                found[change.key] = f"{self.space.short(key)} has no effect here: {inert[key]}"
+        return found
+
+    def _twin(self, run: PhaseRun, full: Hyperparameters, source: ResumeFrom | None) -> PhaseRun | None:
+        """The phase of which this one would be a copy: the same start and the same configuration, whatever
+        its length. A fix may repeat what failed, since a failure need not be the configuration's."""
+        for other in self.runs.values():
+            spec = other.spec
+            if spec is None or other.node in (run.node, REFERENCE) or other.stage == "cancelled":
+                continue
+            if run.kind == "debug" and other.status == "failed":
+                continue
+            if spec.resume_from == source and self.space.same_training(spec.hyperparameters, full):
+                return other
+        return None
+
+    def _copied(self, twin: PhaseRun) -> str:
+        spec = twin.spec
+        assert spec is not None
+        at = spec.resume_from
+        start = "the base model" if at is None else f"node {at.node} step {at.step}"
+        came = {"pending": "which waits to be trained", "running": "which trains now"}.get(
+            twin.status, f"which is {twin.status.replace('_', ' ')}"
+        )
+        score = "" if twin.score is None else f" with {twin.score:.3f}"
+        return (
+            f"this phase would be a copy of node {twin.node}, {came}{score}: it starts from {start} with the "
+            "same configuration. Start from another step, or change a hyper-parameter that node "
+            f"{twin.node} did not."
+        )
+
+    def _moved(
+        self, run: PhaseRun, full: Hyperparameters, source: ResumeFrom | None
+    ) -> tuple[Hyperparameters, str]:
+        """(the configuration with the nearest learning rate that makes it no copy, that in words)."""
+        rate = full.get(LR)
+        for step in range(1, _MOST_JITTERS + 1):
+            for factor in _JITTER if isinstance(rate, float) else ():
+                value = float(f"{float(str(rate)) * factor**step:.3g}")
+                try:
+                    moved = self.space.complete(full, {LR: value}, n_gpus=self.config.slots.n_gpus)
+                except HyperparameterError:
+                    continue
+                if self._twin(run, moved, source) is None:
+                    old, new = (format_value(LR, v) for v in (rate, value))
+                    return moved, f" with {self.space.short(LR)} {old} -> {new}"
+        return full, ""
 
     def _check_allowed(self, name: str) -> None:
         try:
@@ -163,17 +252,25 @@ class Planner:
             raise ProposalError(
                 f"resume_from names node {wanted.node}; checkpoints are offered of nodes {nodes}."
             )
-        step = nearest_saved_step((c.step for c in self.runs[wanted.node].checkpoints), wanted.step)
+        saved = [kept.step for kept in self.runs[wanted.node].checkpoints]
+        step = nearest_saved_step(saved, wanted.step)
         if step == wanted.step:
             return wanted, ""
         missing = f"step {wanted.step} of node {wanted.node} is not saved"
+        if run.tries == 0 and run.clone is None:
+            raise ProposalError(f"{missing}; saved are {number_ranges(saved) or 'none'}. Name one of them.")
         if step is None:
             return None, f"{missing} and no earlier one is: started from the base model"
         return ResumeFrom(node=wanted.node, step=step), f"{missing}: resumed from step {step}"
 
-    def _base(self, run: PhaseRun) -> Hyperparameters:
-        """The configuration to which changes apply: the parent's, or the root's for a run from scratch."""
-        return self.root if run.kind == "scratch" or run.on is None else self._hyperparameters(run.on)
+    def _base(self, run: PhaseRun, source: ResumeFrom | None) -> Hyperparameters:
+        """The configuration to which changes apply (`base_of_changes`)."""
+        return base_of_changes(
+            run.kind,
+            on=self.root if run.on is None else self._hyperparameters(run.on),
+            source=None if source is None else self._hyperparameters(source.node),
+            root=self.root,
+        )
 
     def _hyperparameters(self, node: int) -> Hyperparameters:
         spec = self.runs[node].spec

@@ -45,6 +45,7 @@ def build_request(
             node=command.node,
             tries=command.tries,
             budget=_budget(state),
+            refused=state.runs[command.node].refused,
         )
     children = [child for child in state.search.node(command.on).children if child != command.node]
     best = state.best
@@ -65,6 +66,7 @@ def build_request(
         node=command.node,
         tries=command.tries,
         budget=_budget(state),
+        refused=state.runs[command.node].refused,
         tree=tuple(
             node_view(state, node, outlines or (lambda number: curves(number).outline()))
             for node in sorted(state.search.nodes)
@@ -102,6 +104,7 @@ def node_view(state: SearchState, node: int, curves: LoadCurves) -> NodeView:
         diagnosis=None if run.proposal is None else run.proposal.diagnosis,
         parent=run.on,
         resume_from=None if spec is None else spec.resume_from,
+        predicted=None if run.proposal is None else run.proposal.predicted,
     )
 
 

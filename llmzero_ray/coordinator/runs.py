@@ -31,6 +31,8 @@ class PhaseRun:
     """Rejected proposals."""
     rejected: str | None = None
     """Reason of the last rejection."""
+    refused: Proposal | None = None
+    """The proposal that was rejected last."""
     answer: Proposal | None = None
     """A proposal that is not yet planned or rejected."""
     no_answer: str | None = None

@@ -156,7 +156,7 @@ def _veto_problem(state: SearchState, node: int) -> str | None:
 
 
 def _clone_run(state: SearchState, clone: ev.CloneAsked) -> PhaseRun:
-    return PhaseRun(node=len(state.search.nodes), kind="evolve", on=clone.of, slot=0)
+    return PhaseRun(node=len(state.search.nodes), kind="evolve", on=clone.of, slot=0, clone=clone)
 
 
 def _listed(numbers: Iterable[int]) -> str:

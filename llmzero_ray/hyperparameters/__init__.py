@@ -6,6 +6,7 @@ loads no VeRL. Not here: how a configuration becomes hydra overrides and is read
 """
 
 from llmzero_ray.hyperparameters.couplings import MICRO_BATCHES, largest_divisor, resolve
+from llmzero_ray.hyperparameters.inert import clip_is_inert, inert_keys
 from llmzero_ray.hyperparameters.space import AUTO, Limits, Parameter, Space, allowed, format_value
 from llmzero_ray.hyperparameters.table import ADAPTER, CAPACITY
 from llmzero_ray.hyperparameters.verl_keys import VERL_VERSION
@@ -34,11 +35,13 @@ __all__ = [
     "allowed",
     "canonical",
     "check_transition",
+    "clip_is_inert",
     "complete",
     "defaults",
     "diff",
     "forbidden",
     "format_value",
+    "inert_keys",
     "is_hot",
     "largest_divisor",
     "normalize",

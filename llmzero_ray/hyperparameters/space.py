@@ -78,6 +78,10 @@ def _no_other(_: str) -> bool:
     return False
 
 
+def _none_inert(_: Hyperparameters) -> dict[str, str]:
+    return {}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Space:
     """All hyper-parameters of one trainer. A configuration is a flat mapping from keys to plain values."""
@@ -97,6 +101,8 @@ class Space:
     """Couplings that refuse, in this order."""
     kept_at_resume: tuple[str, ...] = ()
     """Keys that a phase must share with the one whose checkpoint it resumes."""
+    inert: Callable[[Hyperparameters], Mapping[str, str]] = _none_inert
+    """The keys that have no effect in a full configuration, each with the reason."""
     from_config: Mapping[str, str] = field(default_factory=dict)
     """Field of search.yaml -> the key whose root value it gives."""
     owned_by: tuple[tuple[str, str], ...] = ()
@@ -265,6 +271,12 @@ class Space:
                     f"{change} at a resume: the adapter of a checkpoint keeps its shape. Keep the old value, "
                     "or start from the base model."
                 )
+
+    def same_training(self, one: Hyperparameters, other: Hyperparameters) -> bool:
+        """Whether two full configurations train the same way: they differ at most in keys that have no
+        effect in either."""
+        without = self.inert(one).keys() & self.inert(other).keys()
+        return not self.diff(one, other).keys() - without
 
     def diff(
         self, old: Hyperparameters, new: Hyperparameters

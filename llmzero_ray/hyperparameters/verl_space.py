@@ -13,6 +13,7 @@ from llmzero_ray.hyperparameters.couplings import (
     follow_micro_batches,
     follow_mini_batch,
 )
+from llmzero_ray.hyperparameters.inert import inert_keys
 from llmzero_ray.hyperparameters.space import Space
 from llmzero_ray.hyperparameters.table import ADAPTER, PARAMETERS
 from llmzero_ray.hyperparameters.verl_keys import VERL_KEYS, VERL_VERSION, is_verl_key
@@ -26,6 +27,7 @@ VERL_SPACE = Space(
     follow=(follow_clip, follow_kl, follow_mini_batch, follow_micro_batches),
     checks=(check_batches, check_lengths, check_task, check_gpus),
     kept_at_resume=ADAPTER,
+    inert=inert_keys,
     from_config=FROM_CONFIG,
     owned_by=OWNED_BY,
     fixed=FIXED,

@@ -96,7 +96,8 @@ def agents(request: pytest.FixtureRequest, recorded: tuple[str, str], tmp_path: 
 def test_a_proposal_can_be_trained(agents: Agents, which: str) -> None:
     request = requests()[which]
     proposal = agents.proposer.propose(request)
-    full = bounds_of(request, n_gpus=1).full(proposal.changes)  # raises where it breaks a rule
+    bounds = bounds_of(request, n_gpus=1)
+    full = bounds.full(proposal.changes, proposal.resume_from)  # raises where it breaks a rule
     assert 1 <= proposal.n_steps <= request.task.max_phase_steps
     assert [change.key for change in proposal.changes if forbidden(change.key)] == []
     assert all(change.reason for change in proposal.changes)
@@ -114,7 +115,7 @@ def test_a_forced_fresh_start_never_resumes(agents: Agents) -> None:
 def test_a_fix_can_be_trained(agents: Agents) -> None:
     request = dataclasses.replace(error_request(), node=30)
     proposal = agents.error_analyzer.analyze(request)
-    bounds_of(request, n_gpus=1).full(proposal.changes)
+    bounds_of(request, n_gpus=1).full(proposal.changes, proposal.resume_from)
     assert proposal.diagnosis.state == "failed"
 
 

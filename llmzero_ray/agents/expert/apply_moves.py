@@ -10,10 +10,9 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from llmzero_ray.agents.dynamics import clip_is_inert
 from llmzero_ray.agents.expert.moves import Move, MoveSet
 from llmzero_ray.errors import HyperparameterError
-from llmzero_ray.hyperparameters import BY_KEY, Limits, complete, diff
+from llmzero_ray.hyperparameters import BY_KEY, Limits, clip_is_inert, complete, diff
 from llmzero_ray.hyperparameters.couplings import MICRO_BATCHES
 from llmzero_ray.hyperparameters.table import (
     CAPACITY,

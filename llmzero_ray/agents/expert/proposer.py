@@ -25,7 +25,7 @@ from llmzero_ray.agents.expert.moves import MoveSet, general, move_sets
 from llmzero_ray.agents.expert.rejection import mentioned_keys
 from llmzero_ray.agents.expert.resume import StartPoint, choose_length, choose_start, count_epochs
 from llmzero_ray.hyperparameters import Limits, diff, format_value, short
-from llmzero_ray.records import Diagnosis, Hyperparameters, Proposal
+from llmzero_ray.records import Change, Diagnosis, Hyperparameters, Proposal
 
 __all__ = ["ExpertEarlyStopper", "ExpertErrorAnalyzer", "ExpertProposer"]
 
@@ -100,23 +100,34 @@ class ExpertProposer:
         start: StartPoint,
         n_steps: int,
     ) -> Proposal:
+        base = request.base(start.resume_from)
+        changes = _relative_to(base, chosen)
         epochs = count_epochs(request.task, chosen.full, global_step=start.global_step, n_steps=n_steps)
         origin = "" if start.checkpoint else "the base model: "
         parts = (
             f"{chosen.move_set.name.capitalize()}: {chosen.move_set.why}",
-            *(f"{_change_text(c.key, c.old, c.new)}: {c.reason}." for c in chosen.changes),
+            *(f"{_change_text(c.key, c.old, c.new)}: {c.reason}." for c in changes),
             *_beside(request),
             f"Starts from {origin}{start.reason}.",
             epochs.arithmetic,
         )
         return Proposal(
             diagnosis=diagnosis,
-            changes=chosen.changes,
+            changes=changes,
             resume_from=start.resume_from,
             n_steps=n_steps,
             total_epochs=epochs.total,
             rationale=" ".join(parts),
         )
+
+
+def _relative_to(base: Hyperparameters, chosen: ChangePlan) -> tuple[Change, ...]:
+    """The changes that lead from the configuration of the phase's start to the chosen one."""
+    reasons = {change.key: change.reason for change in chosen.changes}
+    return tuple(
+        Change(key=key, old=old, new=new, reason=reasons.get(key, "as in the phase that this one follows"))
+        for key, (old, new) in diff(base, chosen.full).items()
+    )
 
 
 def _known(best: NodeView | None, findings: Sequence[Finding]) -> str:

@@ -1,7 +1,8 @@
 """Structured responses of a language model, within a deadline and a budget: parse, validate, retry with the
 reason.
 
-A response that does not parse or validate is requested again within the same deadline. Every call is
+A response that does not parse or validate is requested again within the same deadline: the model sees its
+answer, and the reason as the result of its tool. Every call is
 reported, failed ones included. Not here: prompts and schemas (agents.py, drafting/), transport (client.py),
 the budget (budget.py), records of calls (call_records.py).
 """
@@ -10,8 +11,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from llmzero_ray.agents.llm.budget import BudgetClient, CallBudget, LlmClient, call_within_budget
@@ -20,11 +21,13 @@ from llmzero_ray.agents.llm.messages import (
     ImageBlock,
     LlmCall,
     LlmResponse,
+    RefusedAnswer,
     SystemBlock,
     TextBlock,
     Tool,
     Usage,
 )
+from llmzero_ray.agents.llm.prompt_text import quote
 from llmzero_ray.agents.llm.prompts import Rendered
 from llmzero_ray.errors import AgentError, CapReachedError, ProposalError
 
@@ -36,6 +39,15 @@ _MIN_RETRY_S = 1.0
 
 def _no_problems(parsed: Any) -> list[str]:  # noqa: ARG001
     return []
+
+
+@dataclass(frozen=True, kw_only=True)
+class Conversation:
+    """What was asked, and the answers to it that were refused."""
+
+    texts: Rendered
+    png: bytes | None
+    refused: tuple[RefusedAnswer, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +69,8 @@ class StructuredRequest:
     validate: Callable[[Any], list[str]] = _no_problems
     """Problems of a parsed response, in words for the model; empty: it can be used."""
     png: bytes | None = None
+    conversation: Conversation | None = None
+    """An earlier request whose answer was refused, to be gone on with; None: `render` begins one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +79,13 @@ class StructuredResponse:
 
     parsed: Any
     problems: tuple[str, ...] = ()
+    conversation: Conversation
+    content: tuple[Mapping[str, Any], ...]
+    """The answer itself."""
+
+    def refused(self, reason: str) -> Conversation:
+        """The conversation with this answer refused."""
+        return _with_refusal(self.conversation, self.content, reason)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,42 +140,53 @@ class AgentClient:
         """
         until = time.monotonic() + self._deadline_s
         latest: StructuredResponse | None = None
-        failure, rejection = AgentError("not asked"), None
+        failure = AgentError("not asked")
+        conversation = request.conversation or Conversation(texts=request.render(None), png=request.png)
         for round_, max_tokens in enumerate(request.max_tokens):
             left = until - time.monotonic()
             if round_ and left < _MIN_RETRY_S:
                 break
-            call = _call(request, request.render(rejection), max_tokens + self._extra_tokens, left)
+            call = _call(request, conversation, max_tokens + self._extra_tokens, left)
             try:
-                latest = self._attempt(request, f"{request.name}.{round_}", call)
+                latest = self._attempt(request, f"{request.name}.{round_}", call, conversation)
                 if not latest.problems:
                     return latest
                 failure = AgentError("; ".join(latest.problems))
-            except ProposalError as error:
+                conversation = latest.refused(str(failure))
+            except _FormError as error:
                 failure = AgentError(str(error))
+                conversation = _with_refusal(conversation, error.content, str(error))
             except LlmCallError as error:
                 if error.kind not in REPROMPT_KINDS:
                     raise
                 failure = error
                 if error.kind == "max_tokens":
                     self._extra_tokens = self._thinking_tokens
-            rejection = str(failure)
+                if not conversation.refused:  # there is no call of the tool to reply to
+                    conversation = replace(conversation, texts=request.render(str(error)))
         if latest is not None:
             return latest
         raise failure
 
-    def _attempt(self, request: StructuredRequest, name: str, call: LlmCall) -> StructuredResponse:
+    def _attempt(
+        self, request: StructuredRequest, name: str, call: LlmCall, conversation: Conversation
+    ) -> StructuredResponse:
         client = self._client(call.node, name)
         budget = CallBudget(self._budget, call.agent, call.node, client.worst_case(call))
         response: LlmResponse | None = None
         problem, outcome = "", "ok"
         try:
             response = call_within_budget(client, call, budget)
-            parsed = request.parse(response.input)
+            try:
+                parsed = request.parse(response.input)
+            except ProposalError as error:
+                raise _FormError(str(error), response.content) from error
             problems = tuple(request.validate(parsed))
             if problems:
                 problem, outcome = "; ".join(problems), "refused"
-            return StructuredResponse(parsed=parsed, problems=problems)
+            return StructuredResponse(
+                parsed=parsed, problems=problems, conversation=conversation, content=response.content
+            )
         except (ProposalError, CapReachedError, AgentError) as error:
             problem, outcome = str(error), _outcome(error)
             raise
@@ -173,13 +205,35 @@ class AgentClient:
                     dollars=budget.dollars,
                     latency_s=budget.latency_s,
                     n_attempts=budget.n_attempts,
-                    png=request.png,
+                    png=conversation.png,
                 )
             )
 
 
-def _call(request: StructuredRequest, texts: Rendered, max_tokens: int, deadline_s: float) -> LlmCall:
-    picture = () if request.png is None else (ImageBlock(png=request.png),)
+class _FormError(ProposalError):
+    """An answer that does not fit its schema."""
+
+    def __init__(self, message: str, content: tuple[Mapping[str, Any], ...]) -> None:
+        super().__init__(message)
+        self.content = content
+
+
+def _with_refusal(
+    conversation: Conversation, content: tuple[Mapping[str, Any], ...], reason: str
+) -> Conversation:
+    said = (
+        f"Refused. {quote(reason, label='refusal', max_lines=12, max_chars=1200, width=400)}\nHand in the "
+        "whole answer again, with exactly this repaired and the rest kept."
+    )
+    answer = RefusedAnswer(content=content, reason=said)
+    return replace(conversation, refused=(*conversation.refused, answer))
+
+
+def _call(
+    request: StructuredRequest, conversation: Conversation, max_tokens: int, deadline_s: float
+) -> LlmCall:
+    texts = conversation.texts
+    picture = () if conversation.png is None else (ImageBlock(png=conversation.png),)
     return LlmCall(
         agent=request.agent,
         node=request.node,
@@ -188,6 +242,7 @@ def _call(request: StructuredRequest, texts: Rendered, max_tokens: int, deadline
         tool=request.tool,
         max_tokens=max_tokens,
         deadline_s=deadline_s,
+        refused=conversation.refused,
     )
 
 

@@ -1,9 +1,9 @@
 """Agents driven by a language model behind the Messages API, with the offline expert as fallback.
 
-A fixed workflow: each decision is one structured request. A proposal that breaks a rule is requested again
-with the reason; the second one is moved into its bounds. On any failure the search still gets a decision: the
-expert's proposal, or CONTINUE. Not here: prompts (prompts/), their values (context.py), retries and budget
-(agent_client.py).
+A fixed workflow: each decision is one structured request. A proposal that breaks a rule goes back to the
+model in the same conversation, with the reason; the second one is moved into its bounds. On any failure the
+search still gets a decision: the expert's proposal, or CONTINUE. Not here: prompts (prompts/), their values
+(context.py), retries and budget (agent_client.py).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from llmzero_ray.agents.base import (
 )
 from llmzero_ray.agents.expert import ExpertEarlyStopper, ExpertErrorAnalyzer, ExpertProposer
 from llmzero_ray.agents.llm import context
-from llmzero_ray.agents.llm.agent_client import AgentClient, StructuredRequest
+from llmzero_ray.agents.llm.agent_client import AgentClient, StructuredRequest, StructuredResponse
 from llmzero_ray.agents.llm.prompts import Prompts, Rendered
 from llmzero_ray.agents.llm.proposal_response import ProposalBounds, bounds_of, enforce_bounds, parse_proposal
 from llmzero_ray.agents.llm.response_schemas import TOOLS, ErrorSchema, ProposalSchema, VerdictSchema
@@ -35,6 +35,8 @@ logger = logging.getLogger(__name__)
 PROPOSAL_TOKENS, FIX_TOKENS, VERDICT_TOKENS = 1500, 1200, 150
 """Token limits of responses."""
 THINKING_TOKENS = 4000
+MOST_ANSWERS = 64
+"""Answers that are kept in case they are refused."""
 RULE = "early_stopper"
 
 DrawFigure: TypeAlias = Callable[[str, Any, int], bytes]
@@ -73,6 +75,8 @@ class LlmAgents:
         self._expert = ExpertProposer(n_val=settings.n_val, n_gpus=settings.n_gpus)
         self._analyzer = ExpertErrorAnalyzer(n_gpus=settings.n_gpus)
         self._stopper = ExpertEarlyStopper(n_val=settings.n_val)
+        self._answers: dict[tuple[str, int], StructuredResponse] = {}
+        """The newest answers of the model by agent and node, to be refused in the same conversation."""
 
     # --- protocols ------------------------------------------------------------------------------------------
 
@@ -167,17 +171,25 @@ class LlmAgents:
     ) -> Proposal:
         bounds = bounds_of(request, self._settings.n_gpus)
         base = request.failed if isinstance(request, ErrorRequest) else request.on
+        node = base.node if request.node is None else request.node
+        refused = self._answers.pop((agent, node), None) if request.rejected is not None else None
+        draws = isinstance(request, ProposalRequest) and refused is None
         question = self._request(
             agent,
-            node=base.node if request.node is None else request.node,
+            node=node,
             name=f"{agent}-{request.tries}",
             task=request.task,
             values=values,
-            png=self._figure("composite", request) if isinstance(request, ProposalRequest) else None,
+            png=self._figure("composite", request) if draws else None,
             max_tokens=(max_tokens, max_tokens),
         )
+        if refused is not None:
+            goes_on = refused.refused(str(request.rejected))
+            question = dataclasses.replace(question, conversation=goes_on)
         try:
-            proposal = proposal_from(self._client.generate(question).parsed, bounds)
+            answer = self._client.generate(question)
+            proposal = proposal_from(answer.parsed, bounds)
+            self._remember(agent, node, answer)
         except CapReachedError as error:
             if self._settings.on_cap == "stop":
                 raise
@@ -193,6 +205,11 @@ class LlmAgents:
         if not notes:
             return proposal
         return dataclasses.replace(proposal, rationale=f"{proposal.rationale} Repaired: {'; '.join(notes)}.")
+
+    def _remember(self, agent: str, node: int, answer: StructuredResponse) -> None:
+        self._answers[agent, node] = answer
+        for oldest in tuple(self._answers)[:-MOST_ANSWERS]:
+            self._answers.pop(oldest, None)
 
     def _request(
         self,

@@ -61,7 +61,7 @@ class CallRecorder:
 
 def prompt_hash(call: LlmCall) -> str:
     """sha256 over everything a call sends: texts, picture, tool."""
-    parts = {
+    parts: dict[str, Any] = {
         "system": [block.text for block in call.system],
         "content": [
             block.text if isinstance(block, TextBlock) else base64.b64encode(block.png).decode()
@@ -69,6 +69,8 @@ def prompt_hash(call: LlmCall) -> str:
         ],
         "tool": [call.tool.name, call.tool.description, dict(call.tool.schema)],
     }
+    if call.refused:
+        parts["refused"] = _refused(call)
     return text_digest(json.dumps(parts, sort_keys=True))
 
 
@@ -84,6 +86,7 @@ def call_record(report: CallReport, event: ev.AgentCalled, prompts_digest: str) 
         "system": [block.text for block in call.system],
         "user": [block.text for block in call.content if isinstance(block, TextBlock)],
         "images": [text_digest(png) for png in pictures],
+        **({"refused": _refused(call)} if call.refused else {}),
         "tool": {"name": call.tool.name, "schema": dict(call.tool.schema)},
         "max_tokens": call.max_tokens,
         "outcome": event.outcome,
@@ -103,4 +106,13 @@ def _response_record(response: LlmResponse) -> dict[str, Any]:
         "n_attempts": response.n_attempts,
         "model": response.model,
         "request_id": response.request_id,
+        # The tool's input is there already; what the model wrote before it is repeated when it is refused.
+        **({"content": [dict(block) for block in response.content]} if len(response.content) > 1 else {}),
     }
+
+
+def _refused(call: LlmCall) -> list[dict[str, Any]]:
+    return [
+        {"answer": [dict(block) for block in answer.content], "reason": answer.reason}
+        for answer in call.refused
+    ]

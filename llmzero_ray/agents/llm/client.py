@@ -167,6 +167,7 @@ class MessagesClient:
             n_attempts=attempts.budget.n_attempts,
             model=reply.model,
             request_id=attempts.request_id,
+            content=reply.content,
         )
 
     async def _check_model(self, image: bytes | None, attempts: _Attempts, sdk: AsyncAnthropic) -> Usage:

@@ -11,12 +11,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 from llmzero_ray.agents.base import AgentName, ErrorRequest, NodeView, ProposalRequest, StopRequest, TaskView
-from llmzero_ray.agents.dynamics import clip_is_inert, fit
+from llmzero_ray.agents.dynamics import fit
 from llmzero_ray.agents.knowledge import Knowledge, MetricNote
 from llmzero_ray.agents.llm import context_nodes as nodes
 from llmzero_ray.agents.llm.context_metrics import describe, summarise, validation_course
 from llmzero_ray.agents.llm.prompt_text import quote, safe_name, score
-from llmzero_ray.hyperparameters import BY_KEY, NAMES, SPACE, Parameter, forbidden
+from llmzero_ray.hyperparameters import BY_KEY, NAMES, SPACE, Parameter, clip_is_inert, forbidden
 from llmzero_ray.hyperparameters.table import MAX_RESPONSE, TRAIN_BATCH
 from llmzero_ray.metrics import (
     ENTROPY,

@@ -61,6 +61,21 @@ class ImageBlock:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RefusedAnswer:
+    """An answer of the model and why it was refused: two more turns of the conversation."""
+
+    content: tuple[Mapping[str, Any], ...]
+    """The blocks of the answer as the server sent them, thinking included: `LlmResponse.content`."""
+    reason: str
+    """For the model: what to repair."""
+
+    @property
+    def tool_use_id(self) -> str:
+        """The call of the tool that the reason replies to."""
+        return next(str(block["id"]) for block in self.content if block["type"] == "tool_use")
+
+
+@dataclass(frozen=True, kw_only=True)
 class Tool:
     """A tool that the model must call; its input, an object of JSON Schema `schema`, is the response."""
 
@@ -85,6 +100,8 @@ class LlmCall:
     """Token limit of the response itself; thinking has its own (`LlmSettings.thinking_budget`)."""
     deadline_s: float | None = None
     """Seconds for the whole call; None: that of the settings."""
+    refused: tuple[RefusedAnswer, ...] = ()
+    """Earlier answers to the same content, oldest first."""
 
     def __post_init__(self) -> None:
         if not self.content:
@@ -123,3 +140,5 @@ class LlmResponse:
     """The model that answered, as the server names it."""
     request_id: str | None
     """The server's id of the last request, for its support."""
+    content: tuple[Mapping[str, Any], ...] = ()
+    """The answer's blocks in the form in which the API takes them back, up to the call of the tool."""

@@ -50,6 +50,31 @@ class _Block(BaseModel):
     type: str
     name: str | None = None
     input: Any = None
+    id: str | None = None
+    text: str | None = None
+    thinking: str | None = None
+    signature: str | None = None
+    data: str | None = None
+
+    def to_send_back(self) -> dict[str, Any] | None:
+        """The block as a later request holds it; None: of no use there.
+
+        The server checks the signatures of thinking, which has to come back unchanged.
+        """
+        fields = _SENT_BACK.get(self.type, ())
+        values = {name: getattr(self, name) for name in fields}
+        if not fields or any(value is None for value in values.values()) or self.text == "":
+            return None
+        return {"type": self.type, **values}
+
+
+_SENT_BACK: Mapping[str, tuple[str, ...]] = {
+    "text": ("text",),
+    "thinking": ("thinking", "signature"),
+    "redacted_thinking": ("data",),
+    "tool_use": ("id", "name", "input"),
+}
+"""Blocks of an answer that a later request repeats, with their fields."""
 
 
 class _StopDetails(BaseModel):
@@ -74,6 +99,8 @@ class ToolUse:
     stop_reason: str
     usage: Usage
     model: str
+    content: tuple[Mapping[str, Any], ...]
+    """The blocks up to this call of the tool, to be sent back."""
 
 
 def request_body(call: LlmCall, settings: LlmSettings, *, force_tool: bool = True) -> dict[str, Any]:
@@ -103,7 +130,7 @@ def request_body(call: LlmCall, settings: LlmSettings, *, force_tool: bool = Tru
         "max_tokens": settings.output_tokens(call.max_tokens),
         "tools": [tool],
         "tool_choice": {**choice, "disable_parallel_tool_use": True},
-        "messages": [{"role": "user", "content": [_block(block) for block in call.content]}],
+        "messages": _turns(call),
     }
     if system:
         body["system"] = system
@@ -116,6 +143,21 @@ def request_body(call: LlmCall, settings: LlmSettings, *, force_tool: bool = Tru
     if settings.effort is not None:
         body["output_config"] = {"effort": settings.effort}
     return body
+
+
+def _turns(call: LlmCall) -> list[dict[str, Any]]:
+    """The user's turn, then each refused answer with the refusal as the result of its tool."""
+    turns: list[dict[str, Any]] = [{"role": "user", "content": [_block(block) for block in call.content]}]
+    for answer in call.refused:
+        result = {
+            "type": "tool_result",
+            "tool_use_id": answer.tool_use_id,
+            "is_error": True,
+            "content": answer.reason,
+        }
+        turns.append({"role": "assistant", "content": [dict(block) for block in answer.content]})
+        turns.append({"role": "user", "content": [result]})
+    return turns
 
 
 def probe_body(settings: LlmSettings, image: bytes | None) -> dict[str, Any]:
@@ -174,8 +216,13 @@ def parse_message(body: bytes, *, tool: str, max_tokens: int) -> ToolUse:
             kind="malformed",
             usage=usage,
         )
+    before = message.content[: message.content.index(ours) + 1]
     return ToolUse(
-        input=ours.input, stop_reason=message.stop_reason, usage=usage, model=excerpt(message.model)
+        input=ours.input,
+        stop_reason=message.stop_reason,
+        usage=usage,
+        model=excerpt(message.model),
+        content=tuple(sent for block in before if (sent := block.to_send_back()) is not None),
     )
 
 

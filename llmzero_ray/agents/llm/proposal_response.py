@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from llmzero_ray.agents.base import ErrorRequest, OfferedCheckpoint, ProposalRequest, TaskView
@@ -32,8 +32,8 @@ class ProposalBounds:
     """Base configuration, checkpoints and limits of the next phase."""
 
     task: TaskView
-    base: Hyperparameters
-    """Configuration to which changes are relative."""
+    base: Callable[[ResumeFrom | None], Hyperparameters]
+    """Start of the phase -> the configuration that its changes apply to."""
     checkpoints: tuple[OfferedCheckpoint, ...]
     """Checkpoints to resume from; empty: the phase starts from the base model."""
     n_gpus: int
@@ -44,24 +44,21 @@ class ProposalBounds:
         """Room for a response, and the number of training items."""
         return Limits(max_model_len=self.task.max_model_len, n_train=self.task.n_train)
 
-    def full(self, changes: Iterable[Change]) -> Hyperparameters:
-        """The whole configuration.
+    def full(self, changes: Iterable[Change], resume: ResumeFrom | None) -> Hyperparameters:
+        """The whole configuration of a phase that starts there.
 
         Raises:
             HyperparameterError: a key, a value or a coupling is wrong.
         """
         values = {change.key: change.new for change in changes}
-        return self.space.complete(self.base, values, n_gpus=self.n_gpus, limits=self.limits)
+        return self.space.complete(self.base(resume), values, n_gpus=self.n_gpus, limits=self.limits)
 
 
 def bounds_of(request: ProposalRequest | ErrorRequest, n_gpus: int) -> ProposalBounds:
     """The bounds of a response to this request."""
-    if isinstance(request, ErrorRequest):
-        base, offered = request.failed.hyperparameters, request.checkpoints
-    else:
-        base = request.default if request.from_scratch else request.on.hyperparameters
-        offered = () if request.from_scratch else request.checkpoints
-    return ProposalBounds(task=request.task, base=base, checkpoints=offered, n_gpus=n_gpus)
+    scratch = isinstance(request, ProposalRequest) and request.from_scratch
+    offered = () if scratch else request.checkpoints
+    return ProposalBounds(task=request.task, base=request.base, checkpoints=offered, n_gpus=n_gpus)
 
 
 # --- reading ------------------------------------------------------------------------------------------------
@@ -76,10 +73,11 @@ def parse_proposal(
     agent: str,
 ) -> Proposal:
     """The proposal in a response, with recomputed epochs; it may break rules."""
-    parsed = tuple(_change(change, bounds) for change in changes)
-    parsed = tuple(change for change in parsed if change.old != change.new or change.key not in bounds.base)
     wanted = checkpoint.resume_from
     resume = None if wanted is None else ResumeFrom(node=wanted.node, step=wanted.step)
+    base = bounds.base(resume)
+    parsed = tuple(_change(change, base, bounds.space) for change in changes)
+    parsed = tuple(change for change in parsed if change.old != change.new or change.key not in base)
     parts = [f"{_change_text(change, bounds.space)}: {_sentence(change.reason)}" for change in parsed]
     where = "the base model" if resume is None else f"node {resume.node}, step {resume.step}"
     parts.append(f"Starts from {where}: {_sentence(checkpoint.reason)}")
@@ -98,7 +96,7 @@ def parse_proposal(
 def with_epochs(proposal: Proposal, bounds: ProposalBounds) -> Proposal:
     """The proposal with recomputed total epochs; a wrong number is noted in the rationale."""
     try:
-        full = bounds.full(proposal.changes)
+        full = bounds.full(proposal.changes, proposal.resume_from)
     except HyperparameterError:
         return proposal  # it goes back anyway
     start = 0
@@ -112,16 +110,16 @@ def with_epochs(proposal: Proposal, bounds: ProposalBounds) -> Proposal:
     return dataclasses.replace(proposal, total_epochs=epochs.total, rationale=rationale)
 
 
-def _change(response: ChangeSchema, bounds: ProposalBounds) -> Change:
+def _change(response: ChangeSchema, base: Hyperparameters, space: Space) -> Change:
     """A change under VeRL's key; an unknown name is kept, so that validation refuses it by that name."""
     value: HyperparameterValue = tuple(response.value) if isinstance(response.value, list) else response.value
     try:
-        key = bounds.space.canonical(response.name)
+        key = space.canonical(response.name)
     except HyperparameterError:
         return Change(key=response.name, old=None, new=value, reason=response.reason)
     with contextlib.suppress(HyperparameterError):  # a wrong one is refused later, with the reason
-        value = bounds.space.normalize({key: value})[key]
-    return Change(key=key, old=bounds.base.get(key), new=value, reason=response.reason)
+        value = space.normalize({key: value})[key]
+    return Change(key=key, old=base.get(key), new=value, reason=response.reason)
 
 
 def _global_step(offered: Sequence[OfferedCheckpoint], wanted: ResumeFrom) -> int:
@@ -142,7 +140,8 @@ def enforce_bounds(proposal: Proposal, bounds: ProposalBounds) -> tuple[Proposal
         for change in proposal.changes
         if (bounded := _within_bounds(change, resume, bounds.space, notes)) is not None
     ]
-    changes = _without_conflicts(list({change.key: change for change in changes}.values()), bounds, notes)
+    changes = list({change.key: change for change in changes}.values())
+    changes = _without_conflicts(changes, resume, bounds, notes)
     if proposal.changes and not changes:
         return None
     n_steps = max(1, min(proposal.n_steps, bounds.task.max_phase_steps))
@@ -212,11 +211,13 @@ def _clipped(key: str, value: HyperparameterValue, space: Space) -> Hyperparamet
         return None
 
 
-def _without_conflicts(changes: list[Change], bounds: ProposalBounds, notes: list[str]) -> list[Change]:
+def _without_conflicts(
+    changes: list[Change], resume: ResumeFrom | None, bounds: ProposalBounds, notes: list[str]
+) -> list[Change]:
     """The changes without those that violate a coupling, dropped one at a time."""
     while changes:
         try:
-            bounds.full(changes)
+            bounds.full(changes, resume)
             return changes
         except HyperparameterError as error:
             named = mentioned_keys(str(error))

@@ -60,7 +60,7 @@ class RecordedClient:
     def __init__(self, record: dict[str, Any] | None, what: str) -> None:
         self._record, self._what = record, what
 
-    def call(self, call: LlmCall, budget: CallBudget) -> LlmResponse:  # noqa: ARG002
+    def call(self, call: LlmCall, budget: CallBudget) -> LlmResponse:
         """The recorded response, its tokens included.
 
         Raises:
@@ -81,12 +81,18 @@ class RecordedClient:
             n_attempts=0,
             model=response["model"],
             request_id=response["request_id"],
+            content=tuple(response.get("content") or _tool_use(call, response["input"])),
         )
 
     def worst_case(self, call: LlmCall) -> Usage:  # noqa: ARG002
         """The tokens of the recorded response; a replay costs nothing."""
         response = (self._record or {}).get("answer")
         return Usage() if response is None else Usage(**response["usage"])
+
+
+def _tool_use(call: LlmCall, answer: dict[str, Any]) -> list[dict[str, Any]]:
+    """The blocks of an answer of which only the tool's input was recorded."""
+    return [{"type": "tool_use", "id": "recorded", "name": call.tool.name, "input": answer}]
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -26,6 +26,7 @@ def worst_case(call: LlmCall, settings: LlmSettings) -> Usage:
     tool = json.dumps([call.tool.name, call.tool.description, dict(call.tool.schema)], default=str)
     text = sum(len(block.text.encode()) for block in call.system) + len(tool.encode())
     text += sum(len(block.text.encode()) for block in call.content if isinstance(block, TextBlock))
+    text += sum(len(json.dumps([answer.content, answer.reason]).encode()) for answer in call.refused)
     images = sum(image_tokens(block.png) for block in call.content if isinstance(block, ImageBlock))
     return Usage(
         cache_creation=OVERHEAD_TOKENS + text + images, output=settings.output_tokens(call.max_tokens)

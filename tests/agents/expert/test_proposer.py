@@ -128,7 +128,9 @@ def test_a_regression_under_caution_takes_the_caution_back() -> None:
     first = c.node(c.csum_steady(), c.PRACTITIONER, node=0)
     careful = hp.complete(c.PRACTITIONER, {"lr": 3e-5, "kl": 0.002, "clip_high": 0.25})
     on = c.node(c.ssmr_regressed(), careful, node=1)
-    new = changed(PROPOSER.propose(request(on, path=(first, on))))
+    asked = request(on, path=(first, on))
+    proposal = PROPOSER.propose(asked)
+    new = hp.complete(asked.base(proposal.resume_from), changed(proposal))
     assert (new[LR], new[KL_LOSS_COEF], new[CLIP_HIGH]) == (5e-5, 0.001, 0.3)
 
 

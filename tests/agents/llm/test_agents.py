@@ -186,7 +186,14 @@ def test_an_answer_that_does_not_fit_the_form_is_asked_for_once_more_with_the_re
     it.server.play([Answer(input=proposal_answer(changes="faster")), Answer(input=proposal_answer())])
     assert it.agents.proposer.propose(request_with()).agent == "claude"
     assert it.outcomes() == ["schema", "ok"]
-    assert "changes: input should be a valid list" in it.server.messages[1].text
+    first, second = it.server.messages
+    assert second.body["messages"][0] == first.body["messages"][0]
+    said, result = second.body["messages"][1:]
+    assert (said["role"], said["content"][-1]["input"]["changes"]) == ("assistant", "faster")
+    (refusal,) = result["content"]
+    assert (refusal["type"], refusal["is_error"]) == ("tool_result", True)
+    assert refusal["tool_use_id"] == said["content"][-1]["id"]
+    assert "changes: input should be a valid list" in refusal["content"]
     it.server.play([Answer(input={"diagnosis": 1})])
     proposal = it.agents.proposer.propose(request_with())
     assert proposal.agent == "expert"
@@ -300,6 +307,62 @@ def test_a_second_answer_is_repaired_with_a_note_for_each_repair(lab: Callable[.
         assert word in proposal.rationale
     assert "must be a number in [0, 0.1]" in it.server.messages[0].text
     assert normalize({change.key: change.new for change in proposal.changes})
+
+
+def test_a_refused_answer_goes_back_to_the_model_in_the_conversation_it_was_given_in(
+    lab: Callable[..., Lab],
+) -> None:
+    it = lab(thinking="enabled", thinking_budget=2000)
+    thought = {"type": "thinking", "thinking": "the rate is too small", "signature": "c2lnbmVk"}
+    wild = proposal_answer(changes=[{"name": "lr", "value": 50, "reason": "x"}])
+    blocks = [thought, {"type": "tool_use", "id": "toolu_77", "name": "propose_phase", "input": wild}]
+    it.server.play([Answer(content=blocks), Answer(input=proposal_answer())])
+    it.agents.proposer.propose(request_with())
+    again = request_with(rejected="lr=50: must be a number in [0, 0.1]", tries=1)
+    assert it.agents.proposer.propose(again).agent == "claude"
+    first, second = it.server.messages
+    asked, said, result = second.body["messages"]
+    assert [asked] == first.body["messages"]
+    assert second.body["system"] == first.body["system"]
+    assert said == {"role": "assistant", "content": blocks}
+    assert (result["role"], result["content"][0]["tool_use_id"]) == ("user", "toolu_77")
+    assert "lr=50: must be a number" in result["content"][0]["content"]
+    record = it.records["12/proposer-1.0"]
+    assert record["refused"][0]["answer"] == blocks
+    assert it.events[0].prompt != it.events[1].prompt == record["prompt"]
+    assert it.events[1].dollars > 0
+
+
+def test_a_refused_conversation_is_replayed_from_its_records(lab: Callable[..., Lab], tmp_path: Path) -> None:
+    requests = [request_with(), request_with(rejected="lr=50: must be a number in [0, 0.1]", tries=1)]
+    it = lab()
+    wild = proposal_answer(changes=[{"name": "lr", "value": 50, "reason": "x"}])
+    it.server.play([Answer(input=wild), Answer(input=proposal_answer())])
+    proposals = [it.agents.proposer.propose(request) for request in requests]
+    storage = SearchStorage(tmp_path, "earlier")
+    for name, record in it.records.items():
+        storage.write_call(12, name.partition("/")[2], record, None)
+    again = lab(backend="replay", replay_from=str(storage.paths.root))
+    for request, proposal in zip(requests, proposals, strict=True):
+        found = again.agents.proposer.propose(request)
+        assert dataclasses.replace(found, agent="claude") == proposal
+    assert again.outcomes() == ["ok", "ok"]
+    assert len(it.server.messages) == 2
+
+
+def test_a_refusal_is_part_of_what_a_call_may_cost(lab: Callable[..., Lab]) -> None:
+    it = lab()
+    it.server.play([Answer(input=proposal_answer(changes="x" * 50_000)), Answer(input=proposal_answer())])
+    worst: list[int] = []
+    reserve = it.ledger.reserve
+
+    def seen(agent: str, node: int, usage: Any) -> Any:
+        worst.append(usage.all_input)
+        return reserve(agent, node, usage)
+
+    it.ledger.reserve = seen  # type: ignore[method-assign]
+    it.agents.proposer.propose(request_with())
+    assert worst[1] > worst[0] + 50_000
 
 
 def test_a_second_answer_of_which_nothing_is_left_is_the_experts(lab: Callable[..., Lab]) -> None:
