@@ -196,7 +196,17 @@ class Change:
 class Diagnosis:
     """What an agent says of a run's dynamics."""
 
-    state: Literal["healthy", "slow", "plateau", "collapsing", "truncated", "inactive", "failed", "unknown"]
+    state: Literal[
+        "healthy",
+        "slow",
+        "plateau",
+        "declining",
+        "collapsing",
+        "truncated",
+        "inactive",
+        "failed",
+        "unknown",
+    ]
     summary: str
     """One to three sentences for reports."""
     evidence: tuple[str, ...] = ()

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean, median
 
+from llmzero_ray.agents.evidence import Gain, gains
 from llmzero_ray.hyperparameters import clip_is_inert
-from llmzero_ray.hyperparameters.table import MAX_RESPONSE, TRAIN_BATCH
+from llmzero_ray.hyperparameters.table import MAX_RESPONSE, TEMPERATURE, TRAIN_BATCH
 from llmzero_ray.metrics import (
     ADVANTAGE_MAX,
     ADVANTAGE_MIN,
@@ -169,6 +170,8 @@ class Validation:
     """Standard error of one score over the items, at the best score's level."""
     one_item: float
     """Difference in score of one more correct answer."""
+    gains: tuple[Gain, ...] = ()
+    """Change of each score against the start, paired where outcomes were stored; empty without a start."""
 
     @property
     def margin(self) -> float:
@@ -226,6 +229,23 @@ class Dynamics:
     """One update per step on its own rollouts: clip ranges and ppo_kl cannot act."""
     batch: int
     validation: Validation | None
+    temperature: float = 1.0
+    """Sampling temperature of the rollouts."""
+    chance: float = 0.0
+    """Score of the most frequent gold answer given always; 0 where it is not known."""
+
+    @property
+    def sampled(self) -> float | None:
+        """Accuracy of sampled answers late in the phase; None where rewards are not between 0 and 1."""
+        rewards = self.reward.values
+        return self.reward.last if rewards and min(rewards) >= 0 and max(rewards) <= 1 else None
+
+    @property
+    def gap(self) -> float | None:
+        """Greedy accuracy of the last validation minus that of sampled answers; None where one is missing."""
+        if self.sampled is None or self.validation is None:
+            return None
+        return self.validation.last - self.sampled
 
     @property
     def half(self) -> int:
@@ -234,7 +254,9 @@ class Dynamics:
         return steps[len(steps) // 2] if steps else 0
 
 
-def observe(curves: Curves, hyperparameters: Hyperparameters, *, n_val: int = 500) -> Dynamics:
+def observe(
+    curves: Curves, hyperparameters: Hyperparameters, *, n_val: int = 500, chance: float = 0.0
+) -> Dynamics:
     """The dynamics of a phase. `n_val` (validation items) gives the noise of a validation score."""
     reward = series(curves, REWARDS[0])
     cap = int(_number(hyperparameters.get(MAX_RESPONSE)))
@@ -255,6 +277,8 @@ def observe(curves: Curves, hyperparameters: Hyperparameters, *, n_val: int = 50
         clip_inert=clip_is_inert(hyperparameters),
         batch=int(_number(hyperparameters.get(TRAIN_BATCH))),
         validation=_validation(curves, n_val),
+        temperature=_number(hyperparameters.get(TEMPERATURE, 1.0)),
+        chance=chance,
     )
 
 
@@ -291,6 +315,7 @@ def _validation(curves: Curves, n_val: int) -> Validation | None:
         last=scores[-1],
         se=accuracy_error(best, n_val),
         one_item=1.0 / n_val,
+        gains=gains(curves, n_val),
     )
 
 

@@ -22,6 +22,8 @@ from llmzero_ray.hyperparameters.table import (
     TRAIN_BATCH,
     USE_KL_IN_REWARD,
     USE_KL_LOSS,
+    WARMUP_RATIO,
+    WARMUP_STEPS,
 )
 from llmzero_ray.records import Hyperparameters
 
@@ -50,6 +52,9 @@ def inert_keys(full: Hyperparameters) -> dict[str, str]:
 
 
 def _inert(full: Hyperparameters) -> Iterator[tuple[tuple[str, ...], str]]:
+    steps = full.get(WARMUP_STEPS)
+    if isinstance(steps, int) and steps >= 0:
+        yield (WARMUP_RATIO,), "lr_warmup_steps decides; it acts only while that is -1"
     if full.get("algorithm.kl_ctrl.type", "fixed") == "fixed":
         yield _ADAPTIVE, "it acts only while algorithm.kl_ctrl.type is adaptive"
     if not full.get(USE_KL_IN_REWARD):

@@ -12,13 +12,12 @@ from dataclasses import dataclass, replace
 
 from llmzero_ray.agents.expert.moves import Move, MoveSet
 from llmzero_ray.errors import HyperparameterError
-from llmzero_ray.hyperparameters import BY_KEY, Limits, clip_is_inert, complete, diff
+from llmzero_ray.hyperparameters import BY_KEY, VERL_SPACE, Limits, complete, diff
 from llmzero_ray.hyperparameters.couplings import MICRO_BATCHES
 from llmzero_ray.hyperparameters.table import (
     CAPACITY,
     CLIP_HIGH,
     CLIP_LOW,
-    CLIP_RATIO,
     GRAD_CLIP,
     KL_LOSS_COEF,
     LR,
@@ -28,26 +27,9 @@ from llmzero_ray.hyperparameters.table import (
     ROLLOUT_N,
     TEMPERATURE,
     TRAIN_BATCH,
-    USE_KL_LOSS,
     WEIGHT_DECAY,
 )
 from llmzero_ray.records import Change, Hyperparameters, HyperparameterValue
-
-MOST_CHANGES = 5
-FEWEST_CHANGES = 2
-_FOLLOWERS = (MINI_BATCH, *MICRO_BATCHES)
-"""Keys that only follow others."""
-
-_FILLERS: tuple[Move, ...] = (
-    Move(key=ROLLOUT_N, factor=1.5, reason="larger groups estimate advantages with less noise"),
-    Move(key=TRAIN_BATCH, factor=0.75, reason="fewer prompts pay for the larger groups"),
-    Move(key=TEMPERATURE, shift=0.05, reason="slightly more varied rollouts"),
-    Move(key=KL_LOSS_COEF, factor=1.5, reason="a slightly stronger pull to the reference"),
-    Move(key=WEIGHT_DECAY, factor=2.0, reason="a little more decay of the adapter"),
-    Move(key=LR, factor=0.8, reason="a slightly smaller step"),
-    Move(key=TEMPERATURE, shift=-0.05, reason="slightly cooler rollouts"),
-    Move(key=GRAD_CLIP, factor=0.7, reason="cuts the largest gradients"),
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,8 +37,8 @@ class ProposalBase:
     """Base configuration, root configuration and limits of a proposal."""
 
     hyperparameters: Hyperparameters
-    """Configuration that changes are relative to: that of the expanded node, the root's for a run from
-    scratch."""
+    """Configuration that changes are relative to: that of the node whose checkpoint is resumed, the root's
+    for a forced fresh start."""
     default: Hyperparameters
     """The root's configuration: the centre of the expert's bounds."""
     limits: Limits
@@ -75,21 +57,20 @@ class ChangePlan:
 def apply_moves(
     base: ProposalBase, move_set: MoveSet, *, without: Iterable[str] = (), strength: float = 1.0
 ) -> ChangePlan:
-    """The moves applied to `base.hyperparameters`: two to five changes that validate.
+    """The moves applied to `base.hyperparameters`, as far as bounds and couplings let them.
 
-    `without` names keys not to touch; `strength` scales every move (2: twice as far). Where bounds leave
-    fewer than two changes, small general ones fill up.
+    `without` names keys not to touch; `strength` scales every move (2: twice as far). A set without moves,
+    or one of which nothing is left, gives the base itself.
     """
     kept_out = {*without, *_pointless(base.hyperparameters)}
     changes: dict[str, Change] = {}
-    for moves, enough in ((move_set.moves, MOST_CHANGES), (_FILLERS, FEWEST_CHANGES)):
-        for move in moves:
-            if len(changes) >= enough or move.key in kept_out or move.key in changes:
-                continue
-            change = _applied(base, _scaled(move, strength))
-            if change is not None and _valid(base, [*changes.values(), change]) is not None:
-                changes[move.key] = change
-    full = _valid(base, changes.values())
+    for move in move_set.moves:
+        if move.key in kept_out or move.key in changes:
+            continue
+        change = _applied(base, _scaled(move, strength))
+        if change is not None and valid(base, [*changes.values(), change]) is not None:
+            changes[move.key] = change
+    full = valid(base, changes.values())
     return ChangePlan(
         move_set=move_set, changes=tuple(changes.values()), full=full or dict(base.hyperparameters)
     )
@@ -97,15 +78,15 @@ def apply_moves(
 
 def _pointless(base: Hyperparameters) -> tuple[str, ...]:
     """Keys whose change has no effect in this configuration."""
-    clips = (CLIP_HIGH, CLIP_LOW, CLIP_RATIO) if clip_is_inert(base) else ()
-    return clips if base.get(USE_KL_LOSS) else (*clips, KL_LOSS_COEF)
+    return tuple(VERL_SPACE.inert(base))
 
 
 def _scaled(move: Move, strength: float) -> Move:
     return replace(move, factor=move.factor**strength, shift=move.shift * strength)
 
 
-def _valid(base: ProposalBase, changes: Iterable[Change]) -> dict[str, HyperparameterValue] | None:
+def valid(base: ProposalBase, changes: Iterable[Change]) -> dict[str, HyperparameterValue] | None:
+    """The configuration that the changes give; None where they break a bound or a coupling."""
     values = {change.key: change.new for change in changes}
     try:
         return complete(base.hyperparameters, values, n_gpus=base.n_gpus, limits=base.limits)
@@ -114,12 +95,12 @@ def _valid(base: ProposalBase, changes: Iterable[Change]) -> dict[str, Hyperpara
 
 
 def signature(base: Hyperparameters, full: Hyperparameters) -> frozenset[tuple[str, str]]:
-    """What changed and in which direction: {("...optim.lr", "-"), ...}."""
-    found = set()
-    for key, (old, new) in diff(base, full).items():
-        if key not in _FOLLOWERS:
-            found.add((key, _sign(old, new)))
-    return frozenset(found)
+    """What changed and in which direction: {("...optim.lr", "-"), ...}; without values that only follow."""
+    changed = diff(base, full)
+    own = [key for key in changed if key not in MICRO_BATCHES]
+    if TRAIN_BATCH in changed:
+        own = [key for key in own if key != MINI_BATCH]
+    return frozenset((key, _sign(*changed[key])) for key in own)
 
 
 def _sign(old: HyperparameterValue, new: HyperparameterValue) -> str:
@@ -214,6 +195,7 @@ def rounded_value(key: str, value: float, *, upwards: bool) -> float:
     steps: Mapping[str, float] = {
         ROLLOUT_N: 4 if value >= 8 else 2,
         TRAIN_BATCH: 8 if value >= 64 else 4 if value >= 8 else 1,
+        MINI_BATCH: 1,
         MAX_RESPONSE: 256 if value >= 2048 else 64 if value >= 256 else 8,
     }
     if key in steps:

@@ -8,7 +8,7 @@ Not here: what to change (moves.py) and from which checkpoint (proposer.py).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal, TypeAlias
@@ -28,17 +28,25 @@ from llmzero_ray.agents.observations import (
     validated,
     warms_up,
 )
-from llmzero_ray.hyperparameters import diff, format_value, short
-from llmzero_ray.hyperparameters.table import CLIP_HIGH, KL_LOSS_COEF, LR
-from llmzero_ray.records import Diagnosis
+from llmzero_ray.hyperparameters import clip_is_inert, diff, format_value, short
+from llmzero_ray.hyperparameters.table import (
+    CLIP_HIGH,
+    CLIP_LOW,
+    GRAD_CLIP,
+    KL_LOSS_COEF,
+    LR,
+    PPO_EPOCHS,
+    TEMPERATURE,
+)
+from llmzero_ray.records import Diagnosis, Hyperparameters
 
 Kind: TypeAlias = Literal[
     "dead", "collapse", "kl_spike", "entropy_collapse", "truncated", "no_reward", "no_contrast", "overfit",
-    "noisy", "too_conservative", "too_aggressive", "take_off", "warming_up", "plateau_weak", "plateau_noisy",
-    "slow", "converging", "improving", "solved", "unknown",
+    "noisy", "too_conservative", "too_aggressive", "regressed", "declining", "take_off", "warming_up",
+    "plateau_weak", "plateau_noisy", "slow", "converging", "improving", "solved", "unknown",
 ]  # fmt: skip
 State: TypeAlias = Literal[
-    "healthy", "slow", "plateau", "collapsing", "truncated", "inactive", "failed", "unknown"
+    "healthy", "slow", "plateau", "declining", "collapsing", "truncated", "inactive", "failed", "unknown"
 ]
 
 STATES: dict[Kind, State] = {
@@ -51,8 +59,10 @@ STATES: dict[Kind, State] = {
     "no_contrast": "inactive",
     "overfit": "plateau",
     "noisy": "plateau",
-    "too_conservative": "slow",
-    "too_aggressive": "collapsing",
+    "too_conservative": "declining",
+    "too_aggressive": "declining",
+    "regressed": "declining",
+    "declining": "declining",
     "take_off": "slow",
     "warming_up": "slow",
     "plateau_weak": "plateau",
@@ -66,10 +76,10 @@ STATES: dict[Kind, State] = {
 
 TRUNCATED = 0.05
 """Share of responses cut off that makes the cap a bottleneck (the paper acted at 3 % -> 8 %)."""
-SETTLED_SCORE = 0.6
-"""Validation from which smaller late gains mean convergence; below it much is left to learn."""
-HIGH_SCORE = 0.75
-"""Validation from which a gain, however fast, is to be kept rather than pushed (the paper's SSMR at 0.83)."""
+LITTLE_ROOM = 0.03
+"""Share of the range from chance to 1 that is left where little can be gained any more."""
+STEADY_PACE = 0.5
+"""Gain of the later half of a phase / that of the earlier one from which the pace counts as kept."""
 SETTLED_ENTROPY = 0.6
 """Share of its first level below which entropy says that the policy settles, whatever its score."""
 WEAK_CLIPFRAC = 0.005
@@ -89,8 +99,6 @@ class Finding:
     """Step from which it went wrong: checkpoints before it are untouched."""
     severity: float = 0.0
     """Size for moves that need one: the share of truncated responses."""
-    level: float = 0.0
-    """Best validation score of the phase; 0 without one."""
 
     @property
     def state(self) -> State:
@@ -116,7 +124,7 @@ def diagnose(dynamics: Dynamics, on: NodeView, before: NodeView | None) -> tuple
         _truncated,
         _without_contrast,
         _overfit,
-        partial(_regression, on=on, before=before),
+        partial(_decline, on=on, before=before),
         _noisy,
         _take_off,
         _warming_up,
@@ -132,6 +140,8 @@ def _consistent(found: list[Finding]) -> tuple[Finding, ...]:
         return (found[0],)
     if found and found[0].state == "collapsing":
         return tuple(finding for finding in found if finding.state != "plateau")
+    if any(finding.state == "declining" for finding in found):
+        return tuple(finding for finding in found if not finding.kind.startswith("plateau"))
     return tuple(found)
 
 
@@ -218,7 +228,7 @@ def _without_contrast(d: Dynamics) -> Finding | None:
     if level <= 0.01:
         text = f"Hardly any answer is rewarded (mean {level:.3f}): groups hold nothing to learn from."
         return Finding(kind="no_reward", summary=text, evidence=evidence)
-    if (level < 0.97 and not even) or (v is not None and v.last >= 0.95):
+    if (level < 0.97 and not even) or (v is not None and _little_room(v.last, d.chance)):
         return None
     text = f"Nearly all answers of a group score the same (mean {level:.3f}): advantages vanish."
     return Finding(kind="no_contrast", summary=text, evidence=evidence)
@@ -247,38 +257,87 @@ def _noisy(d: Dynamics) -> Finding | None:
     return Finding(kind="noisy", summary=text, evidence=evidence + course(d.kl), since=v.best_step + 1)
 
 
-def _regression(d: Dynamics, on: NodeView, before: NodeView | None) -> Finding | None:
+LOOSENING: Mapping[str, int] = {
+    LR: 1,
+    TEMPERATURE: 1,
+    KL_LOSS_COEF: -1,
+    CLIP_HIGH: 1,
+    CLIP_LOW: 1,
+    GRAD_CLIP: 1,
+    PPO_EPOCHS: 1,
+}
+"""Key -> the direction (1: up) that lets one step move the policy further."""
+
+
+def _decline(d: Dynamics, on: NodeView, before: NodeView | None) -> Finding | None:
+    """A phase that ends worse than it began, told by what it changed against the phase it continued."""
     v = d.validation
-    if v is None or v.start is None or before is None or v.best >= v.start - v.se or reward_rising(d):
+    if v is None or not v.gains or not v.gains[-1].fell or any(gain.rose for gain in v.gains):
         return None
-    changed = diff(before.hyperparameters, on.hyperparameters)
-    tightened = _tightening(before, on) > 0 or any_spike(d)[0] is None
-    kind: Kind = "too_conservative" if tightened else "too_aggressive"
-    how = "conservative" if tightened else "aggressive"
+    fall = f"from {v.start:.3f} to {v.last:.3f}"
+    evidence = (*validated(v), f"last validation {v.gains[-1]} against the start, error of rows and runs")
+    changed = {} if before is None else diff(before.hyperparameters, on.hyperparameters)
+    if before is None or not changed:
+        same = "" if before is None else ", under the settings of the phase before"
+        text = f"Declining against its start: {fall}{same}."
+        return Finding(kind="declining", summary=text, evidence=evidence + _beside(d))
     moves = ", ".join(
         f"{short(k)} {format_value(k, a)} -> {format_value(k, b)}" for k, (a, b) in list(changed.items())[:6]
     )
-    text = f"Regressed from {v.start:.3f} to at best {v.best:.3f} under more {how} settings."
-    evidence = (*validated(v), f"this phase changed {moves}", *course(d.reward), *course(d.kl))
-    return Finding(kind=kind, summary=text, evidence=evidence)
+    loosened, tightened = loosened_and_tightened(before.hyperparameters, on.hyperparameters)
+    evidence += (f"this phase changed {moves}",)
+    kind: Kind = "regressed"
+    text = f"Regressed {fall}; the changes loosened as much as they tightened."
+    if loosened != tightened:
+        kind = "too_aggressive" if loosened > tightened else "too_conservative"
+        text = f"Regressed {fall} under more {kind.removeprefix('too_')} settings."
+        evidence += (f"{loosened} of the changes loosened and {tightened} tightened the updates",)
+    return Finding(kind=kind, summary=text, evidence=evidence + _beside(d))
 
 
-def _tightening(before: NodeView, on: NodeView) -> int:
-    """How many of lr, KL and clip the phase moved towards caution, minus those it loosened."""
-    signs = ((LR, -1), (KL_LOSS_COEF, 1), (CLIP_HIGH, -1))
-    return sum(sign * _direction(before, on, key) for key, sign in signs)
+def loosened_and_tightened(before: Hyperparameters, after: Hyperparameters) -> tuple[int, int]:
+    """How many changes let a step move the policy further, and how many hold it closer; clip ranges count
+    where they act."""
+    signs = [
+        sign * _direction(before, after, key)
+        for key, sign in LOOSENING.items()
+        if not (key in (CLIP_HIGH, CLIP_LOW) and clip_is_inert(after))
+    ]
+    return signs.count(1), signs.count(-1)
 
 
-def _direction(before: NodeView, on: NodeView, key: str) -> int:
-    old, new = before.hyperparameters.get(key), on.hyperparameters.get(key)
+def _direction(before: Hyperparameters, after: Hyperparameters, key: str) -> int:
+    old, new = before.get(key), after.get(key)
     if not isinstance(old, int | float) or not isinstance(new, int | float):
         return 0
     return (new > old) - (new < old)
 
 
+def _beside(d: Dynamics) -> tuple[str, ...]:
+    """Facts that help to read a gain or a fall."""
+    return (*course(d.reward), *course(d.kl), *_gap(d))
+
+
+def _gap(d: Dynamics) -> tuple[str, ...]:
+    """Greedy accuracy beside the reward of sampled answers, where both are known."""
+    if d.gap is None or d.sampled is None or d.validation is None:
+        return ()
+    return (
+        f"greedy answers {d.validation.last:.3f}, sampled ones {d.sampled:.3f} at temperature "
+        f"{d.temperature:g}",
+    )
+
+
+def _little_room(score: float, chance: float) -> bool:
+    """Whether hardly anything is left between a score and 1, measured from chance."""
+    return 1.0 - score <= LITTLE_ROOM * (1.0 - chance)
+
+
 def _take_off(d: Dynamics) -> Finding | None:
     v = d.validation
-    if not reward_rising(d) or (v is not None and not is_flat(v)):
+    if not reward_rising(d) or (
+        v is not None and (not is_flat(v) or _fell(v) or _little_room(v.best, d.chance))
+    ):
         return None
     growing = [s for s in (d.length, d.kl) if fit(s).rising]
     beside = f", with {' and '.join(s.name for s in growing)}" if growing else ""
@@ -291,7 +350,7 @@ def _take_off(d: Dynamics) -> Finding | None:
 
 def _warming_up(d: Dynamics) -> Finding | None:
     v = d.validation
-    if v is None or not is_flat(v) or reward_rising(d) or not warms_up(d):
+    if v is None or not is_flat(v) or _fell(v) or reward_rising(d) or not warms_up(d):
         return None
     growing = [s for s in (d.kl, d.length) if fit(s).rising]
     names = " and ".join(s.name for s in growing)
@@ -303,18 +362,18 @@ def _warming_up(d: Dynamics) -> Finding | None:
 def _plateau(d: Dynamics) -> Finding | None:
     v = d.validation
     flat = is_flat(v) if v is not None else len(d.reward) >= 8
-    if not flat or reward_rising(d) or warms_up(d) or (v is not None and v.best >= 0.97):
+    if not flat or reward_rising(d) or warms_up(d) or (v is not None and _little_room(v.best, d.chance)):
         return None
     clipped = d.clipfrac.last if len(d.clipfrac) and not d.clip_inert else None
-    fading = len(d.grad_norm) >= 6 and d.grad_norm.last < WEAK_GRADIENT * d.grad_norm.first
-    weak = fading or (clipped is not None and clipped < WEAK_CLIPFRAC)
+    rest = d.grad_norm.last / d.grad_norm.first if len(d.grad_norm) >= 6 and d.grad_norm.first > 0 else None
+    weak = (rest is not None and rest < WEAK_GRADIENT) or (clipped is not None and clipped < WEAK_CLIPFRAC)
     level = f"at {v.best:.3f}" if v is not None else "in train reward"
-    why = (
-        "updates hardly move the policy any more"
-        if weak
-        else "updates are no smaller than before, but cancel out"
-    )
-    evidence = (*validated(v), *course(d.grad_norm), *course(d.reward))
+    why = "the later part is no better than the earlier one"
+    if weak:
+        why = "updates hardly move the policy any more"
+    elif rest is not None:
+        why = f"gradients are still x{rest:.2f} of their first level: noise holds it, not a lost signal"
+    evidence = (*validated(v), *course(d.grad_norm), *course(d.reward), *_gap(d))
     if clipped is not None:
         evidence += (f"actor/pg_clipfrac {clipped:.4f}",)
     return Finding(
@@ -324,34 +383,41 @@ def _plateau(d: Dynamics) -> Finding | None:
     )
 
 
+def _fell(v: Validation) -> bool:
+    return bool(v.gains) and v.gains[-1].fell
+
+
 def _healthy(d: Dynamics) -> Finding:
     """Finding of a phase without a problem: its pace."""
     v = d.validation
-    evidence = (*validated(v), *course(d.reward), *course(d.entropy), *course(d.kl))
+    evidence = (*validated(v), *course(d.reward), *course(d.entropy), *course(d.kl), *_gap(d))
     kind, text = _pace(d, v)
-    return Finding(kind=kind, summary=text, evidence=evidence, level=0.0 if v is None else v.best)
+    return Finding(kind=kind, summary=text, evidence=evidence)
 
 
 def _pace(d: Dynamics, v: Validation | None) -> tuple[Kind, str]:
+    """How fast a phase gains, against its own earlier pace and against what is left to gain."""
     if v is None:
+        if not reward_rising(d):
+            return "unknown", "No pattern stands out, and nothing was validated."
         return (
             "improving",
             f"Train reward rises from {d.reward.first:.3f} to {d.reward.last:.3f}; not validated yet.",
         )
-    if v.best >= 0.97:
+    if _little_room(v.best, d.chance):
         return "solved", f"Validation is at {v.best:.3f}: little is left to gain."
     room = 1.0 - (v.start if v.start is not None else v.scores[0])
-    if (v.gain > v.margin) and v.gain < 0.1 * room:
+    if v.gain > v.margin and v.gain < 0.1 * room:
         return "slow", f"Validation rises, but only by {v.gain:.3f} in {v.steps[-1]} steps."
     early, late = _halves(v)
-    gains = f"{v.gain:+.3f}, {late:+.3f} of it in the later half"
-    if v.best >= HIGH_SCORE:
-        return "converging", f"Validation rose to a high level ({gains}): time to settle."
-    if late >= early:
+    gains = f"{v.gain:+.3f} at best; later half {late:+.3f}, earlier half {early:+.3f}"
+    if late > 0 and late >= early:
         return "improving", f"Validation still rises as fast as at first ({gains})."
-    if v.best < SETTLED_SCORE and not _narrowed(d):
-        return "improving", f"Validation rose ({gains}); its level and entropy leave room for more."
-    return "converging", f"Validation rose ({gains}): converging."
+    if late > 0 and late >= STEADY_PACE * early and not _narrowed(d):
+        return "improving", f"Validation still rises at half its first pace or more ({gains})."
+    if v.gain > 0:
+        return "converging", f"Validation rose, mostly in its earlier half: converging ({gains})."
+    return "unknown", f"No pattern stands out ({gains})."
 
 
 def _narrowed(d: Dynamics) -> bool:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from llmzero_ray.agents.base import ProposalRequest
+from llmzero_ray.agents.evidence import known_nodes
 from llmzero_ray.agents.expert.apply_moves import ChangePlan, ProposalBase, apply_moves
 from llmzero_ray.agents.expert.moves import Move, MoveSet
 from llmzero_ray.agents.expert.rejection import mentioned_keys
@@ -25,7 +26,6 @@ from llmzero_ray.hyperparameters.table import (
     MAX_RESPONSE,
     ROLLOUT_N,
     TEMPERATURE,
-    TRAIN_BATCH,
 )
 from llmzero_ray.records import Change, Hyperparameters, HyperparameterValue
 
@@ -49,10 +49,9 @@ _VARIATIONS: tuple[MoveSet, ...] = (
     ),
     MoveSet(
         name="larger groups",
-        why="Is the root limited by the noise of its advantages? More rollouts of fewer prompts.",
+        why="Is the root limited by the noise of its advantages? More rollouts of each prompt.",
         moves=(
             Move(key=ROLLOUT_N, factor=1.5, reason="larger groups estimate advantages with less noise"),
-            Move(key=TRAIN_BATCH, factor=0.75, reason="fewer prompts pay for the larger groups"),
             Move(key=TEMPERATURE, shift=0.1, reason="larger groups can afford more varied answers"),
         ),
     ),
@@ -85,7 +84,7 @@ def fresh_plan(base: ProposalBase, request: ProposalRequest, *, inherit: bool) -
     where it differs from the root; every other one varies that, or the root, in another direction. None
     equals a configuration that ran from scratch before, as far as the request shows them.
     """
-    tried = [base.default, *(view.hyperparameters for view in request.siblings if view.kind == "scratch")]
+    tried = [base.default, *(v.hyperparameters for v in known_nodes(request).values() if v.kind == "scratch")]
     turn = max(0, request.n_scratch - 1)
     plans = _unlike(tried, _plans(base, request, inherit))
     without = mentioned_keys(request.rejected)
@@ -163,7 +162,8 @@ def _changes(base: Hyperparameters, wanted: Hyperparameters, reasons: dict[str, 
 
 
 def fresh_length(request: ProposalRequest) -> int:
-    """Long enough to be compared with the best path, at most two usual phases."""
+    """As long as the best path, so that it can be compared with it: at least a usual phase, at most the
+    longest one allowed (fresh runs of the paper took five times as many steps as its continuations)."""
     task, best = request.task, request.best
     reached = best.base_step + (best.best_step or 0) if best is not None else 0
-    return max(1, min(max(task.phase_steps, min(reached, 2 * task.phase_steps)), task.max_phase_steps))
+    return max(1, min(max(task.phase_steps, reached), task.max_phase_steps))

@@ -1,18 +1,20 @@
-"""Moves for each finding: coordinated changes of two to five hyper-parameters, each with its reason.
+"""Moves for each finding: changes of hyper-parameters that belong together, each with its reason.
 
-The catalogue is the expert's knowledge. For every kind of finding the first move_set is the likelier
-reading, the second one reads the same curves differently, so that two children of a node do not try the same
-thing. Moves are relative (factors, small shifts): a tiny model trains at 1e-3, a large one at 5e-5. Sources:
-the transitions of the LLMZero paper (Tables 8-11), its human knowledge (App. F), and small real runs. Not
-here: applying moves to a configuration (apply_moves.py).
+The catalogue is the expert's knowledge. For every kind of finding the first set of moves is the likelier
+reading; the others read the same curves differently, so that two children of a node do not try the same
+thing. A set may hold one move, or none: to train on unchanged is a reading as well. Moves are relative
+(factors, small shifts): a tiny model trains at 1e-3, a large one at 5e-5. Sources: the transitions of the
+LLMZero paper (Tables 8-11), its human knowledge (App. F), and small real runs, in which smaller and cooler
+steps gained where larger and hotter ones lost. Not here: applying moves to a configuration
+(apply_moves.py), choosing among sets (choice.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from llmzero_ray.agents.expert.diagnosis import SETTLED_SCORE, Finding, Kind
+from llmzero_ray.agents.expert.diagnosis import Finding, Kind
 from llmzero_ray.hyperparameters.table import (
     ADV_NORM,
     CLIP_HIGH,
@@ -20,10 +22,14 @@ from llmzero_ray.hyperparameters.table import (
     GRAD_CLIP,
     KL_LOSS_COEF,
     LR,
+    LR_SCHEDULER,
     MAX_RESPONSE,
+    MINI_BATCH,
+    PPO_EPOCHS,
     ROLLOUT_N,
     TEMPERATURE,
     TRAIN_BATCH,
+    WARMUP_RATIO,
     WEIGHT_DECAY,
 )
 from llmzero_ray.records import HyperparameterValue
@@ -65,11 +71,12 @@ def _clip_high(shift: float, reason: str) -> Move:
     return Move(key=CLIP_HIGH, shift=shift, reason=reason)
 
 
-def _more_rollouts(rollouts: float = 1.5, prompts: float = 0.75) -> tuple[Move, Move]:
-    return (
-        Move(key=ROLLOUT_N, factor=rollouts, reason="larger groups estimate advantages with less noise"),
-        Move(key=TRAIN_BATCH, factor=prompts, reason="fewer prompts pay for the larger groups"),
-    )
+def _more_rollouts(rollouts: float = 1.5) -> Move:
+    return Move(key=ROLLOUT_N, factor=rollouts, reason="larger groups estimate advantages with less noise")
+
+
+def _fewer_prompts(factor: float = 0.75) -> Move:
+    return Move(key=TRAIN_BATCH, factor=factor, reason="fewer prompts pay for the larger groups")
 
 
 _NORM = Move(
@@ -87,22 +94,67 @@ _STEP_BACK = MoveSet(
         Move(key=GRAD_CLIP, factor=0.5, reason="one extreme batch must not move the policy far"),
     ),
 )
+UNCHANGED = MoveSet(
+    name="unchanged, longer",
+    why="Nothing speaks against these settings: train on with them.",
+    moves=(),
+)
+"""A candidate after every finding: from another node's checkpoint it undoes what came after that."""
 _ANNEAL = MoveSet(
     name="anneal",
-    why="What is learnt is to be settled: smaller, better averaged steps, held a little closer.",
+    why="What is learnt is to be settled: near an optimum large steps cost more than they bring.",
     moves=(
-        _lr(0.5, "near an optimum the noise of large steps costs more than their progress brings"),
-        _kl(2.0, "keeps the gain of this phase while the policy settles"),
-        *_more_rollouts(),
+        _lr(0.5, "half the step halves the noise of the policy around its optimum"),
+        _temperature(-0.1, "cooler rollouts are nearer to the greedy answers that are scored"),
+    ),
+)
+_COOL_DOWN = MoveSet(
+    name="smaller and cooler",
+    why="The phase went down where it should have gone up: half the step on cooler rollouts.",
+    moves=(
+        _lr(0.5, "smaller updates undo less of what is learnt"),
+        _temperature(-0.2, "cooler rollouts are nearer to the greedy answers that are scored"),
+    ),
+)
+_QUARTER = MoveSet(
+    name="a quarter of the step",
+    why="The same noise, met by the step alone.",
+    moves=(_lr(0.25, "a quarter of the step leaves a quarter of its noise"),),
+)
+_DECAY = MoveSet(
+    name="decay within the phase",
+    why="The step that learnt this far, brought down to nothing by the end of the phase.",
+    moves=(Move(key=LR_SCHEDULER, to="cosine", reason="the last steps settle what the first ones found"),),
+)
+_WARM_UP = MoveSet(
+    name="warm up first",
+    why="A resumed phase begins with an empty optimizer: its first steps are the least informed ones.",
+    moves=(
+        Move(key=WARMUP_RATIO, to=0.3, reason="the optimizer's moments settle before full steps are taken"),
+    ),
+)
+_MORE_UPDATES = MoveSet(
+    name="more updates of the same rollouts",
+    why="The rollouts hold more than one update takes from them: two per step, within the clip range.",
+    moves=(Move(key=MINI_BATCH, factor=0.5, reason="two updates per step from the same rollouts"),),
+)
+_SECOND_PASS = MoveSet(
+    name="a second pass",
+    why="The same as more updates, with all of the batch in each of them.",
+    moves=(
+        Move(key=PPO_EPOCHS, to=2, reason="a second pass over the step's rollouts"),
+        _lr(0.7, "two passes move the policy further than one"),
     ),
 )
 _PRESS_ON = MoveSet(
     name="press on",
-    why="The policy is learning: give it room and a clearer signal, and keep the step size that works.",
-    moves=(
-        _kl(0.5, "a weaker pull lets the policy go where the reward leads it"),
-        *_more_rollouts(),
-    ),
+    why="The policy is learning: give it room, and keep the step size that works.",
+    moves=(_kl(0.5, "a weaker pull lets the policy go where the reward leads it"),),
+)
+_LARGER_GROUPS = MoveSet(
+    name="larger groups",
+    why="The direction is right and its estimate noisy: more rollouts of each prompt.",
+    moves=(_more_rollouts(),),
 )
 _PUSH = MoveSet(
     name="push out of the plateau",
@@ -111,7 +163,6 @@ _PUSH = MoveSet(
         _lr(2.0, "vanishing updates need a larger step to leave the plateau"),
         _kl(2.0, "holds the larger steps, so that leaving the plateau is not a divergence"),
         _temperature(0.1, "warmer rollouts make groups differ again, which is where gradients come from"),
-        *_more_rollouts(),
     ),
 )
 _EXPLORE = MoveSet(
@@ -121,7 +172,6 @@ _EXPLORE = MoveSet(
         _temperature(0.15, "more varied answers give groups contrast"),
         _kl(0.5, "the pull to the reference suppresses answers that are new"),
         _clip_high(0.05, "a wider upper range lets unlikely good tokens grow"),
-        *_more_rollouts(),
     ),
 )
 _WIDEN = MoveSet(
@@ -129,7 +179,8 @@ _WIDEN = MoveSet(
     why="Slower gains read as a policy that narrows too early: more varied, larger groups at the same step.",
     moves=(
         _temperature(0.1, "keeps alternatives in the batch while there is room to improve"),
-        *_more_rollouts(),
+        _more_rollouts(),
+        _fewer_prompts(),
         _kl(0.7, "a weaker pull, since nothing has drifted"),
     ),
 )
@@ -146,7 +197,7 @@ _AVERAGE = MoveSet(
     name="average more",
     why="The same noise seen as an estimate with too few samples: larger groups and clipped gradients.",
     moves=(
-        *_more_rollouts(),
+        _more_rollouts(),
         _lr(0.7, "a slightly smaller step, since most of the noise is met by the larger groups"),
         Move(key=GRAD_CLIP, factor=0.5, reason="cuts the outliers that one batch contributes"),
     ),
@@ -196,7 +247,7 @@ _WAKE_VARIED = MoveSet(
     moves=(
         _lr(8.0, "the learning rate left the policy where it was"),
         _temperature(0.1, "groups of equal answers give no gradient"),
-        *_more_rollouts(),
+        _more_rollouts(),
     ),
 )
 _FIND_REWARD = MoveSet(
@@ -204,7 +255,8 @@ _FIND_REWARD = MoveSet(
     why="Without one rewarded answer in a group there is no gradient: sample wider and more often.",
     moves=(
         _temperature(0.15, "a wider search meets a rewarded answer sooner"),
-        *_more_rollouts(2.0, 0.6),
+        _more_rollouts(2.0),
+        _fewer_prompts(0.6),
         _kl(0.5, "the reference does not know the answers either"),
     ),
 )
@@ -214,7 +266,6 @@ _COOL_SEARCH = MoveSet(
     moves=(
         _temperature(-0.2, "whole answers are right more often near the mode"),
         _lr(0.5, "rare rewards make large, random updates"),
-        *_more_rollouts(),
     ),
 )
 _GENTLER = MoveSet(
@@ -223,17 +274,15 @@ _GENTLER = MoveSet(
     moves=(
         _lr(0.7, "a somewhat smaller step"),
         _kl(2.0, "a somewhat stronger pull"),
-        *_more_rollouts(),
+        _more_rollouts(),
     ),
 )
 _LOOSEN = MoveSet(
-    name="take back the caution",
-    why="The tightening starved learning: restore the step, relax the pull, widen the clip range.",
+    name="further the other way",
+    why="The tightening starved learning: beyond taking it back, a larger step and a weaker pull.",
     moves=(
-        _lr(1.67, "the earlier, larger step still improved"),
+        _lr(1.5, "the earlier step still improved, and a smaller one did not"),
         _kl(0.5, "the stronger pull cost more than it protected"),
-        _clip_high(0.05, "lets updates count in full"),
-        _NORM,
     ),
 )
 _GREEDY_FOLLOWS = MoveSet(
@@ -248,49 +297,69 @@ _GREEDY_FOLLOWS = MoveSet(
 
 CATALOGUE: Mapping[Kind, tuple[MoveSet, ...]] = {
     "dead": (_WAKE, _WAKE_VARIED),
-    "collapse": (_STEP_BACK, _GENTLER),
-    "kl_spike": (_STEP_BACK, _GENTLER),
+    "collapse": (_STEP_BACK, _QUARTER, _GENTLER),
+    "kl_spike": (_STEP_BACK, _GENTLER, _QUARTER),
     "entropy_collapse": (_RECOVER_ENTROPY, _EXPLORE),
     "no_reward": (_FIND_REWARD, _COOL_SEARCH),
-    "no_contrast": (_EXPLORE, _REGULARISE),
-    "overfit": (_REGULARISE, _QUIETER),
-    "noisy": (_QUIETER, _AVERAGE),
-    "too_conservative": (_LOOSEN, _PUSH),
-    "too_aggressive": (_STEP_BACK, _GENTLER),
-    "take_off": (_PRESS_ON, _GREEDY_FOLLOWS),
-    "warming_up": (_FASTER, _PRESS_ON),
-    "plateau_weak": (_PUSH, _EXPLORE),
-    "plateau_noisy": (_PUSH, _AVERAGE),
-    "slow": (_FASTER, _WIDEN),
-    "converging": (_ANNEAL, _WIDEN),
-    "improving": (_PRESS_ON, _FASTER),
-    "solved": (_ANNEAL, _REGULARISE),
-    "unknown": (_QUIETER, _FASTER),
+    "no_contrast": (_EXPLORE, _REGULARISE, _LARGER_GROUPS),
+    "overfit": (_REGULARISE, _QUIETER, UNCHANGED),
+    "noisy": (_QUIETER, _QUARTER, _AVERAGE),
+    "too_conservative": (UNCHANGED, _LOOSEN, _QUARTER),
+    "too_aggressive": (_COOL_DOWN, UNCHANGED, _QUARTER),
+    "regressed": (UNCHANGED, _COOL_DOWN, _QUARTER),
+    "declining": (_COOL_DOWN, _QUARTER, _DECAY, _WARM_UP),
+    "take_off": (UNCHANGED, _GREEDY_FOLLOWS, _LARGER_GROUPS),
+    "warming_up": (UNCHANGED, _FASTER, _LARGER_GROUPS),
+    "plateau_weak": (_PUSH, _MORE_UPDATES, _EXPLORE),
+    "plateau_noisy": (_COOL_DOWN, _QUARTER, _AVERAGE),
+    "slow": (_FASTER, UNCHANGED, _MORE_UPDATES, _WIDEN),
+    "converging": (_ANNEAL, _QUARTER, UNCHANGED, _DECAY),
+    "improving": (UNCHANGED, _ANNEAL, _PRESS_ON, _LARGER_GROUPS),
+    "solved": (_ANNEAL, UNCHANGED, _QUARTER),
+    "unknown": (UNCHANGED, _QUIETER, _FASTER),
 }
 GENERAL: tuple[MoveSet, ...] = (
-    _EXPLORE,
     _QUIETER,
-    _FASTER,
     _AVERAGE,
-    _REGULARISE,
-    _ANNEAL,
+    _DECAY,
+    _WARM_UP,
+    _LARGER_GROUPS,
     _PRESS_ON,
+    _EXPLORE,
+    _MORE_UPDATES,
+    _SECOND_PASS,
+    _FASTER,
+    _REGULARISE,
 )
 """Moves for a node whose own sets have all been tried."""
-
-
-def general(finding: Finding) -> tuple[MoveSet, ...]:
-    """Further moves to try; none that slows down a run without progress."""
-    return () if finding.kind == "dead" else GENERAL
+WIDE_GAP = 0.75
+"""Accuracy of sampled answers / that of greedy ones below which rollouts are far from what is scored."""
+NARROW_GAP = 0.95
+"""The same ratio from which rollouts hardly differ from greedy answers."""
 
 
 def move_sets(finding: Finding) -> tuple[MoveSet, ...]:
     """The readings of a finding, the likelier one first."""
-    if finding.kind == "truncated":
-        return _more_room(finding.severity)
-    if finding.kind == "improving" and finding.level >= SETTLED_SCORE:
-        return (_PRESS_ON, _ANNEAL)
-    return CATALOGUE[finding.kind]
+    return _more_room(finding.severity) if finding.kind == "truncated" else CATALOGUE[finding.kind]
+
+
+def suited(move_set: MoveSet, greedy: float | None, sampled: float | None) -> MoveSet:
+    """The set with its moves of the temperature fitted to the gap between greedy and sampled accuracy.
+
+    Where sampled answers are far worse, rollouts are no warmer, and cooled by twice the move; where they are
+    as good, cooling has nothing to bring closer. Without both accuracies the set is as it was.
+    """
+    if greedy is None or sampled is None or greedy <= 0:
+        return move_set
+    ratio, fitted = sampled / greedy, []
+    for move in move_set.moves:
+        warmer = move.key == TEMPERATURE and move.shift > 0
+        cooler = move.key == TEMPERATURE and move.shift < 0
+        if (warmer and ratio < WIDE_GAP) or (cooler and ratio >= NARROW_GAP):
+            continue
+        double = cooler and ratio < WIDE_GAP and move.shift > -0.2
+        fitted.append(replace(move, shift=2 * move.shift) if double else move)
+    return replace(move_set, moves=tuple(fitted))
 
 
 def _more_room(share: float) -> tuple[MoveSet, ...]:
@@ -305,12 +374,11 @@ def _more_room(share: float) -> tuple[MoveSet, ...]:
             room,
             _kl(0.6, "longer answers are far from the reference, which should not hold them back"),
             _lr(0.8, "a changed length distribution makes early updates noisier"),
-            _clip_high(0.03, "lets the tokens of longer answers grow"),
         ),
     )
     steady = MoveSet(
         name="more room, larger groups",
         why="The same, but the longer answers are met with better estimates instead of a looser pull.",
-        moves=(room, *_more_rollouts(), _temperature(-0.05, "cooler rollouts ramble less")),
+        moves=(room, _more_rollouts(), _temperature(-0.05, "cooler rollouts ramble less")),
     )
     return (use_it, steady)

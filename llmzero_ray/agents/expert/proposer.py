@@ -1,46 +1,107 @@
 """The offline proposer: documented, deterministic rules over observed dynamics. No LLM, no clock, no
 randomness.
 
-In four steps, as the paper's proposer: diagnose the run (diagnosis.py), choose a set of several coordinated
-changes (moves.py, apply_moves.py), choose the checkpoint, compute length and epochs
-(resume.py). Siblings of the new node are read first, so that a second child takes another reading of the same
-curves. Changes are relative to the expanded node's configuration; for a forced fresh start, to the root's.
+In four steps, as the paper's proposer: diagnose the run (diagnosis.py), choose the checkpoint and the length
+(resume.py), choose a set of changes (moves.py, choice.py), say why. What was tried from the same checkpoint
+is read first, wherever it stands in the tree. Changes are relative to the configuration that trained the
+checkpoint; for a forced fresh start, to the root's.
 
 Not here: failed phases (error_analyzer.py) and running ones (early_stopper.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from llmzero_ray.agents.base import NodeView, ProposalRequest
-from llmzero_ray.agents.dynamics import observe
-from llmzero_ray.agents.expert.apply_moves import ChangePlan, ProposalBase, apply_moves, signature
+from llmzero_ray.agents.dynamics import Dynamics, observe
+from llmzero_ray.agents.evidence import Attempt, attempts, known_nodes, went_on
+from llmzero_ray.agents.expert.apply_moves import ChangePlan, ProposalBase
+from llmzero_ray.agents.expert.choice import Tried, choose
 from llmzero_ray.agents.expert.diagnosis import Finding, diagnose
 from llmzero_ray.agents.expert.early_stopper import ExpertEarlyStopper
 from llmzero_ray.agents.expert.error_analyzer import ExpertErrorAnalyzer
 from llmzero_ray.agents.expert.fresh_start import fresh_length, fresh_plan
-from llmzero_ray.agents.expert.moves import MoveSet, general, move_sets
-from llmzero_ray.agents.expert.rejection import mentioned_keys
+from llmzero_ray.agents.expert.moves import UNCHANGED, MoveSet
 from llmzero_ray.agents.expert.resume import StartPoint, choose_length, choose_start, count_epochs
 from llmzero_ray.hyperparameters import Limits, diff, format_value, short
-from llmzero_ray.records import Change, Diagnosis, Hyperparameters, Proposal
+from llmzero_ray.records import Diagnosis, Hyperparameters, Proposal
 
 __all__ = ["ExpertEarlyStopper", "ExpertErrorAnalyzer", "ExpertProposer"]
 
-REPEATED = 0.6
-"""Share of common (key, direction) pairs from which two sets of changes count as the same attempt."""
-STRENGTHS = (1.0, 1.5, 2.0, 3.0)
-"""Factor on all moves once every set of moves has been tried."""
-
 
 @dataclass(frozen=True, kw_only=True)
-class Choice:
-    """A finding, the move_set chosen for it, and the configuration that gives."""
+class Reading:
+    """What the rules see at a request before they choose: findings, start, base, earlier attempts."""
 
-    finding: Finding
-    plan: ChangePlan
+    findings: tuple[Finding, ...]
+    dynamics: Dynamics
+    start: StartPoint
+    base: ProposalBase
+    tried: Tried
+    unchanged: MoveSet
+    """The set without moves, as this start reads it."""
+
+
+def read(request: ProposalRequest, *, n_val: int, n_gpus: int) -> Reading:
+    """Diagnosis and start of a continuation, and what was tried from there."""
+    on = request.on
+    dynamics = observe(on.curves, on.hyperparameters, n_val=n_val, chance=request.task.chance or 0.0)
+    findings = diagnose(dynamics, on, _continued(request))
+    start = choose_start(findings[0], on, request.path, request.checkpoints, n_val=n_val)
+    if request.rejected and "must be null" in request.rejected:
+        start = StartPoint(checkpoint=None, reason="no checkpoint may be used here")
+    base = proposal_base(request, request.base(start.resume_from), n_gpus)
+    went_back = start.checkpoint is None or start.checkpoint.node != on.node
+    return Reading(
+        findings=findings,
+        dynamics=dynamics,
+        start=start,
+        base=base,
+        tried=_tried(request, start, base.hyperparameters, n_val),
+        unchanged=_undo(on) if went_back else UNCHANGED,
+    )
+
+
+def _continued(request: ProposalRequest) -> NodeView | None:
+    """The node whose checkpoint the expanded node started from."""
+    return request.path[-2] if len(request.path) >= 2 else None
+
+
+def _undo(on: NodeView) -> MoveSet:
+    return replace(
+        UNCHANGED,
+        name="undo",
+        why=f"What node {on.node} changed did not pay: go on from before it, with the settings of that time.",
+    )
+
+
+def proposal_base(request: ProposalRequest, base: Hyperparameters, n_gpus: int) -> ProposalBase:
+    """The base of changes with the limits of the search."""
+    limits = Limits(max_model_len=request.task.max_model_len, n_train=request.task.n_train)
+    return ProposalBase(hyperparameters=base, default=request.default, limits=limits, n_gpus=n_gpus)
+
+
+def _tried(request: ProposalRequest, start: StartPoint, base: Hyperparameters, n_val: int) -> Tried:
+    known = attempts(request, n_val)
+    here = [attempt for attempt in known if attempt.source == start.resume_from]
+    elsewhere = [a for a in known if a.source != start.resume_from and a.source is not None]
+    if start.checkpoint is not None:
+        source = known_nodes(request)[start.checkpoint.node]
+        further = went_on(source, start.checkpoint.step, n_val)
+        if further is not None:
+            here.append(
+                Attempt(
+                    node=source.node,
+                    source=start.resume_from,
+                    base=base,
+                    full=base,
+                    gain=further,
+                    failed=False,
+                )
+            )
+    return Tried(here=tuple(here), elsewhere=tuple(elsewhere))
 
 
 class ExpertProposer:
@@ -51,35 +112,35 @@ class ExpertProposer:
         self._n_gpus = n_gpus
 
     def propose(self, request: ProposalRequest) -> Proposal:
-        """A diagnosis, two to five coordinated changes, a start and a length; always valid."""
+        """A diagnosis, changes (none: the settings are kept), a start and a length; always valid."""
         return self._fresh(request) if request.from_scratch else self._continue(request)
 
     def _continue(self, request: ProposalRequest) -> Proposal:
-        on = request.on
-        findings = self._findings(on, request.path)
-        base = self._proposal_base(request, on.hyperparameters)
-        choice = _choose(base, findings, request.siblings, request.rejected)
-        start = choose_start(choice.finding, on, request.path, request.checkpoints, n_val=self._n_val)
-        if request.rejected and "must be null" in request.rejected:
-            start = StartPoint(checkpoint=None, reason="no checkpoint may be used here")
-        n_steps = choose_length(choice.finding, request.task)
-        return self._proposal(request, choice.finding.to_record(), choice.plan, start, n_steps)
-
-    def _findings(self, view: NodeView, path: Sequence[NodeView]) -> tuple[Finding, ...]:
-        before = path[-2] if len(path) >= 2 else None
-        return diagnose(observe(view.curves, view.hyperparameters, n_val=self._n_val), view, before)
-
-    def _proposal_base(self, request: ProposalRequest, base: Hyperparameters) -> ProposalBase:
-        limits = Limits(max_model_len=request.task.max_model_len, n_train=request.task.n_train)
-        return ProposalBase(hyperparameters=base, default=request.default, limits=limits, n_gpus=self._n_gpus)
+        seen = read(request, n_val=self._n_val, n_gpus=self._n_gpus)
+        choice = choose(
+            seen.base,
+            seen.findings,
+            seen.tried,
+            seen.dynamics,
+            request.rejected,
+            unchanged=seen.unchanged,
+        )
+        n_steps = choose_length(choice.finding, request.task, unchanged=not choice.plan.changes)
+        record = choice.finding.to_record()
+        tried = tuple(tried_lines(seen.tried, seen.base.hyperparameters))
+        return write(request, record, choice.plan, seen.start, n_steps, beside=tried)
 
     # --- fresh starts ---------------------------------------------------------------------------------------
 
     def _fresh(self, request: ProposalRequest) -> Proposal:
         """A run from the base model, unlike the runs from scratch so far and informed by the best one."""
-        base = self._proposal_base(request, request.default)
+        base = proposal_base(request, request.default, self._n_gpus)
         best = request.best
-        findings = self._findings(best, ()) if best is not None else ()
+        findings: tuple[Finding, ...] = ()
+        if best is not None:
+            chance = request.task.chance or 0.0
+            dynamics = observe(best.curves, best.hyperparameters, n_val=self._n_val, chance=chance)
+            findings = diagnose(dynamics, best, None)
         inherit = bool(findings) and findings[0].state == "healthy"
         chosen = fresh_plan(base, request, inherit=inherit)
         diagnosis = Diagnosis(
@@ -90,43 +151,38 @@ class ExpertProposer:
         start = StartPoint(
             checkpoint=None, reason="a fresh start, so that the root does not anchor the whole search"
         )
-        return self._proposal(request, diagnosis, chosen, start, fresh_length(request))
-
-    def _proposal(
-        self,
-        request: ProposalRequest,
-        diagnosis: Diagnosis,
-        chosen: ChangePlan,
-        start: StartPoint,
-        n_steps: int,
-    ) -> Proposal:
-        base = request.base(start.resume_from)
-        changes = _relative_to(base, chosen)
-        epochs = count_epochs(request.task, chosen.full, global_step=start.global_step, n_steps=n_steps)
-        origin = "" if start.checkpoint else "the base model: "
-        parts = (
-            f"{chosen.move_set.name.capitalize()}: {chosen.move_set.why}",
-            *(f"{_change_text(c.key, c.old, c.new)}: {c.reason}." for c in changes),
-            *_beside(request),
-            f"Starts from {origin}{start.reason}.",
-            epochs.arithmetic,
-        )
-        return Proposal(
-            diagnosis=diagnosis,
-            changes=changes,
-            resume_from=start.resume_from,
-            n_steps=n_steps,
-            total_epochs=epochs.total,
-            rationale=" ".join(parts),
-        )
+        return write(request, diagnosis, chosen, start, fresh_length(request))
 
 
-def _relative_to(base: Hyperparameters, chosen: ChangePlan) -> tuple[Change, ...]:
-    """The changes that lead from the configuration of the phase's start to the chosen one."""
-    reasons = {change.key: change.reason for change in chosen.changes}
-    return tuple(
-        Change(key=key, old=old, new=new, reason=reasons.get(key, "as in the phase that this one follows"))
-        for key, (old, new) in diff(base, chosen.full).items()
+def write(
+    request: ProposalRequest,
+    diagnosis: Diagnosis,
+    chosen: ChangePlan,
+    start: StartPoint,
+    n_steps: int,
+    *,
+    beside: Sequence[str] = (),
+    agent: str = "expert",
+) -> Proposal:
+    """The proposal with its rationale: changes and reasons, what was tried beside, start, epochs, hints."""
+    epochs = count_epochs(request.task, chosen.full, global_step=start.global_step, n_steps=n_steps)
+    origin = "" if start.checkpoint else "the base model: "
+    parts = (
+        f"{chosen.move_set.name.capitalize()}: {chosen.move_set.why}",
+        *(f"{change_text(c.key, c.old, c.new)}: {c.reason}." for c in chosen.changes),
+        *beside,
+        f"Starts from {origin}{start.reason}.",
+        epochs.arithmetic,
+        *(f'Not followed, since rules cannot read it: the hint "{hint}".' for hint in request.hints),
+    )
+    return Proposal(
+        diagnosis=diagnosis,
+        changes=chosen.changes,
+        resume_from=start.resume_from,
+        n_steps=n_steps,
+        total_epochs=epochs.total,
+        rationale=" ".join(parts),
+        agent=agent,
     )
 
 
@@ -136,78 +192,19 @@ def _known(best: NodeView | None, findings: Sequence[Finding]) -> str:
     return f"Best so far is node {best.node} with {best.score:.3f}: {findings[0].summary}"
 
 
-def _change_text(key: str, old: object, new: object) -> str:
+def change_text(key: str, old: object, new: object) -> str:
+    """`lr 1e-3 -> 5e-4`."""
     return f"{short(key)} {format_value(key, old)} -> {format_value(key, new)}"  # type: ignore[arg-type]
 
 
-def _beside(request: ProposalRequest) -> Iterator[str]:
-    """Changes of the children so far, with their outcome."""
-    for sibling in request.siblings:
-        if not sibling.hyperparameters:
-            continue
-        changed = diff(request.on.hyperparameters, sibling.hyperparameters)
-        tried = (
-            ", ".join(_change_text(key, old, new) for key, (old, new) in list(changed.items())[:5])
-            or "nothing"
+def tried_lines(tried: Tried, base: Hyperparameters) -> Iterator[str]:
+    """What was tried from the same checkpoint, with what it gained."""
+    for attempt in tried.here:
+        changed = diff(base, attempt.full)
+        what = (
+            ", ".join(change_text(key, old, new) for key, (old, new) in list(changed.items())[:5])
+            or "the same settings"
         )
-        came = f"{sibling.score:.3f}" if sibling.score is not None else sibling.status
-        yield f"Not again what node {sibling.node} tried ({tried}; {came})."
-
-
-# --- choosing among sets of moves ---------------------------------------------------------------------------
-
-
-def _choose(
-    base: ProposalBase, findings: Sequence[Finding], siblings: Sequence[NodeView], rejected: str | None
-) -> Choice:
-    """The first set of moves that is no repetition; keys that a rejection names are left out."""
-    tried = [sibling.hyperparameters for sibling in siblings if sibling.hyperparameters]
-    without = mentioned_keys(rejected)
-    choices = list(_choices(base, findings, without))
-    if rejected:
-        # No key of the rejection can be left out: take another set of moves instead of the same again.
-        first = next(iter(_novel(_choices(base, findings, ()), base.hyperparameters, tried)), None)
-        if first is not None and not {change.key for change in first.plan.changes} & without:
-            choices = [choice for choice in choices if choice.plan.full != first.plan.full] or choices
-    # No change validates: the limits leave no room, so the phase goes on as it was.
-    as_it_is = ChangePlan(move_set=move_sets(findings[0])[0], changes=(), full=base.hyperparameters)
-    last_resort = choices[0] if choices else Choice(finding=findings[0], plan=as_it_is)
-    return next(_novel(choices, base.hyperparameters, tried), last_resort)
-
-
-def _choices(base: ProposalBase, findings: Sequence[Finding], without: Iterable[str]) -> Iterator[Choice]:
-    """Every move_set of every finding, then the general ones; then all again, going further."""
-    left_out = tuple(without)
-    for strength in STRENGTHS:
-        for finding, move_set in _readings(findings):
-            found = apply_moves(base, move_set, without=left_out, strength=strength)
-            if found.changes:
-                yield Choice(finding=finding, plan=found)
-
-
-def _readings(findings: Sequence[Finding]) -> Iterator[tuple[Finding, MoveSet]]:
-    for finding in findings:
-        yield from ((finding, move_set) for move_set in move_sets(finding))
-    yield from ((findings[0], move_set) for move_set in general(findings[0]))
-
-
-def _novel(
-    choices: Iterable[Choice], base: Hyperparameters, tried: Sequence[Hyperparameters]
-) -> Iterator[Choice]:
-    """Choices that differ in kind from what was tried; after those, choices that at least differ in value."""
-    different_value = []
-    for choice in choices:
-        if any(choice.plan.full == dict(config) for config in tried):
-            continue
-        if all(
-            overlap(signature(base, choice.plan.full), signature(base, config)) < REPEATED for config in tried
-        ):
-            yield choice
-        else:
-            different_value.append(choice)
-    yield from different_value
-
-
-def overlap(a: frozenset[tuple[str, str]], b: frozenset[tuple[str, str]]) -> float:
-    """Share of (key, direction) pairs that two sets of changes have in common; 0 when both are empty."""
-    return len(a & b) / len(a | b) if a | b else 0.0
+        came = "not finished" if attempt.gain is None else str(attempt.gain)
+        came = "failed" if attempt.failed else came
+        yield f"From the same start node {attempt.node} tried {what} ({came})."

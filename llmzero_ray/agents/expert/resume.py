@@ -28,6 +28,8 @@ _GO_ON: tuple[Kind, ...] = (
 """Findings after which the last step is worth at least as much as the best one."""
 _STEP_BACK: tuple[Kind, ...] = ("collapse", "kl_spike", "entropy_collapse")
 """Findings that make later checkpoints suspect, whatever they score."""
+_DECLINED: tuple[Kind, ...] = ("too_conservative", "too_aggressive", "regressed", "declining")
+"""Findings after which the phase's own start is better than anything it reached."""
 _NOTHING_LEARNT: tuple[Kind, ...] = ("dead", "collapse", "no_reward", "entropy_collapse")
 """Findings after which a chain without any gain is not worth continuing."""
 _LONGER: tuple[Kind, ...] = ("take_off", "warming_up", "improving")
@@ -68,6 +70,8 @@ def choose_start(
     margin = 1.5 * accuracy_error(best.val_score or 0.0, n_val)
     if finding.kind in _NOTHING_LEARNT and not _learnt(path, best, margin):
         return StartPoint(checkpoint=None, reason="nothing on this path beats the base model: from scratch")
+    if finding.kind in _DECLINED:
+        return _before_decline(on, offered, best)
     if finding.kind in _STEP_BACK and finding.since is not None:
         return _before_trouble(finding.since, on, offered)
     last = max((c for c in offered if c.node == on.node), key=lambda c: c.step, default=None)
@@ -104,6 +108,21 @@ def _before_trouble(since: int, on: NodeView, offered: Sequence[OfferedCheckpoin
     )
 
 
+def _before_decline(
+    on: NodeView, offered: Sequence[OfferedCheckpoint], best: OfferedCheckpoint
+) -> StartPoint:
+    """The best checkpoint of the phases before `on`, which lost against its start; else the base model."""
+    earlier = [c for c in offered if c.node != on.node]
+    if earlier:
+        found = best_scored(earlier)
+        return StartPoint(
+            checkpoint=found, reason=f"the best step before node {on.node}, which lost {_score(found)}"
+        )
+    if on.base_step == 0:
+        return StartPoint(checkpoint=None, reason="the phase is worse than the base model it started from")
+    return StartPoint(checkpoint=best, reason=f"the best step that is still saved {_score(best)}")
+
+
 def _score(checkpoint: OfferedCheckpoint) -> str:
     score = "not validated" if checkpoint.val_score is None else f"validation {checkpoint.val_score:.3f}"
     return f"(node {checkpoint.node}, step {checkpoint.step}, {score})"
@@ -112,9 +131,11 @@ def _score(checkpoint: OfferedCheckpoint) -> str:
 # --- length -------------------------------------------------------------------------------------------------
 
 
-def choose_length(finding: Finding, task: TaskView) -> int:
-    """Steps of the next phase: the usual length, half as much again for a run that is on its way up."""
-    n_steps = round(task.phase_steps * 1.5) if finding.kind in _LONGER else task.phase_steps
+def choose_length(finding: Finding, task: TaskView, *, unchanged: bool) -> int:
+    """Steps of the next phase: the usual length, half as much again for a run that is on its way up or goes
+    on unchanged."""
+    longer = unchanged or finding.kind in _LONGER
+    n_steps = round(task.phase_steps * 1.5) if longer else task.phase_steps
     return max(1, min(n_steps, task.max_phase_steps))
 
 

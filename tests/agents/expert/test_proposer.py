@@ -11,7 +11,8 @@ import pytest
 from llmzero_ray import hyperparameters as hp
 from llmzero_ray.agents.base import NodeView, OfferedCheckpoint, ProposalRequest, Proposer, TaskView
 from llmzero_ray.agents.expert.apply_moves import signature
-from llmzero_ray.agents.expert.proposer import ExpertProposer, overlap
+from llmzero_ray.agents.expert.choice import overlap
+from llmzero_ray.agents.expert.proposer import ExpertProposer
 from llmzero_ray.hyperparameters.table import (
     CLIP_HIGH,
     KL_LOSS_COEF,
@@ -20,8 +21,8 @@ from llmzero_ray.hyperparameters.table import (
     MAX_RESPONSE,
     ROLLOUT_N,
     TEMPERATURE,
-    TRAIN_BATCH,
 )
+from llmzero_ray.metrics import Curves
 from llmzero_ray.records import Hyperparameters, HyperparameterValue, Proposal, ResumeFrom
 from tests.agents import curves as c
 
@@ -53,7 +54,7 @@ def outcome(
         max_model_len=proposal_request.task.max_model_len, n_train=proposal_request.task.n_train
     )
     changes = {change.key: change.new for change in proposal.changes}
-    return hp.complete(base or proposal_request.on.hyperparameters, changes, limits=limits)
+    return hp.complete(base or proposal_request.base(proposal.resume_from), changes, limits=limits)
 
 
 def changed(proposal: Proposal) -> dict[str, HyperparameterValue]:
@@ -61,7 +62,14 @@ def changed(proposal: Proposal) -> dict[str, HyperparameterValue]:
 
 
 def child(proposal_request: ProposalRequest, proposal: Proposal, node: int, **more: Any) -> NodeView:
-    return c.node(proposal_request.on.curves, outcome(proposal_request, proposal), node=node, **more)
+    """The node that a proposal led to, without a result unless one is given."""
+    values: dict[str, Any] = {
+        "found": Curves(),
+        "resume_from": proposal.resume_from,
+        "kind": "evolve",
+        **more,
+    }
+    return c.node(hyperparameters=outcome(proposal_request, proposal), node=node, **values)
 
 
 # --- what is proposed ---------------------------------------------------------------------------------------
@@ -71,7 +79,8 @@ def test_the_same_configuration_with_other_dynamics_gets_another_diagnosis_and_o
     makers = (c.csum_steady, c.csum_swinging, c.sort_collapse, c.untrained, lambda: c.cut(c.regh_late(), 15))
     proposals = [PROPOSER.propose(request(c.node(make(), c.TINY))) for make in makers]
     assert len({proposal.diagnosis.summary for proposal in proposals}) == len(makers)
-    assert len({frozenset(changed(proposal).items()) for proposal in proposals}) == len(makers)
+    # Both that improve and that take off go on as they are.
+    assert len({frozenset(changed(proposal).items()) for proposal in proposals}) == len(makers) - 1
 
 
 def test_the_same_request_gives_the_same_proposal() -> None:
@@ -92,8 +101,8 @@ def test_a_kl_spike_is_met_by_half_the_step_and_five_times_the_pull() -> None:
     new = changed(proposal)
     assert new[LR] == 2.5e-5
     assert new[KL_LOSS_COEF] == 0.005
-    assert float(str(new[TEMPERATURE])) < 1.0
     assert float(str(new[CLIP_HIGH])) < 0.28
+    assert TEMPERATURE not in new  # sampled answers are as good as greedy ones
     assert proposal.resume_from == ResumeFrom(node=2, step=10)  # the spike began at step 13
 
 
@@ -115,8 +124,7 @@ def test_the_cap_never_leaves_the_room_of_the_server() -> None:
 
 def test_a_weak_plateau_is_met_by_larger_steps_held_by_more_kl() -> None:
     new = changed(PROPOSER.propose(request(c.node(c.paper_plateau(), c.PRACTITIONER))))
-    assert (new[LR], new[KL_LOSS_COEF], new[TEMPERATURE]) == (1e-4, 0.002, 1.1)
-    assert (new[ROLLOUT_N], new[TRAIN_BATCH]) == (12, 96)
+    assert new == {LR: 1e-4, KL_LOSS_COEF: 0.002, TEMPERATURE: 1.1}
 
 
 def test_collapsed_entropy_is_met_by_a_weaker_pull_and_warmer_rollouts() -> None:
@@ -124,14 +132,74 @@ def test_collapsed_entropy_is_met_by_a_weaker_pull_and_warmer_rollouts() -> None
     assert (new[KL_LOSS_COEF], new[LR], new[TEMPERATURE], new[CLIP_HIGH]) == (0.0005, 3e-5, 1.1, 0.33)
 
 
-def test_a_regression_under_caution_takes_the_caution_back() -> None:
-    first = c.node(c.csum_steady(), c.PRACTITIONER, node=0)
-    careful = hp.complete(c.PRACTITIONER, {"lr": 3e-5, "kl": 0.002, "clip_high": 0.25})
-    on = c.node(c.ssmr_regressed(), careful, node=1)
-    asked = request(on, path=(first, on))
-    proposal = PROPOSER.propose(asked)
-    new = hp.complete(asked.base(proposal.resume_from), changed(proposal))
-    assert (new[LR], new[KL_LOSS_COEF], new[CLIP_HIGH]) == (5e-5, 0.001, 0.3)
+def fallen(**more: Any) -> Curves:
+    """A phase that went from .82 to .70, beside which sampled answers are right in .37."""
+    return c.curves(
+        20,
+        start=0.82,
+        base_step=20,
+        val={10: 0.73, 20: 0.70},
+        **{"reward": c.line(0.37, 0.37, 20, 0.03), "kl": c.line(0.2, 0.25, 20), **more},
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind", "expected"),
+    [
+        ({"lr": 2e-3, "temperature": 1.1}, "aggressive", {LR: 0.5e-3, TEMPERATURE: 0.8}),
+        ({"lr": 0.5e-3}, "conservative", {}),
+        ({"lr": 2e-3, "kl": 2e-3}, "as much as they tightened", {}),
+        ({"n": 16, "batch": 8}, "as much as they tightened", {}),
+    ],
+)
+def test_a_fall_goes_back_before_what_changed_and_cools_down_only_where_that_was_hotter(
+    changes: dict[str, float], kind: str, expected: dict[str, float]
+) -> None:
+    first = c.node(c.csum_steady(), c.TINY, node=0)
+    on = c.node(
+        fallen(), hp.complete(c.TINY, changes), node=1, kind="evolve",
+        resume_from=ResumeFrom(node=0, step=20),
+    )  # fmt: skip
+    proposal = PROPOSER.propose(request(on, path=(first, on)))
+    assert kind in proposal.diagnosis.summary
+    assert proposal.resume_from == ResumeFrom(node=0, step=20)
+    assert changed(proposal) == expected
+    assert outcome(request(on, path=(first, on)), proposal) == hp.complete(c.TINY, expected)
+
+
+def test_what_fell_from_the_same_checkpoint_in_another_branch_is_not_tried_again() -> None:
+    on = c.node(c.paper_plateau(), c.PRACTITIONER, node=3)
+    first = PROPOSER.propose(request(on))
+    lost = c.curves(20, start=0.408, val={10: 0.34, 20: 0.30}, reward=c.line(0.4, 0.3, 20))
+    other = child(request(on), first, 9, found=lost, parent=7)
+    second = PROPOSER.propose(request(on, tree=(other,)))
+    assert second.resume_from == first.resume_from
+    assert not {(key, value) for key, value in changed(second).items()} & set(changed(first).items())
+    assert "node 9" in second.rationale
+
+
+def test_what_gained_from_the_same_checkpoint_is_taken_further() -> None:
+    on = c.node(c.csum_swinging(), c.TINY, node=3)
+    start = PROPOSER.propose(request(on)).resume_from
+    gained = c.curves(20, start=0.723, val={10: 0.80, 20: 0.85}, reward=c.line(0.4, 0.6, 20))
+    cooler = hp.complete(c.TINY, {"lr": 0.25e-3})
+    other = c.node(gained, cooler, node=9, kind="evolve", resume_from=start)
+    new = outcome(request(on), PROPOSER.propose(request(on, tree=(other,))))
+    assert float(str(new[LR])) < c.TINY[LR]  # type: ignore[operator]
+    assert new != cooler
+
+
+def test_a_run_that_rises_goes_on_unchanged_and_a_second_child_anneals() -> None:
+    on = c.node(c.csum_steady(), c.TINY, node=3)
+    first = PROPOSER.propose(request(on))
+    assert (changed(first), first.n_steps) == ({}, 30)
+    second = PROPOSER.propose(request(on, siblings=(child(request(on), first, 10),)))
+    assert changed(second)[LR] == 0.5e-3
+
+
+def test_hints_that_rules_cannot_read_are_said_to_be_left_out() -> None:
+    proposal = PROPOSER.propose(request(c.node(c.csum_steady()), hints=("keep the batch",)))
+    assert 'the hint "keep the batch"' in proposal.rationale
 
 
 def test_a_dead_run_at_rate_zero_gets_the_rate_of_the_root() -> None:
@@ -156,14 +224,14 @@ def test_where_no_change_fits_the_phase_goes_on_as_it_was() -> None:
     tight = TaskView(
         name="t", n_train=4096, phase_steps=20, max_phase_steps=60, max_model_len=10, max_prompt_length=40
     )
-    proposal = PROPOSER.propose(request(c.node(c.csum_steady()), task=tight))
+    proposal = PROPOSER.propose(request(c.node(c.csum_swinging()), task=tight))
     assert proposal.changes == ()
 
 
 def test_every_change_says_old_new_and_why_and_the_rationale_repeats_it() -> None:
     proposal_request = request(c.node(c.csum_swinging()))
     proposal = PROPOSER.propose(proposal_request)
-    assert 2 <= len(proposal.changes) <= 5
+    assert proposal.changes
     for change in proposal.changes:
         assert change.old == proposal_request.on.hyperparameters[change.key] != change.new
         assert change.reason in proposal.rationale
@@ -177,8 +245,6 @@ def test_a_chain_of_the_same_moves_stays_within_bounds() -> None:
         on = c.node(c.paper_plateau(), outcome(proposal_request, PROPOSER.propose(proposal_request)))
     assert float(str(on.hyperparameters[LR])) <= 2.5e-4
     assert float(str(on.hyperparameters[TEMPERATURE])) <= 1.3
-    assert int(str(on.hyperparameters[ROLLOUT_N])) <= 16
-    assert int(str(on.hyperparameters[TRAIN_BATCH])) >= 96
 
 
 # --- from where, and how long -------------------------------------------------------------------------------
@@ -230,12 +296,12 @@ def test_a_path_of_several_phases_offers_its_best_checkpoint() -> None:
     assert proposal.resume_from == ResumeFrom(node=0, step=20)  # .824 against .723
 
 
-def test_a_real_run_that_warms_up_goes_on_from_its_last_step_longer_and_faster() -> None:
+def test_a_real_run_that_warms_up_goes_on_from_its_last_step_longer() -> None:
     proposal_request = request(c.node(c.recorded(0), c.TINY, node=0))
     proposal = PROPOSER.propose(proposal_request)
     assert proposal.resume_from == ResumeFrom(node=0, step=10)
     assert proposal.n_steps == 30
-    assert changed(proposal)[LR] == 2e-3
+    assert changed(proposal) == {}
 
 
 def test_without_checkpoints_a_run_starts_from_the_base_model() -> None:
@@ -243,13 +309,13 @@ def test_without_checkpoints_a_run_starts_from_the_base_model() -> None:
 
 
 def test_epochs_count_global_steps_with_the_new_batch_and_are_written_out() -> None:
-    # The paper's sum: 5000 // 96 = 52 steps per epoch; 140 steps behind, 60 more: ceil(200 / 52) = 4.
+    # 5000 // 128 = 39 steps per epoch; 140 steps behind, 60 more: ceil(200 / 39) = 6.
     on = c.node(c.paper_plateau(), c.PRACTITIONER, node=2, base_step=120)
     saved = OfferedCheckpoint(node=2, step=20, global_step=140, val_score=0.404)
     proposal = PROPOSER.propose(request(on, checkpoints=(saved,)))
-    assert proposal.total_epochs == 4
-    assert "5000 // 96 = 52 steps per epoch" in proposal.rationale
-    assert "ceil((140 + 60) / 52) = 4" in proposal.rationale
+    assert proposal.total_epochs == 6
+    assert "5000 // 128 = 39 steps per epoch" in proposal.rationale
+    assert "ceil((140 + 60) / 39) = 6" in proposal.rationale
 
 
 def test_lengths_stay_within_the_longest_phase() -> None:
@@ -280,18 +346,6 @@ def test_a_second_child_takes_another_reading_and_a_third_one_again(make: Any) -
         siblings.append(child(proposal_request, proposal, 10 + number, score=0.5))
 
 
-@pytest.mark.parametrize(("best", "second"), [(0.59, 2e-3), (0.61, 0.5e-3)])
-def test_beside_pressing_on_a_low_level_is_met_by_larger_steps_and_a_high_one_by_smaller(
-    best: float, second: float
-) -> None:
-    rising = c.curves(20, start=0.4, val={10: 0.45, 20: best}, reward=c.line(0.4, 0.6, 20, 0.02))
-    on = c.node(rising, node=3)
-    first = PROPOSER.propose(request(on))
-    assert LR not in changed(first)
-    sibling = child(request(on), first, 10)
-    assert changed(PROPOSER.propose(request(on, siblings=(sibling,))))[LR] == second
-
-
 def test_siblings_that_are_not_planned_yet_are_no_obstacle() -> None:
     pending = NodeView(node=9, kind="evolve", status="pending", hyperparameters={}, n_steps=0, base_step=0)
     on = c.node(c.csum_steady())
@@ -301,10 +355,10 @@ def test_siblings_that_are_not_planned_yet_are_no_obstacle() -> None:
 def test_a_refused_parameter_is_left_out() -> None:
     on = c.node(c.paper_plateau(), c.PRACTITIONER)
     first = PROPOSER.propose(request(on))
-    message = "mini_batch_size=48, n=12: mini batch x n = 576 sequences must divide over 64 GPUs."
+    message = "temperature=1.1: must be smaller."
     second = PROPOSER.propose(request(on, rejected=message))
-    assert {ROLLOUT_N, TRAIN_BATCH} <= set(changed(first))
-    assert not {ROLLOUT_N, TRAIN_BATCH} & set(changed(second))
+    assert TEMPERATURE in changed(first)
+    assert TEMPERATURE not in changed(second)
     assert changed(second)[LR] == changed(first)[LR]
 
 
@@ -396,7 +450,7 @@ def test_a_fresh_start_is_long_enough_to_be_compared_with_the_best_path() -> Non
     _, proposal = fresh(1, best)
     assert proposal.n_steps == 30  # the best step, 20, ten steps into the path
     far = c.node(c.csum_steady(), c.TINY, base_step=200)
-    assert fresh(1, far)[1].n_steps == 40  # no more than two usual phases
+    assert fresh(1, far)[1].n_steps == 60  # the longest phase allowed
 
 
 def test_a_fresh_start_works_before_anything_was_scored() -> None:

@@ -1,0 +1,166 @@
+"""Which set of moves is taken: the catalogue's order, corrected by what was tried before and what it gained.
+
+What counts first is what was tried from the same checkpoint, wherever it stands in the tree; other
+transitions of the search count less. A phase that exists already, finished or not, is never proposed again.
+Not here: the sets (moves.py), the checkpoint (resume.py).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from llmzero_ray.agents.dynamics import Dynamics
+from llmzero_ray.agents.evidence import CLEAR, Attempt
+from llmzero_ray.agents.expert.apply_moves import ChangePlan, ProposalBase, apply_moves, signature
+from llmzero_ray.agents.expert.diagnosis import Finding
+from llmzero_ray.agents.expert.moves import GENERAL, UNCHANGED, MoveSet, move_sets, suited
+from llmzero_ray.agents.expert.rejection import mentioned_keys
+from llmzero_ray.records import Hyperparameters
+
+REPEATED = 0.6
+"""Share of common (key, direction) pairs from which two sets of changes count as the same attempt."""
+STRENGTHS = (1.0, 1.5, 2.0, 3.0)
+"""Factor on all moves once every set of moves has been tried."""
+PER_RANK = 0.5
+"""Errors of evidence that one place in the catalogue's order is worth."""
+ELSEWHERE = 0.3
+"""Weight of a transition from another checkpoint."""
+OPPOSITE = 0.3
+"""Weight of a loss as evidence for the opposite move."""
+_MOST = 3.0
+"""Errors that one attempt counts at most."""
+
+Signature = frozenset[tuple[str, str]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """A finding, the set of moves chosen for it, and the configuration that gives."""
+
+    finding: Finding
+    plan: ChangePlan
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tried:
+    """What was tried, seen from one checkpoint."""
+
+    here: tuple[Attempt, ...]
+    """From this checkpoint: other nodes, and the node itself where it trained on after it."""
+    elsewhere: tuple[Attempt, ...]
+
+    def is_copy(self, full: Hyperparameters) -> bool:
+        """Whether a phase from here with this configuration exists already."""
+        return any(dict(attempt.full) == dict(full) for attempt in self.here)
+
+    def support(self, base: Hyperparameters, full: Hyperparameters) -> float:
+        """Evidence for a change of the configuration `base` that trained the checkpoint, in errors: positive
+        where the same moves gained, or the opposite ones lost."""
+        wanted = signature(base, full)
+        total = 0.0
+        for attempt in self.here:
+            found, z = signature(base, attempt.full), _z(attempt)
+            total += _worth(alignment(wanted, found), z or 0.0)
+            if overlap(wanted, found) >= REPEATED and (z is None or z < CLEAR):
+                total -= 1.0
+        known = [(attempt, z) for attempt in self.elsewhere if (z := _z(attempt)) is not None]
+        aligned = (_worth(alignment(wanted, signature(a.base, a.full)), z) for a, z in known)
+        return total + ELSEWHERE * sum(aligned) / math.sqrt(max(1, len(known)))
+
+
+def _worth(aligned: float, z: float) -> float:
+    # What lost in one direction says little about the other one: the settings may have been right.
+    return aligned * z * (OPPOSITE if aligned < 0 and z < 0 else 1.0)
+
+
+def _z(attempt: Attempt) -> float | None:
+    if attempt.failed:
+        return -_MOST
+    return None if attempt.gain is None else max(-_MOST, min(_MOST, attempt.gain.z))
+
+
+def choose(
+    base: ProposalBase,
+    findings: Sequence[Finding],
+    tried: Tried,
+    dynamics: Dynamics,
+    rejected: str | None,
+    *,
+    unchanged: MoveSet = UNCHANGED,
+) -> Choice:
+    """The best supported set of moves; keys that a rejection names are left out.
+
+    `unchanged` is the set without moves as this start reads it. Where nothing may change and the phase exists
+    already, it is proposed all the same: the coordinator says no with its reason.
+    """
+    without = mentioned_keys(rejected)
+    ranked = _ranked(base, findings, tried, dynamics, without, unchanged)
+    if rejected and len(ranked) > 1:
+        # No key of the rejection could be left out of the first choice: take another one than before.
+        before = _ranked(base, findings, tried, dynamics, (), unchanged)
+        if before and ranked[0].plan.full == before[0].plan.full:
+            ranked = ranked[1:]
+    as_it_is = apply_moves(base, unchanged)
+    return ranked[0] if ranked else Choice(finding=findings[0], plan=as_it_is)
+
+
+def _ranked(
+    base: ProposalBase,
+    findings: Sequence[Finding],
+    tried: Tried,
+    dynamics: Dynamics,
+    without: Iterable[str],
+    unchanged: MoveSet,
+) -> list[Choice]:
+    choices = [
+        choice
+        for choice in _choices(base, findings, dynamics, tuple(without), unchanged)
+        if not tried.is_copy(choice.plan.full)
+    ]
+    scores = [
+        tried.support(base.hyperparameters, choice.plan.full) - PER_RANK * rank
+        for rank, choice in enumerate(choices)
+    ]
+    order = sorted(range(len(choices)), key=lambda i: (-scores[i], i))
+    return [choices[i] for i in order]
+
+
+def _choices(
+    base: ProposalBase,
+    findings: Sequence[Finding],
+    dynamics: Dynamics,
+    without: Sequence[str],
+    unchanged: MoveSet,
+) -> Iterator[Choice]:
+    """Every set of every finding, "unchanged", the general sets; then those with moves again, further."""
+    greedy = None if dynamics.validation is None else dynamics.validation.last
+    sets = [(finding, one) for finding in findings for one in move_sets(finding)]
+    # Nothing slows down a run that stands still, and going on as it is would leave it there.
+    if findings[0].kind != "dead":
+        sets += [(findings[0], one) for one in (UNCHANGED, *GENERAL)]
+    for strength in STRENGTHS:
+        for finding, wanted in sets:
+            move_set = unchanged if wanted is UNCHANGED else suited(wanted, greedy, dynamics.sampled)
+            plan = apply_moves(base, move_set, without=without, strength=strength)
+            if plan.changes or (wanted is UNCHANGED and strength == STRENGTHS[0]):
+                yield Choice(finding=finding, plan=replace(plan, move_set=move_set))
+
+
+def overlap(a: Signature, b: Signature) -> float:
+    """Share of (key, direction) pairs that two sets of changes have in common; 1 of two empty ones."""
+    return len(a & b) / len(a | b) if a | b else 1.0
+
+
+def alignment(a: Signature, b: Signature) -> float:
+    """From -1 (the opposite) to 1 (the same): pairs in common minus opposite ones, of all keys.
+
+    Two empty sets, "unchanged" twice, are the same.
+    """
+    if not a and not b:
+        return 1.0
+    other = dict(b)
+    same = len(a & b)
+    opposite = sum({sign, other.get(key)} == {"+", "-"} for key, sign in a)
+    return (same - opposite) / len({key for key, _ in a | b})
