@@ -34,7 +34,7 @@ from llmzero_ray.engines.verl.messages import (
     Stop,
     Trained,
 )
-from llmzero_ray.engines.verl.phase import Progress, refused_adapter
+from llmzero_ray.engines.verl.phase import Progress, refused_adapter, spec_for_adapter
 from llmzero_ray.engines.verl.settings import VerlSettings
 from llmzero_ray.engines.verl.stage_clock import StageClock
 from llmzero_ray.errors import EngineError, EngineLostError
@@ -135,6 +135,8 @@ class VerlEngine:
     def evaluate(self, adapter: str | None, parquet: str, max_tokens: int) -> tuple[ItemOutcome, ...]:
         """Greedy outcomes per row of `parquet`, in row order; `adapter` None scores the base model.
 
+        An adapter of another LoRA rank or alpha than the last phase's is scored at its own: VeRL starts anew.
+
         Raises:
             EngineError: more tokens than the engine was started for, a damaged adapter, or the rows could not
                 be scored.
@@ -146,10 +148,12 @@ class VerlEngine:
             )
         if adapter is not None and (problem := problem_of(Path(adapter))) is not None:
             raise EngineError(f"evaluate: adapter {adapter} cannot be used: {problem}")
+        like = self._started_with or self._resolved(self._idle)
+        if adapter is not None:
+            like = spec_for_adapter(like, adapter, self._settings)
         self._clock.reset()
         self._clock.enter("start")
         try:
-            like = self._started_with or self._resolved(self._idle)
             if self._cold_reason(like) is not None and (failure := self._start(like)) is not None:
                 raise EngineError(f"the engine could not start: {failure.cause}")
             request = EvaluateRequest(like=like, adapter=adapter, parquet=parquet, max_tokens=max_tokens)

@@ -7,6 +7,7 @@ the rolling full checkpoint, so that a repeat reports the whole phase. Not here:
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -14,6 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from llmzero_ray.engines.verl.settings import VerlSettings
+from llmzero_ray.errors import EngineError
+from llmzero_ray.hyperparameters.table import LORA_ALPHA, LORA_RANK
 from llmzero_ray.manifests import problem_of
 from llmzero_ray.metrics import best_validation
 from llmzero_ray.records import Checkpoint, FailureClass, MetricPoint, PhaseFailure, PhaseResult, PhaseSpec
@@ -165,3 +169,26 @@ def refused_adapter(spec: PhaseSpec, progress: Progress) -> PhaseFailure | None:
     if spec.adapter is None or (problem := problem_of(Path(spec.adapter))) is None:
         return None
     return progress.failure(spec, "config", f"checkpoint {spec.adapter} cannot be used: {problem}")
+
+
+def spec_for_adapter(like: PhaseSpec, adapter: str, settings: VerlSettings) -> PhaseSpec:
+    """`like` with the LoRA rank and alpha that `adapter`, a PEFT folder, was trained with.
+
+    An adapter of another rank does not fit into the live module, and one of another alpha would act with
+    another scale without an error.
+
+    Raises:
+        EngineError: the folder's adapter_config.json cannot be read.
+    """
+    path = Path(adapter) / "adapter_config.json"
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+        own = {LORA_RANK: int(config["r"]), LORA_ALPHA: int(config["lora_alpha"])}
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise EngineError(
+            f"evaluate: {path} does not give the adapter's rank (r) and lora_alpha: "
+            f"{type(error).__name__}: {error}"
+        ) from error
+    acting = {LORA_RANK: settings.lora_rank, LORA_ALPHA: settings.lora_alpha, **like.hyperparameters}
+    changed = {key: value for key, value in own.items() if acting[key] != value}
+    return dataclasses.replace(like, hyperparameters={**like.hyperparameters, **changed}) if changed else like

@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 from llmzero_ray.engines.verl.settings import VerlSettings
+from llmzero_ray.hyperparameters.table import LORA_ALPHA, LORA_RANK
 from llmzero_ray.records import MetricPoint, PhaseSpec
 from llmzero_ray.tasks import PreparedTask
 from llmzero_ray.tasks.prepare import prepare
@@ -42,7 +43,7 @@ BASE: dict[str, Any] = {
 }
 TIMING = ("timing", "perf/", "global_seqlen/")
 DROPOUT = "+actor_rollout_ref.model.override_config.attention_dropout"
-COLD_KEYS = {f"{ROLLOUT}.max_num_seqs"}
+COLD_KEYS = {f"{ROLLOUT}.max_num_seqs", LORA_RANK, LORA_ALPHA}
 SECRET = "sk-ant-that-verl-must-not-see"
 """API key in the environment of this Ray, as on a head that somebody started with it."""
 
