@@ -25,9 +25,16 @@ class Machine:
 
 
 def side_cpus(config: SearchConfig) -> int:
-    """CPUs that one slot needs outside its bundles; an engine of one's own is taken to need none."""
+    """CPUs that one slot needs outside its bundles; an engine of one's own is taken to need none.
+
+    Batched rollouts start agent workers for batches that need an agent loop alone, and these fit into what
+    VeRL's other actors leave then. Reward workers count: only the task says whether its reward needs them.
+    """
     engine = config.engine
-    return _VERL_SIDE_CPUS + engine.agent_workers + engine.reward_workers if engine.backend == "verl" else 0
+    if engine.backend != "verl":
+        return 0
+    batched = engine.rollout_calls == "batched" or (engine.rollout_calls, engine.platform) == ("auto", "cpu")
+    return _VERL_SIDE_CPUS + engine.reward_workers + (0 if batched else engine.agent_workers)
 
 
 def private_head_resources(config: SearchConfig, *, has_gpus: bool) -> dict[str, int]:

@@ -544,6 +544,20 @@ def test_slots_that_fit_have_no_shortfall() -> None:
     assert shortfall(machines((8, 34), (8, 34)), config) is None
 
 
+@pytest.mark.parametrize(
+    ("engine", "cpus"),
+    [
+        ({"rollout_calls": "per_request"}, 8 + 4 + 2),
+        ({"rollout_calls": "batched"}, 8 + 2),
+        ({"rollout_calls": "auto", "platform": "cpu"}, 8 + 2),
+        ({"rollout_calls": "auto", "platform": "gpu"}, 8 + 4 + 2),
+    ],
+    ids=str,
+)
+def test_agent_workers_that_do_not_start_need_no_cpus(engine: dict[str, str], cpus: int) -> None:
+    assert side_cpus(make_config(engine={"agent_workers": 4, "reward_workers": 2, **engine})) == cpus
+
+
 def test_a_slot_is_not_spread_over_machines_it_did_not_ask_for() -> None:
     config = make_config(slots={"gpus_per_node": 8})
     assert shortfall(machines((4, 64), (4, 64)), config) is not None
