@@ -13,6 +13,7 @@ from llmzero_ray import events as ev
 from llmzero_ray.agents.backend import MODEL_BACKENDS, llm_settings
 from llmzero_ray.agents.llm.api_key import read_key
 from llmzero_ray.agents.llm.budget import BudgetLedger, LedgerEntry, Reservation
+from llmzero_ray.agents.llm.call_records import booked_entry, call_event
 from llmzero_ray.agents.llm.messages import Usage
 from llmzero_ray.agents.llm.prices import Price
 from llmzero_ray.config import SearchConfig
@@ -82,23 +83,15 @@ class SearchBudget:
             del self._open[number]
             assert self.ledger is not None
             entry = self.ledger.settle(reservation, usage=None, latency_s=0.0, outcome="lost")
-            lost.append(
-                ev.AgentCalled(
-                    node=entry.node,
-                    agent=entry.agent,
-                    call="",
-                    outcome=entry.outcome,
-                    model=self._model,
-                    prompt="",
-                    input_tokens=entry.usage.input,
-                    output_tokens=entry.usage.output,
-                    cache_read_tokens=entry.usage.cache_read,
-                    cache_creation_tokens=entry.usage.cache_creation,
-                    dollars=entry.dollars,
-                    n_attempts=1,
-                    source=f"lost:{entry.node}:{number}",
-                )
+            event = call_event(
+                entry,
+                call="",
+                model=self._model,
+                prompt="",
+                n_attempts=1,
+                source=f"lost:{entry.node}:{number}",
             )
+            lost.append(event)
         return lost
 
 
@@ -153,21 +146,4 @@ def ledger_of(config: SearchConfig, facts: Mapping[str, Any], events: Iterable[E
     """What has been spent so far, at the price frozen for the search."""
     price = Price(**{kind: float(value) for kind, value in facts["price"].items()})
     called = [event for event in events if isinstance(event, ev.AgentCalled)]
-    return BudgetLedger(price, config.budget.dollars, [_entry(event) for event in called])
-
-
-def _entry(event: ev.AgentCalled) -> LedgerEntry:
-    usage = Usage(
-        input=event.input_tokens,
-        output=event.output_tokens,
-        cache_read=event.cache_read_tokens,
-        cache_creation=event.cache_creation_tokens,
-    )
-    return LedgerEntry(
-        agent=event.agent,
-        node=event.node,
-        usage=usage,
-        dollars=event.dollars,
-        latency_s=event.latency_s,
-        outcome=event.outcome,
-    )
+    return BudgetLedger(price, config.budget.dollars, [booked_entry(event) for event in called])

@@ -1,4 +1,4 @@
-"""Files on a disk: whole or absent even after a power cut, their SHA-256, and locks between processes.
+"""Files and directories on a disk, whole or absent even after a power cut; their SHA-256; locks of processes.
 
 Not here: which files a search has (storage.py, journal/).
 """
@@ -10,7 +10,9 @@ import errno
 import fcntl
 import hashlib
 import os
+import shutil
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 
 from llmzero_ray.errors import StorageError
@@ -69,6 +71,50 @@ def create_file(path: Path, content: str | bytes) -> None:
     finally:
         with contextlib.suppress(OSError):
             temporary.unlink()
+
+
+@contextlib.contextmanager
+def replace_directory(path: Path) -> Iterator[Path]:
+    """A new directory to fill, which takes the place of `path` when the block ends.
+
+    An error in the block, or in the replacement, leaves what was at `path`. The new directory's content is on
+    the disk before it gets its name. A killed process leaves a hidden directory whose name ends in `.tmp`.
+
+    Raises:
+        OSError: it cannot be made, written or renamed.
+    """
+    new, old = _temporary(path), _temporary(path)
+    try:
+        _make_directory(path.parent)
+        new.mkdir()
+        yield new
+        sync_tree(new)
+        with contextlib.suppress(FileNotFoundError):
+            os.rename(path, old)
+        try:
+            os.rename(new, path)
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.rename(old, path)
+            raise
+        _sync_directory(path.parent)
+    finally:
+        for left in (new, old):
+            shutil.rmtree(left, ignore_errors=True)
+
+
+def sync_tree(directory: Path) -> None:
+    """Force a directory to the disk with everything in it.
+
+    Raises:
+        OSError: a file cannot be read or written.
+    """
+    for path in [*directory.rglob("*"), directory]:
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def file_digest(path: Path | str) -> str:

@@ -1,6 +1,6 @@
-"""Differences between scores with their standard errors.
+"""Scores and their differences with standard errors, 95 % intervals and p-values.
 
-A standard error here covers the sampling of items only, not the variance between training runs with other
+An error or interval here covers the sampling of items only, not the variance between training runs with other
 seeds. Not here: which scores are compared and how it is said (report/), what agents conclude (agents/).
 """
 
@@ -18,6 +18,8 @@ CLEAR = 3.0
 """Standard errors from which a difference is called clear."""
 NOISE = 2.0
 """Standard errors below which a difference is called noise."""
+CONFIDENCE = 0.95
+"""Of every interval."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +48,48 @@ class Difference:
     def is_noise(self) -> bool:
         """Whether a gain of this size can result from the sampling of items alone."""
         return abs(self.in_standard_errors) < NOISE
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """The 95 % interval of the gain: Student's t for pairs of items, else normal."""
+        from scipy import stats
+
+        z = stats.t.ppf if self.paired else stats.norm.ppf
+        arguments = (self.n - 1,) if self.paired else ()
+        half = float(z((1 + CONFIDENCE) / 2, *arguments)) * self.standard_error
+        return self.gain - half, self.gain + half
+
+    @property
+    def p_value(self) -> float | None:
+        """McNemar's exact test (two-sided) of as many items solved by one policy only as by the other.
+
+        None when answers are not simply right or wrong; 1 without an item that only one of them solves.
+        """
+        if self.only_new is None or self.only_old is None:
+            return None
+        n = self.only_new + self.only_old
+        if n == 0:
+            return 1.0
+        from scipy import stats
+
+        return float(stats.binomtest(self.only_new, n).pvalue)
+
+
+def score_interval(score: Score) -> tuple[float, float] | None:
+    """The 95 % interval of a mean over items; None without a standard error.
+
+    Wilson's, where the mean is that of right-or-wrong answers; else a normal one within 0 and 1.
+    """
+    if score.standard_error is None or score.n is None:
+        return None
+    from scipy import stats
+
+    n_right = round(score.mean * score.n)
+    if math.isclose(n_right / score.n, score.mean, abs_tol=1e-9) and 0 <= n_right <= score.n:
+        found = stats.binomtest(n_right, score.n).proportion_ci(CONFIDENCE, method="wilson")
+        return float(found.low), float(found.high)
+    half = float(stats.norm.ppf((1 + CONFIDENCE) / 2)) * score.standard_error
+    return max(0.0, score.mean - half), min(1.0, score.mean + half)
 
 
 def independent(new: Score, old: Score) -> Difference | None:

@@ -8,7 +8,7 @@ import pytest
 
 from llmzero_ray.metrics import Score, mean_score, score_without_items
 from llmzero_ray.records import ItemOutcome
-from llmzero_ray.significance import Difference, independent, paired
+from llmzero_ray.significance import Difference, independent, paired, score_interval
 from tests.report.builder import items
 
 
@@ -91,3 +91,46 @@ def test_a_difference_below_two_standard_errors_is_noise(
     difference = Difference(gain=gain, standard_error=error, paired=True, n=100)
     assert difference.in_standard_errors == pytest.approx(z)
     assert difference.is_noise is noise
+
+
+def test_the_interval_of_right_or_wrong_answers_is_wilsons() -> None:
+    found = score_interval(Score(mean=0.9, standard_error=0.1, n=10))
+    # Wilson (1927) with z = 1.96: (0.9 + 0.19207 ± 1.96 sqrt(0.009 + 0.0096036)) / 1.38415.
+    assert found == pytest.approx((0.5958, 0.9821), abs=1e-4)
+
+
+def test_the_interval_of_graded_answers_is_normal_and_stays_within_0_and_1() -> None:
+    assert score_interval(Score(mean=0.505, standard_error=0.1, n=10)) == pytest.approx(
+        (0.3090, 0.7010), abs=1e-4
+    )
+    assert score_interval(Score(mean=0.985, standard_error=0.1, n=10)) == (
+        pytest.approx(0.789, abs=1e-4),
+        1.0,
+    )
+    assert score_interval(Score(mean=1.0, standard_error=None, n=1)) is None
+
+
+def test_the_interval_of_a_paired_gain_is_students() -> None:
+    difference = paired(graded(1.0, 1.0, 1.0, 0.0), graded(0.0, 1.0, 0.0, 1.0))
+    assert difference is not None
+    half = 3.1824 * math.sqrt(2.75 / 12)  # t(0.975) with 3 degrees of freedom
+    assert difference.interval == pytest.approx((0.25 - half, 0.25 + half), abs=1e-4)
+
+
+def test_the_interval_of_independent_scores_is_normal() -> None:
+    difference = Difference(gain=0.3, standard_error=0.05, paired=False, n=100)
+    assert difference.interval == pytest.approx((0.2020, 0.3980), abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("only_new", "only_old", "p"), [(5, 0, 2 / 32), (3, 1, 10 / 16), (0, 0, 1.0), (4, 4, 1.0), (0, 5, 2 / 32)]
+)
+def test_mcnemars_p_value_is_that_of_a_fair_coin(only_new: int, only_old: int, p: float) -> None:
+    difference = Difference(
+        gain=0.1, standard_error=0.05, paired=True, n=50, only_new=only_new, only_old=only_old
+    )
+    assert difference.p_value == pytest.approx(p)
+
+
+def test_graded_answers_have_no_p_value() -> None:
+    assert Difference(gain=0.1, standard_error=0.05, paired=True, n=50).p_value is None

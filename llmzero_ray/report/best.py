@@ -6,15 +6,13 @@ the card's text (card.md.j2).
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
 from llmzero_ray.errors import StorageError
-from llmzero_ray.files import file_digest, replace_file, storage_error
+from llmzero_ray.files import file_digest, replace_directory, replace_file, storage_error
 
 ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors")
 CARD = "README.md"
@@ -44,22 +42,17 @@ def write_best(best: Path, adapter: Path, checksums: Mapping[str, str], card: st
     Raises:
         StorageError: the folder cannot be written, or the copy differs from the original.
     """
-    temporary = best.with_name(f".{best.name}.{os.getpid()}.tmp")
+    listed = "".join(f"{digest}  {name}\n" for name, digest in checksums.items())
     try:
-        shutil.rmtree(temporary, ignore_errors=True)
-        temporary.mkdir(parents=True)
-        for name, digest in checksums.items():
-            _copy(adapter / name, temporary / name, digest)
-        listed = "".join(f"{digest}  {name}\n" for name, digest in checksums.items())
-        replace_file(temporary / CHECKSUMS, listed)
-        replace_file(temporary / CARD, card)
-        _swap(temporary, best)
+        with replace_directory(best) as folder:
+            for name, digest in checksums.items():
+                _copy(adapter / name, folder / name, digest)
+            replace_file(folder / CHECKSUMS, listed)
+            replace_file(folder / CARD, card)
     except StorageError:
         raise
     except OSError as error:
         raise storage_error(best, error) from error
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def remove(path: Path) -> None:
@@ -79,27 +72,8 @@ def remove(path: Path) -> None:
 
 def _copy(source: Path, target: Path, digest: str) -> None:
     shutil.copyfile(source, target)
-    with open(target, "rb+") as file:
-        os.fsync(file.fileno())
     if _digest(target) != digest:
         raise StorageError(f"{target}: the copy differs from {source}; check the disk, then write it again.")
-
-
-def _swap(new: Path, place: Path) -> None:
-    """Replace a folder by another; on an error the old one is restored."""
-    old = place.with_name(f".{place.name}.{os.getpid()}.old")
-    shutil.rmtree(old, ignore_errors=True)
-    had_one = place.exists()
-    if had_one:
-        os.rename(place, old)
-    try:
-        os.rename(new, place)
-    except OSError:
-        if had_one:
-            with contextlib.suppress(OSError):
-                os.rename(old, place)
-        raise
-    shutil.rmtree(old, ignore_errors=True)
 
 
 def _digest(path: Path) -> str:

@@ -41,6 +41,20 @@ def gain(difference: Difference | None) -> str:
     )
 
 
+def interval(bounds: tuple[float, float] | None, *, signed: bool = False) -> str:
+    """`0.3826 to 0.4430`, with signs `+0.1728 to +0.2472`, or a dash."""
+    if bounds is None:
+        return NONE
+    return " to ".join(f"{bound:+.4f}" if signed else f"{bound:.4f}" for bound in bounds)
+
+
+def p_value(p: float | None) -> str:
+    """`0.031`, `< 0.001`, or a dash."""
+    if p is None:
+        return NONE
+    return "< 0.001" if p < 0.001 else f"{p:.3f}"
+
+
 def standard_errors(value: float) -> str:
     """`11.1`, `-0.71`, or infinity."""
     if math.isinf(value):

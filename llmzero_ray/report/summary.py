@@ -8,7 +8,7 @@ from __future__ import annotations
 from llmzero_ray.report import formatting as fmt
 from llmzero_ray.report.comparison import Comparison, Policy
 from llmzero_ray.report.facts import SearchFacts
-from llmzero_ray.significance import CLEAR, Difference
+from llmzero_ray.significance import CLEAR, Difference, score_interval
 from llmzero_ray.tasks.aggregate import task_score
 
 
@@ -62,13 +62,15 @@ def score_table(known: tuple[Policy, ...]) -> str:
     header, rows = _score_columns(known)
     effort = [
         (
+            fmt.NONE if policy.test is None else fmt.interval(score_interval(policy.test)),
             fmt.NONE if policy.steps is None else str(policy.steps),
             fmt.NONE if policy.rollouts is None else f"{policy.rollouts:,}",
         )
         for policy in known
     ]
     whole = [(*row, *more) for row, more in zip(rows, effort, strict=True)]
-    return fmt.table((*header, "training steps", "rollouts"), whole, right=(len(header), len(header) + 1))
+    columns = (*header, "test, 95 % interval", "training steps", "rollouts")
+    return fmt.table(columns, whole, right=(len(columns) - 2, len(columns) - 1))
 
 
 def difference_table(compared: tuple[Comparison, ...]) -> str:
@@ -83,6 +85,8 @@ def difference_table(compared: tuple[Comparison, ...]) -> str:
             fmt.gain(c.independent),
             fmt.gain(c.paired),
             _solved(c.paired),
+            fmt.interval(c.sharpest.interval, signed=True),
+            fmt.p_value(c.paired.p_value if c.paired else None),
             reading(c.sharpest),
         )
         for c in compared
@@ -94,12 +98,23 @@ def difference_table(compared: tuple[Comparison, ...]) -> str:
             fmt.gain(c.macro),
             fmt.NONE,
             fmt.NONE,
+            fmt.interval(c.macro.interval, signed=True),
+            fmt.NONE,
             reading(c.macro),
         )
         for c in compared
         if c.macro is not None
     ]
-    header = ("difference", "split", "as independent scores", "item by item", "solved only by", "reading")
+    header = (
+        "difference",
+        "split",
+        "as independent scores",
+        "item by item",
+        "solved only by",
+        "95 % interval",
+        "exact p (McNemar)",
+        "reading",
+    )
     return fmt.table(header, rows)
 
 

@@ -8,7 +8,6 @@ sources/writer.py), checking a directory that is there (prepared.py).
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from llmzero_ray.errors import StorageError, TaskError
-from llmzero_ray.files import FileLock
+from llmzero_ray.files import FileLock, sync_tree
 from llmzero_ray.tasks.manifest import MANIFEST, read_manifest
 
 Progress: TypeAlias = Callable[[str, float], None]
@@ -56,7 +55,8 @@ def _write_beside(target: Path, write: Callable[[Path], None], progress: Progres
         try:
             part.mkdir()
             write(part)
-            _flush(part)
+            # The rename must not survive a power cut that its content does not.
+            sync_tree(part)
             _put_in_place(part, target)
         finally:
             shutil.rmtree(part, ignore_errors=True)
@@ -70,16 +70,6 @@ def _check_vacant(target: Path) -> None:
             f"task directory {target} holds {', '.join(held[:8])}, but no {MANIFEST}: not made by prepare. "
             "Choose another task.dir, or empty it"
         )
-
-
-def _flush(directory: Path) -> None:
-    """Force everything to the disk: the rename must not survive a power cut that its content does not."""
-    for path in [*directory.rglob("*"), directory]:
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
 
 
 def _put_in_place(part: Path, target: Path) -> None:

@@ -15,7 +15,8 @@ from typing import Any, TypeAlias
 
 from llmzero_ray import events as ev
 from llmzero_ray.agents.llm.agent_client import CallReport
-from llmzero_ray.agents.llm.messages import ImageBlock, LlmCall, LlmResponse, TextBlock
+from llmzero_ray.agents.llm.budget import LedgerEntry
+from llmzero_ray.agents.llm.messages import ImageBlock, LlmCall, LlmResponse, TextBlock, Usage
 from llmzero_ray.files import text_digest
 from llmzero_ray.records import Event
 
@@ -34,20 +35,20 @@ class CallRecorder:
 
     def __call__(self, report: CallReport) -> None:
         """Record and journal one call."""
-        node, usage = report.call.node, report.usage
-        event = ev.AgentCalled(
-            node=node,
+        node = report.call.node
+        entry = LedgerEntry(
             agent=report.call.agent,
-            call=report.name,
-            outcome=report.outcome,
-            model=report.model,
-            prompt=prompt_hash(report.call),
-            input_tokens=usage.input,
-            output_tokens=usage.output,
-            cache_read_tokens=usage.cache_read,
-            cache_creation_tokens=usage.cache_creation,
+            node=node,
+            usage=report.usage,
             dollars=report.dollars,
             latency_s=round(report.latency_s, 3),
+            outcome=report.outcome,
+        )
+        event = call_event(
+            entry,
+            call=report.name,
+            model=report.model,
+            prompt=prompt_hash(report.call),
             n_attempts=report.n_attempts,
             source=f"call:{node}:{report.name}:{time.time_ns()}",
         )
@@ -57,6 +58,45 @@ class CallRecorder:
         except Exception:
             logger.exception("node=%d: the record of %s could not be written", node, report.name)
         self._post(event)
+
+
+def call_event(
+    entry: LedgerEntry, *, call: str, model: str, prompt: str, n_attempts: int, source: str
+) -> ev.AgentCalled:
+    """The event of a call that is booked as `entry`; the other arguments are the event's fields."""
+    return ev.AgentCalled(
+        node=entry.node,
+        agent=entry.agent,
+        call=call,
+        outcome=entry.outcome,
+        model=model,
+        prompt=prompt,
+        input_tokens=entry.usage.input,
+        output_tokens=entry.usage.output,
+        cache_read_tokens=entry.usage.cache_read,
+        cache_creation_tokens=entry.usage.cache_creation,
+        dollars=entry.dollars,
+        latency_s=entry.latency_s,
+        n_attempts=n_attempts,
+        source=source,
+    )
+
+
+def booked_entry(event: ev.AgentCalled) -> LedgerEntry:
+    """What `call_event` was given as `entry`."""
+    return LedgerEntry(
+        agent=event.agent,
+        node=event.node,
+        usage=Usage(
+            input=event.input_tokens,
+            output=event.output_tokens,
+            cache_read=event.cache_read_tokens,
+            cache_creation=event.cache_creation_tokens,
+        ),
+        dollars=event.dollars,
+        latency_s=event.latency_s,
+        outcome=event.outcome,
+    )
 
 
 def prompt_hash(call: LlmCall) -> str:

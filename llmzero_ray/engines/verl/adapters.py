@@ -10,7 +10,6 @@ import hashlib
 import json
 import math
 import os
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ import torch
 
 from llmzero_ray.engines.verl.seeds import derive_seed
 from llmzero_ray.failpoints import reach
+from llmzero_ray.files import replace_directory
 from llmzero_ray.manifests import write_manifest
 
 
@@ -77,16 +77,12 @@ def save_peft(path: Path, tensors: dict[str, torch.Tensor], peft_config: Any, fa
     """Write a PEFT folder with its manifest; complete, or not there at all."""
     from safetensors.torch import save_file
 
-    partial_path = path.with_name(path.name + ".partial")
-    shutil.rmtree(partial_path, ignore_errors=True)
-    partial_path.mkdir(parents=True)
-    save_file(tensors, partial_path / "adapter_model.safetensors", metadata={"format": "pt"})
     config = {
         k: sorted(v) if isinstance(v, set) else getattr(v, "value", v) for k, v in dict(peft_config).items()
     }
     config["inference_mode"] = True
-    (partial_path / "adapter_config.json").write_text(json.dumps(config, indent=2, default=str))
-    reach("checkpoint.saved")
-    write_manifest(partial_path, facts)  # a folder without it is no checkpoint
-    shutil.rmtree(path, ignore_errors=True)
-    partial_path.rename(path)
+    with replace_directory(path) as folder:
+        save_file(tensors, folder / "adapter_model.safetensors", metadata={"format": "pt"})
+        (folder / "adapter_config.json").write_text(json.dumps(config, indent=2, default=str))
+        reach("checkpoint.saved")
+        write_manifest(folder, facts)  # a folder without it is no checkpoint

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from llmzero_ray.errors import TaskError
-from llmzero_ray.files import storage_error
+from llmzero_ray.files import replace_directory, storage_error
 from llmzero_ray.tasks.sft.config import LoraSettings
 
 MODEL, ADAPTER = "model", "adapter"
@@ -107,30 +107,26 @@ def _whole(target: Path, base: str, rank: int) -> Iterator[Path]:
     """A directory to fill, which gets the base model's tokenizer and its name when it is filled."""
     from safetensors import SafetensorError
 
-    part = target.with_name(f".{target.name}.part")
     if rank != 0:
-        yield part
+        yield target
         return
     try:
-        for left in (part, target):
+        for left in target.parent.glob(f".{target.name}.*.tmp"):
             shutil.rmtree(left, ignore_errors=True)
-        part.mkdir(parents=True)
-        yield part
-        # Copied, not saved again: a loaded tokenizer also writes down how it was loaded.
-        for pattern in _TOKENIZER_FILES:
-            for path in Path(base).glob(pattern):
-                shutil.copyfile(path, part / path.name)
-        mode = next(part.glob("*config.json")).stat().st_mode
-        for path in part.iterdir():
-            # safetensors writes for its user alone; the nodes of a cluster may read as another one.
-            path.chmod(mode)
-        part.rename(target)
+        with replace_directory(target) as folder:
+            yield folder
+            # Copied, not saved again: a loaded tokenizer also writes down how it was loaded.
+            for pattern in _TOKENIZER_FILES:
+                for path in Path(base).glob(pattern):
+                    shutil.copyfile(path, folder / path.name)
+            mode = next(folder.glob("*config.json")).stat().st_mode
+            for path in folder.iterdir():
+                # safetensors writes for its user alone; the nodes of a cluster may read as another one.
+                path.chmod(mode)
     except OSError as error:
         raise storage_error(target, error) from error
     except SafetensorError as error:
         raise storage_error(target, OSError(str(error))) from error
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
 
 
 def _loaded(load: Callable[..., Any], path: str, **more: Any) -> Any:
