@@ -163,7 +163,7 @@ def test_a_search_of_failures_only_says_so_and_why(tmp_path: Path) -> None:
     found = written(search.ready().play())
     assert "There is no strategy: all 2 runs failed." in found.report
     assert "| 0 | nan | loss is nan at step 3 | 3 | debug run 1: failed |" in found.report
-    assert "| base model | – | 0.3000 ± 0.0461 (n = 100) | 0 | 0 |" in found.report
+    assert "| base model | – | 0.3000 ± 0.0461 (n = 100) | 0.2189 to 0.3958 | 0 | 0 |" in found.report
     assert found.outcome.problem == ""
 
 

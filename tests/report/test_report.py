@@ -42,14 +42,18 @@ def two_runs(directory: Path, **finals: int) -> SearchBuilder:
 def test_the_three_policies_stand_beside_each_other_with_items_and_standard_errors(finished: Written) -> None:
     table = section(finished.report, "## Result")
     # Standard errors: sqrt(p (1 - p) / 99). Rollouts: 16 prompts x 4 answers a step.
-    assert "| base model | 0.4000 ± 0.0492 (n = 100) | 0.3000 ± 0.0461 (n = 100) | 0 | 0 |" in table
+    # Wilson intervals by their formula with z = 1.96.
     assert (
-        "| default recipe, one phase | 0.7700 ± 0.0423 (n = 100) | 0.7500 ± 0.0435 (n = 100) | 30 | 1,920 |"
-        in table
+        "| base model | 0.4000 ± 0.0492 (n = 100) | 0.3000 ± 0.0461 (n = 100) "
+        "| 0.2189 to 0.3958 | 0 | 0 |" in table
     )
     assert (
-        "| best strategy (node 2, 3 phases) | 0.7800 ± 0.0416 (n = 100) | 0.8000 ± 0.0402 (n = 100) | 50 "
-        "| 3,200 |" in table
+        "| default recipe, one phase | 0.7700 ± 0.0423 (n = 100) | 0.7500 ± 0.0435 (n = 100) "
+        "| 0.6570 to 0.8245 | 30 | 1,920 |" in table
+    )
+    assert (
+        "| best strategy (node 2, 3 phases) | 0.7800 ± 0.0416 (n = 100) | 0.8000 ± 0.0402 (n = 100) "
+        "| 0.7112 to 0.8666 | 50 | 3,200 |" in table
     )
 
 
@@ -75,7 +79,7 @@ def test_a_task_of_the_paper_has_its_average_over_parts_everywhere(tmp_path: Pat
     assert "Without an item: ssmr_interval." in result
     assert (
         "| best strategy − base model | test, over its parts | +0.3889 ± 0.0364 = 10.7 standard errors | – "
-        "| – | clearly better |" in result
+        "| – | +0.3176 to +0.4602 | – | clearly better |" in result
     )
     assert best in card_text(SearchFacts(search.storage))
     assert (
@@ -101,12 +105,14 @@ def test_differences_are_given_as_independent_and_item_by_item(finished: Written
     # Base solves items 0-29, the best strategy 0-79: 50 gained. Deviation sqrt(25 / 99) over 10.
     assert rows[0] == (
         "| best strategy − base model | test | +0.5000 ± 0.0611 = 8.18 standard errors "
-        "| +0.5000 ± 0.0503 = 9.95 standard errors | the first 50, the second 0 | clearly better |"
+        "| +0.5000 ± 0.0503 = 9.95 standard errors | the first 50, the second 0 "
+        "| +0.4003 to +0.5997 | < 0.001 | clearly better |"
     )
     # The default recipe solves 20-94: 20 items won, 15 lost. Deviation sqrt((35 - 0.25) / 99) over 10.
     assert rows[1] == (
         "| best strategy − default recipe | test | +0.0500 ± 0.0592 = 0.84 standard errors "
-        "| +0.0500 ± 0.0592 = 0.84 standard errors | the first 20, the second 15 | within noise |"
+        "| +0.0500 ± 0.0592 = 0.84 standard errors | the first 20, the second 15 "
+        "| -0.0676 to +0.1676 | 0.500 | within noise |"
     )
 
 
