@@ -280,11 +280,38 @@ def test_the_mini_batch_follows_the_batch_and_keeps_the_number_of_updates() -> N
 
 
 def test_a_kl_coefficient_switches_its_term_on() -> None:
-    assert changed({"algo_kl": 0.002}) == {ALGO_KL: 0.002, USE_KL_IN_REWARD: True}
+    assert changed({"algo_kl": 0.002}) == {ALGO_KL: 0.002, USE_KL_IN_REWARD: True, USE_KL_LOSS: False}
     off = hp.complete(BASE, {"use_kl_loss": False})
     assert hp.complete(off, {"kl": 0.01})[USE_KL_LOSS] is True
     assert hp.complete(off, {"kl": 0.01, "use_kl_loss": False})[USE_KL_LOSS] is False
     assert hp.complete(off, {"lr": 1e-4})[USE_KL_LOSS] is False
+
+
+@pytest.mark.parametrize(
+    ("changes", "in_loss", "in_reward"),
+    [
+        # Tables 9 and 11 of the paper name both weights.
+        ({"kl": 0.002, "algo_kl": 0.002}, True, False),
+        ({"algo_kl": 0.002}, False, True),
+        ({"use_kl_in_reward": True}, False, True),
+        ({"kl": 0.002, "algo_kl": 0.002, "use_kl_in_reward": True}, False, True),
+        ({"kl": 0.0, "algo_kl": 0.002}, False, True),
+        ({"use_kl_loss": False, "algo_kl": 0.002}, False, True),
+        ({"use_kl_loss": False}, False, False),
+        ({"algo_kl": 0.002, "use_kl_in_reward": False}, True, False),
+        # Whoever names both switches wants both.
+        ({"use_kl_loss": True, "use_kl_in_reward": True}, True, True),
+    ],
+)
+def test_one_kl_is_paid_at_a_time(changes: dict[str, Any], in_loss: bool, in_reward: bool) -> None:
+    full = hp.complete(BASE, changes)
+    assert (full[USE_KL_LOSS], full[USE_KL_IN_REWARD]) == (in_loss, in_reward)
+
+
+def test_the_kl_goes_back_from_the_reward_to_the_loss() -> None:
+    in_reward = hp.complete(BASE, {"algo_kl": 0.002})
+    back = hp.complete(in_reward, {"kl": 0.002})
+    assert (back[USE_KL_LOSS], back[USE_KL_IN_REWARD]) == (True, False)
 
 
 def test_micro_batches_become_a_divisor_no_larger_than_before() -> None:

@@ -58,12 +58,24 @@ def follow_clip(
 def follow_kl(
     full: dict[str, HyperparameterValue], _: Hyperparameters, changes: Hyperparameters, __: int
 ) -> None:
-    """A KL coefficient above 0 switches its term on."""
-    for coefficient, switch in ((KL_LOSS_COEF, USE_KL_LOSS), (ALGO_KL, USE_KL_IN_REWARD)):
-        if switch not in changes and _number(changes.get(coefficient)) > 0:
-            full[switch] = True
-    if USE_KL_IN_REWARD not in changes and changes.get(ALGO_KL) == 0:
+    """One KL at a time: a coefficient above 0, or a switch, turns its term on and the other one off.
+
+    Where both coefficients are named, as in Tables 9 and 11 of the paper, the one in the loss acts. Both
+    terms are paid only where both switches are named.
+    """
+    terms = ((KL_LOSS_COEF, USE_KL_LOSS), (ALGO_KL, USE_KL_IN_REWARD))
+    if changes.get(ALGO_KL) == 0 and USE_KL_IN_REWARD not in changes:
         full[USE_KL_IN_REWARD] = False
+    switched = [switch for _, switch in terms if changes.get(switch)]
+    weighed = [
+        switch for weight, switch in terms if switch not in changes and _number(changes.get(weight)) > 0
+    ]
+    if not switched and not weighed:
+        return
+    acting = (switched or weighed)[0]
+    for term in (USE_KL_LOSS, USE_KL_IN_REWARD):
+        if term not in changes:
+            full[term] = term == acting
 
 
 def _number(value: object) -> float:
