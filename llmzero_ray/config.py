@@ -244,8 +244,8 @@ class SlotsConfig(StrictModel):
     cpus_per_gpu: int = setting(3, "CPUs", ge=1)
     """CPUs reserved beside each GPU, for VeRL's worker processes on it."""
     gpu_memory_gib: float | None = setting(None, "GiB", gt=0)
-    """Memory of each GPU that processes can use, for the estimate of what fits (39.4 of an A100 of 40 GB);
-    null: `doctor` asks the machines."""
+    """Memory of each GPU that processes can use, for the estimate of what fits (39.4 of an A100 of 40 GB):
+    proposals that do not fit are refused. Null: they are not judged; `doctor` asks the machines."""
     timeout_s: float = setting(600.0, "seconds", gt=0)
     """How long to wait for the cluster to give a slot before the search is refused."""
     max_infra_retries: int = setting(3, "repeats", ge=0)

@@ -50,6 +50,9 @@ class SearchStarted(Event):
     agents: Mapping[str, Any] = field(default_factory=dict)
     """Facts of language-model agents, frozen for the search: `prompts` (file -> text), `digest` (sha256 over
     them), `price` (dollars per million tokens). Empty for other agents."""
+    memory: Mapping[str, Any] = field(default_factory=dict)
+    """What phases are judged by before they begin: `gpu_gib` (of one GPU) and `shape` (of the model). Empty:
+    none is."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -125,7 +125,7 @@ def make_failure(
 class Driver:
     """A core with a journal in memory: records what it concludes, and keeps every command it gives."""
 
-    def __init__(self, config: SearchConfig | None = None) -> None:
+    def __init__(self, config: SearchConfig | None = None, memory: Mapping[str, Any] | None = None) -> None:
         self.config = config or make_config()
         self.core = CoordinatorCore(SearchPaths(root=ROOT))
         self.journal: list[Event] = []
@@ -135,7 +135,9 @@ class Driver:
         """Time that events are written with."""
         root = root_hyperparameters(self.config, TASK["n_train"])  # type: ignore[arg-type]
         self.post(
-            ev.SearchStarted(config=self.config.to_json(), task=TASK, root=root, versions={}),
+            ev.SearchStarted(
+                config=self.config.to_json(), task=TASK, root=root, versions={}, memory=memory or {}
+            ),
             ev.CoordinatorStarted(epoch=1, host="here", pid=1),
         )
 

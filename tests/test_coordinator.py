@@ -6,6 +6,7 @@ import dataclasses
 import json
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -15,6 +16,7 @@ from llmzero_ray import commands as cmd
 from llmzero_ray import events as ev
 from llmzero_ray.agents.base import ErrorRequest, ProposalRequest
 from llmzero_ray.commands import Command
+from llmzero_ray.config import load_config
 from llmzero_ray.coordinator import (
     CoordinatorCore,
     build_request,
@@ -30,11 +32,13 @@ from llmzero_ray.coordinator import (
 )
 from llmzero_ray.errors import ConfigError, JournalError
 from llmzero_ray.events import REFERENCE
+from llmzero_ray.memory import memory_facts
 from llmzero_ray.metrics import Curves
 from llmzero_ray.records import Event, PhaseFailure, PhaseResult, ResumeFrom, StopDecision
 from llmzero_ray.storage import SearchPaths
 from tests.builders import LR, ROOT, Driver, make_config, make_failure, make_proposal, make_scored
 
+RECIPE = Path(__file__).parent.parent / "jobs" / "configs" / "qwen3_4b.yaml"
 SCALE = "actor_rollout_ref.model.lora_rank"
 
 
@@ -382,6 +386,68 @@ def test_the_stage_of_a_search_is_one_word() -> None:
 
 
 # --- failures and losses ------------------------------------------------------------------------------------
+
+
+def on_gpus(**changes: Any) -> Driver:
+    """A search with the recipe for Qwen3-4B on 8 GPUs of 40 GB."""
+    settings = ["search.rho_min=0", *(f"{key}={value}" for key, value in changes.items())]
+    config = load_config(RECIPE, settings)
+    search = Driver(config, memory_facts(config, None))
+    search.ready()
+    return search
+
+
+def test_a_phase_that_does_not_fit_into_memory_goes_back_with_the_remedy() -> None:
+    search = on_gpus()
+    search.train(0)
+    too_large = make_proposal(resume=(0, 20), max_token_len_per_gpu=131_072)
+    again = search.only(cmd.Propose, search.propose(1, too_large))
+    assert again.rejected is not None
+    assert "Made larger by the change of max_token_len_per_gpu." in again.rejected
+    assert "What would help: max_token_len_per_gpu 131072 -> 65536" in again.rejected
+    smaller = make_proposal(resume=(0, 20), max_token_len_per_gpu=16_384)
+    assert search.only(cmd.RunPhase, search.propose(1, smaller, tries=1)).spec.node == 1
+    # What a user asks for is not judged.
+    search.train(1)
+    changes = {"actor_rollout_ref.actor.ppo_max_token_len_per_gpu": 131_072}
+    search.post(ev.CloneAsked(of=0, step=20, changes=changes, source="user:1"))
+    search.propose(2)
+    search.train(2)
+    assert search.core.runs[3].clone is not None
+    assert search.core.runs[3].stage == "planned"
+
+
+def test_an_out_of_memory_moves_what_the_search_thinks_fits_and_so_does_its_replay() -> None:
+    search = on_gpus()
+    search.start(0)
+    asked = search.only(cmd.Analyze, search.fail(0, failure_class="oom"))
+    request = build_request(search.core, asked, no_curves)
+    assert isinstance(request, ErrorRequest)
+    assert request.memory is not None
+    assert "corrected by what phases of this search took" in request.memory.verdict
+    assert "actor_rollout_ref.actor.ppo_max_token_len_per_gpu" in request.memory.fix
+    # The same again is refused, a repair that needs less is let through.
+    unchanged = make_proposal(lr=1e-4)
+    refused = search.only(cmd.Analyze, search.propose(1, unchanged)).rejected
+    assert refused is not None
+    assert "does not fit" in refused
+    repair = make_proposal(lr=None, max_token_len_per_gpu=20_480)
+    assert search.only(cmd.RunPhase, search.propose(1, repair, tries=1)).spec.node == 1
+    assert search.core.memory is not None
+    again = replay(search.journal, ROOT)
+    assert again.memory is not None
+    assert again.memory.learned == search.core.memory.learned != {}
+    # A phase that trains there shows that there was room.
+    search.train(1, score=0.6)
+    assert search.core.memory.problem(search.core.runs[1].spec.hyperparameters) == ""  # type: ignore[union-attr]
+
+
+def test_a_journal_without_facts_of_memory_judges_no_phase() -> None:
+    search = Driver(load_config(RECIPE))
+    search.ready()
+    search.train(0)
+    too_large = make_proposal(resume=(0, 20), max_token_len_per_gpu=131_072)
+    assert search.only(cmd.RunPhase, search.propose(1, too_large)).spec.node == 1
 
 
 def test_a_failed_phase_is_data_and_gets_a_debug_child() -> None:

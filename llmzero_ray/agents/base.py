@@ -6,6 +6,7 @@ appear here.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
@@ -14,6 +15,7 @@ from llmzero_ray.records import (
     Checkpoint,
     Diagnosis,
     Hyperparameters,
+    HyperparameterValue,
     PhaseFailure,
     Proposal,
     ResumeFrom,
@@ -145,6 +147,21 @@ class ProposalRequest:
 
 
 @dataclass(frozen=True, kw_only=True)
+class MemoryView:
+    """The estimate of a failed phase's GPU memory, as this search knows it by now."""
+
+    verdict: str
+    """Whether it fits, its tightest moment, and what is largest there, in one sentence."""
+    remedies: tuple[str, ...]
+    """Single changes that would help, with what they save and the verdict after them; those that help most
+    first."""
+    fix: Mapping[str, HyperparameterValue]
+    """VeRL's key -> value of changes that together make it fit; empty: there are none."""
+    fix_verdict: str
+    """`fits`, `tight` or `does not fit`: the estimate with them."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class ErrorRequest:
     """Fix a failed phase; `failed.failure` holds class, cause and log tail."""
 
@@ -158,6 +175,8 @@ class ErrorRequest:
     node: int | None = None
     tries: int = 0
     budget: Budget = field(default_factory=Budget)
+    memory: MemoryView | None = None
+    """None: the search has no estimate."""
     refused: Proposal | None = None
     """The fix that was rejected; None at the first try, or when it is not known."""
 
@@ -228,6 +247,7 @@ __all__ = [
     "EarlyStopper",
     "ErrorAnalyzer",
     "ErrorRequest",
+    "MemoryView",
     "NodeView",
     "OfferedCheckpoint",
     "ProposalRequest",

@@ -27,6 +27,7 @@ from llmzero_ray.coordinator.runs import PhaseRun, SlotState, finite
 from llmzero_ray.coordinator.state import SearchState
 from llmzero_ray.errors import JournalError
 from llmzero_ray.events import REFERENCE
+from llmzero_ray.memory import SearchMemory
 from llmzero_ray.records import Event, NodeKind, PhaseFailure, PhaseResult, ResumeFrom
 from llmzero_ray.search import make_search
 from llmzero_ray.storage import SearchPaths
@@ -99,6 +100,7 @@ class CoordinatorCore(SearchState):
             runs=self.runs,
         )
         self.final = FinalEvaluation(self.config, self.planner, self.runs)
+        self.memory = SearchMemory(self.config, event.memory) if event.memory else None
 
     def _on_coordinator_started(self, _: ev.CoordinatorStarted) -> None:
         self.interrupted = None
@@ -194,6 +196,7 @@ class CoordinatorCore(SearchState):
     def _node_ended(self, run: PhaseRun, outcome: PhaseResult | PhaseFailure, now: float) -> None:
         status = outcome.status if isinstance(outcome, PhaseResult) else "failed"
         self.search.tell(run.node, status, outcome.best_score, outcome.best_step)
+        self._learn_memory(run, outcome)
         self.n_ended += 1
         self.gpu_hours += outcome.gpu_hours
         budget, best = self.config.budget, self.search.best
@@ -206,6 +209,14 @@ class CoordinatorCore(SearchState):
             self._end("target")
         elif budget.gpu_hours is not None and self.meter.gpu_hours(now) >= budget.gpu_hours:
             self._end("gpu_hours")
+
+    def _learn_memory(self, run: PhaseRun, outcome: PhaseResult | PhaseFailure) -> None:
+        if self.memory is None or run.spec is None:
+            return
+        if isinstance(outcome, PhaseFailure) and outcome.failure_class == "oom":
+            self.memory.ran_out(run.spec.hyperparameters, outcome)
+        elif isinstance(outcome, PhaseResult) and outcome.steps_done:
+            self.memory.trained(run.spec.hyperparameters)
 
     def _on_runner_lost(self, event: ev.RunnerLost) -> None:
         slot = self.slots[event.slot]

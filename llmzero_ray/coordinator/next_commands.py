@@ -11,13 +11,14 @@ from collections.abc import Iterator
 
 from llmzero_ray import commands as cmd
 from llmzero_ray import events as ev
+from llmzero_ray.agents.base import base_of_changes
 from llmzero_ray.commands import Command
 from llmzero_ray.coordinator.plan import MAX_REFUSALS
 from llmzero_ray.coordinator.runs import PhaseRun
 from llmzero_ray.coordinator.state import SearchState
 from llmzero_ray.coordinator.steering import clone_problem
 from llmzero_ray.errors import ProposalError
-from llmzero_ray.records import Event, PhaseSpec, Proposal
+from llmzero_ray.records import Event, Hyperparameters, PhaseSpec, Proposal
 
 
 def next_commands(state: SearchState) -> list[Command]:
@@ -116,11 +117,37 @@ def _towards_plan(state: SearchState, run: PhaseRun) -> Command:
 def _judge(state: SearchState, run: PhaseRun, proposal: Proposal) -> Command:
     try:
         planned = state.planner.proposed_phase(run, proposal, state.offered(run.node))
+        _check_memory(state, run, planned.spec)
     except ProposalError as error:
         tries = run.tries + 1
         refused = ev.ProposalRefused(node=run.node, message=str(error), tries=tries)
         return cmd.Record.of(f"refuse-{run.node}-{tries}", refused)
     return _record_plan(run, planned.spec, proposal, planned.note)
+
+
+def _check_memory(state: SearchState, run: PhaseRun, spec: PhaseSpec) -> None:
+    """Refuse an agent's phase that does not fit into GPU memory, unless it repairs one that needed more.
+
+    Raises:
+        ProposalError: what is too large, which changes made it so, and what would help.
+    """
+    if state.memory is None or run.clone is not None:
+        return
+    assert run.on is not None
+    source = None if spec.resume_from is None else _trained(state, spec.resume_from.node)
+    on, root = _trained(state, run.on), state.planner.root
+    before = base_of_changes(run.kind, on=on, source=source, root=root)
+    problem = state.memory.problem(
+        spec.hyperparameters, before=before, repairs=on if run.kind == "debug" else None
+    )
+    if problem:
+        raise ProposalError(problem)
+
+
+def _trained(state: SearchState, node: int) -> Hyperparameters:
+    spec = state.runs[node].spec
+    assert spec is not None, f"node {node} was used before it was planned"
+    return spec.hyperparameters
 
 
 def _next_decision(state: SearchState) -> Command | None:

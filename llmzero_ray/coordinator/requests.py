@@ -12,12 +12,14 @@ from llmzero_ray import commands as cmd
 from llmzero_ray.agents.base import (
     Budget,
     ErrorRequest,
+    MemoryView,
     NodeView,
     OfferedCheckpoint,
     ProposalRequest,
     TaskView,
 )
 from llmzero_ray.coordinator.state import SearchState
+from llmzero_ray.memory import GIB
 from llmzero_ray.metrics import Curves
 from llmzero_ray.records import PhaseFailure, PhaseResult, StopDecision, to_json
 
@@ -46,6 +48,7 @@ def build_request(
             tries=command.tries,
             budget=_budget(state),
             refused=state.runs[command.node].refused,
+            memory=_memory_view(state, command.on),
         )
     children = [child for child in state.search.node(command.on).children if child != command.node]
     best = state.best
@@ -72,6 +75,25 @@ def build_request(
             for node in sorted(state.search.nodes)
             if node not in (command.node, command.on)
         ),
+    )
+
+
+def _memory_view(state: SearchState, failed: int) -> MemoryView | None:
+    spec = state.runs[failed].spec
+    found = None if state.memory is None or spec is None else state.memory.assess(spec.hyperparameters)
+    if state.memory is None or spec is None or found is None:
+        return None
+    chain = [state.runs[node].outcome for node in _debug_chain(state, failed)]
+    ran_out = sum(isinstance(one, PhaseFailure) and one.failure_class == "oom" for one in chain)
+    relief = state.memory.relief(spec.hyperparameters, n_repairs=max(0, ran_out - 1))
+    return MemoryView(
+        verdict=found.reason,
+        remedies=tuple(
+            f"{remedy.change}: {remedy.saved / GIB:.1f} GiB less there, then {remedy.status}"
+            for remedy in found.remedies
+        ),
+        fix=relief.values,
+        fix_verdict=relief.status,
     )
 
 

@@ -13,6 +13,7 @@ from llmzero_ray.coordinator.meter import Meter
 from llmzero_ray.coordinator.plan import Planner
 from llmzero_ray.coordinator.runs import PhaseRun, SlotState
 from llmzero_ray.events import REFERENCE
+from llmzero_ray.memory import SearchMemory
 from llmzero_ray.search import SearchMethod
 from llmzero_ray.storage import SearchPaths
 
@@ -49,6 +50,8 @@ class SearchState:
         counted."""
         self.meter = Meter(0)
         """GPU hours for which slots were reserved, whatever they did."""
+        self.memory: SearchMemory | None = None
+        """Judges whether phases fit into GPU memory; None: they are not judged."""
         self.hints: list[str] = []
         """The user's hints to the proposer, oldest first."""
         self.clones: list[ev.CloneAsked] = []

@@ -4,6 +4,7 @@ Not here: the size of a card, and tables (cli/gpu_memory.py, cli/doctor/memory.p
 """
 
 from llmzero_ray.memory.moments import moments
+from llmzero_ray.memory.search_memory import SearchMemory, memory_facts
 from llmzero_ray.memory.setup import VERL_DEFAULTS, Setup, setup_of
 from llmzero_ray.memory.shapes import KNOWN, ModelShape, model_shape, read_shape
 from llmzero_ray.memory.sizes import GIB, Item, Moment, Range
@@ -19,9 +20,11 @@ __all__ = [
     "Moment",
     "Range",
     "Remedy",
+    "SearchMemory",
     "Setup",
     "Status",
     "assess",
+    "memory_facts",
     "model_shape",
     "moments",
     "read_shape",

@@ -14,6 +14,7 @@ from typing import Any
 from llmzero_ray.config import SearchConfig
 from llmzero_ray.errors import ConfigError
 from llmzero_ray.hyperparameters import resolve
+from llmzero_ray.hyperparameters.table import MAX_TOKENS
 from llmzero_ray.memory.sizes import GIB, Range
 from llmzero_ray.records import Hyperparameters
 
@@ -21,8 +22,10 @@ _ACTOR = "actor_rollout_ref.actor."
 _FSDP = "actor_rollout_ref.actor.fsdp_config."
 _MODEL = "actor_rollout_ref.model."
 _ROLLOUT = "actor_rollout_ref.rollout."
-_CHUNKING = _ACTOR + "entropy_from_logits_with_chunking"
+ENTROPY_CHUNKING = _ACTOR + "entropy_from_logits_with_chunking"
 _CHUNK_SIZE = _ACTOR + "entropy_from_logits_chunk_size"
+LOG_PROB_MAX_TOKENS = _ROLLOUT + "log_prob_max_token_len_per_gpu"
+BUCKET_MEGABYTES = _ROLLOUT + "checkpoint_engine.update_weights_bucket_megabytes"
 
 # Only for FSDP2 on GPUs; the tests compare them with VeRL's composed configuration.
 VERL_DEFAULTS: Mapping[str, Any] = MappingProxyType(
@@ -36,7 +39,7 @@ VERL_DEFAULTS: Mapping[str, Any] = MappingProxyType(
         _FSDP + "use_torch_compile": True,
         _FSDP + "ulysses_sequence_parallel_size": 1,
         _FSDP + "use_no_sync_for_gradient_accumulation": False,
-        _CHUNKING: False,
+        ENTROPY_CHUNKING: False,
         _CHUNK_SIZE: 2048,
         _MODEL + "enable_gradient_checkpointing": True,
         _MODEL + "use_remove_padding": True,
@@ -44,8 +47,8 @@ VERL_DEFAULTS: Mapping[str, Any] = MappingProxyType(
         _ROLLOUT + "layered_summon": False,
         _ROLLOUT + "enforce_eager": False,
         _ROLLOUT + "free_cache_engine": True,
-        _ROLLOUT + "log_prob_max_token_len_per_gpu": None,
-        _ROLLOUT + "checkpoint_engine.update_weights_bucket_megabytes": 2048,
+        LOG_PROB_MAX_TOKENS: None,
+        BUCKET_MEGABYTES: 2048,
     }
 )
 """What holds for keys that neither the configuration nor the hyper-parameters name; None: as the actor's."""
@@ -143,10 +146,10 @@ def setup_of(config: SearchConfig, hyperparameters: Hyperparameters, *, gpu_gib:
     keys = _Keys({**VERL_DEFAULTS, **fixed, **resolve(hyperparameters, n_gpus=n_gpus)})
     longest = max(engine.max_response_length, config.eval.max_response_length)
     max_model_len = engine.max_prompt_length + longest
-    max_tokens = keys.whole(_ACTOR + "ppo_max_token_len_per_gpu")
-    log_prob_tokens = keys.get(_ROLLOUT + "log_prob_max_token_len_per_gpu")
+    max_tokens = keys.whole(MAX_TOKENS)
+    log_prob_tokens = keys.get(LOG_PROB_MAX_TOKENS)
     # VeRL's configuration makes the inner keys follow the outer ones unless they are set.
-    chunking = keys.get(_FSDP + "entropy_from_logits_with_chunking", keys.get(_CHUNKING))
+    chunking = keys.get(_FSDP + "entropy_from_logits_with_chunking", keys.get(ENTROPY_CHUNKING))
     chunk = keys.get(_FSDP + "entropy_from_logits_chunk_size", keys.get(_CHUNK_SIZE))
     return Setup(
         gpu_bytes=gpu_gib * GIB,
@@ -188,7 +191,7 @@ def setup_of(config: SearchConfig, hyperparameters: Hyperparameters, *, gpu_gib:
         ),
         enforce_eager=keys.flag(_ROLLOUT + "enforce_eager"),
         sleeps=keys.flag(_ROLLOUT + "free_cache_engine"),
-        bucket_bytes=keys.number(_ROLLOUT + "checkpoint_engine.update_weights_bucket_megabytes") * 2.0**20,
+        bucket_bytes=keys.number(BUCKET_MEGABYTES) * 2.0**20,
     )
 
 

@@ -1,9 +1,10 @@
 """The offline error analyzer: a fix for a failed phase, by class of failure and by how often it failed
 before.
 
-Out of memory: smaller micro-batches first, a smaller task last; capacity (response length, rollouts) is
-reduced here and nowhere else. NaN: smaller steps from an earlier checkpoint. A refused configuration: the
-value that worked. Any other failure: the same again, then smaller.
+Out of memory: what the memory estimate says where there is one; else smaller pieces first, a smaller task
+last. Capacity (response length, rollouts) is reduced here and nowhere else. NaN: smaller steps from an
+earlier checkpoint. A refused configuration: the value that worked. Any other failure: the same again, then
+smaller.
 
 Changes are relative to the failed phase's configuration. Not here: healthy runs (proposer.py).
 """
@@ -13,6 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from llmzero_ray.agents.base import ErrorRequest, OfferedCheckpoint
 from llmzero_ray.agents.expert.rejection import mentioned_keys
@@ -23,13 +25,16 @@ from llmzero_ray.hyperparameters.couplings import MICRO_BATCHES, largest_divisor
 from llmzero_ray.hyperparameters.table import (
     ADAPTER,
     CAPACITY,
+    DYNAMIC_BSZ,
     GPU_MEMORY,
     GRAD_CLIP,
     GRADIENT_CHECKPOINTING,
     KL_LOSS_COEF,
     LR,
     MAX_NUM_SEQS,
+    MAX_PROMPT,
     MAX_RESPONSE,
+    MAX_TOKENS,
     OPTIMIZER_OFFLOAD,
     PARAM_OFFLOAD,
     ROLLOUT_N,
@@ -45,6 +50,11 @@ from llmzero_ray.records import (
     ResumeFrom,
 )
 
+_Values: TypeAlias = Mapping[str, tuple[HyperparameterValue, str]]
+"""Key -> (new value, reason)."""
+_FROM_ESTIMATE = "the memory estimate, corrected by this failure, asks for it"
+_FEWEST_SEQUENCES = 16
+_LOWEST_SHARE = 0.3
 _UNKNOWN = PhaseFailure(node=-1, failure_class="engine", cause="no cause was recorded", log_tail="")
 _SERVER_MEMORY = re.compile(r"kv cache|cache blocks|gpu_memory_utilization", re.IGNORECASE)
 _MEANING: Mapping[FailureClass, str] = {
@@ -83,7 +93,7 @@ class Case:
 class Fix:
     """New values with their reasons; empty: the same again."""
 
-    values: Mapping[str, tuple[HyperparameterValue, str]]
+    values: _Values
     why: str
 
 
@@ -155,35 +165,59 @@ def _diagnosis(failure: PhaseFailure) -> Diagnosis:
 
 
 def _oom(case: Case) -> Fix:
+    memory = case.request.memory
+    if memory is not None and memory.fix:
+        values = {key: (value, _FROM_ESTIMATE) for key, value in memory.fix.items()}
+        return Fix(values=values, why=f"{memory.verdict}. With these changes it {memory.fix_verdict}.")
+    return _oom_by_rule(case)
+
+
+def _oom_by_rule(case: Case) -> Fix:
+    """Without an estimate: half the pieces, then offloading too, then all as small as it gets; the task only
+    when nothing else is left."""
     base, times = case.base, case.times("oom", "resource")
     in_server = bool(_SERVER_MEMORY.search(case.failure.cause + case.failure.log_tail))
-    pieces = _smaller_micro_batches(base, case.n_gpus)
-    values = {**pieces, **_smaller_server(base, in_server)}
+    factor = 0.5 if times < 3 else 0.0
+    pieces = _smaller_pieces(base, case.n_gpus, factor)
+    values = {**pieces, **_smaller_server(base, in_server, factor)}
     why = "Smaller pieces need less memory and train the same."
-    if times >= 2 or all(base.get(key) == value for key, (value, _) in pieces.items()):
+    if times >= 2 or _changes_nothing(base, pieces):
         values |= _offloaded()
         why = "Smaller pieces are not enough: activations are recomputed and state moves to host memory."
-    if times >= 3:
+    if times >= 3 and _changes_nothing(base, values):
         values |= _smaller_task(base)
         why = "Nothing smaller is left but the task: shorter answers and smaller groups."
     return Fix(values=values, why=why)
 
 
-def _smaller_micro_batches(base: Hyperparameters, n_gpus: int) -> dict[str, tuple[HyperparameterValue, str]]:
+def _changes_nothing(base: Hyperparameters, values: _Values) -> bool:
+    return all(base.get(key) == value for key, (value, _) in values.items())
+
+
+def _smaller_pieces(base: Hyperparameters, n_gpus: int, factor: float) -> _Values:
+    """What one pass holds: the token budget where micro batches are packed, which makes their sizes inert."""
+    reason = "activations of one pass shrink with it"
+    if base.get(DYNAMIC_BSZ):
+        budget = base.get(MAX_TOKENS)
+        longest = sum(size for key in (MAX_PROMPT, MAX_RESPONSE) if isinstance(size := base.get(key), int))
+        # A sequence is never split: the budget holds the longest one.
+        return {MAX_TOKENS: (max(longest, int(budget * factor)), reason)} if isinstance(budget, int) else {}
     sizes = resolve(base, n_gpus=n_gpus)
     known = {key: size for key in MICRO_BATCHES if isinstance(size := sizes.get(key), int)}
-    reason = "activations of one pass shrink with it"
-    return {key: (largest_divisor(size, max(1, size // 2)), reason) for key, size in known.items()}
+    return {key: (largest_divisor(size, max(1, int(size * factor))), reason) for key, size in known.items()}
 
 
-def _smaller_server(base: Hyperparameters, in_server: bool) -> dict[str, tuple[HyperparameterValue, str]]:
+def _smaller_server(base: Hyperparameters, in_server: bool, factor: float) -> _Values:
     seqs, share = base.get(MAX_NUM_SEQS), base.get(GPU_MEMORY)
     values: dict[str, tuple[HyperparameterValue, str]] = {}
     if isinstance(seqs, int):
-        values[MAX_NUM_SEQS] = (max(1, seqs // 2), "fewer sequences at once need less cache")
+        least = min(seqs, _FEWEST_SEQUENCES)
+        values[MAX_NUM_SEQS] = (max(least, int(seqs * factor)), "fewer sequences at once need less cache")
     if isinstance(share, float):
         # The server and the trainer share the card: help the one that ran out.
-        bounded = min(0.9, share + 0.1) if in_server else max(0.1, share * 0.85)
+        bounded = min(0.9, share + 0.1) if in_server else max(_LOWEST_SHARE, share * 0.85)
+        if not factor:
+            bounded = 0.9 if in_server else _LOWEST_SHARE
         reason = (
             "the server needs room for its cache" if in_server else "leaves more of the card to the trainer"
         )
@@ -191,7 +225,7 @@ def _smaller_server(base: Hyperparameters, in_server: bool) -> dict[str, tuple[H
     return values
 
 
-def _offloaded() -> dict[str, tuple[HyperparameterValue, str]]:
+def _offloaded() -> _Values:
     return {
         GRADIENT_CHECKPOINTING: (True, "activations are recomputed instead of kept"),
         PARAM_OFFLOAD: (True, "idle parameters wait in host memory"),
@@ -199,7 +233,7 @@ def _offloaded() -> dict[str, tuple[HyperparameterValue, str]]:
     }
 
 
-def _smaller_task(base: Hyperparameters) -> dict[str, tuple[HyperparameterValue, str]]:
+def _smaller_task(base: Hyperparameters) -> _Values:
     values: dict[str, tuple[HyperparameterValue, str]] = {}
     for key, least, factor in ((MAX_RESPONSE, 8, 0.75), (ROLLOUT_N, 2, 0.5)):
         size = base.get(key)
@@ -239,12 +273,12 @@ def _again(case: Case) -> Fix:
         return Fix(values={}, why="Nothing in the configuration explains it: the same once more.")
     if case.failure.failure_class == "mismatch":
         return _config(case)
-    values = {**_smaller_micro_batches(case.base, case.n_gpus), **_smaller_server(case.base, False)}
+    values = {**_smaller_pieces(case.base, case.n_gpus, 0.5), **_smaller_server(case.base, False, 0.5)}
     return Fix(values=values, why="The same came back: once more with smaller pieces.")
 
 
 def _resource(case: Case) -> Fix:
-    fix = _oom(case)
+    fix = _oom_by_rule(case)
     # The kernel's out-of-memory killer looks like any kill: use no more host memory for offloading.
     host = (PARAM_OFFLOAD, OPTIMIZER_OFFLOAD)
     values = {key: value for key, value in fix.values.items() if key not in host}

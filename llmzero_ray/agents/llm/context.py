@@ -10,13 +10,31 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
-from llmzero_ray.agents.base import AgentName, ErrorRequest, NodeView, ProposalRequest, StopRequest, TaskView
+from llmzero_ray.agents.base import (
+    AgentName,
+    ErrorRequest,
+    MemoryView,
+    NodeView,
+    ProposalRequest,
+    StopRequest,
+    TaskView,
+)
 from llmzero_ray.agents.dynamics import fit
 from llmzero_ray.agents.knowledge import Knowledge, MetricNote
 from llmzero_ray.agents.llm import context_nodes as nodes
 from llmzero_ray.agents.llm.context_metrics import describe, summarise, validation_course
 from llmzero_ray.agents.llm.prompt_text import quote, safe_name, score
-from llmzero_ray.hyperparameters import BY_KEY, NAMES, SPACE, Parameter, clip_is_inert, forbidden
+from llmzero_ray.hyperparameters import (
+    BY_KEY,
+    NAMES,
+    SPACE,
+    Parameter,
+    clip_is_inert,
+    forbidden,
+    format_value,
+    inert_keys,
+    short,
+)
 from llmzero_ray.hyperparameters.table import MAX_RESPONSE, TRAIN_BATCH
 from llmzero_ray.metrics import (
     ENTROPY,
@@ -232,6 +250,8 @@ def error_context(request: ErrorRequest, *, n_val: int = 500, n_gpus: int = 1) -
             for name in (MEMORY_RESERVED, MEMORY_ALLOCATED, MEMORY_HOST)
             if _has(failed, name)
         ],
+        "estimate": _estimate(request.memory),
+        "inert": [f"{short(key)}: {why}" for key, why in inert_keys(failed.hyperparameters).items()],
         "configuration": nodes.configuration(failed.hyperparameters, request.default),
         "validation": nodes.validation(failed, n_val),
         "lengths": [describe(series(failed.curves, n)) for n in (LENGTH, LENGTH_MAX) if _has(failed, n)],
@@ -241,6 +261,15 @@ def error_context(request: ErrorRequest, *, n_val: int = 500, n_gpus: int = 1) -
         "budget": nodes.budget_lines(request.budget, failed.curves, n_gpus),
         "rejected": request.rejected or "",
     }
+
+
+def _estimate(memory: MemoryView | None) -> list[str]:
+    """The estimate of GPU memory in lines: the verdict, single remedies, and some that fit together."""
+    if memory is None:
+        return []
+    together = ", ".join(f"{short(key)}: {format_value(key, value)}" for key, value in memory.fix.items())
+    ending = [f"together: {together}: then {memory.fix_verdict}"] if together else []
+    return [memory.verdict, *memory.remedies, *ending]
 
 
 def _has(node: NodeView, name: str) -> bool:

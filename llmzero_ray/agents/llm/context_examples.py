@@ -13,6 +13,7 @@ from llmzero_ray.agents.base import (
     AgentName,
     Budget,
     ErrorRequest,
+    MemoryView,
     NodeView,
     OfferedCheckpoint,
     ProposalRequest,
@@ -107,6 +108,10 @@ def error_request(*, bare: bool = False) -> ErrorRequest:
     return ErrorRequest(
         task=TASK, failed=failed, chain=(replace(failed, node=0), failed), default=root.hyperparameters,
         checkpoints=(_checkpoint(root, 10),), rejected="n=0: must be at least 2.",
+        memory=MemoryView(
+            verdict="does not fit: tightest is update", remedies=("max_token_len_per_gpu 16384 -> 8192",),
+            fix={"actor_rollout_ref.actor.ppo_max_token_len_per_gpu": 8192}, fix_verdict="fits",
+        ),
     )  # fmt: skip
 
 

@@ -7,20 +7,23 @@ from typing import Any
 import pytest
 
 from llmzero_ray import hyperparameters as hp
-from llmzero_ray.agents.base import ErrorAnalyzer, ErrorRequest, NodeView, OfferedCheckpoint
+from llmzero_ray.agents.base import ErrorAnalyzer, ErrorRequest, MemoryView, NodeView, OfferedCheckpoint
 from llmzero_ray.agents.expert import ExpertErrorAnalyzer
 from llmzero_ray.hyperparameters.table import (
     GPU_MEMORY,
     GRAD_CLIP,
     GRADIENT_CHECKPOINTING,
     KL_LOSS_COEF,
+    LOG_PROB_MICRO,
     LR,
     MAX_NUM_SEQS,
     MAX_RESPONSE,
+    MAX_TOKENS,
     MICRO_BATCH,
     MINI_BATCH,
     OPTIMIZER_OFFLOAD,
     PARAM_OFFLOAD,
+    REF_MICRO,
     ROLLOUT_N,
     TRAIN_BATCH,
 )
@@ -97,7 +100,7 @@ def test_a_server_without_room_for_its_cache_gets_more_of_the_card() -> None:
     assert changed(ask(failed("oom", log=log)))[GPU_MEMORY] == 0.6
 
 
-def test_memory_that_runs_out_again_is_met_by_offloading_then_by_a_smaller_task() -> None:
+def test_memory_that_runs_out_again_is_met_by_offloading_then_by_all_that_gets_smaller() -> None:
     once = failed("oom")
     twice = failed("oom", hp.complete(ROOT, changed(ask(once))), node=6)
     new = changed(ask(once, twice))
@@ -106,9 +109,36 @@ def test_memory_that_runs_out_again_is_met_by_offloading_then_by_a_smaller_task(
     assert not {MAX_RESPONSE, ROLLOUT_N} & set(new)
 
     thrice = failed("oom", hp.complete(twice.hyperparameters, new), node=7)
-    last = changed(ask(once, twice, thrice))
-    assert last[MAX_RESPONSE] == 4608
-    assert last[ROLLOUT_N] == 4
+    least = changed(ask(once, twice, thrice))
+    assert (least[MICRO_BATCH], least[MAX_NUM_SEQS]) == (1, 16)
+    assert not {MAX_RESPONSE, ROLLOUT_N} & set(least)
+
+    # Only when nothing else is left does the task get smaller.
+    again = failed("oom", hp.complete(thrice.hyperparameters, least), node=8)
+    last = changed(ask(once, twice, thrice, again))
+    assert (last[MAX_RESPONSE], last[ROLLOUT_N]) == (4608, 4)
+
+
+def test_where_micro_batches_are_packed_the_budget_of_tokens_shrinks_not_their_sizes() -> None:
+    packed = hp.complete(ROOT, {"dynamic_bsz": True, "max_token_len_per_gpu": 24_576})
+    new = changed(ask(failed("oom", packed)))
+    assert new[MAX_TOKENS] == 12_288
+    assert not {MICRO_BATCH, LOG_PROB_MICRO, REF_MICRO} & set(new)
+    # A sequence is never split: the budget holds the longest prompt and response.
+    short = hp.complete(ROOT, {"dynamic_bsz": True, "max_token_len_per_gpu": 8000})
+    assert changed(ask(failed("oom", short)))[MAX_TOKENS] == 1024 + 6144
+
+
+def test_the_memory_estimate_of_the_search_is_followed_where_there_is_one() -> None:
+    memory = MemoryView(
+        verdict="does not fit: tightest is update",
+        remedies=("max_token_len_per_gpu 16384 -> 8192: 9.0 GiB less there, then fits",),
+        fix={MAX_TOKENS: 8192, PARAM_OFFLOAD: True},
+        fix_verdict="fits",
+    )
+    proposal = ask(failed("oom"), memory=memory)
+    assert changed(proposal) == {MAX_TOKENS: 8192, PARAM_OFFLOAD: True}
+    assert "tightest is update. With these changes it fits." in proposal.rationale
 
 
 def test_pieces_that_cannot_get_smaller_go_straight_to_offloading() -> None:

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llmzero_ray import hyperparameters as hp
-from llmzero_ray.agents.base import AgentName, Budget
+from llmzero_ray.agents.base import AgentName, Budget, MemoryView
 from llmzero_ray.agents.knowledge import metric_notes
 from llmzero_ray.agents.llm.context import (
     Context,
@@ -368,6 +368,21 @@ def test_an_error_call_names_class_memory_attempts_and_checkpoints() -> None:
     assert "actor/perf/max_memory_reserved_gb: at most" in text
     assert len(re.findall(r"^\d\. node 2\d .*failed \(oom: CUDA out of memory\)$", text, flags=re.M)) == 4
     assert "- node 6: 5 (275, 0.317)" in text
+
+
+def test_an_error_call_shows_the_memory_estimate_with_what_would_help() -> None:
+    memory = MemoryView(
+        verdict="does not fit: tightest is update with about 25.7 GiB",
+        remedies=("max_token_len_per_gpu 24576 -> 12288: 8.0 GiB less there, then tight",),
+        fix={"actor_rollout_ref.actor.ppo_max_token_len_per_gpu": 8192},
+        fix_verdict="fits",
+    )
+    request = large_requests.error_request()
+    text = user_text("error_analyzer", error_context(replace(request, memory=memory)))
+    assert "- does not fit: tightest is update with about 25.7 GiB\n- max_token_len_per_gpu 24576" in text
+    assert "- together: max_token_len_per_gpu: 8192: then fits" in text
+    assert "- max_token_len_per_gpu: it acts only while dynamic_bsz is true" in text
+    assert "estimated" not in user_text("error_analyzer", error_context(request))
 
 
 # --- the early stopper --------------------------------------------------------------------------------------

@@ -1,0 +1,164 @@
+"""The memory estimate of one search, corrected by what its phases have shown.
+
+A phase that trained had room at every moment, whatever the estimate says; one that ran out of memory needed
+more than there was at the moment where it did. Both move a margin by moment; the newest word counts. All of
+it follows from the journal's events. Not here: the estimate itself (moments.py), its verdict (verdict.py).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from llmzero_ray.config import SearchConfig
+from llmzero_ray.errors import ConfigError
+from llmzero_ray.hyperparameters import diff, format_value, short
+from llmzero_ray.memory.moments import (
+    LOG_PROBS,
+    ROLLOUT,
+    SAVING,
+    SERVER_START,
+    UPDATE,
+    WEIGHT_SYNC,
+    moments,
+)
+from llmzero_ray.memory.relief import Relief, relief
+from llmzero_ray.memory.setup import Setup, setup_of
+from llmzero_ray.memory.shapes import ModelShape, read_shape
+from llmzero_ray.memory.sizes import GIB
+from llmzero_ray.memory.verdict import Assessment, assess
+from llmzero_ray.records import Hyperparameters, PhaseFailure
+
+_STEP = 0.04
+"""Share of the card by which a moment that ran out of memory is taken to have exceeded it."""
+_SPARE = 0.12
+"""Share of the card that a repair leaves free for each earlier repair that was not enough."""
+_FELT = 0.05 * GIB
+_SHOWN = 4
+_PLACES: tuple[tuple[str, tuple[str, ...]], ...] = (
+    (r"free memory on device|decrease gpu memory util", (ROLLOUT,)),
+    (r"kv cache|cache blocks|max(imum)? (model|seq)\w* len", (SERVER_START,)),
+    (r"update_weights|collect_lora|summon|per_tensor_param", (WEIGHT_SYNC,)),
+    # An update takes log-probs and entropies too: its own names come first.
+    (r"update_actor|update_policy|train_batch|train_mini_batch|backward", (UPDATE,)),
+    (r"log_prob|infer_batch|entropy", (LOG_PROBS,)),
+    (r"cumem|wake_up|vllm", (ROLLOUT, SAVING)),
+)
+"""What the log of an out-of-memory holds -> the moments that it speaks of; else any of the trainer's."""
+_TRAINERS = (LOG_PROBS, UPDATE, WEIGHT_SYNC)
+_ON_HOST = re.compile(r"Cannot allocate memory|^MemoryError|not enough memory", re.IGNORECASE)
+
+
+def memory_facts(config: SearchConfig, model_path: str | None) -> dict[str, Any]:
+    """What a search on GPUs records of its memory at its start: the card and the model's shape.
+
+    Empty where no phase can be judged: on CPUs, with another engine, without `slots.gpu_memory_gib`, and for
+    models that cannot be estimated.
+    """
+    path, gpu_gib = config.model.path or model_path, config.slots.gpu_memory_gib
+    on_gpus = config.engine.backend == "verl" and config.engine.platform != "cpu"
+    if not on_gpus or gpu_gib is None or path is None:
+        return {}
+    try:
+        return {"gpu_gib": gpu_gib, "shape": asdict(read_shape(path))}
+    except ConfigError:
+        return {}
+
+
+class SearchMemory:
+    """Judges the phases of one search; `facts` are those of `memory_facts`, not empty."""
+
+    def __init__(self, config: SearchConfig, facts: Mapping[str, Any]) -> None:
+        self._config, self._gpu_gib = config, float(facts["gpu_gib"])
+        self._shape = ModelShape(**facts["shape"])
+        self.learned: dict[str, float] = {}
+        """Moment -> bytes that it takes beyond its estimate."""
+
+    def assess(self, hyperparameters: Hyperparameters) -> Assessment | None:
+        """The verdict on a phase with these hyper-parameters, as far as this search knows.
+
+        None where a value has no meaning for the estimate: VeRL will say what is wrong with it.
+        """
+        setup = self._setup(hyperparameters)
+        return None if setup is None else assess(self._shape, setup, self.learned)
+
+    def problem(
+        self,
+        hyperparameters: Hyperparameters,
+        *,
+        before: Hyperparameters | None = None,
+        repairs: Hyperparameters | None = None,
+    ) -> str:
+        """Why a phase is not begun, with what would help, for its author; empty: it may be.
+
+        `before` is the configuration that its author changed. `repairs` is that of the phase that it repairs:
+        what needs less than that one is let through, as the estimate may be too high.
+        """
+        found = self.assess(hyperparameters)
+        if found is None or found.status != "does not fit":
+            return ""
+        needs = self.excess(hyperparameters)
+        if repairs is not None and not found.refused and needs < self.excess(repairs):
+            return ""
+        larger = [
+            short(key)
+            for key, (_, old) in diff(hyperparameters, before or hyperparameters).items()
+            if needs - self.excess({**hyperparameters, key: old}) > _FELT
+        ]
+        why = f" Made larger by the change of {', '.join(larger)}." if larger else ""
+        helpful = [f"{remedy.change} ({remedy.status})" for remedy in found.remedies[:_SHOWN]]
+        together = self.relief(hyperparameters)
+        if together.status != "does not fit" and len(together.changes) > 1:
+            listed = (f"{short(key)}={format_value(key, value)}" for key, value in together.values.items())
+            helpful.append(f"together: {', '.join(listed)} ({together.status})")
+        remedy = f" What would help: {'; '.join(helpful)}." if helpful else ""
+        return f"GPU memory, estimated: {found.reason}.{why}{remedy}"
+
+    def excess(self, hyperparameters: Hyperparameters) -> float:
+        """Likely bytes beyond the limit at the tightest moment; negative: that much room."""
+        found = self.assess(hyperparameters)
+        return 0.0 if found is None else found.worst.total.likely - found.worst.limit
+
+    def relief(self, hyperparameters: Hyperparameters, *, n_repairs: int = 0) -> Relief:
+        """Settings with which the phase fits; with more room for each repair that was not enough."""
+        setup = self._setup(hyperparameters)
+        if setup is None:
+            return Relief(changes=(), values={}, status="does not fit")
+        spare = n_repairs * _SPARE * self._gpu_gib * GIB
+        return relief(self._shape, setup, self.learned, spare=spare)
+
+    # --- learning -------------------------------------------------------------------------------------------
+
+    def trained(self, hyperparameters: Hyperparameters) -> None:
+        """A phase with these hyper-parameters has trained: it had room at every moment."""
+        for name, room in self._rooms(hyperparameters):
+            if room < self.learned.get(name, 0.0):
+                self.learned[name] = room
+
+    def ran_out(self, hyperparameters: Hyperparameters, failure: PhaseFailure) -> None:
+        """A phase with these hyper-parameters ran out of memory; the host's memory teaches nothing."""
+        places = () if _ON_HOST.search(failure.cause) else _places(failure)
+        for name, room in self._rooms(hyperparameters):
+            if name in places:
+                beyond = room + _STEP * self._gpu_gib * GIB
+                self.learned[name] = max(self.learned.get(name, 0.0), beyond)
+
+    def _rooms(self, hyperparameters: Hyperparameters) -> list[tuple[str, float]]:
+        """(moment, bytes between its likely size and its limit), nothing learnt counted."""
+        setup = self._setup(hyperparameters)
+        found = () if setup is None else moments(self._shape, setup)
+        return [(moment.name, moment.limit - moment.total.likely) for moment in found]
+
+    def _setup(self, hyperparameters: Hyperparameters) -> Setup | None:
+        try:
+            return setup_of(self._config, hyperparameters, gpu_gib=self._gpu_gib)
+        except ConfigError:
+            return None
+
+
+def _places(failure: PhaseFailure) -> tuple[str, ...]:
+    """Moments at which the memory may have run out."""
+    text = f"{failure.cause}\n{failure.log_tail}"
+    return next((names for pattern, names in _PLACES if re.search(pattern, text, re.IGNORECASE)), _TRAINERS)
