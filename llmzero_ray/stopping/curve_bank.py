@@ -56,10 +56,10 @@ class BankedPhase:
         """Best score of the phase, its start excluded."""
         return max(score for step, score in self.points if step > 0)
 
-    def gains(self, *, level: float, band: float, since: int, left: int) -> list[Gain]:
+    def gains(self, *, level: float, band: float, since: int, left: int) -> list[BankedGain]:
         """Gain within `left` steps of each validation near `level` (within `band`), from step `since` on."""
         return [
-            Gain(
+            BankedGain(
                 gain=max(
                     0.0,
                     max((s for at, s in self.points[i + 1 :] if at - step <= left), default=score) - score,
@@ -72,7 +72,7 @@ class BankedPhase:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Gain:
+class BankedGain:
     """The most that validation rose above a point of a banked curve."""
 
     gain: float
