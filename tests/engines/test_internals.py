@@ -101,6 +101,44 @@ def test_the_cause_is_the_last_telling_line_and_never_longer_than_600_characters
     assert len(failures.one_line(RuntimeError("x" * 1000))) == 600
 
 
+CORE_LOG = """\
+\x1b[36m(RecordingServer pid=71)\x1b[0m (EngineCore pid=92) ERROR 11-22 17:40:00 [core.py:1140] EngineCore failed to start.
+\x1b[36m(RecordingServer pid=71)\x1b[0m (EngineCore pid=92) ERROR 11-22 17:40:00 [core.py:1140] Traceback (most recent call last):
+\x1b[36m(RecordingServer pid=71)\x1b[0m (EngineCore pid=92) ERROR 11-22 17:40:00 [core.py:1140] {cause}
+\x1b[36m(RecordingServer pid=71)\x1b[0m Traceback (most recent call last):\x1b[32m [repeated 2x across cluster]\x1b[0m
+\x1b[36m(RecordingServer pid=71)\x1b[0m RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {{}}
+(WorkerDict pid=70) ValueError: of another process
+"""  # noqa: E501
+
+
+def test_an_engine_core_that_does_not_start_has_its_cause_in_the_log() -> None:
+    error = RuntimeError("Engine core initialization failed. See root cause above. Failed core proc(s): {}")
+    assert failures.is_core_failure(error) and not failures.is_core_failure(RuntimeError("x"))
+    cause = (
+        "ValueError: To serve at least one request, 4 GiB KV cache is needed, which is larger than the rest"
+    )
+    assert failures.cause_of_core_failure(CORE_LOG.format(cause=cause)) == cause
+    assert failures.cause_of_core_failure(CORE_LOG.format(cause="working")) is None
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "(RecordingServer pid=71) ImportError: libtbb.so.12: cannot open shared object file",
+        "(RecordingServer pid=71) (Worker pid=93) ERROR 11-22 17:40:00 [multiproc_executor.py:9] "
+        "ImportError: libtbb.so.12: cannot open shared object file",
+    ],
+    ids=["while the core imports", "in a worker of the core"],
+)
+def test_the_cause_may_come_before_vllm_marks_its_lines_or_from_below_the_core(line: str) -> None:
+    later = (
+        "\n(RecordingServer pid=71) (EngineCore pid=92) Exception: WorkerProc initialization failed due to "
+        "an exception in a background process. See stack trace for root cause."
+    )
+    found = failures.cause_of_core_failure(line + later)
+    assert found == "ImportError: libtbb.so.12: cannot open shared object file"
+
+
 def test_the_tail_of_a_log_is_its_last_lines_and_a_missing_log_is_empty(tmp_path: Path) -> None:
     log = tmp_path / "engine.log"
     log.write_text("\n".join(str(i) for i in range(100)))

@@ -40,10 +40,12 @@ from llmzero_ray.engines.verl.messages import (
 from llmzero_ray.engines.verl.overrides import all_overrides, compose
 from llmzero_ray.engines.verl.parent_death import die_with_parent
 from llmzero_ray.engines.verl.phase import PhaseState, Progress
-from llmzero_ray.errors import ConfigError, EffectiveConfigError
+from llmzero_ray.errors import ConfigError, EffectiveConfigError, EngineError
 from llmzero_ray.records import PhaseFailure, PhaseSpec
 
 logger = logging.getLogger(__name__)
+
+_LOG_SETTLES_S = 5.0
 
 
 class Driver:
@@ -96,12 +98,13 @@ class Driver:
     def _start(self, request: Start) -> Ready:
         """Connect to Ray, check VeRL, bring up its processes for the first phase's cold keys."""
         self._settings, self._n_train = request.settings, request.n_train
+        log_began = os.path.getsize(request.settings.log_path)
         patches.collect_garbage_rarely()
         try:
             config = compose(all_overrides(request.settings, request.spec, self._n_train))
             groups = _connect(request)
             queue_started = _start_queue(config.transfer_queue)  # beside the imports of VeRL
-            internals.check_names()
+            internals.check_names(internals.relied_on(request.settings.platform))
             _check_config(config)
             from omegaconf import open_dict
 
@@ -122,7 +125,8 @@ class Driver:
             trainer.helpers_started = self._watch.expect_all
         except Exception as error:
             logger.exception("cold start failed")
-            failure = _failure(Progress(), request.spec, error)
+            cause = _core_failure(error, request.settings.log_path, log_began)
+            failure = _failure(Progress(), request.spec, cause or error)
             return Ready(failure=failure, lost=failures.is_lost_process(error))
         servers = tuple(self._trainer.llm_server_manager.get_addresses())
         return Ready(failure=None, lost=False, servers=servers)
@@ -200,6 +204,23 @@ def _failure(progress: Progress, spec: PhaseSpec, error: BaseException) -> Phase
     sys.stdout.flush()
     trace = "".join(traceback.format_exception(error))[-4000:]
     return progress.failure(spec, failures.failure_class(error), failures.one_line(error), trace)
+
+
+def _core_failure(error: BaseException, log_path: str, log_began: int) -> EngineError | None:
+    """The cause of an engine core that did not start, from the log after `log_began` bytes; None: it is
+    another failure, or the core printed none. Ray needs a moment to bring here what the core printed."""
+    if not failures.is_core_failure(error):
+        return None
+    deadline = time.monotonic() + _LOG_SETTLES_S
+    while time.monotonic() < deadline:
+        with open(log_path, encoding="utf-8", errors="replace") as log:
+            log.seek(log_began)
+            if cause := failures.cause_of_core_failure(log.read()):
+                found = EngineError(f"vLLM's engine core did not start: {cause}")
+                found.__cause__ = error
+                return found
+        time.sleep(0.2)
+    return None
 
 
 def _connect(request: Start) -> list[Any]:

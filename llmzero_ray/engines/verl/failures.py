@@ -16,6 +16,14 @@ _LOST = re.compile(
     r"ActorDiedError|ActorUnavailableError|NodeDiedError|WorkerCrashedError|LocalRayletDiedError|OwnerDiedError"
 )
 _NOISE = re.compile(r"^(ray::|\s|File |Traceback|During handling|The above exception|full_key)")
+_CORE_FAILED = "Engine core initialization failed"
+"""vLLM's words in the process that started the core; the cause is in what the core printed alone."""
+_SERVER_LINE = re.compile(r"^(?:\x1b\[\d+m)*\(RecordingServer pid=[^)]*\)(?:\x1b\[\d+m)* ?(.*)$")
+"""Ray's mark of what a vLLM server and the processes below it print."""
+_MARKS = re.compile(r"^(?:\((?:EngineCore|Worker)[^)]*\) ?|(?:ERROR|CRITICAL) \d\S* \S+ \[[^\]]*\] )*")
+"""vLLM's own marks: the process, then level, time and place."""
+_RAISED = re.compile(r"^[A-Za-z_][\w.]*(?:Error|Exception): (?!.*root cause)\S")
+_REPEATED = re.compile(r"(?:\x1b\[\d+m)* ?\[repeated \d+x across cluster\].*$")
 _LIMIT = 600
 _TAIL_BYTES = 20_000
 
@@ -50,6 +58,24 @@ def one_line(error: BaseException) -> str:
         name = ""
     line = f"{name}: {text}" if name and not text.startswith(name) else text
     return line if len(line) <= _LIMIT else line[: _LIMIT - 1] + "…"
+
+
+def is_core_failure(error: BaseException) -> bool:
+    """Whether vLLM's engine core did not start, which leaves the cause in the log alone."""
+    return _CORE_FAILED in str(error)
+
+
+def cause_of_core_failure(log: str) -> str | None:
+    """The exception that ended vLLM's engine core, or a worker below it, in what the driver has logged since
+    its start; None: there is none yet."""
+    found = None
+    for line in log.splitlines():
+        if (server := _SERVER_LINE.match(line)) is None:
+            continue
+        text = _REPEATED.sub("", _MARKS.sub("", server[1])).strip()
+        if _RAISED.match(text) and _CORE_FAILED not in text:
+            found = text
+    return found
 
 
 def tail(path: str, n_lines: int = 60) -> str:

@@ -67,6 +67,7 @@ RELIED_ON: Final[dict[str, tuple[str, ...]]] = {
         "AgentLoopWorker._compute_score",
     ),
     "verl.workers.engine_workers": (
+        "ActorRolloutRefWorker.compute_log_prob",
         "ActorRolloutRefWorker.init_model",
         "ActorRolloutRefWorker.update_weights",
         "TrainingWorker.set_loss_fn",
@@ -105,12 +106,14 @@ RELIED_ON: Final[dict[str, tuple[str, ...]]] = {
         "RewardLoopManager._init_reward_loop_workers",
     ),
     "verl.utils.tokenizer.continuous_token_wiring": ("create_continuous_token_builder",),
-    "verl.utils.tensordict_utils": ("list_of_dict_to_tensordict",),
+    "verl.single_controller.base.decorator": ("make_nd_compute_dataproto_dispatch_fn",),
+    "verl.utils.tensordict_utils": ("assign_non_tensor", "list_of_dict_to_tensordict", "pop"),
     "verl.trainer.ppo.reward": ("get_custom_reward_fn",),
     "verl.workers.rollout.vllm_rollout.bucketed_weight_transfer": ("BucketedWeightSender._init_buffer",),
     "verl.workers.rollout.replica": ("RolloutReplicaRegistry.register",),
     "verl.single_controller.ray.base": ("SubRayResourcePool", "ResourcePoolManager.create_resource_pool"),
     "verl.workers.utils.losses": ("ppo_loss",),
+    "verl.workers.utils.padding": ("response_from_nested",),
     "verl.utils.config": ("validate_config", "omega_conf_to_dataclass"),
     "verl.utils.distributed": ("initialize_global_process_group_ray",),
     "transfer_queue.interface": ("init", "close", "TransferQueueController", "ray"),
@@ -118,6 +121,12 @@ RELIED_ON: Final[dict[str, tuple[str, ...]]] = {
     "transfer_queue.controller": ("format_zmq_address", "get_free_port"),
     "transfer_queue.storage.simple_storage": ("format_zmq_address", "get_free_port"),
 }
+
+RELIED_ON_CPU: Final[dict[str, tuple[str, ...]]] = {
+    "vllm.lora.ops.torch_ops.lora_ops": ("bgmv_shrink", "bgmv_expand", "bgmv_expand_slice"),
+    "vllm.lora.punica_wrapper.punica_cpu": ("bgmv_shrink", "bgmv_expand", "bgmv_expand_slice"),
+}
+"""What patches change inside vLLM on the CPU alone."""
 
 RAY_PRIVATE: Final[dict[str, tuple[str, ...]]] = {
     # Ray has no public way to
@@ -187,15 +196,20 @@ def _check_version(package: str, allowed: tuple[str, ...], remedy: str) -> None:
         )
 
 
-def check_names(relied_on: dict[str, tuple[str, ...]] = RELIED_ON | RAY_PRIVATE) -> None:
-    """Every name in `RELIED_ON` and `RAY_PRIVATE` exists in the installed packages. Imports VeRL.
+def relied_on(platform: str) -> dict[str, tuple[str, ...]]:
+    """All names that the engine relies on, by module."""
+    return RELIED_ON | RAY_PRIVATE | (RELIED_ON_CPU if platform == "cpu" else {})
+
+
+def check_names(names_of: dict[str, tuple[str, ...]]) -> None:
+    """Every name in `names_of` (module -> names) exists in the installed packages. Imports VeRL for its own.
 
     Raises:
         EngineVersionError: names what is missing.
     """
     missing = [
         f"{module}.{name}"
-        for module, names in relied_on.items()
+        for module, names in names_of.items()
         for name in names
         if not _exists(module, name)
     ]

@@ -12,7 +12,7 @@ import pytest
 
 from llmzero_ray.engines.verl.environment import EXECUTOR
 from llmzero_ray.errors import EngineLostError
-from llmzero_ray.records import MetricPoint
+from llmzero_ray.records import MetricPoint, PhaseFailure
 from tests.engines.verl.conftest import COLD_KEYS, Lab, processes_of
 
 pytestmark = [pytest.mark.verl, pytest.mark.slow, pytest.mark.long]
@@ -50,3 +50,16 @@ def test_a_killed_engine_core_loses_the_engine(own_core: Lab) -> None:
     own_core.engine.close()
     _, alive = psutil.wait_procs(children, timeout=30)
     assert not alive  # vLLM's workers neither
+
+
+def test_an_engine_core_that_cannot_start_says_why(lab: Lab) -> None:
+    from llmzero_ray.engines.verl.engine import VerlEngine
+
+    lab.engine.close()
+    settings = dataclasses.replace(lab.settings, search="nocore", kv_cache_bytes=4096)
+    engine = VerlEngine(settings, lab.task.n_train, lab.spec(), lambda key: key not in COLD_KEYS)
+    outcome = engine.run(lab.spec(n_steps=1), lambda _: None)
+    engine.close()
+    assert isinstance(outcome, PhaseFailure)
+    assert "vLLM's engine core did not start: " in outcome.cause and "KV cache" in outcome.cause
+    assert outcome.failure_class == "oom"
