@@ -113,9 +113,8 @@ class AgentCalls:
 
     def _over_budget(self) -> ev.BudgetReached:
         limit = self._core.config.budget.dollars or 0.0
-        return ev.BudgetReached(
-            kind="dollars", used=self._core.dollars, limit=limit, source=f"ledger:dollars:{limit:g}"
-        )
+        source = f"ledger:dollars:{limit:g}:{self._core.n_settings}"
+        return ev.BudgetReached(kind="dollars", used=self._core.dollars, limit=limit, source=source)
 
 
 class Prefetcher:

@@ -71,7 +71,7 @@ class ControlRequests:
                 logger.exception("request %s (%s) could not be journalled", request.id, request.kind)
                 await self._post(_refused(request, f"{type(error).__name__}: {error}"))
             await asyncio.to_thread(done_with, self._root, request.id)
-            if isinstance(event, ev.SettingsChanged):
+            if isinstance(event, ev.SettingsChanged | ev.SearchExtended):
                 await self._use_settings()
 
     async def _within_capacity(self, event: ev.SettingsChanged) -> Event:
@@ -151,7 +151,8 @@ def _event_from(core: CoordinatorCore, request: Request) -> Event:
         changes = dict(normalize(clone.changes))
         return ev.CloneAsked(of=clone.node, step=clone.step, changes=changes, n_steps=clone.n_steps)
     changes = _Set.model_validate(fields).changes
-    return ev.SettingsChanged(changes=changes, before={key: _value(core, key) for key in changes})
+    changed = ev.SettingsChanged if core.finished is None else ev.SearchExtended
+    return changed(changes=changes, before={key: _value(core, key) for key in changes})
 
 
 def _refused(request: Request, why: str) -> ev.RequestRefused:

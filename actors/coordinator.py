@@ -20,7 +20,13 @@ from llmzero_ray.coordinator import CoordinatorCore
 from llmzero_ray.errors import LlmzeroError
 from llmzero_ray.finalize import remove_leftovers
 from llmzero_ray.logs import log_to
-from llmzero_ray.presence import HEARTBEAT_S, SearchLock, drop_ends, last_heartbeat
+from llmzero_ray.presence import (
+    HEARTBEAT_S,
+    SearchLock,
+    drop_ends,
+    is_extension_requested,
+    last_heartbeat,
+)
 from llmzero_ray.records import Event
 from llmzero_ray.storage import SearchStorage
 from llmzero_ray.tasks import load_task
@@ -144,7 +150,8 @@ class SearchCoordinator:
         fixed = self._private_head
         self._pool = pool = RunnerPool(name, directory, lambda: core.config, fixed_capacity=fixed)
         restarted = bool(ray.get_runtime_context().was_current_actor_reconstructed)
-        if core.finished or (restarted and core.interrupted):
+        extended = core.finished is not None and await asyncio.to_thread(is_extension_requested, root)
+        if (core.finished and not extended) or (restarted and core.interrupted):
             return await self._end(at_once=True)  # it was leaving already when its process died
         here, pid = socket.gethostname(), os.getpid()
         await loop.post(ev.CoordinatorStarted(epoch=loop.epoch, host=here, pid=pid, previous_alive=before))
@@ -154,6 +161,8 @@ class SearchCoordinator:
         use_settings = functools.partial(self._use_settings, core)
         requests = ControlRequests(core, loop.post, root, use_settings=use_settings, fixed_capacity=fixed)
         await requests.take_at_start()  # settings that the command brought along
+        if core.finished is not None:
+            return await self._end(at_once=True)  # the settings do not extend it
         await use_settings()
         self._start_checks(loop, pool, requests)
         recovery = RunnerRecovery(core, loop.post, pool, self._storage)

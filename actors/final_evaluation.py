@@ -12,6 +12,7 @@ import logging
 from llmzero_ray import commands as cmd
 from llmzero_ray import events as ev
 from llmzero_ray.coordinator import CoordinatorCore
+from llmzero_ray.coordinator.final_evaluation import numbered
 from llmzero_ray.errors import EngineError, EngineLostError
 from llmzero_ray.metric_files import write_items
 from llmzero_ray.metrics import mean_score
@@ -46,7 +47,7 @@ class FinalEvaluator:
         import ray
 
         runner, tokens = self._pool.runner(command.slot), self._core.config.eval.max_response_length
-        source = f"final:{command.what}"
+        source = numbered(f"final:{command.what}", command.extension)
         try:
             items = await runner.evaluate.remote(command.adapter, self._test, tokens)
         except (ray.exceptions.RayActorError, EngineLostError) as error:

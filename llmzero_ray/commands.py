@@ -127,6 +127,8 @@ class Evaluate(Command):
     split: str
     node: int | None
     step: int | None
+    extension: int = 0
+    """How often the search was extended before."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -320,6 +320,16 @@ class SettingsChanged(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class SearchExtended(Event):
+    """A search that had ended goes on: the user raised a limit. Its outcome is made anew at the next end."""
+
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    """Dotted key -> new value; empty where they were journalled while the final evaluation was under way."""
+    before: Mapping[str, Any] = field(default_factory=dict)
+    """The same keys -> old values."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class RequestRefused(Event):
     """A user's request was refused; nothing has changed."""
 
@@ -337,7 +347,7 @@ class BackgroundTaskFailed(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class FinalScored(Event):
-    """A policy was scored on the test split, for the only time."""
+    """A policy was scored on the test split: once per policy, also in a search that is extended."""
 
     what: FinalWhat
     split: str
@@ -384,7 +394,7 @@ class SearchAborted(Event):
 @register_record
 @dataclass(frozen=True, kw_only=True)
 class SearchFinished(Event):
-    """The last event of a journal."""
+    """The last event of a journal, unless the search is extended later."""
 
     reason: str
     """budget, exhausted, target, gpu_hours, dollars, wall_clock or user."""

@@ -178,6 +178,12 @@ def waiting_requests(root: Path) -> tuple[Request, ...]:
     return tuple(found)
 
 
+def is_extension_requested(root: Path) -> bool:
+    """Whether settings wait for a coordinator: a search that has finished goes on with them if they extend
+    it."""
+    return any(waiting.kind == "set" for waiting in waiting_requests(root))
+
+
 def done_with(root: Path, request_id: str) -> None:
     """Remove a request; its result is in the journal."""
     (root / "requests" / f"{request_id}.json").unlink(missing_ok=True)

@@ -22,6 +22,7 @@ from llmzero_ray.coordinator import (
     build_request,
     busy_gpu_hours,
     check_decisions,
+    extension_problem,
     incumbent_path,
     node_view,
     over_budget,
@@ -983,9 +984,15 @@ def play(seed: int, n_slots: int, n_events: int) -> Driver:
         moves: list[Event] = [ev.SlotReady(slot=s.index) for s in search.core.slots if not s.ready]
         for command in search.core.outstanding():
             moves += answers(search, command, dice)
-        if not moves or search.core.finished is not None:
+        if search.core.finished is not None:
+            more = {"budget.runs": len(search.core.search.nodes) + 2}
+            if search.core.n_extensions == 2 or extension_problem(search.core, more) is not None:
+                break
+            search.post(next_start(search), ev.SearchExtended(changes=more))
+        elif moves:
+            search.post(dice.choice(moves))
+        else:
             break
-        search.post(dice.choice(moves))
     return search
 
 
@@ -1010,8 +1017,12 @@ def answers(search: Driver, command: Command, dice: random.Random) -> list[Event
     if isinstance(command, cmd.WriteOutcome):
         return [ev.OutcomeWritten()]
     if isinstance(command, cmd.End):
-        return [ev.CoordinatorStarted(epoch=len(search.journal), host="h", pid=1)]
+        return [next_start(search)]
     return []
+
+
+def next_start(search: Driver) -> ev.CoordinatorStarted:
+    return ev.CoordinatorStarted(epoch=len(search.journal), host="h", pid=1)
 
 
 def run_answers(search: Driver, command: cmd.RunPhase, dice: random.Random) -> list[Event]:
@@ -1056,7 +1067,7 @@ def test_every_decision_taken_again_is_the_recorded_one(seed: int, n_slots: int)
 def test_whatever_happens_a_search_ends_and_never_exceeds_its_budget(seed: int, n_slots: int) -> None:
     search = play(seed, n_slots, n_events=3000)
     assert search.core.finished is not None
-    assert len(search.core.search.nodes) <= search.config.budget.runs
+    assert len(search.core.search.nodes) <= search.core.config.budget.runs
     trained = [run for run in search.core.runs.values() if run.stage == "planned"]
     assert trained == []
 

@@ -123,8 +123,15 @@ def _describe_clone(_: CoordinatorCore, event: ev.CloneAsked) -> str:
 
 
 def _describe_settings(_: CoordinatorCore, event: ev.SettingsChanged) -> str:
-    changed = (f"{key} {event.before.get(key)} → {value}" for key, value in event.changes.items())
-    return f"settings changed: {', '.join(changed)}"
+    return f"settings changed: {_changes(event)}"
+
+
+def _describe_extended(_: CoordinatorCore, event: ev.SearchExtended) -> str:
+    return "the search goes on" + (f": {_changes(event)}" if event.changes else "")
+
+
+def _changes(event: ev.SettingsChanged | ev.SearchExtended) -> str:
+    return ", ".join(f"{key} {event.before.get(key)} → {value}" for key, value in event.changes.items())
 
 
 def _name(node: int) -> str:
@@ -159,6 +166,7 @@ _DESCRIPTIONS: dict[type[Event], Callable[[CoordinatorCore, Any], str | None]] =
     ),
     ev.CloneAsked: _describe_clone,
     ev.SettingsChanged: _describe_settings,
+    ev.SearchExtended: _describe_extended,
     ev.RequestRefused: lambda _, e: f"refused ({e.kind}): {e.message}",
     ev.BackgroundTaskFailed: lambda _, e: f"{e.task} failed and goes on: {one_line(e.reason)}",
     ev.RunnerSilent: lambda _, e: (

@@ -22,10 +22,10 @@ from llmzero_ray.cli.terminal import LOOK_S, end_check, watch
 from llmzero_ray.cli.view import outcome_lines
 from llmzero_ray.config import SearchConfig, load_config
 from llmzero_ray.config_changes import differing_keys, read_settings, with_changes
-from llmzero_ray.coordinator import root_hyperparameters
+from llmzero_ray.coordinator import extension_problem, root_hyperparameters
 from llmzero_ray.errors import ConfigError, CoordinatorGoneError, SearchBusyError
 from llmzero_ray.follow import Follower
-from llmzero_ray.presence import SearchLock, owner, request
+from llmzero_ray.presence import SearchLock, is_extension_requested, owner, request
 from llmzero_ray.storage import SearchStorage
 from llmzero_ray.tasks import PreparedTask
 from llmzero_ray.tasks.prepared import check_same_task
@@ -106,10 +106,11 @@ def _follow_or_start(
     follower.poll()
     someone = owner(root)
     changes = storage.check_same(config) if someone is not None or follower.has_trained else {}
-    if follower.finished is not None:
-        _refuse_unused(follower, config, settings)
+    if follower.finished is not None and not _is_extended(follower, config, settings, console):
         print_lines(console, outcome_lines(follower))
         return 0
+    if follower.finished is not None and someone is not None:
+        raise SearchBusyError(f"{root}: {someone} is about to end. Run the same command again.")
     if someone is not None and changes:
         listed = " ".join(f"{key}={value}" for key, value in changes.items())
         raise ConfigError(
@@ -131,26 +132,28 @@ def _follow_or_start(
     return _run(config, task, Follower(storage), console)
 
 
-def _refuse_unused(follower: Follower, config: SearchConfig, settings: list[str]) -> None:
-    """Refuse changed settings for a search that has finished.
+def _is_extended(follower: Follower, config: SearchConfig, settings: list[str], console: Console) -> bool:
+    """Whether a search that has finished goes on: settings that raise a limit were given, or wait for it.
 
     Raises:
-        ConfigError: a `--set` would change something.
+        ConfigError: a `--set` changes something that does not extend it.
     """
-    known = follower.storage.config()
+    known, finished = follower.storage.config(), follower.finished
+    assert finished is not None
     changed = {} if known is None else differing_keys(known, config)
+    if not changed:
+        return is_extension_requested(follower.storage.paths.root)  # a command before this one was killed
+    changes = {key: new for key, (_, new) in changed.items()}
+    problem = extension_problem(follower.core, changes)
     given = [setting.partition("=")[0].strip() for setting in settings]
-    unused = [
-        f"{key}={new}"
-        for key, (_, new) in changed.items()
-        if any(key == name or key.startswith(f"{name}.") for name in given)
-    ]
-    if unused and follower.finished is not None:
+    if problem and any(key == name or key.startswith(f"{name}.") for key in changes for name in given):
         raise ConfigError(
-            f"{config.name} has finished ({follower.finished.reason}), so {' '.join(unused)} was not used: a "
-            "finished search takes no settings. Leave --set out to see its outcome, or start a search of "
-            "another `name`."
+            f"{config.name} has finished ({finished.reason}): {problem} Leave --set out to see its outcome."
         )
+    if problem:
+        listed = ", ".join(f"{key}={new}" for key, new in changes.items())
+        print_line(console, f"{config.name} has finished with other settings; not used: {listed}")
+    return problem is None
 
 
 def _settle(config: SearchConfig, task: PreparedTask, follower: Follower) -> None:

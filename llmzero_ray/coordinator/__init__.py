@@ -12,7 +12,7 @@ from llmzero_ray.coordinator.requests import (
     request_record,
     task_view,
 )
-from llmzero_ray.coordinator.steering import refusal
+from llmzero_ray.coordinator.steering import extension_problem, refusal
 
 __all__ = [
     "CoordinatorCore",
@@ -20,6 +20,7 @@ __all__ = [
     "build_request",
     "busy_gpu_hours",
     "check_decisions",
+    "extension_problem",
     "incumbent_path",
     "node_view",
     "over_budget",

@@ -7,25 +7,35 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from llmzero_ray.config import SearchConfig
 from llmzero_ray.coordinator.state import SearchState
-from llmzero_ray.events import REFERENCE, BudgetKind, BudgetReached
+from llmzero_ray.events import BudgetKind, BudgetReached
 
 
 def over_budget(state: SearchState, *, worked_s: float, now: float) -> Iterator[BudgetReached]:
     """Events for the limits reached `worked_s` seconds into the search; reserved slots count up to `now`.
 
-    The source of each event names the limit and its value, so that the journal records it once, and once more
-    after it was raised.
+    The source of each event names the limit, its value and the number of changed settings, so that the
+    journal records it once, and once more after settings were changed.
     """
-    budget = state.config.budget
+    for kind, amount, limit in reached_limits(state, state.config, worked_s=worked_s, now=now):
+        source = f"timer:{kind}:{limit:g}:{state.n_settings}"
+        yield BudgetReached(kind=kind, used=amount, limit=limit, source=source)
+
+
+def reached_limits(
+    state: SearchState, config: SearchConfig, *, worked_s: float, now: float
+) -> Iterator[tuple[BudgetKind, float, float]]:
+    """(kind, used, limit) of the limits of `config` that the search has reached."""
+    budget = config.budget
     used: tuple[tuple[BudgetKind, float, float | None], ...] = (
         ("wall_clock", worked_s / 3600, budget.wall_clock_hours),
         ("gpu_hours", state.meter.gpu_hours(now), budget.gpu_hours),
-        ("dollars", state.dollars, budget.dollars if state.config.agents.on_cap == "stop" else None),
+        ("dollars", state.dollars, budget.dollars if config.agents.on_cap == "stop" else None),
     )
     for kind, amount, limit in used:
         if limit is not None and amount >= limit:
-            yield BudgetReached(kind=kind, used=amount, limit=limit, source=f"timer:{kind}:{limit:g}")
+            yield kind, amount, limit
 
 
 def busy_gpu_hours(state: SearchState, now: float) -> float:
@@ -35,6 +45,4 @@ def busy_gpu_hours(state: SearchState, now: float) -> float:
         for run in state.runs.values()
         if run.started and run.active and run.started_at is not None
     )
-    reference = state.runs.get(REFERENCE)
-    done = 0.0 if reference is None or reference.outcome is None else reference.outcome.gpu_hours
-    return state.gpu_hours + done + running_s / 3600 * state.config.slots.n_gpus
+    return state.gpu_hours + state.reference_gpu_hours + running_s / 3600 * state.config.slots.n_gpus

@@ -69,6 +69,7 @@ class CoordinatorCore(SearchState):
         self.now = event.time
         handler(self, event)
         self.meter.take(event)
+        self.active_time.take(event)
 
     def resume(self) -> list[Command]:
         """All commands that are due after a replay, those of earlier coordinators included."""
@@ -158,9 +159,11 @@ class CoordinatorCore(SearchState):
             run.no_answer = f"the agent gave no answer ({event.reason})"
 
     def _waiting_for_answer(self, node: int, tries: int) -> PhaseRun | None:
+        """The run of that request; a cancelled one keeps its answer, for when the search is extended."""
         run = self.runs.get(node)
-        waits = run is not None and run.stage == "proposing" and run.tries == tries and run.answer is None
-        return run if waits else None
+        if run is None or run.spec is not None or run.stage not in ("proposing", "cancelled"):
+            return None
+        return run if run.tries == tries and run.answer is None else None
 
     def _on_proposal_refused(self, event: ev.ProposalRefused) -> None:
         run = self.runs[event.node]
@@ -188,6 +191,7 @@ class CoordinatorCore(SearchState):
         run.stage, run.outcome = "done", outcome
         self.slots[run.slot].node = None
         if run.node == REFERENCE:
+            self.reference_gpu_hours += outcome.gpu_hours
             self.final.reference_ended(run)
         else:
             self._node_ended(run, outcome, event.time)
@@ -282,6 +286,9 @@ class CoordinatorCore(SearchState):
         steering.change_settings(self, event)
         self._settle()
 
+    def _on_extended(self, event: ev.SearchExtended) -> None:
+        steering.extend(self, event)
+
     def _on_request_refused(self, event: ev.RequestRefused) -> None:
         self._take_clone(event.source.removeprefix("core:clone-"))
 
@@ -309,8 +316,10 @@ class CoordinatorCore(SearchState):
             self.stop_deadline_s = event.deadline_s
         if self.end_reason is None:
             self._end("user")
-        elif not self.final.done:
-            self.final.drop()
+        else:
+            self.extension_wanted = False
+            if not self.final.done:
+                self.final.drop()
 
     def _on_final_scored(self, event: ev.FinalScored) -> None:
         self.final.scored(event, self.slots)
@@ -325,6 +334,8 @@ class CoordinatorCore(SearchState):
 
     def _on_search_finished(self, event: ev.SearchFinished) -> None:
         self.finished = event
+        for slot in self.slots:  # all are given back
+            slot.ready, slot.node, slot.scoring = False, None, None
 
     # --- parts ----------------------------------------------------------------------------------------------
 
@@ -396,6 +407,7 @@ _HANDLERS: dict[type[Event], Callable[[CoordinatorCore, Any], None]] = {
     ev.NodeVetoed: CoordinatorCore._on_veto,
     ev.CloneAsked: CoordinatorCore._on_clone_asked,
     ev.SettingsChanged: CoordinatorCore._on_settings_changed,
+    ev.SearchExtended: CoordinatorCore._on_extended,
     ev.RequestRefused: CoordinatorCore._on_request_refused,
     ev.BackgroundTaskFailed: CoordinatorCore._on_background_task_failed,
     ev.UserStop: CoordinatorCore._on_user_stop,

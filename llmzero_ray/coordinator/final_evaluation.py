@@ -5,7 +5,8 @@ Test scores exist only from here on; agents and rules never see them. Not here: 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 
 from llmzero_ray import commands as cmd
 from llmzero_ray import events as ev
@@ -14,7 +15,7 @@ from llmzero_ray.config import SearchConfig
 from llmzero_ray.coordinator.plan import Planner
 from llmzero_ray.coordinator.runs import FinalJob, PhaseRun, SlotState
 from llmzero_ray.events import REFERENCE
-from llmzero_ray.records import PhaseFailure
+from llmzero_ray.records import PhaseFailure, PhaseResult
 from llmzero_ray.search import SearchNode
 
 SPLIT = "test"
@@ -23,8 +24,18 @@ SPLIT = "test"
 class FinalEvaluation:
     """The final test-set evaluations of one search."""
 
-    def __init__(self, config: SearchConfig, planner: Planner, runs: dict[int, PhaseRun]) -> None:
+    def __init__(
+        self,
+        config: SearchConfig,
+        planner: Planner,
+        runs: dict[int, PhaseRun],
+        *,
+        extension: int = 0,
+        earlier: Mapping[str, FinalJob] = MappingProxyType({}),
+    ) -> None:
+        """`earlier` are those before the search's `extension`th extension: a policy is scored once."""
         self._config, self._planner, self._runs = config, planner, runs
+        self._extension, self._earlier = extension, earlier
         self.jobs: dict[str, FinalJob] = {}
         self._train_steps: int | None = None
         """Steps of the reference that is still to be trained."""
@@ -32,6 +43,11 @@ class FinalEvaluation:
     def use(self, config: SearchConfig, planner: Planner) -> None:
         """Apply changed settings."""
         self._config, self._planner = config, planner
+
+    def for_extension(self, extension: int) -> FinalEvaluation:
+        """The evaluation at the next end of a search that goes on."""
+        earlier = {**self._earlier, **{what: job for what, job in self.jobs.items() if job.score is not None}}
+        return FinalEvaluation(self._config, self._planner, self._runs, extension=extension, earlier=earlier)
 
     @property
     def done(self) -> bool:
@@ -53,9 +69,14 @@ class FinalEvaluation:
             adapter = str(self._planner.paths.adapter(best.id, best.best_step))
             self._add(FinalJob(what="best", adapter=adapter, node=best.id, step=best.best_step))
         if wanted.default_recipe:
-            self._train_steps = self._runs[best.id].base_step + best.best_step
+            n_steps = self._runs[best.id].base_step + best.best_step
             if wanted.test:
                 self._add(FinalJob(what="reference", node=REFERENCE, ready=False))
+            reference = self._runs.get(REFERENCE)
+            if reference is not None and _is_trained(reference, n_steps):
+                self.reference_ended(reference)
+            else:
+                self._train_steps = n_steps
 
     def assign(self, slots: list[SlotState]) -> None:
         """Assign work to idle slots: training first, since it takes longest."""
@@ -64,8 +85,15 @@ class FinalEvaluation:
                 continue
             if self._train_steps is not None:
                 spec = self._planner.reference_phase(self._train_steps)
+                earlier = self._runs.get(REFERENCE)
                 run = PhaseRun(
-                    node=REFERENCE, kind="root", on=None, slot=slot.index, stage="planned", spec=spec
+                    node=REFERENCE,
+                    kind="root",
+                    on=None,
+                    slot=slot.index,
+                    stage="planned",
+                    spec=spec,
+                    attempt=0 if earlier is None else earlier.attempt + 1,
                 )
                 self._runs[REFERENCE], slot.node, self._train_steps = run, REFERENCE, None
                 continue
@@ -88,7 +116,9 @@ class FinalEvaluation:
         for job in self.jobs.values():
             if job.problem is not None and not job.done:
                 found.append(
-                    cmd.Record.of(f"final-{job.what}", ev.FinalFailed(what=job.what, reason=job.problem))
+                    cmd.Record.of(
+                        self._key(f"final-{job.what}"), ev.FinalFailed(what=job.what, reason=job.problem)
+                    )
                 )
             elif job.slot is not None and not job.done and slots[job.slot].ready:
                 found.append(self._evaluate(job, job.slot))
@@ -106,6 +136,8 @@ class FinalEvaluation:
         else:
             job.step, job.ready = run.outcome.best_step, True
             job.adapter = str(self._planner.paths.adapter(REFERENCE, run.outcome.best_step))
+            job.attempt = run.attempt
+            self._reuse(job)
 
     def scored(self, event: ev.FinalScored, slots: list[SlotState]) -> None:
         """Record the test score of a policy."""
@@ -141,16 +173,28 @@ class FinalEvaluation:
 
     def _add(self, job: FinalJob) -> None:
         self.jobs[job.what] = job
+        if job.ready:
+            self._reuse(job)
+
+    def _reuse(self, job: FinalJob) -> None:
+        """Take over the score of the same policy from before an extension."""
+        known = self._earlier.get(job.what)
+        if known is not None and (known.node, known.step, known.attempt) == (job.node, job.step, job.attempt):
+            job.done, job.score = True, known.score
+
+    def _key(self, key: str) -> str:
+        return numbered(key, self._extension)
 
     def _evaluate(self, job: FinalJob, slot: int) -> cmd.Evaluate:
         return cmd.Evaluate(
-            id=f"evaluate-{job.what}-{job.losses}",
+            id=self._key(f"evaluate-{job.what}-{job.losses}"),
             slot=slot,
             what=job.what,
             adapter=job.adapter,
             split=SPLIT,
             node=job.node,
             step=job.step,
+            extension=self._extension,
         )
 
     def _close(
@@ -163,6 +207,17 @@ class FinalEvaluation:
         for slot in slots:
             if slot.scoring == what:
                 slot.scoring = None
+
+
+def numbered(key: str, extension: int) -> str:
+    """A key of something that occurs once per end of a search: events of a known source are dropped."""
+    return f"{key}-{extension}" if extension else key
+
+
+def _is_trained(reference: PhaseRun, n_steps: int) -> bool:
+    """Whether the reference was trained for as many steps before the search was extended."""
+    trained = reference.spec is not None and reference.spec.n_steps == n_steps
+    return trained and isinstance(reference.outcome, PhaseResult)
 
 
 def _is_open(job: FinalJob) -> bool:

@@ -29,14 +29,16 @@ def next_commands(state: SearchState) -> list[Command]:
         reason, exit_code = state.interrupted
         return [cmd.End(id=f"end-{state.n_interruptions}", reason=reason, exit_code=exit_code)]
     if state.finished is not None:
-        return [cmd.End(id="end", reason=state.finished.reason)]
+        return [cmd.End(id=state.ending_key("end"), reason=state.finished.reason)]
     if state.end_reason is None:
         return [*_upkeep(state), *_while_searching(state)]
     if not state.final.done:
         return [*_upkeep(state), *state.final.commands(state.slots, lambda run: run_phase(state, run))]
     if not state.written:
-        return [cmd.WriteOutcome(id="write-outcome")]
-    return [cmd.Record.of("finished", _conclusion(state, state.end_reason))]
+        return [cmd.WriteOutcome(id=state.ending_key("write-outcome"))]
+    if state.extension_wanted:
+        return [cmd.Record.of(state.ending_key("extended"), ev.SearchExtended())]
+    return [cmd.Record.of(state.ending_key("finished"), _conclusion(state, state.end_reason))]
 
 
 def _upkeep(state: SearchState) -> Iterator[Command]:
@@ -105,7 +107,7 @@ def _towards_plan(state: SearchState, run: PhaseRun) -> Command:
     if run.answer is not None:
         return _judge(state, run, run.answer)
     assert run.on is not None
-    ask_id, rejected = f"propose-{run.node}-{run.tries}", run.rejected
+    ask_id, rejected = f"propose-{run.node}-{run.tries}" + "-again" * run.revived, run.rejected
     if run.kind == "debug":
         return cmd.Analyze(id=ask_id, node=run.node, on=run.on, rejected=rejected, tries=run.tries)
     scratch = run.kind == "scratch"
@@ -204,7 +206,7 @@ def _refuse_clone(state: SearchState, why: str) -> Command | None:
 def _record_stop(state: SearchState, reason: str) -> Command:
     seen = state.search.ask().seen.to_dict()
     stop = ev.Decided(action="stop", on=None, node=None, slot=None, stop_reason=reason, seen=seen)
-    return cmd.Record.of("decide-stop", stop)
+    return cmd.Record.of(state.ending_key("decide-stop"), stop)
 
 
 def run_phase(state: SearchState, run: PhaseRun) -> Command:

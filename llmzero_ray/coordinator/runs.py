@@ -15,7 +15,7 @@ from llmzero_ray.records import Checkpoint, NodeKind, PhaseFailure, PhaseResult,
 
 Stage: TypeAlias = Literal["proposing", "planned", "done", "cancelled"]
 """`proposing` an agent is called · `planned` it has a spec, and trains or waits for its slot · `done` it has
-an outcome · `cancelled` the search ended before it trained."""
+an outcome · `cancelled` the search ended before it trained; it goes on if the search is extended."""
 
 
 @dataclass(kw_only=True)
@@ -56,6 +56,8 @@ class PhaseRun:
     """How often its checkpoint source was replaced because the adapter was corrupt."""
     clone: CloneAsked | None = None
     """The user's clone request; None for runs that the rules chose."""
+    revived: int = 0
+    """How often it was cancelled by an end of the search that was revoked."""
     lost_steps: frozenset[int] = frozenset()
     """Adapters that were deleted or found corrupt."""
     salvaged: PhaseFailure | None = None
@@ -152,6 +154,8 @@ class FinalJob:
     adapter: str | None = None
     node: int | None = None
     step: int | None = None
+    attempt: int = 0
+    """Of the reference: its run, when a search that was extended trains a longer one."""
     ready: bool = True
     """Whether its checkpoint exists; False while the reference still trains."""
     slot: int | None = None

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from llmzero_ray import events as ev
 from llmzero_ray.config import SearchConfig
-from llmzero_ray.coordinator.final_evaluation import FinalEvaluation
+from llmzero_ray.coordinator.final_evaluation import FinalEvaluation, numbered
 from llmzero_ray.coordinator.meter import Meter
 from llmzero_ray.coordinator.plan import Planner
 from llmzero_ray.coordinator.runs import PhaseRun, SlotState
 from llmzero_ray.events import REFERENCE
+from llmzero_ray.journal import ActiveTime
 from llmzero_ray.memory import SearchMemory
 from llmzero_ray.search import SearchMethod
 from llmzero_ray.storage import SearchPaths
@@ -43,15 +44,24 @@ class SearchState:
         self.interrupted: tuple[str, int] | None = None
         """Reason and exit code of a pause or an abort, until the next coordinator takes over."""
         self.finished: ev.SearchFinished | None = None
+        self.n_extensions = 0
+        """How often the search went on after it had ended."""
+        self.extension_wanted = False
+        """Whether a limit was raised while the final evaluation was under way: the search goes on after
+        it."""
         self.problem: str | None = None
         """Error of writing the outcome; empty: none."""
         self.gpu_hours = 0.0
         """Of all phases of the search that have ended, lost attempts included; the reference is not
         counted."""
+        self.reference_gpu_hours = 0.0
+        """Of the reference runs that have ended: a search that is extended may train a longer one."""
         self.meter = Meter(0)
         """GPU hours for which slots were reserved, whatever they did."""
         self.memory: SearchMemory | None = None
         """Judges whether phases fit into GPU memory; None: they are not judged."""
+        self.active_time = ActiveTime()
+        """Seconds with a live coordinator."""
         self.hints: list[str] = []
         """The user's hints to the proposer, oldest first."""
         self.clones: list[ev.CloneAsked] = []
@@ -113,6 +123,10 @@ class SearchState:
     def open_slots(self) -> list[SlotState]:
         """Slots that can be given work."""
         return self.slots[: self.config.slots.count]
+
+    def ending_key(self, key: str) -> str:
+        """A key of a command or a conclusion that occurs once per end of the search."""
+        return numbered(key, self.n_extensions)
 
     def fit_slots(self) -> None:
         """Adjust the slots to `slots.count`; surplus ones are closed when idle."""

@@ -7,10 +7,13 @@ Not here: delivery of requests (presence.py, actors/control_requests.py).
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 from llmzero_ray import events as ev
-from llmzero_ray.config_changes import with_changes
+from llmzero_ray.config import SearchConfig
+from llmzero_ray.config_changes import CHANGEABLE, with_changes
+from llmzero_ray.coordinator.budget import reached_limits
 from llmzero_ray.coordinator.runs import PhaseRun
 from llmzero_ray.coordinator.state import SearchState
 from llmzero_ray.errors import ConfigError, ProposalError
@@ -30,6 +33,8 @@ _LIFTED = {
 
 def refusal(state: SearchState, event: Event) -> str | None:
     """Why a user's request cannot be carried out in this state; None when it can."""
+    if isinstance(event, ev.SearchExtended):
+        return extension_problem(state, event.changes)
     if state.finished is not None:
         return "the search has ended; nothing can be changed any more."
     if isinstance(event, ev.UserStop | ev.SettingsChanged):
@@ -110,15 +115,99 @@ def veto(state: SearchState, event: ev.NodeVetoed) -> None:
 
 
 def change_settings(state: SearchState, event: ev.SettingsChanged) -> None:
-    """Apply changed limits and slots; an end of the search that only an old limit caused is revoked."""
-    state.config = with_changes(state.config, event.changes)
+    """Apply changed limits and slots.
+
+    An end of the search that only an old limit caused is revoked; during the final evaluation the search goes
+    on after it.
+    """
+    _use(state, event.changes)
+    if state.end_reason is not None:
+        wanted = state.extension_wanted or _lifts(event.changes)
+        state.extension_wanted = wanted and not any(_causes_to_end(state, state.config))
+    elif _LIFTED.get(state.ending or "") in event.changes:
+        state.ending = None
+        _revive(state)
+
+
+def extension_problem(state: SearchState, changes: Mapping[str, Any]) -> str | None:
+    """Why a search that has ended, or is being evaluated, does not go on with these settings; None if it
+    does."""
+    if state.end_reason is None:
+        return "the search has not ended; its settings are changed with `llmzero set`."
+    try:
+        config = with_changes(state.config, changes)
+    except ConfigError as error:
+        return str(error)
+    causes = tuple(_causes_to_end(state, config))
+    if not causes and not _lifts(changes):
+        causes = (f"it ended for another reason ({state.end_reason}), and they raise no limit",)
+    if not causes:
+        return None
+    return (
+        f"{_named(changes)} would not extend the search: {'; '.join(causes)}. Higher limits do, such as "
+        f"budget.runs={len(state.search.nodes) + 4}, together or with other settings; what may be changed: "
+        f"{', '.join(CHANGEABLE)}."
+    )
+
+
+def extend(state: SearchState, event: ev.SearchExtended) -> None:
+    """Go on with a search that has ended: its runs and scores stay, its outcome is made anew at the end."""
+    if event.changes:
+        _use(state, event.changes)
+    state.n_extensions += 1
+    state.finished, state.ending, state.end_reason = None, None, None
+    state.written, state.problem, state.stop_deadline_s = False, None, None
+    state.extension_wanted = False
+    state.final = state.final.for_extension(state.n_extensions)
+    _revive(state)
+
+
+def _use(state: SearchState, changes: Mapping[str, Any]) -> None:
+    """Apply changed settings."""
+    state.config = with_changes(state.config, changes)
     state.planner = dataclasses.replace(state.planner, config=state.config)
     state.final.use(state.config, state.planner)
     state.search.budget = state.config.budget.runs
     state.fit_slots()
     state.n_settings += 1
-    if state.end_reason is None and _LIFTED.get(state.ending or "") in event.changes:
-        state.ending = None
+
+
+def _revive(state: SearchState) -> None:
+    """Queue the runs again that were cancelled because the search was about to end."""
+    for run in state.runs.values():
+        if run.stage != "cancelled" or run.node == ev.REFERENCE or not state.search.node(run.node).is_running:
+            continue  # a vetoed run has ended in the tree
+        run.stage = "proposing" if run.spec is None else "planned"
+        run.revived, state.slots[run.slot].node = run.revived + 1, run.node
+
+
+def _causes_to_end(state: SearchState, config: SearchConfig) -> Iterator[str]:
+    """Why a search with this configuration would end as it is now."""
+    begun, best = len(state.search.nodes), state.search.best
+    before, state.search.budget = state.search.budget, config.budget.runs
+    try:
+        reason = state.search.ask().stop_reason
+    finally:
+        state.search.budget = before
+    if reason == "budget":
+        yield f"budget.runs is {config.budget.runs} and {begun} runs have begun"
+    elif reason is not None:
+        yield "no node can get another child, whatever the budget"
+    target = config.budget.target
+    if target is not None and best is not None and best.score is not None and best.score >= target:
+        yield f"budget.target is {target:g} and the best validation score is {best.score:.4f}"
+    worked_s = state.active_time.seconds()
+    for kind, used, limit in reached_limits(state, config, worked_s=worked_s, now=state.now):
+        yield f"{_LIFTED[kind]} is {limit:g} and {used:.4g} are used"
+
+
+def _lifts(changes: Mapping[str, Any]) -> bool:
+    """Whether a limit is among the changes."""
+    return any(key.startswith("budget.") or key == "agents.on_cap" for key in changes)
+
+
+def _named(changes: Mapping[str, Any]) -> str:
+    return " ".join(f"{key}={value}" for key, value in changes.items()) or "no change"
 
 
 # --- parts --------------------------------------------------------------------------------------------------

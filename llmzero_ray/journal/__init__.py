@@ -12,10 +12,11 @@ from llmzero_ray.journal.event_file import FORMAT
 from llmzero_ray.journal.local import LocalStore
 from llmzero_ray.journal.opening import open_store
 from llmzero_ray.journal.reader import Damage, Entry, JournalReader, read_all
-from llmzero_ray.journal.writer import Journal, active_seconds
+from llmzero_ray.journal.writer import ActiveTime, Journal, active_seconds
 
 __all__ = [
     "FORMAT",
+    "ActiveTime",
     "Damage",
     "Entry",
     "Journal",

@@ -192,18 +192,37 @@ class Journal:
             logger.warning("events %d to %d stay single files for now: %s", first, last, error)
 
 
-def active_seconds(events: tuple[Event, ...], now: float | None = None) -> float:
-    """Seconds with a live coordinator: from each one's first to its last heartbeat, the newest up to
-    `now`."""
-    if not events:
-        return 0.0
-    total, begun, last = 0.0, events[0].time, events[0].time
-    for event in events:
+class ActiveTime:
+    """Seconds with a live coordinator: from each one's first event to its last heartbeat."""
+
+    def __init__(self) -> None:
+        self._earlier_s = 0.0
+        self._begun: float | None = None
+        self._last = 0.0
+
+    def take(self, event: Event) -> None:
+        """Apply an event, in the order of the journal."""
+        if self._begun is None:
+            self._begun = self._last = event.time
         if isinstance(event, CoordinatorStarted):
-            total += max(last, min(event.previous_alive or last, event.time)) - begun
-            begun = event.time
-        last = event.time
-    return total + max(0.0, (last if now is None else now) - begun)
+            alive = min(event.previous_alive or self._last, event.time)
+            self._earlier_s += max(self._last, alive) - self._begun
+            self._begun = event.time
+        self._last = event.time
+
+    def seconds(self, now: float | None = None) -> float:
+        """Seconds so far, the newest coordinator's up to `now` (None: its last event)."""
+        if self._begun is None:
+            return 0.0
+        return self._earlier_s + max(0.0, (self._last if now is None else now) - self._begun)
+
+
+def active_seconds(events: tuple[Event, ...], now: float | None = None) -> float:
+    """Seconds with a live coordinator in the journal of these events (`ActiveTime`)."""
+    time_at_work = ActiveTime()
+    for event in events:
+        time_at_work.take(event)
+    return time_at_work.seconds(now)
 
 
 def _delivery(event: Event) -> tuple[str, int, int]:

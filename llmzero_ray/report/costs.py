@@ -12,7 +12,7 @@ from itertools import takewhile
 from llmzero_ray import events as ev
 from llmzero_ray.coordinator.meter import Meter
 from llmzero_ray.events import REFERENCE
-from llmzero_ray.journal import active_seconds
+from llmzero_ray.journal import ActiveTime, active_seconds
 from llmzero_ray.records import Event, PhaseFailure, PhaseResult
 from llmzero_ray.report.facts import SearchFacts
 
@@ -110,23 +110,21 @@ def _reserved(events: Sequence[Event], n_gpus: int) -> float:
 
 def costs(facts: SearchFacts) -> Costs:
     """The account of a search, as far as it has come."""
-    # What comes after the outcome was written is not in it, however often it is written again.
-    events = tuple(takewhile(lambda event: not isinstance(event, ev.OutcomeWritten), facts.events))
+    events = _until_written(facts.events)
     stays = stays_of(events)
     first_ready = next((e.time for e in events if isinstance(e, ev.SlotReady)), events[-1].time)
-    n_search = _search_length(events)
-    searching = active_seconds(events[:n_search]) - (first_ready - events[0].time)
+    wall_s, after_s = active_seconds(events), _after_s(events)
+    searching = wall_s - after_s - (first_ready - events[0].time)
     outcomes = [run.outcome for run in facts.core.runs.values() if run.outcome is not None]
     results = [outcome for outcome in outcomes if isinstance(outcome, PhaseResult)]
-    reference = facts.reference.outcome if facts.reference else None
-    reference_hours = reference.gpu_hours if reference else 0.0
+    reference_hours = facts.core.reference_gpu_hours
     hours = facts.core.gpu_hours + reference_hours
     return Costs(
-        wall_s=active_seconds(events),
+        wall_s=wall_s,
         until_ready_s=first_ready - events[0].time,
         search_s=max(0.0, searching),
         busy_s=_covered(stay for stay in stays if stay.node != REFERENCE),
-        after_s=active_seconds(events) - active_seconds(events[:n_search]),
+        after_s=after_s,
         lost_s=sum(stay.end - stay.begin for stay in stays if stay.lost),
         gpu_hours=facts.core.gpu_hours,
         reference_gpu_hours=reference_hours,
@@ -160,12 +158,24 @@ def cold_reason(outcome: PhaseResult | PhaseFailure) -> str:
     return f"cold ({outcome.cold_reason})" if outcome.cold_reason else "cold"
 
 
-def _search_length(events: tuple[Event, ...]) -> int:
-    """How many events belong to the search itself: up to and with the decision to stop."""
-    for number, event in enumerate(events, start=1):
+def _until_written(events: tuple[Event, ...]) -> tuple[Event, ...]:
+    """The events up to the newest outcome: those after it are not in it, however often it is written
+    again."""
+    begin = max((n for n, event in enumerate(events) if isinstance(event, ev.SearchExtended)), default=0)
+    rest = takewhile(lambda event: not isinstance(event, ev.OutcomeWritten), events[begin:])
+    return (*events[:begin], *rest)
+
+
+def _after_s(events: tuple[Event, ...]) -> float:
+    """Seconds of work after a decision to end, up to the search's extension if there was one."""
+    clock, stopped, total = ActiveTime(), None, 0.0
+    for event in events:
+        clock.take(event)
         if isinstance(event, ev.Decided) and event.action == "stop":
-            return number
-    return len(events)
+            stopped = clock.seconds()
+        elif isinstance(event, ev.SearchExtended) and stopped is not None:
+            total, stopped = total + clock.seconds() - stopped, None
+    return total if stopped is None else total + clock.seconds() - stopped
 
 
 def _covered(stays: Iterable[Stay]) -> float:

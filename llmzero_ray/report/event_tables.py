@@ -76,6 +76,17 @@ def losses(facts: SearchFacts) -> Iterator[str]:
             yield f"Coordinator {event.epoch} took over."
 
 
+def extensions(facts: SearchFacts) -> str:
+    """`: budget.runs 8 → 12`, the settings with which a search was extended; empty without any."""
+    changed = [
+        f"{key} {event.before.get(key)} → {value}"
+        for event in facts.events
+        if isinstance(event, ev.SearchExtended)
+        for key, value in event.changes.items()
+    ]
+    return f": {', '.join(changed)}" if changed else ""
+
+
 def counted_actions(rows: Sequence[DecisionRow]) -> str:
     """`4 evolve, 2 debug, 1 scratch`."""
     return ", ".join(f"{n} {action}" for action, n in Counter(row.action for row in rows).items())

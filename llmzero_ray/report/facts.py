@@ -248,8 +248,8 @@ class SearchFacts:
 
     @property
     def reference(self) -> PhaseRun | None:
-        """The default recipe in one phase."""
-        return self.core.reference
+        """The default recipe in one phase; None while the search goes on, extended or not."""
+        return None if self.core.end_reason is None else self.core.reference
 
     def final(self, what: FinalWhat) -> FinalJob | None:
         """A measurement on the test split: its score, or why there is none; None when none was planned."""

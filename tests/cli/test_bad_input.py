@@ -156,22 +156,42 @@ def finished(config: Path, tmp_path: Path, task_dir: Path) -> Path:
     return storage.paths.root
 
 
-def test_a_search_that_has_finished_takes_no_setting_and_says_so(
-    finished: Path, config: Path, run: Run, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("setting", "expected"),
+    [
+        ("budget.runs=2", None),
+        (
+            "budget.gpu_hours=9",
+            "demo has finished (budget): budget.gpu_hours=9.0 would not extend the search: ",
+        ),
+        ("slots.count=2", "budget.runs is 2 and 2 runs have begun. Higher limits do, such as budget.runs=6"),
+        ("seed=3", "seed"),
+        ("budget.rums=9", "did you mean 'runs'"),
+    ],
+)
+def test_a_setting_that_does_not_extend_a_finished_search_is_refused_with_what_would(
+    finished: Path, run: Run, capsys: pytest.CaptureFixture[str], setting: str, expected: str | None
 ) -> None:
-    output = (
-        "demo has finished (budget), so budget.runs=12 was not used: a finished search takes no settings."
-    )
-    assert main(["resume", str(finished), "--set", "budget.runs=12"]) == 2
+    code = main(["resume", str(finished), "--set", setting])
     out, err = capsys.readouterr()
-    assert (out, output in err, len(err.splitlines())) == ("", True, 1)
-    assert main(["search", "--resume", str(finished), "--set", "budget.runs=12"]) == 2
-    assert output in capsys.readouterr().err
-    code, message = run("budget.runs=12")
-    assert (code, output in message) == (2, True)
-    before = load_config(config).budget.runs
-    assert main(["resume", str(finished), "--set", f"budget.runs={before}"]) == 0  # as it was
-    assert "search demo has ended (budget)" in capsys.readouterr().out
+    if expected is None:  # as it is already
+        assert (code, "search demo has ended (budget)" in out) == (0, True)
+        return
+    assert (code, out, expected in err, len(err.splitlines())) == (2, "", True, 1), err
+    code, message = run(setting)
+    assert (code, expected in message) == (2, True)
+    assert list(finished.glob("requests/*")) == []
+
+
+def test_a_file_with_other_limits_shows_the_outcome_and_what_it_did_not_use(
+    finished: Path, config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    content = yaml.safe_load(config.read_text())
+    config.write_text(yaml.safe_dump({**content, "slots": {"count": 2}}))
+    assert main(["search", str(config)]) == 0
+    out = capsys.readouterr().out
+    assert "demo has finished with other settings; not used: slots.count=2" in out
+    assert "search demo has ended (budget)" in out
 
 
 def test_data_that_changed_since_the_search_was_started_is_refused(task_dir: Path, tmp_path: Path) -> None:

@@ -1,0 +1,74 @@
+"""Searches that have ended are extended on real actors, and processes die meanwhile."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+
+import pytest
+import yaml
+
+from llmzero_ray import events as ev
+from llmzero_ray.coordinator import check_decisions
+from llmzero_ray.events import REFERENCE
+from llmzero_ray.metric_files import load_curves
+from llmzero_ray.presence import is_extension_requested, request
+
+from .conftest import Search, left_over
+
+MakeSearch = Callable[..., Search]
+
+
+def more_runs(search: Search, n_runs: int) -> Search:
+    """As `resume --set budget.runs=...` does it."""
+    request(search.root, "set", changes={"budget.runs": n_runs})
+    return search.start()
+
+
+def test_a_finished_search_goes_on_twice_and_its_outcome_is_made_anew(make_search: MakeSearch) -> None:
+    search = make_search(budget={"runs": 2}, final={"test": True, "default_recipe": True}).start()
+    search.wait()
+    first = search.storage.paths.report.read_text()
+    for n_runs in (3, 5):
+        core = more_runs(search, n_runs).wait()
+        assert (core.finished.reason, core.config.budget.runs) == ("budget", n_runs), search.log()
+        assert [run.status for node, run in core.runs.items() if node != REFERENCE] == ["completed"] * n_runs
+        assert all(job.score is not None for job in core.final.jobs.values())
+    assert core.n_extensions == 2
+    n_reference = len(load_curves(search.storage, REFERENCE).steps)
+    assert n_reference == core.runs[REFERENCE].spec.n_steps
+    strategy = yaml.safe_load(search.storage.paths.strategy.read_text())
+    assert strategy["search"]["runs"] == 5
+    assert strategy["phases"][-1]["node"] == core.best.node
+    report = search.storage.paths.report.read_text()
+    assert report != first
+    assert "5 of at most 5 runs" in report
+    assert "It was extended 2 times" in report
+    assert search.events(ev.RunnerLost) == []
+    assert [
+        check for check in check_decisions(search.follower.events, search.root) if check.differences
+    ] == []
+    assert left_over(search) == []
+    assert not is_extension_requested(search.root)
+
+
+def test_a_coordinator_killed_in_an_extension_comes_back_to_it(make_search: MakeSearch) -> None:
+    search = make_search({"step_s": 0.1}, budget={"runs": 2}).start()
+    search.wait()
+    more_runs(search, 3).until_step(2, 3)
+    os.kill(search.events(ev.CoordinatorStarted)[-1].pid, signal.SIGKILL)
+    core = search.wait()
+    assert (core.finished.reason, len(core.search.nodes), core.n_extensions) == ("budget", 3, 1)
+    assert [run.attempt for run in core.runs.values()] == [0, 0, 0]
+
+
+@pytest.mark.slow
+def test_settings_that_do_not_extend_a_finished_search_leave_it_as_it_was(make_search: MakeSearch) -> None:
+    search = make_search(budget={"runs": 2}).start()
+    search.wait()
+    request(search.root, "set", changes={"slots.count": 2})
+    core = search.start().wait()
+    assert core.finished is not None
+    assert "would not extend the search" in search.events(ev.RequestRefused)[-1].message
+    assert left_over(search) == []
