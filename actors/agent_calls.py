@@ -25,7 +25,7 @@ from llmzero_ray.coordinator import CoordinatorCore, build_request, replay, requ
 from llmzero_ray.coordinator.runs import PhaseRun
 from llmzero_ray.errors import CapReachedError
 from llmzero_ray.failpoints import reach
-from llmzero_ray.metric_files import last_points, load_curves, load_points
+from llmzero_ray.metric_files import last_points, load_curves, load_points, saved_adapters
 from llmzero_ray.metrics import Curves, best_validation, validations
 from llmzero_ray.records import Event, PhaseResult, Proposal
 from llmzero_ray.storage import SearchStorage
@@ -200,7 +200,7 @@ class Prefetcher:
             best_step=None if best is None else best[0],
             start_score=None,
             final_score=None,
-            checkpoints=storage.checkpoints(run.node, scores),
+            checkpoints=saved_adapters(storage, run.node, points),
             wall_s=0.0,
             train_wall_s=0.0,
             gpu_hours=0.0,

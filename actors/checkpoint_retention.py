@@ -36,7 +36,7 @@ class CheckpointRetention:
         source = spec.resume_from
         if source is None or spec.adapter is None:
             return True
-        if spec.restore and await asyncio.to_thread(self._storage.restart_step, spec.node) > 0:
+        if spec.restore and await asyncio.to_thread(self._storage.restart_step, spec.node, spec.attempt) > 0:
             return True  # it goes on from its own full checkpoint
         problem = await asyncio.to_thread(problem_of, Path(spec.adapter))
         if problem is None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import logging
 import os
-import shutil
 from typing import Any
 
 from llmzero_ray.config import parse_config
@@ -18,7 +17,7 @@ from llmzero_ray.engines.phase_failure import failure_of
 from llmzero_ray.errors import EngineError, StorageError
 from llmzero_ray.failpoints import reach
 from llmzero_ray.logs import logging_to
-from llmzero_ray.metric_files import MetricWriter, compact
+from llmzero_ray.metric_files import MetricWriter, compact, load_points, saved_adapters
 from llmzero_ray.records import ItemOutcome, MetricPoint, PhaseFailure, PhaseResult, PhaseSpec
 from llmzero_ray.storage import SearchStorage
 
@@ -53,14 +52,15 @@ class PhaseRunner:
         if known is not None:
             return known
         self._buffer.begin(key)
+        if spec.restore:
+            self._storage.adopt_full_checkpoint(*key)
         try:
             with MetricWriter(self._storage, *key) as writer, logging_to(self._storage.paths.log(spec.node)):
                 outcome = self._train(spec, writer)
             self._storage.write_result(*key, outcome)  # from here on the phase is safe
             reach("phase.result_written")
-            if spec.rolling_dir is not None:
-                shutil.rmtree(spec.rolling_dir, ignore_errors=True)
-            compact(self._storage, spec.node)
+            self._storage.drop_full_checkpoints(*key)
+            compact(self._storage, *key)
             self._ended = {key: outcome}
         finally:
             self._buffer.end()
@@ -82,7 +82,7 @@ class PhaseRunner:
         except Exception as error:
             logger.exception("node=%d phase failed", spec.node)
             done = self._buffer.last_step or 0
-            saved = self._storage.checkpoints(spec.node)
+            saved = saved_adapters(self._storage, spec.node, load_points(self._storage, spec.node))
             return failure_of(spec.node, error, steps_done=done, checkpoints=saved)
 
     def evaluate(self, adapter: str | None, parquet: str, max_tokens: int) -> tuple[ItemOutcome, ...]:

@@ -105,7 +105,7 @@ class RunnerRecovery:
                 left = await asyncio.to_thread(
                     lost_phase, storage, node, reason, n_gpus=n_gpus, attempt=attempt
                 )
-                restart = await asyncio.to_thread(storage.restart_step, node)
+                restart = await asyncio.to_thread(storage.restart_step, node, attempt)
                 if (node, attempt) in self._killed:
                     reason, failure_class = self._killed[node, attempt]
                     left = dataclasses.replace(left, failure_class=failure_class, cause=reason)

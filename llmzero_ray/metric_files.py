@@ -11,6 +11,7 @@ step on. Not here: the other files of a node (storage.py).
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -21,7 +22,7 @@ from typing import IO, Any
 
 from llmzero_ray.files import replace_file, storage_error
 from llmzero_ray.metrics import Curves, best_validation, curves_of, validations
-from llmzero_ray.records import ItemOutcome, MetricPoint, PhaseFailure
+from llmzero_ray.records import Checkpoint, ItemOutcome, MetricPoint, PhaseFailure
 from llmzero_ray.significance import paired
 from llmzero_ray.storage import SearchStorage
 
@@ -38,7 +39,7 @@ class MetricWriter:
     """
 
     def __init__(self, storage: SearchStorage, node: int, attempt: int) -> None:
-        self._directory = storage.paths.node(node) / "parts"
+        self._directory = storage.paths.parts(node)
         self._attempt = attempt
         self._synced = 0.0
         try:
@@ -88,9 +89,7 @@ class MetricWriter:
 
 def load_points(storage: SearchStorage, node: int) -> tuple[MetricPoint, ...]:
     """All points of a node that count, in the order of steps, without items; a torn last line is left out."""
-    parquet = storage.paths.node(node) / "metrics.parquet"
-    rows = _read_parquet(parquet) if parquet.is_file() else _read_parts(storage.paths.node(node) / "parts")
-    return tuple(_point(node, row) for row in rows)
+    return tuple(_point(node, row) for row in _read_rows(storage, node))
 
 
 def load_curves(storage: SearchStorage, node: int, *, gains: bool = False) -> Curves:
@@ -114,10 +113,8 @@ def load_items(
 ) -> dict[int, tuple[ItemOutcome, ...]]:
     """Step -> per-item outcomes of each validation of a node; without `responses` their texts are empty, and
     are not read from a compacted file."""
-    parquet = storage.paths.node(node) / "val_items.parquet"
-    parts = storage.paths.node(node) / "parts"
     names = ("index", "data_source", "score", "acc", *(("response",) if responses else ()))
-    rows = _parquet_rows(parquet, ("step", *names)) if parquet.is_file() else _read_item_parts(parts)
+    rows = _read_item_rows(storage, node, ("attempt", "step", *names))
     found: dict[int, list[ItemOutcome]] = {}
     for row in rows:
         fields = {key: row[key] for key in names}
@@ -125,18 +122,20 @@ def load_items(
     return {step: tuple(items) for step, items in found.items()}
 
 
-def compact(storage: SearchStorage, node: int) -> None:
-    """Turn the parts of an ended phase into metrics.parquet and val_items.parquet, then drop the parts.
+def compact(storage: SearchStorage, node: int, attempt: int) -> None:
+    """Turn the parts of a phase that ended in `attempt` into metrics.parquet and val_items.parquet, and drop
+    them.
+
+    Nothing happens when a later attempt has begun: this one was given up, and its end does not count.
 
     Raises:
         StorageError: the files could not be written; the parts are kept.
     """
-    directory = storage.paths.node(node)
-    parts = directory / "parts"
-    rows = _read_parts(parts)
-    if not rows:
+    directory, parts = storage.paths.node(node), storage.paths.parts(node)
+    rows = _read_rows(storage, node)
+    if not rows or max(_attempts(parts), default=attempt) > attempt:
         return
-    items = _read_item_parts(parts)
+    items = _read_item_rows(storage, node)
     names = dict.fromkeys(name for row in rows for name in row["metrics"])
     columns = {key: [row[key] for row in rows] for key in _FIXED}
     columns |= {
@@ -145,9 +144,11 @@ def compact(storage: SearchStorage, node: int) -> None:
     write_parquet(directory / "metrics.parquet", columns)
     if items:
         write_parquet(directory / "val_items.parquet", {key: [row[key] for row in items] for key in items[0]})
-    for path in [*parts.iterdir()]:
-        path.unlink()
-    parts.rmdir()
+    for ended in [number for number in _attempts(parts) if number <= attempt]:
+        _part(parts, ended).unlink(missing_ok=True)
+        _items_part(parts, ended).unlink(missing_ok=True)
+    with contextlib.suppress(OSError):  # a later attempt has begun meanwhile
+        parts.rmdir()
 
 
 def lost_phase(storage: SearchStorage, node: int, reason: str, *, n_gpus: int, attempt: int) -> PhaseFailure:
@@ -170,10 +171,18 @@ def lost_phase(storage: SearchStorage, node: int, reason: str, *, n_gpus: int, a
         best_score=None if best is None else best[1],
         best_step=None if best is None else best[0],
         start_score=next((point.val_score for point in points if point.step == 0), None),
-        checkpoints=storage.checkpoints(node, scored),
+        checkpoints=saved_adapters(storage, node, points),
         wall_s=max(0.0, wall_s),
         gpu_hours=max(0.0, wall_s) / 3600 * n_gpus,
     )
+
+
+def saved_adapters(
+    storage: SearchStorage, node: int, points: Sequence[MetricPoint]
+) -> tuple[Checkpoint, ...]:
+    """Adapters of a phase that has no outcome, each saved by the attempt whose point of its step counts."""
+    attempts = {point.step: point.attempt for point in points}
+    return storage.checkpoints(node, validations(points), attempts)
 
 
 def write_parquet(path: Path, columns: Mapping[str, list[Any]]) -> None:
@@ -204,20 +213,38 @@ def _attempts(directory: Path) -> list[int]:
     )
 
 
-def _read_parts(directory: Path) -> list[dict[str, Any]]:
-    """Rows of all attempts, those replaced by a later attempt left out."""
+def _read_rows(storage: SearchStorage, node: int) -> list[dict[str, Any]]:
+    """Rows of all attempts, compacted or not, those replaced by a later attempt left out."""
+    parquet, parts = storage.paths.node(node) / "metrics.parquet", storage.paths.parts(node)
+    rows = _read_parquet(parquet) if parquet.is_file() else []
+    for attempt in _attempts(parts):
+        own = [{"attempt": attempt, **row} for row in _lines(_part(parts, attempt))]
+        rows = _without(rows, attempt if own else None) + own
     kept: list[dict[str, Any]] = []
-    for attempt in _attempts(directory):
-        rows = [{"attempt": attempt, **row} for row in _lines(_part(directory, attempt))]
-        if rows:
-            kept = [row for row in kept if row["step"] < rows[0]["step"]] + rows
+    for attempt in sorted({row["attempt"] for row in rows}):
+        counts = [row for row in rows if row["attempt"] == attempt]
+        kept = [row for row in kept if row["step"] < counts[0]["step"]] + counts
     return kept
 
 
-def _read_item_parts(directory: Path) -> list[dict[str, Any]]:
-    counted = {(row["attempt"], row["step"]) for row in _read_parts(directory)}
-    rows = [{"attempt": a, **row} for a in _attempts(directory) for row in _lines(_items_part(directory, a))]
+def _read_item_rows(
+    storage: SearchStorage, node: int, names: Sequence[str] | None = None
+) -> list[dict[str, Any]]:
+    """Validated items of the rows that count; of a compacted file these columns alone, or all."""
+    parquet, parts = storage.paths.node(node) / "val_items.parquet", storage.paths.parts(node)
+    rows = _parquet_rows(parquet, names) if parquet.is_file() else []
+    if not (attempts := _attempts(parts)):
+        return rows
+    for attempt in attempts:
+        own = [{"attempt": attempt, **row} for row in _lines(_items_part(parts, attempt))]
+        rows = _without(rows, attempt if own else None) + own
+    counted = {(row["attempt"], row["step"]) for row in _read_rows(storage, node)}
     return [row for row in rows if (row["attempt"], row["step"]) in counted]
+
+
+def _without(rows: list[dict[str, Any]], attempt: int | None) -> list[dict[str, Any]]:
+    """The rows of other attempts: one that was begun again replaces what it had left."""
+    return [row for row in rows if row["attempt"] != attempt]
 
 
 def _lines(path: Path) -> list[dict[str, Any]]:
@@ -269,6 +296,6 @@ def write_items(path: Path, items: Sequence[ItemOutcome]) -> None:
 
 def last_points(storage: SearchStorage, node: int, attempt: int) -> tuple[MetricPoint | None, float | None]:
     """The newest point of an attempt under way, and the best validation score among its steps so far."""
-    rows = _lines(_part(storage.paths.node(node) / "parts", attempt))
+    rows = _lines(_part(storage.paths.parts(node), attempt))
     scores = [row["val_score"] for row in rows if row["step"] > 0 and row["val_score"] is not None]
     return (_point(node, {"attempt": attempt, **rows[-1]}) if rows else None), max(scores, default=None)

@@ -11,6 +11,8 @@ storage.py).
 from __future__ import annotations
 
 import dataclasses
+import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -65,19 +67,23 @@ class PhaseSpec:
     test_freq: int
     """Steps between validations."""
     checkpoint_dir: str
-    """Absolute directory that receives step_NNNNNN/ adapters."""
+    """Absolute directory that receives adapters, named by `adapter_name` with the attempt."""
     attempt: int = 0
     """Counts repeats after lost hardware."""
     max_wall_s: float | None = None
     """The phase ends (as completed) at the next step boundary after this many seconds of training."""
     rolling_dir: str | None = None
-    """Absolute directory for the one full checkpoint (adapter, optimizer, data position, random states) that
-    a repeat after lost hardware goes on from; None: none is kept. The engine leaves it there: it is deleted
-    when the outcome is durable."""
+    """Absolute directory for the one full checkpoint (adapter, optimizer, data position, random states) of
+    this attempt, that a repeat after lost hardware goes on from; None: none is kept. The engine leaves it
+    there: it is deleted when the outcome is durable."""
     rolling_freq: int = 0
     """Steps between two full checkpoints; 0: none is kept."""
     restore: bool = False
     """Whether to go on from the full checkpoint in `rolling_dir`; from the start when there is none."""
+
+    def adapter_dir(self, step: int) -> str:
+        """Directory for the adapter of this attempt after `step`."""
+        return os.path.join(self.checkpoint_dir, adapter_name(step, self.attempt))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,6 +122,26 @@ class Checkpoint:
     step: int
     path: str
     val_score: float | None = None
+
+    @property
+    def attempt(self) -> int:
+        """The attempt at the phase that saved it, by its directory's name."""
+        named = read_adapter_name(os.path.basename(self.path))
+        return 0 if named is None else named[1]
+
+
+def adapter_name(step: int, attempt: int = 0) -> str:
+    """Name of an adapter's directory: `step_000120`, of a repeated phase's third attempt `step_000120.002`.
+
+    No two attempts write to one directory: a runner that was given up may still be alive somewhere.
+    """
+    return f"step_{step:06d}" + (f".{attempt:03d}" if attempt else "")
+
+
+def read_adapter_name(name: str) -> tuple[int, int] | None:
+    """(step, attempt) of a directory named by `adapter_name`; None: it is none."""
+    match = re.fullmatch(r"step_(\d+)(?:\.(\d+))?", name)
+    return None if match is None else (int(match[1]), int(match[2] or 0))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,7 +3,7 @@
     <storage>/<name>/
         search.yaml · journal/ · strategy.yaml · best/ · report.md · reference/ · final/ · logs/
         nodes/0003/{spec.yaml, metrics.parquet, val_items.parquet, log.txt, agents/}
-        checkpoints/0003/step_000120/ (PEFT adapter)
+        checkpoints/0003/step_000120/ (PEFT adapter; of a repeat after lost hardware step_000120.001/)
 
 `SearchPaths` is pure and may be used anywhere; `SearchStorage` touches the disk. A search that was moved
 still works: no file holds an absolute path that is needed again. Not here: metrics (metric_files.py), events
@@ -29,7 +29,16 @@ from llmzero_ray.errors import ConfigError, LlmzeroError, StorageError
 from llmzero_ray.events import REFERENCE
 from llmzero_ray.files import replace_file, storage_error
 from llmzero_ray.journal import open_store
-from llmzero_ray.records import Checkpoint, PhaseFailure, PhaseResult, PhaseSpec, from_json, to_json
+from llmzero_ray.records import (
+    Checkpoint,
+    PhaseFailure,
+    PhaseResult,
+    PhaseSpec,
+    adapter_name,
+    from_json,
+    read_adapter_name,
+    to_json,
+)
 from llmzero_ray.text import size
 
 _LOG_TAIL = 4000
@@ -87,13 +96,18 @@ class SearchPaths:
             else self.root / "checkpoints" / f"{node:04d}"
         )
 
-    def rolling(self, node: int) -> Path:
-        """The full checkpoint of a running phase, for repeats after lost hardware."""
-        return self.node(node) / "rolling"
+    def rolling(self, node: int, attempt: int) -> Path:
+        """The full checkpoint of an attempt at a running phase, for repeats after lost hardware."""
+        return self.node(node) / "rolling" / f"attempt_{attempt:03d}"
 
-    def adapter(self, node: int, step: int) -> Path:
-        """The PEFT adapter of `node` after `step` of its own steps."""
-        return self.checkpoints(node) / f"step_{step:06d}"
+    def adapter(self, node: int, step: int, attempt: int = 0) -> Path:
+        """The PEFT adapter of `node` after `step` of its own steps, saved by that attempt at it
+        (`PhaseRun.adapter` knows which one counts)."""
+        return self.checkpoints(node) / adapter_name(step, attempt)
+
+    def parts(self, node: int) -> Path:
+        """Metrics of a phase while it runs, by attempt (metric_files.py)."""
+        return self.node(node) / "parts"
 
     def spec(self, node: int) -> Path:
         """The spec of a node's phase."""
@@ -280,44 +294,90 @@ class SearchStorage:
             return None
         return found if isinstance(found, PhaseResult | PhaseFailure) else None
 
-    def checkpoints(self, node: int, scores: Mapping[int, float] | None = None) -> tuple[Checkpoint, ...]:
-        """Adapters of a node that are complete on the disk, by step."""
-        found = []
-        for directory in sorted(self.paths.checkpoints(node).glob("step_*")):
-            step = directory.name.removeprefix("step_")
-            if step.isdigit() and (directory / manifests.NAME).is_file():
-                score = (scores or {}).get(int(step))
-                found.append(Checkpoint(step=int(step), path=str(directory), val_score=score))
-        return tuple(found)
+    def checkpoints(
+        self,
+        node: int,
+        scores: Mapping[int, float] | None = None,
+        attempts: Mapping[int, int] | None = None,
+    ) -> tuple[Checkpoint, ...]:
+        """Adapters of a node that are complete on the disk, by step: the latest attempt's, or, where
+        `attempts` says which attempt's step counts, that one's alone."""
+        found: dict[int, tuple[int, Path]] = {}
+        for directory in self.paths.checkpoints(node).glob("step_*"):
+            named = read_adapter_name(directory.name)
+            if named is None or not (directory / manifests.NAME).is_file():
+                continue
+            step, attempt = named
+            if attempts is None or attempts.get(step) == attempt:
+                found[step] = max(found.get(step, (attempt, directory)), (attempt, directory))
+        return tuple(
+            Checkpoint(step=step, path=str(directory), val_score=(scores or {}).get(step))
+            for step, (_, directory) in sorted(found.items())
+        )
 
-    def restart_step(self, node: int) -> int:
-        """Step of the newest complete full checkpoint of a phase, which its repeat goes on from; 0: none."""
-        steps = [
-            int(manifest.parent.name.removeprefix("step_").removesuffix(".full"))
-            for manifest in self.paths.rolling(node).glob("step_*.full/manifest.json")
-        ]
-        return max(steps, default=0)
+    # --- full checkpoints of running phases -----------------------------------------------------------------
+
+    def restart_step(self, node: int, attempt: int) -> int:
+        """Step of the full checkpoint from which `attempt`, or its repeat, goes on; 0: from the start."""
+        source = self._full_checkpoint(node, attempt)
+        return 0 if source is None else _step_of(source)
+
+    def adopt_full_checkpoint(self, node: int, attempt: int) -> None:
+        """Move the full checkpoint that `attempt` goes on from into its own directory.
+
+        From then on no runner of an earlier attempt can replace or delete it.
+        """
+        own = self.paths.rolling(node, attempt)
+        source = self._full_checkpoint(node, attempt)
+        if source is not None and source.parent != own:
+            own.mkdir(parents=True, exist_ok=True)
+            with contextlib.suppress(OSError):  # its owner has just deleted it: the phase starts over
+                os.rename(source, own / source.name)
+
+    def drop_full_checkpoints(self, node: int, attempt: int) -> None:
+        """Delete the full checkpoints of an ended phase: of this attempt and earlier ones."""
+        for earlier in range(attempt + 1):
+            shutil.rmtree(self.paths.rolling(node, earlier), ignore_errors=True)
+        parent = self.paths.rolling(node, 0).parent
+        for old in parent.glob("step_*.full"):  # as versions before 2026-12 kept them
+            shutil.rmtree(old, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            parent.rmdir()
+
+    def _full_checkpoint(self, node: int, attempt: int) -> Path | None:
+        """The newest complete full checkpoint of `attempt`; of an earlier one if none since has trained."""
+        for earlier in range(attempt, -1, -1):
+            found = _newest_full(self.paths.rolling(node, earlier))
+            if found is not None:
+                return found
+            points = self.paths.parts(node) / f"{earlier:03d}.jsonl"
+            if points.is_file() and points.stat().st_size:
+                break
+        return _newest_full(self.paths.rolling(node, 0).parent)
 
     def adapter_sizes(self) -> dict[tuple[int, int], int]:
-        """(node, step) -> bytes of every adapter on the disk, the reference's included."""
-        found = {}
+        """(node, step) -> bytes of every adapter on the disk, the reference's included, of all attempts."""
+        found: dict[tuple[int, int], int] = {}
         for manifest in (
             *self.paths.root.glob("checkpoints/*/step_*/manifest.json"),
             *self.paths.checkpoints(REFERENCE).glob("step_*/manifest.json"),
         ):
             folder = manifest.parent
-            step, owner = folder.name.removeprefix("step_"), folder.parent.name
-            if step.isdigit():
-                node = int(owner) if owner.isdigit() else REFERENCE
+            named, owner = read_adapter_name(folder.name), folder.parent.name
+            if named is not None:
+                place = (int(owner) if owner.isdigit() else REFERENCE, named[0])
                 with contextlib.suppress(FileNotFoundError):  # it is being deleted
-                    found[node, int(step)] = sum(p.stat().st_size for p in folder.iterdir() if p.is_file())
+                    size = sum(path.stat().st_size for path in folder.iterdir() if path.is_file())
+                    found[place] = found.get(place, 0) + size
         return found
 
     def delete_adapter(self, node: int, step: int) -> None:
-        """Delete an adapter, its manifest first: without one it is none; harmless when it is gone."""
-        folder = self.paths.adapter(node, step)
-        (folder / manifests.NAME).unlink(missing_ok=True)
-        shutil.rmtree(folder, ignore_errors=True)
+        """Delete an adapter, whichever attempts saved it, its manifest first: without one it is none;
+        harmless when it is gone."""
+        for folder in self.paths.checkpoints(node).glob(f"{adapter_name(step)}*"):
+            if (read_adapter_name(folder.name) or (None,))[0] == step:
+                (folder / manifests.NAME).unlink(missing_ok=True)
+                shutil.rmtree(folder, ignore_errors=True)
 
     def sweep(self) -> None:
         """Remove what killed processes left half-written, and full checkpoints that no phase goes on from.
@@ -339,6 +399,16 @@ class SearchStorage:
                 return file.read().decode("utf-8", errors="replace")
         except OSError:
             return ""
+
+
+def _newest_full(directory: Path) -> Path | None:
+    """The complete full checkpoint of the latest step."""
+    complete = [manifest.parent for manifest in directory.glob(f"step_*.full/{manifests.NAME}")]
+    return max(complete, key=_step_of, default=None)
+
+
+def _step_of(full_checkpoint: Path) -> int:
+    return int(full_checkpoint.name.removeprefix("step_").removesuffix(".full"))
 
 
 def _without_types(data: Any) -> Any:

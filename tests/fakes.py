@@ -13,7 +13,8 @@ reaches the runner's process like any configuration:
     script.die_always      the same in every attempt; script.die_at: another step for both
     script.hang            nodes that report nothing after step 3 in their first attempt, and sleep for ever
     script.hold            nodes whose first attempt waits after step 3 until it is asked to stop;
-                           script.hold_at: another step; script.hold_until: or until this file exists
+                           script.hold_at: another step; script.hold_until: or until this file exists;
+                           script.hold_attempt: another attempt
     script.deaf            nodes that do not stop when asked
     script.lost            nodes whose first attempt raises EngineLostError
     script.cannot_start    text of an EngineError at every start
@@ -166,7 +167,7 @@ class ScriptedEngine:
         released = Path(str(self.script.get("hold_until", "never")))
         while (
             self._is(spec, "hold")
-            and spec.attempt == 0
+            and spec.attempt == int(self.script.get("hold_attempt", 0))
             and self.stop_requested is None
             and not released.exists()
         ):
@@ -231,7 +232,7 @@ class ScriptedEngine:
         return spec.node in (self.script.get(name) or ())
 
     def _save(self, spec: PhaseSpec, step: int, score: float, val_score: float | None) -> Checkpoint:
-        directory = Path(spec.checkpoint_dir) / f"step_{step:06d}"
+        directory = Path(spec.adapter_dir(step))
         directory.mkdir(parents=True, exist_ok=True)
         (directory / "score.json").write_text(json.dumps(score))
         size = int(self.script.get("adapter_kib", 0)) * 1024

@@ -23,7 +23,7 @@ def trained(search: Driver, scores: Sequence[float], *, first: int = 0) -> None:
         run = search.core.runs[node]
         if node > 0:
             resume = None if run.kind == "scratch" or run.on is None else (run.on, 20)
-            search.propose(node, make_proposal(resume=resume))
+            search.propose(node, make_proposal(resume=resume, lr=5e-4 + 1e-6 * node))
         search.train(node, score=score)
 
 
@@ -83,7 +83,7 @@ def test_an_extended_search_ends_again_and_scores_only_policies_that_are_new() -
     search = extended(finished(2), runs=4)
     assert (search.core.stage, search.core.finished, search.core.final.jobs) == ("searching", None, {})
     node = search.core.runs[2].on
-    search.propose(2, make_proposal(resume=(1, 20)) if node == 1 else make_proposal(resume=(0, 10)))
+    search.propose(2, make_proposal(resume=(1, 20) if node == 1 else (0, 10), lr=7e-4))
     search.train(2, score=0.9)
     search.propose(3)
     search.train(3, score=0.3)

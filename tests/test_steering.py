@@ -325,7 +325,7 @@ def test_a_phase_is_repeated_from_its_full_checkpoint_as_often_as_it_gets_furthe
         assert (spec.attempt, spec.restore, spec.rolling_dir) == (
             attempt + 1,
             True,
-            f"{ROOT}/nodes/0000/rolling",
+            f"{ROOT}/nodes/0000/rolling/attempt_{attempt + 1:03d}",
         )
     search.start(0)
     search.lose(restart_step=20)

@@ -273,7 +273,7 @@ def test_a_validation_is_paired_with_the_one_at_step_0_row_by_row(storage: Searc
     ]
     write(storage, *points)
     gains = load_curves(storage, 0, gains=True).val_gains
-    compact(storage, 0)
+    compact(storage, 0, 0)
     assert load_curves(storage, 0, gains=True).val_gains == gains
     # Differences 0, 1, 1, -1: mean 0.25, squares 3 - 4 * 0.0625 = 2.75. At step 2 other rows answered.
     assert gains == (pytest.approx((0.25, math.sqrt(2.75 / 12))), None)
@@ -283,7 +283,7 @@ def test_a_validation_is_paired_with_the_one_at_step_0_row_by_row(storage: Searc
 def test_compaction_changes_nothing_but_the_files(storage: SearchStorage) -> None:
     write(storage, *phase())
     items = load_items(storage, 0)
-    compact(storage, 0)
+    compact(storage, 0, 0)
     assert load_curves(storage, 0) == CURVES
     assert load_items(storage, 0) == items
     assert sorted(path.name for path in storage.paths.node(0).iterdir()) == [
@@ -293,7 +293,7 @@ def test_compaction_changes_nothing_but_the_files(storage: SearchStorage) -> Non
 
 
 def test_nothing_to_compact_is_no_error(storage: SearchStorage) -> None:
-    compact(storage, 0)
+    compact(storage, 0, 0)
     assert load_curves(storage, 0) == Curves()
 
 
@@ -305,7 +305,7 @@ def test_a_point_is_on_the_disk_before_anyone_else_sees_it(storage: SearchStorag
 
 def test_numbers_that_are_not_finite_stay_visible(storage: SearchStorage) -> None:
     write(storage, point(1, loss=math.nan, grad=math.inf))
-    compact(storage, 0)
+    compact(storage, 0, 0)
     metrics = load_curves(storage, 0).metrics
     assert math.isnan(metrics["loss"][0] or 0.0)
     assert metrics["grad"] == (math.inf,)
@@ -329,10 +329,32 @@ def test_a_repeat_from_the_beginning_replaces_the_lost_attempt(storage: SearchSt
 def test_a_repeat_from_a_later_step_replaces_only_what_follows(storage: SearchStorage) -> None:
     write(storage, *phase())
     write(storage, point(3, attempt=1, loss=7.0), point(4, attempt=1, loss=6.0), attempt=1)
-    compact(storage, 0)
+    compact(storage, 0, 1)
     curves = load_curves(storage, 0)
     assert curves.steps == (1, 2, 3, 4)
     assert curves.metrics["loss"] == (1.0, 0.5, 7.0, 6.0)
+
+
+def test_an_earlier_attempt_that_ends_late_leaves_the_points_of_the_present_one(
+    storage: SearchStorage,
+) -> None:
+    write(storage, *phase())
+    with MetricWriter(storage, 0, 1) as writer:
+        writer.write(point(3, attempt=1, loss=7.0))
+        compact(storage, 0, 0)
+        writer.write(point(4, attempt=1, loss=6.0))
+    assert load_curves(storage, 0).metrics["loss"] == (1.0, 0.5, 7.0, 6.0)
+
+
+def test_points_of_a_later_attempt_count_beside_those_that_were_compacted(storage: SearchStorage) -> None:
+    write(storage, *phase())
+    compact(storage, 0, 0)
+    write(storage, point(2, val=0.75, attempt=1, loss=7.0), attempt=1)
+    assert load_curves(storage, 0).metrics["loss"] == (1.0, 7.0)
+    assert sorted(load_items(storage, 0)) == [0, 2]
+    curves = load_curves(storage, 0)
+    compact(storage, 0, 1)
+    assert load_curves(storage, 0) == curves
 
 
 def test_an_attempt_that_logged_nothing_replaces_nothing(storage: SearchStorage) -> None:
@@ -353,6 +375,54 @@ def test_the_newest_point_of_a_running_phase_can_be_looked_at(storage: SearchSto
     newest, best = last_points(storage, 0, 0)
     assert newest is not None
     assert (newest.step, best) == (3, 0.5)
+
+
+def save(directory: Path) -> Path:
+    directory.mkdir(parents=True)
+    (directory / "manifest.json").write_text("{}")
+    return directory
+
+
+def test_an_attempt_takes_the_full_checkpoint_that_it_goes_on_from_into_its_own_directory(
+    storage: SearchStorage,
+) -> None:
+    write(storage, *phase())
+    save(storage.paths.rolling(0, 0) / "step_000010.full")
+    assert (storage.restart_step(0, 0), storage.restart_step(0, 1)) == (10, 10)
+    storage.adopt_full_checkpoint(0, 2)  # attempt 1 was lost before it could
+    save(storage.paths.rolling(0, 0) / "step_000020.full")  # its runner was not dead after all
+    storage.drop_full_checkpoints(0, 0)
+    assert (storage.restart_step(0, 2), storage.restart_step(0, 3)) == (10, 10)
+    storage.drop_full_checkpoints(0, 2)
+    assert not storage.paths.rolling(0, 0).parent.exists()
+
+
+def test_an_attempt_that_started_over_is_not_repeated_from_an_earlier_one(storage: SearchStorage) -> None:
+    write(storage, *phase())
+    write(storage, point(1, attempt=1, loss=2.0), attempt=1)
+    save(storage.paths.rolling(0, 0) / "step_000020.full")  # of a runner that was given up
+    assert storage.restart_step(0, 2) == 0
+
+
+def test_a_full_checkpoint_that_an_older_version_left_is_used(storage: SearchStorage) -> None:
+    write(storage, *phase())
+    save(storage.paths.node(0) / "rolling" / "step_000010.full")
+    assert storage.restart_step(0, 1) == 10
+    storage.adopt_full_checkpoint(0, 1)
+    assert [path.name for path in storage.paths.rolling(0, 1).iterdir()] == ["step_000010.full"]
+
+
+def test_adapters_are_those_of_the_attempt_whose_step_counts(storage: SearchStorage) -> None:
+    paths = storage.paths
+    for step, attempt in ((2, 0), (3, 0), (3, 1), (20, 0)):
+        save(paths.adapter(0, step, attempt))
+    write(storage, *phase())
+    write(storage, point(3, attempt=1, loss=7.0), attempt=1)
+    left = lost_phase(storage, 0, "killed", n_gpus=8, attempt=1)
+    assert [(kept.step, kept.attempt) for kept in left.checkpoints] == [(2, 0), (3, 1)]
+    assert [Path(kept.path).name for kept in left.checkpoints] == ["step_000002", "step_000003.001"]
+    storage.delete_adapter(0, 3)
+    assert sorted(path.name for path in paths.checkpoints(0).iterdir()) == ["step_000002", "step_000020"]
 
 
 def test_a_lost_phase_leaves_its_best_score_and_its_adapters(storage: SearchStorage) -> None:

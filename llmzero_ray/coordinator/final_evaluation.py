@@ -66,7 +66,7 @@ class FinalEvaluation:
         if best is None or best.best_step is None:
             return
         if wanted.test:
-            adapter = str(self._planner.paths.adapter(best.id, best.best_step))
+            adapter = str(self._runs[best.id].adapter(self._planner.paths, best.best_step))
             self._add(FinalJob(what="best", adapter=adapter, node=best.id, step=best.best_step))
         if wanted.default_recipe:
             n_steps = self._runs[best.id].base_step + best.best_step
@@ -135,7 +135,7 @@ class FinalEvaluation:
             job.problem = "the default recipe has no validation score to choose a checkpoint by"
         else:
             job.step, job.ready = run.outcome.best_step, True
-            job.adapter = str(self._planner.paths.adapter(REFERENCE, run.outcome.best_step))
+            job.adapter = str(run.adapter(self._planner.paths, run.outcome.best_step))
             job.attempt = run.attempt
             self._reuse(job)
 

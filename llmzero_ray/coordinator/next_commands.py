@@ -218,9 +218,9 @@ def run_phase(state: SearchState, run: PhaseRun) -> Command:
         spec,
         attempt=run.attempt,
         # The search's directory may have been moved since the run was planned.
-        adapter=None if source is None else str(paths.adapter(source.node, source.step)),
+        adapter=None if source is None else str(state.runs[source.node].adapter(paths, source.step)),
         checkpoint_dir=str(paths.checkpoints(run.node)),
-        rolling_dir=str(paths.rolling(run.node)),
+        rolling_dir=str(paths.rolling(run.node, run.attempt)),
         rolling_freq=state.rolling_freq,
         restore=run.attempt > 0,
     )

@@ -301,7 +301,7 @@ class Planner:
             kind=kind,
             parent=parent,
             resume_from=source,
-            adapter=None if source is None else str(self.paths.adapter(source.node, source.step)),
+            adapter=None if source is None else str(self.runs[source.node].adapter(self.paths, source.step)),
             base_step=0 if source is None else self.runs[source.node].base_step + source.step,
             n_steps=n_steps,
             hyperparameters=dict(hyperparameters),

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal, TypeAlias
 
 from llmzero_ray.events import CloneAsked, FinalScored, FinalWhat, RunnerSilent, VerdictPosted
 from llmzero_ray.records import Checkpoint, NodeKind, PhaseFailure, PhaseResult, PhaseSpec, Proposal
+from llmzero_ray.storage import SearchPaths
 
 Stage: TypeAlias = Literal["proposing", "planned", "done", "cancelled"]
 """`proposing` an agent is called · `planned` it has a spec, and trains or waits for its slot · `done` it has
@@ -101,6 +103,11 @@ class PhaseRun:
     def base_step(self) -> int:
         """Global step of its resume point."""
         return self.spec.base_step if self.spec else 0
+
+    def adapter(self, paths: SearchPaths, step: int) -> Path:
+        """Directory of its adapter after `step`, as saved by the attempt that counts."""
+        kept = () if self.outcome is None else self.outcome.checkpoints
+        return paths.adapter(self.node, step, next((one.attempt for one in kept if one.step == step), 0))
 
     def begin_again(self) -> None:
         """Discard the current attempt and queue a new one."""

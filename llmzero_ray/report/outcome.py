@@ -72,7 +72,7 @@ def _write_strategy(facts: SearchFacts, checksums: dict[str, str]) -> list[Path]
     written = []
     if checksums:
         last = facts.path[-1]
-        write_best(paths.best, paths.adapter(last.node, last.cut), checksums, card_text(facts))
+        write_best(paths.best, last.run.adapter(paths, last.cut), checksums, card_text(facts))
         written.append(paths.best)
     replace_file(paths.strategy, strategy.to_yaml())
     return [paths.strategy, *written]
@@ -90,6 +90,6 @@ def _checked_adapter(facts: SearchFacts) -> tuple[dict[str, str], str]:
         )
     last = facts.path[-1]
     try:
-        return adapter_checksums(facts.paths.adapter(last.node, last.cut)), ""
+        return adapter_checksums(last.run.adapter(facts.paths, last.cut)), ""
     except StorageError as error:
         return {}, f"best/: {error}"

@@ -120,11 +120,11 @@ def adapters(witness: Witness) -> Iterator[str]:
     """What outcomes name is there and sound, unless the journal says that it is gone."""
     for run in witness.core.runs.values():
         for kept in run.checkpoints:
-            problem = problem_of(witness.storage.paths.adapter(run.node, kept.step))
+            problem = problem_of(run.adapter(witness.storage.paths, kept.step))
             if problem is not None:
                 yield f"node {run.node}: the adapter of step {kept.step} cannot be used: {problem}"
         for step in run.lost_steps:
-            if witness.storage.paths.adapter(run.node, step).exists():
+            if run.adapter(witness.storage.paths, step).exists():
                 yield f"node {run.node}: the adapter of step {step} is there, and the journal says it is gone"
 
 

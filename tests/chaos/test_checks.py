@@ -24,7 +24,7 @@ from .witness import Witness
 
 N_VAL = 4
 N_STEPS = 20
-RATES = {0: 1e-3, 1: 5e-4, 2: 5e-4}
+RATES = {0: 1e-3, 1: 5e-4, 2: 5e-4 + 1e-6}
 """Node -> learning rate, as the configuration and the proposals of the builders have it."""
 
 
@@ -91,7 +91,7 @@ class Place:
         with MetricWriter(self.storage, node, 0) as writer:
             for step in steps:
                 writer.write(point_of(node, step))
-        compact(self.storage, node)
+        compact(self.storage, node, 0)
         for step in (10, 20):
             folder = self.storage.paths.adapter(node, step)
             folder.mkdir(parents=True, exist_ok=True)
@@ -160,7 +160,7 @@ def _partial(place: Place) -> None:
 
 
 def _rolling(place: Place) -> None:
-    place.storage.paths.rolling(1).mkdir()
+    place.storage.paths.rolling(1, 0).mkdir(parents=True)
 
 
 def _request(place: Place) -> None:
@@ -255,7 +255,7 @@ def test_a_curve_that_differs_from_the_undisturbed_one_is_a_violation(place: Pla
             point = point_of(1, step)
             off = {name: value + 0.001 for name, value in point.metrics.items()}
             writer.write(dataclasses.replace(point, metrics=off) if step == 13 else point)
-    compact(other.storage, 1)
+    compact(other.storage, 1, 0)
     common, found = checks.same_curves(other.witness(), place.witness())
     assert (common, [line.split(":")[0] for line in found]) == (3, ["node 1 step 13"])
     found = list(checks.scripted_curves(other.witness(), {}))

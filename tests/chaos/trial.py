@@ -206,8 +206,8 @@ class Trial:
 
     def _is_safe(self, node: int, restart_step: int) -> bool:
         """The next loss of this phase would not be one from the same point."""
-        ended = self._witness.has_ended(node)
-        return ended or self._witness.storage.restart_step(node) > restart_step
+        ended, attempt = self._witness.has_ended(node), self._witness.core.runs[node].attempt
+        return ended or self._witness.storage.restart_step(node, attempt) > restart_step
 
     def _see_to_the_end(self) -> None:
         if not self._wait(lambda: self._witness.over, "it does not end"):

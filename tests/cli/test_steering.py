@@ -299,7 +299,7 @@ def test_a_lost_phase_gives_the_curve_of_an_undisturbed_one(make_search: MakeSea
     assert core.runs[0].attempt == 1
     one, other = load_curves(undisturbed.storage, 0), load_curves(disturbed.storage, 0)
     assert (one.steps, one.metrics, one.val_scores) == (other.steps, other.metrics, other.val_scores)
-    assert not disturbed.storage.paths.rolling(0).exists()
+    assert not disturbed.storage.paths.rolling(0, 0).parent.exists()
 
 
 @pytest.mark.slow

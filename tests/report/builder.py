@@ -195,7 +195,7 @@ class SearchBuilder:
             )
         self.now += phase.wall_s
         outcome = self.outcome(spec, phase)
-        compact(self.storage, spec.node)
+        compact(self.storage, spec.node, spec.attempt)
         if isinstance(outcome, PhaseFailure):
             self.post(ev.PhaseFailed(node=spec.node, phase_attempt=spec.attempt, failure=outcome))
         else:

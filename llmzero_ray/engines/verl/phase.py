@@ -20,7 +20,15 @@ from llmzero_ray.errors import EngineError
 from llmzero_ray.hyperparameters.table import LORA_ALPHA, LORA_RANK
 from llmzero_ray.manifests import problem_of
 from llmzero_ray.metrics import best_validation
-from llmzero_ray.records import Checkpoint, FailureClass, MetricPoint, PhaseFailure, PhaseResult, PhaseSpec
+from llmzero_ray.records import (
+    Checkpoint,
+    FailureClass,
+    MetricPoint,
+    PhaseFailure,
+    PhaseResult,
+    PhaseSpec,
+    adapter_name,
+)
 
 
 @dataclass
@@ -94,15 +102,20 @@ class Progress:
 
     def to_state(self) -> dict[str, Any]:
         """JSON values; `from_state` gives the same progress back."""
-        return {**dataclasses.asdict(self), "saved": sorted(self.saved)}
+        names = {str(step): os.path.basename(path) for step, path in sorted(self.saved.items())}
+        return {**dataclasses.asdict(self), "saved": sorted(self.saved), "saved_names": names}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any], checkpoint_dir: str) -> Progress:
         """What `to_state` gave; adapters are looked for in `checkpoint_dir`, wherever they were then."""
+        names = state.get("saved_names", {})  # missing in what versions before 2026-12 wrote
         return cls(
             steps_done=state["steps_done"],
             scores={int(step): score for step, score in state["scores"].items()},
-            saved={step: adapter_dir(checkpoint_dir, step) for step in state["saved"]},
+            saved={
+                step: os.path.join(checkpoint_dir, names.get(str(step), adapter_name(step)))
+                for step in state["saved"]
+            },
             wall_s=state["wall_s"],
             train_wall_s=state["train_wall_s"],
         )
@@ -156,11 +169,6 @@ class PhaseState:
         """What phase.json keeps: the progress, with this attempt's clocks added."""
         now = dataclasses.replace(self.progress, wall_s=self.wall_s, train_wall_s=self.train_wall_s)
         return now.to_state()
-
-
-def adapter_dir(checkpoint_dir: str, step: int) -> str:
-    """Directory of the adapter after `step`."""
-    return os.path.join(checkpoint_dir, f"step_{step:06d}")
 
 
 def refused_adapter(spec: PhaseSpec, progress: Progress) -> PhaseFailure | None:

@@ -34,7 +34,7 @@ from llmzero_ray.engines.verl.agent_loops import PhaseAgentLoopManager
 from llmzero_ray.engines.verl.batched_rollouts import BatchedRollouts
 from llmzero_ray.engines.verl.config_check import expected_of_rollouts, mismatches
 from llmzero_ray.engines.verl.deterministic_trainer import DeterministicTrainer
-from llmzero_ray.engines.verl.phase import PhaseState, adapter_dir
+from llmzero_ray.engines.verl.phase import PhaseState
 from llmzero_ray.engines.verl.reward_calls import BatchRewardWorker, score_here, score_in_workers
 from llmzero_ray.engines.verl.rollout_server import RecordingReplica, start_servers_early
 from llmzero_ray.engines.verl.seeds import derive_seed
@@ -306,7 +306,7 @@ class PhaseTrainer(DeterministicTrainer):
         if phase is None or step in phase.progress.saved:
             return
         phase.stage("save")
-        path = adapter_dir(phase.spec.checkpoint_dir, step)
+        path = phase.spec.adapter_dir(step)
         facts = {
             "search": phase.spec.search,
             "node": phase.spec.node,

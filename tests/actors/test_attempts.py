@@ -1,0 +1,107 @@
+"""A runner that was given up may be alive: it writes and deletes nothing that the present one relies on."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from actors.runner import PhaseRunner
+from llmzero_ray.config import parse_config
+from llmzero_ray.engines.base import Slot
+from llmzero_ray.manifests import problem_of
+from llmzero_ray.metric_files import load_points
+from llmzero_ray.records import PhaseResult, PhaseSpec
+from llmzero_ray.storage import SearchStorage
+from tests.builders import Driver
+from tests.fakes import LR, score_of
+from tests.searches import scripted_search
+from tests.waiting import PATIENCE_S, wait_until
+
+
+class Attempt(threading.Thread):
+    """One attempt at the root's phase by a runner of its own, which waits after `hold_at` until it is
+    released."""
+
+    def __init__(self, root: Path, task_dir: Path, attempt: int, *, hold_at: int, lr: float) -> None:
+        super().__init__(daemon=True)
+        self.released = root / f"released-{attempt}"
+        script = {"hold": [0], "hold_at": hold_at, "hold_attempt": attempt, "hold_until": str(self.released)}
+        config = parse_config(scripted_search(root, task_dir, script))
+        self.storage = SearchStorage(config.storage, config.name)
+        slot = Slot(search="demo", index=attempt, placement_groups=("00",), gpus_per_node=1, cpus_per_gpu=1)
+        self.runner = PhaseRunner(config.to_json(), config.storage, slot)
+        spec = Driver(config).core.planner.root_phase()
+        self.spec: PhaseSpec = dataclasses.replace(
+            spec,
+            attempt=attempt,
+            restore=attempt > 0,
+            hyperparameters={**spec.hyperparameters, LR: lr},
+            checkpoint_dir=str(self.storage.paths.checkpoints(0)),
+            rolling_dir=str(self.storage.paths.rolling(0, attempt)),
+            rolling_freq=2,
+        )
+        self.outcome: Any = None
+
+    def run(self) -> None:
+        self.outcome = self.runner.run(self.spec)
+
+    def until_step(self, step: int) -> None:
+        wait_until(lambda: self.runner.health()["step"] == step)
+
+    def end(self) -> PhaseResult:
+        self.released.touch()
+        self.join(PATIENCE_S)
+        assert isinstance(self.outcome, PhaseResult)
+        return self.outcome
+
+
+@pytest.fixture
+def attempt(tmp_path: Path, task_dir: Path) -> Callable[..., Attempt]:
+    def make(number: int, **how: Any) -> Attempt:
+        made = Attempt(tmp_path, task_dir, number, **how)
+        made.start()
+        return made
+
+    return make
+
+
+def test_an_earlier_attempt_that_goes_on_disturbs_nothing_of_the_present_one(
+    attempt: Callable[..., Attempt],
+) -> None:
+    earlier = attempt(0, hold_at=3, lr=1e-3)
+    earlier.until_step(3)
+    present = attempt(1, hold_at=7, lr=5e-4)  # another learning rate stands for what no repeat has equal
+    present.until_step(7)
+    storage = present.storage
+    earlier.end()
+    assert storage.restart_step(0, 1) == 6
+    present.end()
+    assert [(point.step, point.attempt) for point in load_points(storage, 0)] == [
+        *((step, 0) for step in range(3)),
+        *((step, 1) for step in range(3, 11)),
+    ]
+    for kept in present.outcome.checkpoints:
+        assert problem_of(Path(kept.path)) is None
+        assert score_of(kept.path) == kept.val_score, f"the adapter of step {kept.step} was overwritten"
+    assert storage.result(0, 1) == present.outcome
+
+
+def test_an_earlier_attempt_that_ends_after_the_present_one_changes_nothing(
+    attempt: Callable[..., Attempt],
+) -> None:
+    earlier = attempt(0, hold_at=3, lr=1e-3)
+    earlier.until_step(3)
+    present = attempt(1, hold_at=7, lr=5e-4)
+    present.until_step(7)
+    outcome = present.end()
+    points = load_points(present.storage, 0)
+    earlier.end()
+    assert load_points(present.storage, 0) == points
+    assert [score_of(kept.path) for kept in outcome.checkpoints] == [
+        kept.val_score for kept in outcome.checkpoints
+    ]
