@@ -5,7 +5,6 @@ Not here: writing requests (llmzero_ray.presence), their validation (llmzero_ray
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import logging
 from collections.abc import Awaitable, Callable, Mapping
@@ -24,6 +23,7 @@ from llmzero_ray.records import Event
 
 from .event_loop import Post
 from .placement import check_fixed_capacity
+from .threads import Threads
 
 logger = logging.getLogger("llmzero_ray.actors.control_requests")
 _MAX_PROBLEM = 2000
@@ -49,6 +49,7 @@ class ControlRequests:
     ) -> None:
         self._core, self._post, self._root = core, post, root
         self._use_settings, self._fixed_capacity = use_settings, fixed_capacity
+        self._threads = Threads("requests")
 
     async def take(self) -> None:
         """Process every pending request while the search runs."""
@@ -59,7 +60,7 @@ class ControlRequests:
         await self._take(check_capacity=False)
 
     async def _take(self, *, check_capacity: bool) -> None:
-        for request in await asyncio.to_thread(waiting_requests, self._root):
+        for request in await self._threads.run(waiting_requests, self._root):
             event = event_of(self._core, request)
             if isinstance(event, ev.SettingsChanged) and check_capacity:
                 event = await self._within_capacity(event)
@@ -70,7 +71,7 @@ class ControlRequests:
             except Exception as error:
                 logger.exception("request %s (%s) could not be journalled", request.id, request.kind)
                 await self._post(_refused(request, f"{type(error).__name__}: {error}"))
-            await asyncio.to_thread(done_with, self._root, request.id)
+            await self._threads.run(done_with, self._root, request.id)
             if isinstance(event, ev.SettingsChanged | ev.SearchExtended):
                 await self._use_settings()
 
@@ -80,7 +81,7 @@ class ControlRequests:
         if changed.slots.count <= self._core.config.slots.count:
             return event
         try:
-            await asyncio.to_thread(check_fixed_capacity, changed)
+            await self._threads.run(check_fixed_capacity, changed)
         except CapacityError as error:
             return ev.RequestRefused(kind="set", message=str(error), source=event.source)
         return event

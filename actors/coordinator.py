@@ -46,6 +46,7 @@ from .runner_pool import RunnerPool
 from .runner_recovery import RunnerRecovery
 from .stopper import start_stopper
 from .stopper_client import StopperClient
+from .threads import Threads
 
 logger = logging.getLogger("llmzero_ray.actors.coordinator")
 _LINGER_S = 2.0
@@ -69,6 +70,7 @@ class SearchCoordinator:
         self._storage = SearchStorage(storage, str(started.config["name"]))
         self._lock = SearchLock(self._storage.paths.root)
         self._started, self._private_head = started, private_head
+        self._threads = Threads("coordinator")
         self._ready, self._ended = asyncio.Event(), asyncio.Event()
         self._loop: EventLoop | None = None
         self._pool: RunnerPool | None = None
@@ -219,7 +221,7 @@ class SearchCoordinator:
         assert self._budget is not None
         self._budget.use(core.config)
         if core.n_settings:
-            await asyncio.to_thread(self._storage.write_config, core.config)
+            await self._threads.run(self._storage.write_config, core.config)
 
     # --- the end --------------------------------------------------------------------------------------------
 
@@ -232,11 +234,11 @@ class SearchCoordinator:
         self._ending = True
         if self._pool is not None:
             await self._pool.close_all(at_once=at_once)
-        await asyncio.to_thread(end_actor, stopper_name(self._storage.name))
+        await self._threads.run(end_actor, stopper_name(self._storage.name))
         if self._loop is not None:
             self._loop.close()
             if self._loop.core.finished is not None:
-                await asyncio.to_thread(remove_leftovers, self._storage, self._loop.core)
+                await self._threads.run(remove_leftovers, self._storage, self._loop.core)
         self._lock.release()
         self._ended.set()
         await asyncio.sleep(_LINGER_S)

@@ -23,6 +23,8 @@ from llmzero_ray.journal import Journal
 from llmzero_ray.records import Event
 from llmzero_ray.storage import SearchStorage
 
+from .threads import Threads
+
 Post: TypeAlias = Callable[[Event], Coroutine[Any, Any, None]]
 """Makes an event durable and acts on it; returns when it is durable."""
 Execute: TypeAlias = Callable[[Command], Coroutine[Any, Any, None]]
@@ -50,6 +52,7 @@ class EventLoop:
         self.failure: LlmzeroError | None = None
         """Why the journal cannot be written any more."""
         self._turn = asyncio.Lock()
+        self._threads = Threads("journal")
         self._execute: Execute | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         self._closed = asyncio.Event()
@@ -155,7 +158,7 @@ class EventLoop:
         commands."""
         pending, given = [event], list[Command]()
         while pending:
-            written = await asyncio.to_thread(self._journal.append, pending.pop(0))
+            written = await self._threads.run(self._journal.append, pending.pop(0))
             if written is None:
                 continue
             reach("journal.written")

@@ -22,6 +22,7 @@ from llmzero_ray.records import Event
 from .event_loop import Post
 from .gauges import Gauges
 from .runner_pool import RunnerPool
+from .threads import Threads
 
 logger = logging.getLogger("llmzero_ray.actors.monitor")
 _LOOKS = 20
@@ -38,11 +39,12 @@ class SearchMonitor:
     def __init__(self, core: CoordinatorCore, post: Post, root: Path, events: tuple[Event, ...]) -> None:
         self._core, self._post, self._root = core, post, root
         self._gauges = Gauges(core.config.name)
+        self._threads = Threads("heartbeat")
         self._worked_before, self._since = active_seconds(events), time.monotonic()
 
     async def beat(self) -> None:
         """Write the heartbeat for commands on other machines."""
-        await asyncio.to_thread(beat, self._root)
+        await self._threads.run(beat, self._root)
 
     async def check_limits(self) -> None:
         """Post an event for each budget limit that is reached."""

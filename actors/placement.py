@@ -20,6 +20,7 @@ from llmzero_ray.errors import CapacityError
 
 from .machines import cluster_machines, free_cpus
 from .names import group_name, slot_of_group
+from .threads import Threads
 
 _LOOK_S = 0.1
 """Seconds between two polls of the placement groups."""
@@ -29,8 +30,8 @@ _CPU_LOOK_S = 1.0
 class Placement:
     """The placement groups of one search."""
 
-    def __init__(self, search: str) -> None:
-        self._search = search
+    def __init__(self, search: str, threads: Threads | None = None) -> None:
+        self._search, self._threads = search, threads or Threads("slots")
         self._asked: set[int] = set()
         """Slots whose hardware was requested and not released since."""
         self._waiting: set[int] = set()
@@ -52,7 +53,7 @@ class Placement:
             async with self._changing:  # an autoscaler sees the whole demand at once
                 self._asked.update(slots)
                 for slot in slots:
-                    await asyncio.to_thread(_request_group, config, slot, 0, beside=())
+                    await self._threads.run(_request_group, config, slot, 0, beside=())
             found = await asyncio.gather(*(self._reserved(config, slot, deadline) for slot in slots))
             await self._wait_for_side_cpus(config, deadline)
         except CapacityError:
@@ -81,13 +82,13 @@ class Placement:
         """Give the hardware of one slot back."""
         self._asked.discard(slot)
         async with self._changing:
-            await asyncio.to_thread(remove_groups, self._search, slot)
+            await self._threads.run(remove_groups, self._search, slot)
 
     async def release_all(self) -> None:
         """Give back all hardware of the search, whichever slots it was for."""
         self._asked.clear()
         async with self._changing:
-            await asyncio.to_thread(remove_groups, self._search)
+            await self._threads.run(remove_groups, self._search)
 
     async def _reserved(self, config: SearchConfig, slot: int, deadline: float) -> tuple[str, ...] | None:
         self._waiting.add(slot)
@@ -107,14 +108,14 @@ class Placement:
                 async with self._changing:
                     if slot not in self._asked:
                         return None
-                    group = await asyncio.to_thread(_request_group, config, slot, machine, beside=taken)
+                    group = await self._threads.run(_request_group, config, slot, machine, beside=taken)
                 node = await self._node_of(group, config, slot, deadline)
                 if node is None:
                     return None
                 if node not in taken:
                     break
                 # A lost machine's group came to rest on another one's machine.
-                await asyncio.to_thread(remove_placement_group, group)
+                await self._threads.run(remove_placement_group, group)
             found.append(group.id.hex())
             taken.append(node)
         return tuple(found)
@@ -126,7 +127,7 @@ class Placement:
             if entry is not None and entry["state"] == "CREATED":
                 return str(next(iter(entry["bundles_to_node_id"].values())))
             if time.monotonic() >= deadline:
-                there = await asyncio.to_thread(cluster_machines)
+                there = await self._threads.run(cluster_machines)
                 waited = f"within {config.slots.timeout_s:g} s (slots.timeout_s)"
                 raise CapacityError(
                     f"the cluster did not give the slots {waited}; {required_and_available(there, config)}"
@@ -140,16 +141,16 @@ class Placement:
 
         async with self._looking:
             if time.monotonic() - self._looked >= _LOOK_S:
-                self._table = await asyncio.to_thread(placement_group_table)
+                self._table = await self._threads.run(placement_group_table)
                 self._looked = time.monotonic()
         return self._table
 
     async def _wait_for_side_cpus(self, config: SearchConfig, deadline: float) -> None:
         """VeRL's processes beside the bundles need CPUs; waiting for them later would look like a hang."""
         needed = config.slots.count * side_cpus(config)
-        while self._asked and (free := await asyncio.to_thread(free_cpus)) < needed:
+        while self._asked and (free := await self._threads.run(free_cpus)) < needed:
             if time.monotonic() > deadline:
-                there = await asyncio.to_thread(cluster_machines)
+                there = await self._threads.run(cluster_machines)
                 what = f"the slots fit, but only {free:g} CPUs are free beside them and VeRL needs {needed}"
                 raise CapacityError(f"{what}; {required_and_available(there, config)}")
             await asyncio.sleep(_CPU_LOOK_S)

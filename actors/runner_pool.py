@@ -19,9 +19,12 @@ from .actor_handles import end_actor, find_actor
 from .names import actor_options, runner_name, slot_of
 from .placement import Placement, check_fixed_capacity, group_of
 from .runner import PhaseRunner
+from .threads import Threads
 
 logger = logging.getLogger("llmzero_ray.actors.runner_pool")
 _CTL_THREADS = 4
+_SLOT_THREADS = 64
+"""Each waits for seconds at most, while a slot's old runner ends."""
 _CLOSE_S = 60.0
 """Seconds for an engine's orderly shutdown before its runner is killed."""
 
@@ -37,7 +40,8 @@ class RunnerPool:
     ) -> None:
         self._search, self._storage, self._settings = search, storage, settings
         self._fixed_capacity = fixed_capacity
-        self._placement = Placement(search)
+        self._threads = Threads("slots", _SLOT_THREADS)
+        self._placement = Placement(search, self._threads)
         self._runners: dict[int, Any] = {}
         self.closing = False
         """Whether the runners are being closed: those that are lost from now on are not replaced."""
@@ -50,7 +54,7 @@ class RunnerPool:
         """
         config = self._settings()
         if self._fixed_capacity:
-            await asyncio.to_thread(check_fixed_capacity, config)
+            await self._threads.run(check_fixed_capacity, config)
         return await self._placement.reserve_all(config)
 
     def runner(self, slot: int) -> Any:
@@ -63,7 +67,7 @@ class RunnerPool:
 
         name = runner_name(self._search, slot)
         try:
-            self._runners[slot] = await asyncio.to_thread(find_actor, name)
+            self._runners[slot] = await self._threads.run(find_actor, name)
             await self.health(slot)
         except (ValueError, ray.exceptions.RayError):
             return False
@@ -87,7 +91,7 @@ class RunnerPool:
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
         config, name = self._settings(), runner_name(self._search, slot)
-        await asyncio.to_thread(end_actor, name)
+        await self._threads.run(end_actor, name)
         groups = await self._placement.reserve(config, slot)
         if groups is None or self.closing:
             return False
@@ -128,7 +132,7 @@ class RunnerPool:
         import ray
 
         self.closing = True
-        named = await asyncio.to_thread(ray.util.list_named_actors, all_namespaces=True)
+        named = await self._threads.run(ray.util.list_named_actors, all_namespaces=True)
         found = {slot for entry in named if (slot := slot_of(self._search, entry["name"])) is not None}
         await asyncio.gather(*(self._close(slot, at_once=at_once) for slot in found | set(self._runners)))
         await self._placement.release_all()
@@ -138,4 +142,4 @@ class RunnerPool:
         if runner is not None and not at_once:
             with contextlib.suppress(Exception):
                 await asyncio.wait_for(runner.close.remote(), _CLOSE_S)
-        await asyncio.to_thread(end_actor, runner_name(self._search, slot))
+        await self._threads.run(end_actor, runner_name(self._search, slot))
