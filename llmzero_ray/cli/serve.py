@@ -6,6 +6,7 @@ Not here: the server (actors/model_server.py).
 from __future__ import annotations
 
 import contextlib
+import re
 import signal
 import time
 from pathlib import Path
@@ -20,6 +21,8 @@ from llmzero_ray.errors import ConfigError
 from llmzero_ray.tasks import check_model_dir
 
 _LOOK_S = 1.0
+_HUB_NAME = re.compile(r"(?:\w[\w.-]*/)?\w[\w.-]*")
+"""`owner/name`, or `name` of the Hub's first models."""
 
 
 def serve(
@@ -54,6 +57,11 @@ def serve(
         raise ConfigError("serve: the model's directory or name is empty.")
     if Path(model).is_dir():
         check_model_dir(model)
+    elif not _HUB_NAME.fullmatch(model):
+        raise ConfigError(
+            f"serve: there is no model directory {model}. Name a directory with config.json and weights, "
+            "or a model of the Hugging Face Hub as owner/name."
+        )
     import ray
 
     with _actors.head.disconnecting():

@@ -119,6 +119,11 @@ def _send(place: SearchStorage, kind: RequestKind, reason: str = "", **fields: A
     """
     console, follower = Console(), Follower.of(place)
     root, core = place.paths.root, follower.core
+    if kind == "set" and follower.finished is not None:
+        settings = " ".join(f"--set {key}={value}" for key, value in fields["changes"].items())
+        raise ConfigError(
+            f"the search has ended; higher limits extend it: `llmzero resume {root} {settings}`."
+        )
     if kind != "pause":  # a request that is certain to be refused is not sent
         _check(follower, Request(id="", kind=kind, reason=reason, fields=fields))
     request_id = request(root, kind, reason, **fields)

@@ -198,15 +198,17 @@ def write_manifest(manifest: Manifest, directory: Path) -> None:
 def _why_unreadable(directory: Path, error: OSError) -> str:
     if not directory.exists():
         return (
-            f"task directory {directory} does not exist; make it with `llmzero prepare`, or correct task.dir"
+            f"task directory {directory} does not exist; correct task.dir, name a task.family that is made "
+            "there, or make it of your data with `llmzero prepare task.yaml` (`llmzero draft` writes "
+            "that file)"
         )
     if not directory.is_dir():
         return f"task directory {directory} is a file; task.dir must name a directory with manifest.json"
     if not (directory / MANIFEST).exists():
         held = ", ".join(sorted(entry.name for entry in directory.iterdir())[:8]) or "nothing"
         return (
-            f"task directory {directory} has no {MANIFEST} (it holds {held}); make it with `llmzero "
-            "prepare`, or write one"
+            f"task directory {directory} has no {MANIFEST} (it holds {held}); make the task "
+            "of your data with `llmzero prepare task.yaml`, or write one"
         )
     return f"{directory / MANIFEST} cannot be read: {error}"
 

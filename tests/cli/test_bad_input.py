@@ -194,6 +194,22 @@ def test_a_file_with_other_limits_shows_the_outcome_and_what_it_did_not_use(
     assert "search demo has ended (budget)" in out
 
 
+def test_limits_of_a_finished_search_are_not_kept_but_sent_to_resume(
+    finished: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["budget", str(finished), "--set", "runs=12"]) == 2
+    assert f"`llmzero resume {finished} --set budget.runs=12`" in capsys.readouterr().err
+    assert list(finished.glob("requests/*")) == []
+
+
+@pytest.mark.parametrize("model", ["/nonexist", "./model", "~/model", "a/b/c"])
+def test_a_model_directory_that_is_not_there_is_refused_before_anything_starts(
+    model: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["serve", model]) == 2
+    assert f"there is no model directory {model}" in capsys.readouterr().err
+
+
 def test_data_that_changed_since_the_search_was_started_is_refused(task_dir: Path, tmp_path: Path) -> None:
     copy = damaged(task_dir, tmp_path)
     (copy / "manifest.json").unlink()

@@ -59,7 +59,7 @@ def test_all_paths_are_absolute_even_when_the_given_one_is_not(
 
 
 def test_a_missing_directory_says_how_to_make_it(tmp_path: Path) -> None:
-    message = f"task directory {tmp_path / 'no'} does not exist; make it with `llmzero prepare`"
+    message = f"task directory {tmp_path / 'no'} does not exist; correct task.dir, name a task.family"
     assert refusal(tmp_path / "no").startswith(message)
 
 
