@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean, median
 
-from llmzero_ray.agents.evidence import Gain, gains
+from llmzero_ray.agents.evidence import ScoreGain, gains
 from llmzero_ray.hyperparameters import clip_is_inert
 from llmzero_ray.hyperparameters.table import MAX_RESPONSE, TEMPERATURE, TRAIN_BATCH
 from llmzero_ray.metrics import (
@@ -170,7 +170,7 @@ class Validation:
     """Standard error of one score over the items, at the best score's level."""
     one_item: float
     """Difference in score of one more correct answer."""
-    gains: tuple[Gain, ...] = ()
+    gains: tuple[ScoreGain, ...] = ()
     """Change of each score against the start, paired where outcomes were stored; empty without a start."""
 
     @property

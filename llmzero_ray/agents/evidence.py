@@ -24,7 +24,7 @@ CLEAR = 2.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Gain:
+class ScoreGain:
     """A change in score."""
 
     value: float
@@ -64,7 +64,7 @@ def runs_error(score: float) -> float:
     return RUN_ERROR * 2 * math.sqrt(p * (1 - p))
 
 
-def gains(curves: Curves, n_val: int) -> tuple[Gain, ...]:
+def gains(curves: Curves, n_val: int) -> tuple[ScoreGain, ...]:
     """The gain of each validation over the phase's start; empty without a score of the start.
 
     Where outcomes were not stored row by row, the standard error of one score stands for the rows' error:
@@ -80,11 +80,11 @@ def gains(curves: Curves, n_val: int) -> tuple[Gain, ...]:
             continue
         value, error = pair or (score - start, accuracy_error(score, n_val))
         runs = runs_error((score + start) / 2)
-        found.append(Gain(value=value, rows_error=max(error, 0.5 / n_val), runs_error=runs))
+        found.append(ScoreGain(value=value, rows_error=max(error, 0.5 / n_val), runs_error=runs))
     return tuple(found)
 
 
-def outcome(curves: Curves, n_val: int) -> Gain | None:
+def outcome(curves: Curves, n_val: int) -> ScoreGain | None:
     """What a phase gained: the mean of the later half of its validations over its start; None without any.
 
     The best validation would favour phases that swing, the last one alone is noisier.
@@ -93,7 +93,7 @@ def outcome(curves: Curves, n_val: int) -> Gain | None:
     late = found[len(found) // 2 :]
     if not late:
         return None
-    return Gain(
+    return ScoreGain(
         value=fmean(gain.value for gain in late),
         rows_error=fmean(gain.rows_error for gain in late),
         runs_error=fmean(gain.runs_error for gain in late),
@@ -110,7 +110,7 @@ class Attempt:
     base: Hyperparameters
     """Configuration that trained that checkpoint; the root's for the base model."""
     full: Hyperparameters
-    gain: Gain | None
+    gain: ScoreGain | None
     """None while it runs, or without a validation."""
     failed: bool
     """Whether training itself broke: a loss that is not finite."""
@@ -147,7 +147,7 @@ def known_nodes(request: ProposalRequest) -> dict[int, NodeView]:
     return {view.node: view for view in sorted(shown, key=lambda view: view.node)}
 
 
-def went_on(view: NodeView, step: int, n_val: int) -> Gain | None:
+def went_on(view: NodeView, step: int, n_val: int) -> ScoreGain | None:
     """What a phase itself gained after its step `step`: the attempt "unchanged" from that checkpoint.
 
     None without a validation at the step and one after it.
@@ -157,7 +157,7 @@ def went_on(view: NodeView, step: int, n_val: int) -> Gain | None:
     if step not in points or not later:
         return None
     value, before = fmean(later), points[step]
-    return Gain(
+    return ScoreGain(
         value=value - before,
         rows_error=accuracy_error(value, n_val),
         runs_error=runs_error((value + before) / 2),
