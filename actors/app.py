@@ -15,6 +15,7 @@ import ray
 
 import llmzero_ray
 from llmzero_ray import events as ev
+from llmzero_ray.agents.archive import archive_facts
 from llmzero_ray.agents.backend import agent_facts
 from llmzero_ray.api_key import key_file
 from llmzero_ray.config import SearchConfig
@@ -65,12 +66,13 @@ def start_on(config: SearchConfig, task: PreparedTask, *, private_head: bool) ->
         ConfigError: the root's recipe cannot be trained.
         StorageError: a key cannot be kept for the actors.
     """
+    facts = task_facts(task)
     started = ev.SearchStarted(
         config=config.to_json(),
-        task=task_facts(task),
+        task=facts,
         root=root_hyperparameters(config, task.n_train),
         versions=_versions(),
-        agents=agent_facts(config),
+        agents={**agent_facts(config), **archive_facts(config, facts)},
         memory=memory_facts(config, task.model_path),
     )
     name = coordinator_name(config.name)

@@ -135,6 +135,18 @@ class AgentsConfig(StrictModel):
     backend: str = setting("expert", pattern=r"^(expert|claude|replay|[A-Za-z_][\w.]*:[A-Za-z_]\w*)$")
     """`expert`: documented rules, offline. `claude`: a language model behind the Messages API. `replay`: the
     recorded answers of `replay_from`. Or your own: `package.module:factory` of (config, n_val)."""
+    proposer: Literal["backend", "local", "hybrid"] = "backend"
+    """`backend`: the agent of `backend`. `local`: a local search whose steps grow after a paired gain and
+    turn round after a loss; no language model. `hybrid`: the same, with the direction given by the agent of
+    `backend` on a share of the nodes."""
+    guided_share: float = setting(0.3, "share of the nodes", ge=0, le=1)
+    """Nodes of `hybrid` whose direction the agent of `backend` gives."""
+    race: float = setting(0.5, "usual phases", gt=0, le=1)
+    """Length of the two phases in opposite directions that `local` and `hybrid` run first from a checkpoint;
+    the better one goes on. 1: no race."""
+    archive: str | None = None
+    """Directory that holds earlier searches, such as `runs`: what they gained on the same task and model
+    guides `local` and `hybrid`, and stands in their rationales. Read once, at the start."""
     model: str = setting("claude-sonnet-5-5", min_length=1)
     """Id of the language model, as its server names it."""
     base_url: str | None = None
@@ -375,6 +387,7 @@ def load_config(path: str | os.PathLike[str], overrides: Iterable[str] = ()) -> 
             "model": config.model.model_copy(update={"path": _absolute_if_there(config.model.path)}),
             "agents": config.agents.model_copy(
                 update={
+                    "archive": None if config.agents.archive is None else _absolute(config.agents.archive),
                     "prompts": None if config.agents.prompts is None else _absolute(config.agents.prompts),
                     "replay_from": (
                         None if config.agents.replay_from is None else _absolute(config.agents.replay_from)

@@ -48,8 +48,9 @@ class SearchStarted(Event):
     versions: Mapping[str, str]
     """Packages that can change results -> version."""
     agents: Mapping[str, Any] = field(default_factory=dict)
-    """Facts of language-model agents, frozen for the search: `prompts` (file -> text), `digest` (sha256 over
-    them), `price` (dollars per million tokens). Empty for other agents."""
+    """Facts of the agents, frozen for the search. Of a language model: `prompts` (file -> text), `digest`
+    (sha256 over them), `price` (dollars per million tokens). With `agents.archive`: `lessons` (fields of
+    `agents.lessons.Lesson`), `archive` (a line on each search that was left out)."""
     memory: Mapping[str, Any] = field(default_factory=dict)
     """What phases are judged by before they begin: `gpu_gib` (of one GPU) and `shape` (of the model). Empty:
     none is."""

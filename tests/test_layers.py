@@ -59,6 +59,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ),
     ("llmzero_ray.coordinator",),
     (
+        "llmzero_ray.agents.archive",
         "llmzero_ray.agents.backend",
         "llmzero_ray.agents.drafting",
         "llmzero_ray.agents.llm",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -49,12 +50,32 @@ class AgentServices:
 def make_agents(config: SearchConfig, n_val: int, services: AgentServices | None = None) -> Agents:
     """The agents of a search; `n_val` (validation items) gives the noise of its scores.
 
-    A backend `package.module:factory` is called with (config, n_val) and returns one object that implements
-    all three protocols.
+    `agents.proposer` may put a local search in the place of the backend's proposer, or beside it. A backend
+    `package.module:factory` is called with (config, n_val) and returns one object that implements all three
+    protocols.
 
     Raises:
         ConfigError: the backend cannot be imported, or there is nothing to replay.
     """
+    agents = _backend_agents(config, n_val, services)
+    if config.agents.proposer == "backend":
+        return agents
+    from llmzero_ray.agents.local import HybridProposer, LocalProposer
+
+    local = LocalProposer(
+        n_val=n_val,
+        n_gpus=config.slots.n_gpus,
+        seed=config.seed,
+        slots=config.slots.count,
+        race=config.agents.race,
+    )
+    if config.agents.proposer == "local":
+        return dataclasses.replace(agents, proposer=local)
+    hybrid = HybridProposer(local, agents.proposer, share=config.agents.guided_share, seed=config.seed)
+    return dataclasses.replace(agents, proposer=hybrid)
+
+
+def _backend_agents(config: SearchConfig, n_val: int, services: AgentServices | None) -> Agents:
     backend, n_gpus = config.agents.backend, config.slots.n_gpus
     if backend == "expert":
         from llmzero_ray.agents.expert import ExpertEarlyStopper, ExpertErrorAnalyzer, ExpertProposer
@@ -103,6 +124,10 @@ def check_agents(config: SearchConfig) -> None:
         from llmzero_ray.agents.llm.prompts import Prompts
 
         Prompts.load(config.agents.prompts).check()
+    if config.agents.archive is not None:
+        from llmzero_ray.agents.archive import searches
+
+        searches(config.agents.archive)
     if ":" in config.agents.backend:
         load_factory(config.agents.backend, field="agents.backend")
     elif config.agents.backend == "replay":

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
+from llmzero_ray.agents.lessons import Lesson
 from llmzero_ray.metrics import Curves
 from llmzero_ray.records import (
     Checkpoint,
@@ -132,6 +133,9 @@ class ProposalRequest:
     tree: tuple[NodeView, ...] = ()
     """Every other node of the search by number, those that run, wait or are still being proposed (without a
     configuration) included; their curves hold validations only."""
+
+    lessons: tuple[Lesson, ...] = ()
+    """What phases of earlier searches on this task and model gained (`agents.archive`)."""
 
     def base(self, resume_from: ResumeFrom | None) -> Hyperparameters:
         """The configuration that changes apply to when the phase starts there (`base_of_changes`)."""

@@ -5,7 +5,7 @@ Pure; metric series come through a function. Not here: the agents (agents/).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 from llmzero_ray import commands as cmd
@@ -18,6 +18,7 @@ from llmzero_ray.agents.base import (
     ProposalRequest,
     TaskView,
 )
+from llmzero_ray.agents.lessons import Lesson
 from llmzero_ray.coordinator.state import SearchState
 from llmzero_ray.memory import GIB
 from llmzero_ray.metrics import Curves
@@ -70,6 +71,7 @@ def build_request(
         tries=command.tries,
         budget=_budget(state),
         refused=state.runs[command.node].refused,
+        lessons=tuple(Lesson.of(one) for one in _facts(state).get("lessons", ())),
         tree=tuple(
             node_view(state, node, outlines or (lambda number: curves(number).outline()))
             for node in sorted(state.search.nodes)
@@ -95,6 +97,10 @@ def _memory_view(state: SearchState, failed: int) -> MemoryView | None:
         fix=relief.values,
         fix_verdict=relief.status,
     )
+
+
+def _facts(state: SearchState) -> Mapping[str, Any]:
+    return state.started.agents if state.started is not None else {}
 
 
 def _budget(state: SearchState) -> Budget:
