@@ -1,0 +1,441 @@
+"""What the first proposal of each proposer changes, from given checkpoints, on real VeRL.
+
+    python -m benchmarks.first_proposals --out FILE [--work DIR] [--tasks chain_sum register]
+        [--checkpoints 1 2 3 5] [--seeds 1 2 3 4] [--steps 10] [--arms ARM ...] [--half seen|unseen|all]
+    python -m benchmarks.first_proposals --out FILE --table
+
+For every task the recipe of jobs/configs/local.yaml is trained in phases of `--steps`, each from the last
+one's end; checkpoint K is the end of phase K (1, 2, ...). From each checkpoint every arm proposes one phase,
+which is trained for `--steps` with every seed and scored on the test split, item by item against the
+checkpoint:
+
+    unchanged   the same settings
+    expert      the rules of llmzero_ray/agents/expert
+    local       the local search, without a race
+    random      one to three hyper-parameters by up to two first steps, up or down
+
+Each result is one JSON line of FILE, written when it is known: a run that was interrupted goes on where it
+was, and `--table` prints what is there. The error of a mean is the root of item error squared plus run error
+squared; the run error is the standard deviation of the unchanged arm between seeds, over the root of the
+seeds. Every other checkpoint is `unseen`: left for when the rules are fixed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import math
+import random
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.slot import local_slot
+from llmzero_ray.agents.base import Budget, NodeView, OfferedCheckpoint, ProposalRequest, TaskView
+from llmzero_ray.agents.expert import ExpertProposer
+from llmzero_ray.agents.expert.apply_moves import ProposalBase
+from llmzero_ray.agents.local import LocalProposer
+from llmzero_ray.agents.local.levers import changes_of, live_levers, moved_value
+from llmzero_ray.config import SearchConfig, parse_config
+from llmzero_ray.config_text import read_yaml
+from llmzero_ray.coordinator.plan import limits
+from llmzero_ray.engines.base import Engine
+from llmzero_ray.engines.registry import make_engine
+from llmzero_ray.engines.verl.factory import idle_spec
+from llmzero_ray.errors import HyperparameterError
+from llmzero_ray.hyperparameters import complete, diff, format_value, short
+from llmzero_ray.metric_files import MetricWriter, compact, load_curves
+from llmzero_ray.records import (
+    Hyperparameters,
+    ItemOutcome,
+    PhaseFailure,
+    PhaseSpec,
+    Proposal,
+    ResumeFrom,
+)
+from llmzero_ray.significance import paired
+from llmzero_ray.storage import SearchStorage
+from llmzero_ray.tasks import PreparedTask, load_task
+from llmzero_ray.tasks.prepare import prepare
+
+SHIPPED = Path(__file__).parent.parent / "jobs" / "configs" / "local.yaml"
+ARMS = ("unchanged", "expert", "local", "random")
+PATH_SEED = 1
+
+
+def main() -> None:
+    """Measure what is missing, and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--out", type=Path, required=True, help="file of the results, one JSON line each")
+    parser.add_argument("--work", type=Path, help="directory of tasks and checkpoints; default: beside --out")
+    parser.add_argument("--tasks", nargs="+", default=["chain_sum", "register"], help="task families")
+    parser.add_argument("--checkpoints", nargs="+", type=int, default=[1, 2, 3, 5], help="phases behind each")
+    parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3, 4])
+    parser.add_argument("--steps", type=int, default=10, help="training steps of every phase")
+    parser.add_argument("--arms", nargs="+", choices=ARMS, default=list(ARMS))
+    parser.add_argument("--half", choices=("seen", "unseen", "all"), default="all")
+    parser.add_argument("--table", action="store_true", help="only print what FILE holds")
+    options = parser.parse_args()
+    if not options.table:
+        for family in options.tasks:
+            measure(family, options)
+    print(table(results(options.out)))
+
+
+# --- measuring ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Bench:
+    """One task with its engine."""
+
+    family: str
+    config: SearchConfig
+    task: PreparedTask
+    engine: Engine
+    storage: SearchStorage
+
+    @property
+    def root(self) -> Hyperparameters:
+        """The recipe that the checkpoints were trained with."""
+        return idle_spec(self.config, self.task.n_train, "").hyperparameters
+
+
+def measure(family: str, options: argparse.Namespace) -> None:
+    """Results of one task that the file lacks."""
+    checkpoints = [k for i, k in enumerate(options.checkpoints) if options.half in ("all", _half(i))]
+    known = {(r["task"], r["steps"], r["checkpoint"], r["arm"], r["seed"]) for r in results(options.out)}
+    wanted = [
+        (k, arm, seed)
+        for k in checkpoints
+        for seed in options.seeds
+        for arm in ("unchanged", *(one for one in options.arms if one != "unchanged"))
+        if (family, options.steps, k, arm, seed) not in known
+    ]
+    if not wanted:
+        return
+    work = (options.work or options.out.with_suffix(".work")).absolute()
+    given = read_yaml(SHIPPED)
+    sizes = given["task"]
+    directory = work / f"task-{family}"
+    if not (directory / "manifest.json").is_file() and not directory.is_dir():
+        prepare(dir=str(directory), family=family, n_val=sizes["n_val"], n_test=sizes["n_test"], seed=1)
+    task = load_task(directory)
+    config = parse_config(
+        {
+            **given,
+            "name": f"first-{family}-{options.steps}".replace("_", "-"),
+            "storage": str(work),
+            "task": {**sizes, "dir": str(directory), "family": family},
+            "engine": {**given["engine"], "rollout_calls": "batched"},
+        }
+    )
+    storage = SearchStorage(config.storage, config.name)
+    with local_slot("first-proposals") as slot:
+        engine = make_engine(config, task, slot, str(storage.paths.root / "logs"))
+        try:
+            bench = Bench(family, config, task, engine, storage)
+            for k, arm, seed in wanted:
+                train_path(bench, k, options.steps)
+                row = one_result(bench, k, arm, seed, options)
+                with options.out.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps(row) + "\n")
+                print(json.dumps(row), flush=True)
+        finally:
+            engine.close()
+
+
+def _half(index: int) -> str:
+    return "seen" if index % 2 == 0 else "unseen"
+
+
+def train_path(bench: Bench, k: int, n_steps: int) -> None:
+    """Phases 0 to k - 1 of the path, as far as they are not on the disk."""
+    for node in range(k):
+        if (bench.storage.paths.adapter(node, n_steps) / "manifest.json").is_file():
+            continue
+        source = None if node == 0 else ResumeFrom(node=node - 1, step=n_steps)
+        spec = phase(bench, node, source, bench.root, n_steps, PATH_SEED)
+        with MetricWriter(bench.storage, node, 0) as writer:
+            outcome = bench.engine.run(spec, lambda point: _write(writer, point))
+        if isinstance(outcome, PhaseFailure):
+            raise SystemExit(f"the path's phase {node} failed: {outcome.cause}")
+        compact(bench.storage, node)
+
+
+def _write(writer: MetricWriter, point: Any) -> None:
+    writer.write(point)
+
+
+def phase(
+    bench: Bench, node: int, source: ResumeFrom | None, full: Hyperparameters, n_steps: int, seed: int
+) -> PhaseSpec:
+    """One phase of `n_steps` from a checkpoint of the path, or from the base model."""
+    idle = idle_spec(bench.config, bench.task.n_train, str(bench.storage.paths.root))
+    return dataclasses.replace(
+        idle,
+        node=node,
+        resume_from=source,
+        adapter=None if source is None else str(bench.storage.paths.adapter(source.node, source.step)),
+        base_step=0 if source is None else (source.node + 1) * n_steps,
+        n_steps=n_steps,
+        hyperparameters=dict(full),
+        seed=seed,
+        save_freq=n_steps,
+        test_freq=min(bench.config.phase.test_freq, n_steps),
+        checkpoint_dir=str(bench.storage.paths.checkpoints(node)),
+    )
+
+
+def one_result(bench: Bench, k: int, arm: str, seed: int, options: argparse.Namespace) -> dict[str, Any]:
+    """What one arm's phase changed on the test split."""
+    began = time.monotonic()
+    at = ResumeFrom(node=k - 1, step=options.steps)
+    row: dict[str, Any] = {
+        "task": bench.family, "steps": options.steps, "checkpoint": k, "arm": arm, "seed": seed,
+    }  # fmt: skip
+    start = test_items(bench, str(bench.storage.paths.adapter(at.node, at.step)), f"start-{k}")
+    asked = request(bench, k, options.steps, seed)
+    try:
+        source, full = plan(arm, asked, bench, seed)
+    except HyperparameterError as error:
+        return {**row, "failed": f"refused: {error}"}
+    changed = diff(bench.root, full)
+    row["changes"] = {
+        short(key): f"{format_value(key, a)} -> {format_value(key, b)}" for key, (a, b) in changed.items()
+    }
+    row["from_base"] = source is None
+    if arm != "unchanged" and not changed and source == at:
+        same = next(
+            r
+            for r in results(options.out)
+            if (r["task"], r["steps"], r["checkpoint"], r["arm"], r["seed"])
+            == (bench.family, options.steps, k, "unchanged", seed)
+        )
+        return {**same, **row}
+    node = 1000 * k + 10 * seed + ARMS.index(arm)
+    outcome = bench.engine.run(phase(bench, node, source, full, options.steps, 100 + seed), lambda _: None)
+    if isinstance(outcome, PhaseFailure):
+        return {**row, "failed": outcome.cause}
+    end = bench.engine.evaluate(
+        outcome.checkpoints[-1].path, bench.task.test, bench.config.eval.max_response_length
+    )
+    found = paired(end, start)
+    assert found is not None
+    return {
+        **row,
+        "start": round(statistics.fmean(item.acc for item in start), 4),
+        "gain": round(found.gain, 5),
+        "item_error": round(found.standard_error, 5),
+        "seconds": round(time.monotonic() - began, 1),
+    }
+
+
+def test_items(bench: Bench, adapter: str, name: str) -> tuple[ItemOutcome, ...]:
+    """Outcomes on the test split, measured once and kept."""
+    path = bench.storage.paths.root / f"{name}.json"
+    if not path.is_file():
+        items = bench.engine.evaluate(adapter, bench.task.test, bench.config.eval.max_response_length)
+        path.write_text(json.dumps([(item.index, item.acc) for item in items]))
+    return tuple(
+        ItemOutcome(index=index, data_source="", score=acc, acc=acc)
+        for index, acc in json.loads(path.read_text())
+    )
+
+
+def request(bench: Bench, k: int, n_steps: int, seed: int) -> ProposalRequest:
+    """What a proposer sees at a checkpoint: the phases behind it, and that checkpoint alone to go on from."""
+    path = tuple(view(bench, node, n_steps) for node in range(k))
+    on, engine = path[-1], bench.config.engine
+    return ProposalRequest(
+        task=TaskView(
+            name=bench.task.name,
+            n_train=bench.task.n_train,
+            phase_steps=n_steps,
+            max_phase_steps=n_steps,
+            max_model_len=engine.max_prompt_length + engine.max_response_length,
+            max_prompt_length=engine.max_prompt_length,
+        ),
+        on=on,
+        path=path,
+        siblings=(),
+        best=max(path, key=lambda one: one.score or 0.0),
+        default=bench.root,
+        checkpoints=(
+            OfferedCheckpoint(
+                node=on.node, step=n_steps, global_step=k * n_steps, val_score=on.curves.val_scores[-1]
+            ),
+        ),
+        from_scratch=False,
+        node=100 + seed,
+        tree=path[:-1],
+        budget=Budget(runs=8),
+    )
+
+
+def view(bench: Bench, node: int, n_steps: int) -> NodeView:
+    """A phase of the path as agents see it."""
+    curves = load_curves(bench.storage, node, gains=True)
+    best = max(range(len(curves.val_scores)), key=lambda i: curves.val_scores[i])
+    return NodeView(
+        node=node,
+        kind="root" if node == 0 else "evolve",
+        status="completed",
+        hyperparameters=bench.root,
+        n_steps=n_steps,
+        base_step=node * n_steps,
+        score=curves.val_scores[best],
+        best_step=curves.val_steps[best],
+        curves=curves,
+        parent=None if node == 0 else node - 1,
+        resume_from=None if node == 0 else ResumeFrom(node=node - 1, step=n_steps),
+    )
+
+
+def plan(
+    arm: str, asked: ProposalRequest, bench: Bench, seed: int
+) -> tuple[ResumeFrom | None, Hyperparameters]:
+    """(start, configuration) that an arm proposes.
+
+    Raises:
+        HyperparameterError: the proposal is not valid.
+    """
+    at = ResumeFrom(node=asked.on.node, step=asked.checkpoints[0].step)
+    if arm == "unchanged":
+        return at, bench.root
+    if arm == "random":
+        return at, perturbed(bench, seed=f"{asked.on.node}:{seed}")
+    n_val = bench.task.n_val
+    proposer = (
+        ExpertProposer(n_val=n_val) if arm == "expert" else LocalProposer(n_val=n_val, seed=seed, race=1.0)
+    )
+    proposal: Proposal = proposer.propose(asked)
+    changes = {change.key: change.new for change in proposal.changes}
+    full = complete(
+        asked.base(proposal.resume_from), changes, limits=limits(bench.config, bench.task.n_train)
+    )
+    return proposal.resume_from, full
+
+
+def perturbed(bench: Bench, seed: str) -> Hyperparameters:
+    """The recipe with one to three levers moved by half to two first steps, up or down."""
+    rng = random.Random(seed)
+    base = ProposalBase(
+        hyperparameters=bench.root, default=bench.root, limits=limits(bench.config, bench.task.n_train)
+    )
+    while True:
+        levers = rng.sample(live_levers(bench.root), rng.randint(1, 3))
+        wanted = {
+            lever.key: (
+                moved_value(base, lever, rng.choice((-1, 1)) * rng.uniform(0.5, 2) * lever.step),
+                "by chance",
+            )
+            for lever in levers
+        }
+        made = changes_of(base, wanted)
+        if made is not None:
+            return made[1]
+
+
+# --- the table ----------------------------------------------------------------------------------------------
+
+
+def results(path: Path) -> list[dict[str, Any]]:
+    """The lines of a file; none where it does not exist. A torn last line is left out."""
+    found = []
+    for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else ():
+        try:
+            found.append(json.loads(line))
+        except ValueError:
+            break
+    return found
+
+
+Cell = tuple[str, int, int]
+"""Task, steps of a phase, checkpoint."""
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Mean change per arm and per checkpoint with errors, from the results alone."""
+    gains: dict[str, dict[Cell, list[tuple[float, float]]]] = defaultdict(lambda: defaultdict(list))
+    failed: dict[str, int] = defaultdict(int)
+    starts: dict[Cell, float] = {}
+    for row in rows:
+        cell = (row["task"], row["steps"], row["checkpoint"])
+        if "failed" in row:
+            failed[row["arm"]] += 1
+            continue
+        starts[cell] = row["start"]
+        gains[row["arm"]][cell].append((row["gain"], row["item_error"]))
+    run = run_error(gains.get("unchanged", {}).values())
+    lines = [
+        f"run error of one phase, from the unchanged arm: {run:.4f}"
+        if run is not None
+        else "run error: not known (two seeds of the unchanged arm are needed)"
+    ]
+    lines.append(f"{'checkpoint':28} {'start':>6} " + " ".join(f"{arm:>16}" for arm in gains))
+    for cell in sorted(starts):
+        said = (
+            _said(mean_and_error([found], run)) if (found := gains[arm].get(cell)) else "-" for arm in gains
+        )
+        name = f"{cell[0]}, {cell[2]} x {cell[1]} steps"
+        lines.append(f"{name:28} {starts[cell]:6.3f} " + " ".join(f"{text:>16}" for text in said))
+    lines.append(
+        f"{'mean':28} {'':6} "
+        + " ".join(f"{_said(mean_and_error(gains[arm].values(), run)):>16}" for arm in gains)
+    )
+    for arm in gains:
+        n = sum(map(len, gains[arm].values()))
+        n, lost = sum(map(len, gains[arm].values())), _lost(arm, gains, run)
+        lines.append(
+            f"{arm}: {n} phases, {failed[arm]} failed or refused, {lost} checkpoints lost more than 2 errors "
+            "where unchanged held"
+        )
+    return "\n".join(lines)
+
+
+def run_error(cells: Iterable[Sequence[tuple[float, float]]]) -> float | None:
+    """Standard deviation between runs of one phase, pooled over checkpoints; None without two of one."""
+    squares = [
+        (statistics.variance([gain for gain, _ in cell]), len(cell) - 1) for cell in cells if len(cell) >= 2
+    ]
+    if not squares:
+        return None
+    return math.sqrt(sum(v * n for v, n in squares) / sum(n for _, n in squares))
+
+
+def mean_and_error(cells: Iterable[Sequence[tuple[float, float]]], run: float | None) -> tuple[float, float]:
+    """Mean over checkpoints of the means over seeds, with its error. Seeds share the items: they reduce the
+    run's share of the error alone."""
+    means, squares = [], []
+    for cell in cells:
+        means.append(statistics.fmean(gain for gain, _ in cell))
+        item = statistics.fmean(error for _, error in cell)
+        squares.append(item**2 + (run or 0.0) ** 2 / len(cell))
+    return statistics.fmean(means), math.sqrt(sum(squares)) / len(squares)
+
+
+def _said(found: tuple[float, float]) -> str:
+    return f"{found[0]:+.4f} ± {found[1]:.4f}"
+
+
+def _lost(
+    arm: str, gains: Mapping[str, Mapping[Cell, Sequence[tuple[float, float]]]], run: float | None
+) -> int:
+    lost = 0
+    for cell, found in gains[arm].items():
+        mean, error = mean_and_error([found], run)
+        usual = gains.get("unchanged", {}).get(cell)
+        if usual and mean < -2 * error:
+            kept, usual_error = mean_and_error([usual], run)
+            lost += kept > -2 * usual_error
+    return lost
+
+
+if __name__ == "__main__":
+    main()
