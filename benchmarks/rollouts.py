@@ -150,14 +150,13 @@ def measure(
                     "cold phase of one step, processor s": figures["processor"],
                 }
                 continue
-            steps_s = [point.metrics["timing_s/step"] for point in points if point.step > 0]
             tests = [p.metrics["timing_s/testing"] for p in points if "timing_s/testing" in p.metrics]
             warm.append(
                 {
-                    "step, s": statistics.median(steps_s),
-                    "generation, s": statistics.median(
-                        p.metrics["timing_s/gen"] for p in points if p.step > 0
-                    ),
+                    "step, s": of_steps(points, "step"),
+                    "of it generation, s": of_steps(points, "gen"),
+                    "of it log probabilities, s": of_steps(points, "old_log_prob", "ref"),
+                    "of it update, s": of_steps(points, "update_actor"),
                     "validation, s": statistics.median(tests),
                     "start to the end of the validation at step 0, s": figures["first point"],
                     "warm phase, s": figures["phase"],
@@ -190,6 +189,13 @@ def run(
         "processor": processors.seconds() - before,
     }
     return figures, points, outcome
+
+
+def of_steps(points: list[MetricPoint], *stages: str) -> float:
+    """Median over the training steps of what VeRL measured of these stages together, seconds."""
+    return statistics.median(
+        sum(point.metrics[f"timing_s/{stage}"] for stage in stages) for point in points if point.step > 0
+    )
 
 
 def compared(one: list[MetricPoint], other: list[MetricPoint]) -> tuple[int, list[str]]:

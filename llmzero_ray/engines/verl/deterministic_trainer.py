@@ -12,6 +12,8 @@ from verl.trainer.distillation import is_distillation_enabled
 from verl.trainer.ppo.v1 import PPOTrainerSync
 from verl.utils import tensordict_utils as tu
 
+from llmzero_ray.engines.verl.workers import AND_REFERENCE
+
 POLL_INTERVAL_S = 0.02
 """VeRL's replay buffer sleeps 2 s between looks, the floor of every small step, and offers no key for it."""
 
@@ -30,6 +32,9 @@ UPDATE_FIELDS = (
 
 class DeterministicTrainer(PPOTrainerSync):
     """The same data, seeds and weights give the same numbers."""
+
+    few_calls = False
+    """Whether a step makes as few calls to the workers as it can, in place of VeRL's own."""
 
     def _build_replay_buffer(self) -> Any:
         buffer = super()._build_replay_buffer()
@@ -55,9 +60,13 @@ class DeterministicTrainer(PPOTrainerSync):
     def _compute_old_log_prob(self, batch: Any, metrics: dict[str, Any]) -> Any:
         if self._computes_with_text_columns_alone:
             batch.fields = list(LOG_PROB_FIELDS)
+        if self._asks_for_both_log_probs:
+            batch.extra_info[AND_REFERENCE] = True
         return super()._compute_old_log_prob(batch, metrics)
 
     def _compute_ref_log_prob(self, batch: Any, metrics: dict[str, Any]) -> Any:
+        if self._asks_for_both_log_probs:
+            return batch  # the workers have put it into the queue with the policy's
         if self._computes_with_text_columns_alone:
             batch.fields = list(LOG_PROB_FIELDS)
         return super()._compute_ref_log_prob(batch, metrics)
@@ -66,6 +75,18 @@ class DeterministicTrainer(PPOTrainerSync):
         if self._computes_with_text_columns_alone and batch.fields is not None:
             batch.fields = [field for field in UPDATE_FIELDS if field in batch.fields]
         return super()._update_actor(batch, metrics)
+
+    @property
+    def _asks_for_both_log_probs(self) -> bool:
+        """Whether one call to the workers gives the log probabilities of policy and reference, which are the
+        same module with and without its adapter."""
+        correction = self.config.algorithm.get("rollout_correction") or {}
+        return (
+            self.few_calls
+            and self.use_reference_policy
+            and self.ref_in_actor
+            and not correction.get("bypass_mode", False)
+        )
 
     @property
     def _computes_with_text_columns_alone(self) -> bool:

@@ -61,6 +61,7 @@ class PhaseTrainer(DeterministicTrainer):
     def __init__(self, config: Any, settings: VerlSettings, groups: list[Any]) -> None:
         RolloutReplicaRegistry.register("vllm", lambda: RecordingReplica)
         self.settings, self._groups = settings, groups
+        self.few_calls = settings.rollout_calls == "batched"
         self.phase: PhaseState | None = None
         self.helpers_started: Callable[[], None] = lambda: None
         """Called once processes have been started after `start`."""
@@ -72,7 +73,7 @@ class PhaseTrainer(DeterministicTrainer):
 
     def start(self) -> None:
         """Cold start: FSDP worker, vLLM; the reward and agent-loop workers that are needed from the start."""
-        batched = self.settings.rollout_calls == "batched"
+        batched = self.few_calls
         if batched:
             self._start_load_balancer = patches.postpone_load_balancer()
             patches.start_reward_workers_of(BatchRewardWorker)
@@ -158,7 +159,7 @@ class PhaseTrainer(DeterministicTrainer):
         if "batch" not in skip:
             self._init_dataloader()
         self.replay_buffer = self._build_replay_buffer()
-        if self.settings.rollout_calls == "batched":
+        if self.few_calls:
             self.agent_loop_manager.look_once_ended(self.replay_buffer)
         self.global_steps = 0
 

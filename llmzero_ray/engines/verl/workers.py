@@ -12,11 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from verl.single_controller.base.decorator import Dispatch, register
+from verl.single_controller.base.decorator import Dispatch, make_nd_compute_dataproto_dispatch_fn, register
+from verl.utils import tensordict_utils as tu
 from verl.utils.checkpoint.fsdp_checkpoint_manager import FSDPCheckpointManager
 from verl.utils.config import omega_conf_to_dataclass
 from verl.workers.engine_workers import ActorRolloutRefWorker
 from verl.workers.utils.losses import ppo_loss
+from verl.workers.utils.padding import response_from_nested
 
 from llmzero_ray.engines.verl import patches
 from llmzero_ray.engines.verl.adapters import (
@@ -29,6 +31,9 @@ from llmzero_ray.engines.verl.adapters import (
     write,
 )
 from llmzero_ray.engines.verl.internals import weight_socket
+
+AND_REFERENCE = "llmzero_and_reference"
+"""Asks `compute_log_prob` for the reference policy's log probabilities too."""
 
 
 class PhaseWorker(ActorRolloutRefWorker):
@@ -44,6 +49,19 @@ class PhaseWorker(ActorRolloutRefWorker):
         super().init_model()
         if self.rollout is not None:
             self.rollout.zmq_handle = weight_socket(self.rollout.zmq_handle)
+
+    @register(dispatch_mode=make_nd_compute_dataproto_dispatch_fn(mesh_name="actor"))
+    def compute_log_prob(self, data: Any) -> Any:
+        """VeRL's; with AND_REFERENCE set also `ref_log_prob`, of the same rows without the adapter."""
+        and_reference = tu.pop(data, AND_REFERENCE, default=False)
+        output = super().compute_log_prob(data)
+        if not and_reference:
+            return output
+        tu.assign_non_tensor(data, calculate_entropy=False, no_lora_adapter=True)
+        reference = super().compute_log_prob(data)  # collective: all ranks
+        if output is not None:
+            output["ref_log_prob"] = response_from_nested(reference["log_probs"], data["response_mask"].cpu())
+        return output
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def load_adapter(self, path: str | None, seed: int) -> int:
