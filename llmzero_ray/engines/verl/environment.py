@@ -38,6 +38,10 @@ _CPU = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
     # Otherwise the first generation compiles helpers with a C++ compiler for 8-20 s.
     "TORCH_COMPILE_DISABLE": "1",
+    # glibc keeps the memory of a pass's temporaries for the next pass: mapped anew, it is zeroed by page.
+    "MALLOC_MMAP_THRESHOLD_": str(2**30),
+    "MALLOC_TRIM_THRESHOLD_": str(2**30),
+    "MALLOC_TOP_PAD_": str(64 * 2**20),
 }
 
 

@@ -45,8 +45,8 @@ class RecordingServer(vLLMHttpServer):
 
     async def launch_server(self, *args: Any, **kwargs: Any) -> Any:
         """VeRL's, with every later call of `generate` recorded."""
-        patches.collect_garbage_as_usual()
         result = await super().launch_server(*args, **kwargs)
+        patches.collect_garbage_as_usual()  # by now the process has imported what it needs
         self.reset_record()
         engine = getattr(self, "engine", None)
         if engine is not None:

@@ -43,10 +43,10 @@ class PhaseWorker(ActorRolloutRefWorker):
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def init_model(self) -> None:
         """VeRL's models; weights travel to vLLM through a socket of this engine's own."""
-        patches.collect_garbage_as_usual()
         patches.drop_names_once_connected()
         patches.make_checkpoint_directories_plainly()
         super().init_model()
+        patches.collect_garbage_as_usual()  # by now the process has imported what it needs
         if self.rollout is not None:
             self.rollout.zmq_handle = weight_socket(self.rollout.zmq_handle)
 
