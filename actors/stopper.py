@@ -10,18 +10,21 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+from collections.abc import Mapping
 from typing import Any
 
 from llmzero_ray import events as ev
-from llmzero_ray.agents.base import NodeView, StopRequest, TaskView
+from llmzero_ray.agents.base import EarlierVerdict, NodeView, StopRequest, TaskView
 from llmzero_ray.api_key import use_key_file
 from llmzero_ray.config import SearchConfig, parse_config
 from llmzero_ray.coordinator import overlay_record
 from llmzero_ray.errors import StorageError
 from llmzero_ray.failpoints import reach
 from llmzero_ray.logs import log_to
-from llmzero_ray.records import StopDecision
+from llmzero_ray.metric_files import load_items
+from llmzero_ray.records import ItemOutcome, StopDecision
 from llmzero_ray.stopping.phase_monitor import PhaseMonitor
+from llmzero_ray.stopping.request import saving, stop_request
 from llmzero_ray.storage import SearchStorage
 
 from .actor_handles import find_actor
@@ -53,8 +56,9 @@ class StopperActor:
         self._config = parse_config(config, source="search.yaml")
         self._storage = SearchStorage(storage, self._config.name)
         self._policy = stopping_policy(self._config, facts, self._storage, n_val)
-        self._incumbent: NodeView | None = None
-        self._path: tuple[tuple[int, float], ...] = ()
+        self._n_val = n_val
+        self._chain: tuple[NodeView, ...] = ()
+        """Resume chain of the incumbent, which is its last node; empty without one."""
         self._verdicts = VerdictDelivery(self._config.name)
         self._watches: dict[int, asyncio.Task[None]] = {}
         log_to(self._storage.paths.logs / "stopper.log")
@@ -65,25 +69,34 @@ class StopperActor:
     def __repr__(self) -> str:
         return f"StopperActor(search={self._config.name})"
 
-    async def set_incumbent(
-        self, incumbent: NodeView, path: tuple[tuple[int, float], ...], completed: tuple[NodeView, ...]
-    ) -> None:
-        """Set the node that running phases are compared with, its path of (global step, score), and the
-        nodes that have ended since the last call."""
-        self._incumbent, self._path = incumbent, path
+    async def set_incumbent(self, chain: tuple[NodeView, ...], completed: tuple[NodeView, ...]) -> None:
+        """Set the node that running phases are compared with, the last of its resume `chain` (base first, the
+        curves of each cut where the path leaves it), and the nodes that have ended since the last call."""
+        self._chain = chain
         self._policy.learn(completed)
 
-    async def watch(self, slot: int, attempt: int, view: NodeView, task: TaskView) -> None:
-        """Watch the phase that begins in a slot, until it ends or the next one begins there."""
+    async def watch(
+        self,
+        slot: int,
+        attempt: int,
+        view: NodeView,
+        task: TaskView,
+        verdicts: tuple[EarlierVerdict, ...] = (),
+    ) -> None:
+        """Watch the phase that begins in a slot, until it ends or the next one begins there; `verdicts` are
+        those on this attempt so far."""
         old = self._watches.pop(slot, None)
         if old is not None:
             old.cancel()
-        self._watches[slot] = asyncio.get_running_loop().create_task(self._watch(slot, attempt, view, task))
+        monitor = PhaseMonitor(self._policy, view, verdicts)
+        watch = self._watch(slot, attempt, view, task, monitor)
+        self._watches[slot] = asyncio.get_running_loop().create_task(watch)
 
-    async def _watch(self, slot: int, attempt: int, view: NodeView, task: TaskView) -> None:
+    async def _watch(
+        self, slot: int, attempt: int, view: NodeView, task: TaskView, monitor: PhaseMonitor
+    ) -> None:
         import ray
 
-        monitor = PhaseMonitor(self._policy, view)
         asking: asyncio.Task[bool] | None = None
         try:
             runner = await asyncio.to_thread(find_actor, runner_name(self._config.name, slot))
@@ -108,7 +121,7 @@ class StopperActor:
                         return
                     asking = None
                 if points and asking is None and monitor.is_due(self._incumbent):
-                    asking = asyncio.create_task(self._judge(runner, attempt, monitor.running(), task))
+                    asking = asyncio.create_task(self._judge(runner, attempt, monitor, task))
             if asking is not None:
                 await asking
         except ray.exceptions.RayError as error:
@@ -120,30 +133,60 @@ class StopperActor:
             if asking is not None:
                 asking.cancel()
 
-    async def _judge(self, runner: Any, attempt: int, running: NodeView, task: TaskView) -> bool:
+    @property
+    def _incumbent(self) -> NodeView | None:
+        return self._chain[-1] if self._chain else None
+
+    async def _judge(self, runner: Any, attempt: int, monitor: PhaseMonitor, task: TaskView) -> bool:
         """Let curve bank and agent judge a phase; True for STOP."""
-        assert self._incumbent is not None
-        request = StopRequest(
-            task=task, running=running, incumbent=self._incumbent, incumbent_path=self._path
-        )
-        decision = await asyncio.to_thread(self._policy.decide, request)
-        await self._conclude(runner, attempt, running, decision)
+        running, chain = monitor.running(), self._chain
+        verdicts = tuple(monitor.verdicts)
+        request, decision = await asyncio.to_thread(self._decide, task, running, chain, verdicts)
+        monitor.note(running.curves.steps[-1], decision)
+        await self._conclude(runner, attempt, running, decision, request)
         return decision.stop
 
-    async def _conclude(self, runner: Any, attempt: int, running: NodeView, decision: StopDecision) -> None:
-        """Deliver a decision as a verdict, and store it; a full disk delays no verdict."""
+    def _decide(
+        self,
+        task: TaskView,
+        running: NodeView,
+        chain: tuple[NodeView, ...],
+        verdicts: tuple[EarlierVerdict, ...],
+    ) -> tuple[StopRequest, StopDecision]:
+        request = stop_request(self._config, task, running, chain, verdicts, self._items, n_val=self._n_val)
+        return request, self._policy.decide(request)
+
+    def _items(self, node: int) -> Mapping[int, tuple[ItemOutcome, ...]]:
+        """Outcomes of a node's validations; a node whose files cannot be read has none."""
+        try:
+            return load_items(self._storage, node, responses=False)
+        except (OSError, ValueError, KeyError) as error:
+            logger.warning("node=%d its validated items cannot be read: %s", node, error)
+            return {}
+
+    async def _conclude(
+        self,
+        runner: Any,
+        attempt: int,
+        running: NodeView,
+        decision: StopDecision,
+        request: StopRequest | None = None,
+    ) -> None:
+        """Deliver a decision as a verdict, and store it; a full disk delays no verdict. `request`: what the
+        decision is based on; None for a rule."""
         node, step = running.node, running.curves.steps[-1]
         verdict = ev.VerdictPosted(
             node=node,
             phase_attempt=attempt,
             step=step,
             decision=decision,
+            saves=saving(self._config, running),
             source=f"stopper:{node}",
             attempt=attempt,
             sequence=step,
         )
         reach("stopper.judged")
-        record = overlay_record(running, decision, self._incumbent, self._path)
+        record = overlay_record(running, decision, request)
         keeping = asyncio.get_running_loop().run_in_executor(
             None, self._storage.write_agent_record, node, f"early_stopper-{step:06d}", record
         )

@@ -8,7 +8,13 @@ from __future__ import annotations
 from typing import Any
 
 from llmzero_ray import commands as cmd
-from llmzero_ray.coordinator import CoordinatorCore, incumbent_path, node_view, task_view
+from llmzero_ray.coordinator import (
+    CoordinatorCore,
+    earlier_verdicts,
+    incumbent_chain,
+    node_view,
+    task_view,
+)
 from llmzero_ray.events import REFERENCE
 from llmzero_ray.metrics import Curves
 from llmzero_ray.storage import SearchStorage
@@ -30,18 +36,17 @@ class StopperClient:
         done = [n for n, run in core.runs.items() if n >= 0 and run.outcome is not None]
         fresh = [node for node in done if node not in self._sent]
         self._sent.update(fresh)
-        curves = await read_curves(
-            self._storage, [command.node, *fresh, *(node for node, _, _ in command.path)]
-        )
-        views = {node: node_view(core, node, curves.__getitem__) for node in (command.node, *fresh)}
-        path = incumbent_path(command, curves.__getitem__)
-        self._actor.set_incumbent.remote(views[command.node], path, tuple(views[n] for n in fresh))
+        curves = await read_curves(self._storage, [*fresh, *(node for node, _, _ in command.path)])
+        chain = incumbent_chain(core, command, curves.__getitem__)
+        views = tuple(node_view(core, node, curves.__getitem__) for node in fresh)
+        self._actor.set_incumbent.remote(chain, views)
 
     def watch(self, slot: int, node: int, attempt: int) -> None:
         """Watch a phase; the reference is not watched, since it always trains to its end."""
         if node != REFERENCE:
             view = node_view(self._core, node, lambda _: Curves())
-            self._actor.watch.remote(slot, attempt, view, task_view(self._core))
+            verdicts = earlier_verdicts(self._core, node, attempt)
+            self._actor.watch.remote(slot, attempt, view, task_view(self._core), verdicts)
 
     async def resend(self) -> None:
         """Send everything again to a stopper that was restarted."""

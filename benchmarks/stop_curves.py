@@ -67,16 +67,7 @@ class Phase:
 
     def until(self, n: int) -> Curves:
         """What is known after n steps."""
-        c = self.curves
-        kept = sum(step <= n for step in c.val_steps)
-        return Curves(
-            steps=c.steps[:n],
-            base_step=c.base_step,
-            metrics={name: values[:n] for name, values in c.metrics.items()},
-            val_steps=c.val_steps[:kept],
-            val_scores=c.val_scores[:kept],
-            start_score=c.start_score,
-        )
+        return self.curves.until(n)
 
 
 def make_phase(

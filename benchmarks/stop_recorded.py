@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 
 from llmzero_ray.agents.base import NodeView, StopRequest, TaskView
 from llmzero_ray.agents.expert import ExpertEarlyStopper
@@ -18,6 +19,7 @@ from llmzero_ray.stopping.curve_bank import CurveBank
 from llmzero_ray.stopping.policy import CURVE_BANK, StoppingPolicy
 from llmzero_ray.stopping.settings import StopperSettings
 
+RECORDED = Path(__file__).parent / "recorded_phases"
 TASK = TaskView(
     name="recorded", n_train=4096, phase_steps=30, max_phase_steps=60, max_model_len=104, max_prompt_length=40
 )

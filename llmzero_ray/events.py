@@ -22,6 +22,7 @@ from llmzero_ray.records import (
     PhaseSpec,
     Proposal,
     ResumeFrom,
+    Saving,
     StopDecision,
     register_record,
 )
@@ -193,6 +194,8 @@ class VerdictPosted(Event):
     step: int
     """Last step of the phase that the verdict is based on."""
     decision: StopDecision
+    saves: Saving | None = None
+    """What a stop saves; None: older versions did not say."""
 
 
 @dataclass(frozen=True, kw_only=True)

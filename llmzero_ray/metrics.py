@@ -1,12 +1,13 @@
 """Numbers that phases report: VeRL's names of them, their series over steps, and scores with standard errors.
 
 Not here: their files (metric_files.py), their interpretation (agents/dynamics.py, stopping/), differences
-between scores (report/).
+between scores (significance.py).
 """
 
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean, stdev
@@ -63,6 +64,18 @@ class Curves:
     def outline(self) -> Curves:
         """The validations alone, without the series of the training steps."""
         return replace(self, steps=(), metrics={})
+
+    def until(self, step: int) -> Curves:
+        """The first part, up to and with `step`: what was known at that time."""
+        n, n_val = (bisect_right(steps, step) for steps in (self.steps, self.val_steps))
+        return replace(
+            self,
+            steps=self.steps[:n],
+            metrics={name: values[:n] for name, values in self.metrics.items()},
+            val_steps=self.val_steps[:n_val],
+            val_scores=self.val_scores[:n_val],
+            val_gains=self.val_gains[:n_val],
+        )
 
 
 class CurveBuilder:

@@ -209,6 +209,18 @@ class StopDecision:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Saving:
+    """What the end of a running phase would leave to other phases."""
+
+    steps: int
+    """Training steps that are left of the phase."""
+    seconds: float | None = None
+    """Time of the slot for them, at the phase's mean so far; None: no step was timed."""
+    share: float | None = None
+    """Of the whole budget: of its GPU hours where they are limited and known, else of its runs."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Change:
     """One hyper-parameter changed by a proposal, with the causal reason."""
 

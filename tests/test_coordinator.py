@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from llmzero_ray import commands as cmd
 from llmzero_ray import events as ev
 from llmzero_ray.agents.base import ErrorRequest, ProposalRequest
+from llmzero_ray.agents.standing import scores_along
 from llmzero_ray.commands import Command
 from llmzero_ray.config import load_config
 from llmzero_ray.coordinator import (
@@ -22,20 +23,23 @@ from llmzero_ray.coordinator import (
     build_request,
     busy_gpu_hours,
     check_decisions,
+    earlier_verdicts,
     extension_problem,
-    incumbent_path,
+    incumbent_chain,
     node_view,
     over_budget,
     overlay_record,
     replay,
     request_record,
     root_hyperparameters,
+    task_view,
 )
 from llmzero_ray.errors import ConfigError, JournalError
 from llmzero_ray.events import REFERENCE
 from llmzero_ray.memory import memory_facts
 from llmzero_ray.metrics import Curves
 from llmzero_ray.records import Event, PhaseFailure, PhaseResult, ResumeFrom, StopDecision
+from llmzero_ray.stopping.request import stop_request
 from llmzero_ray.storage import SearchPaths
 from tests.builders import LR, ROOT, Driver, make_config, make_failure, make_proposal, make_scored
 
@@ -334,13 +338,27 @@ def test_curves_are_loaded_for_nodes_that_have_trained_only() -> None:
     assert asked == [0]
 
 
-def test_the_incumbents_path_is_cut_where_the_next_phase_resumed_and_counts_global_steps() -> None:
+def test_the_incumbents_chain_is_cut_where_the_next_phase_resumed_and_its_scores_are_by_global_step() -> None:
+    search = after_root()
+    search.propose(1, make_proposal(resume=(0, 10)))
+    search.train(1, score=0.7)
     curves = {
-        0: Curves(steps=(5, 10, 15), val_steps=(5, 10, 15), val_scores=(0.1, 0.2, 0.9)),
-        1: Curves(steps=(5, 10), val_steps=(5, 10), val_scores=(0.3, 0.4)),
+        0: Curves(steps=(5, 10, 15), val_steps=(5, 10, 15), val_scores=(0.1, 0.2, 0.9), start_score=0.05),
+        1: Curves(steps=(5, 10), base_step=10, val_steps=(5, 10), val_scores=(0.3, 0.4), start_score=0.2),
     }
     push = cmd.PushIncumbent(id="i", node=1, path=((0, 10, 0), (1, None, 10)))
-    assert incumbent_path(push, curves.__getitem__) == ((5, 0.1), (10, 0.2), (15, 0.3), (20, 0.4))
+    chain = incumbent_chain(search.core, push, curves.__getitem__)
+    assert [(view.node, view.curves.steps) for view in chain] == [(0, (5, 10)), (1, (5, 10))]
+    assert scores_along(chain) == ((0, 0.05), (5, 0.1), (10, 0.2), (15, 0.3), (20, 0.4))
+
+
+def test_a_restarted_stopper_gets_the_verdicts_of_this_attempt_alone() -> None:
+    search = after_root()
+    search.propose(1)
+    search.start(1)
+    search.post(verdict(1, stop=False))
+    assert [v.step for v in earlier_verdicts(search.core, 1, 0)] == [10]
+    assert earlier_verdicts(search.core, 1, 1) == ()
 
 
 def test_what_an_agent_was_asked_is_kept_without_the_series() -> None:
@@ -359,13 +377,20 @@ def test_a_judgement_is_kept_with_both_curves_in_global_steps() -> None:
     curves = Curves(steps=(5,), base_step=20, val_steps=(5,), val_scores=(0.4,))
     running = node_view(search.core, 1, lambda _: curves)
     decision = StopDecision(stop=True, reason="cannot win", rule="early_stopper")
-    record = overlay_record(running, decision, node_view(search.core, 0, no_curves), ((20, 0.5),))
-    assert record == {
-        "decision": decision,
-        "running": [(25, 0.4)],
-        "incumbent": 0,
-        "incumbent_path": ((20, 0.5),),
-    }
+    best = dataclasses.replace(
+        node_view(search.core, 0, no_curves), curves=Curves(val_steps=(20,), val_scores=(0.5,)), score=0.5
+    )
+    request = stop_request(
+        search.core.config, task_view(search.core), running, (best,), (), lambda _: {}, n_val=100
+    )
+    record = overlay_record(running, decision, request)
+    assert (record["decision"], record["running"], record["incumbent"]) == (decision, [(25, 0.4)], 0)
+    assert record["incumbent_path"] == ((20, 0.5),)
+    (standing,) = record["standings"]
+    assert standing.at_same_step is None
+    assert standing.to_best.gain == pytest.approx(-0.1)
+    assert record["saves"].steps == running.n_steps - 5
+    assert overlay_record(running, decision, None)["standings"] == ()
 
 
 def test_the_stage_of_a_search_is_one_word() -> None:

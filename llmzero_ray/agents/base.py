@@ -20,8 +20,10 @@ from llmzero_ray.records import (
     PhaseFailure,
     Proposal,
     ResumeFrom,
+    Saving,
     StopDecision,
 )
+from llmzero_ray.significance import Difference
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -206,6 +208,32 @@ def base_of_changes(
 
 
 @dataclass(frozen=True, kw_only=True)
+class Standing:
+    """A running phase against the incumbent, at one of its validations or at its start.
+
+    A difference is the phase's score minus the incumbent's.
+    """
+
+    global_step: int
+    score: float
+    """Of the running phase."""
+    at_same_step: Difference | None
+    """To the incumbent's last validation up to this global step; None where its path has ended before."""
+    to_best: Difference | None
+    """To the incumbent's best validation; None without an incumbent that has a score."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EarlierVerdict:
+    """What was decided on a running phase before."""
+
+    step: int
+    stop: bool
+    rule: str
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class StopRequest:
     """Judge a running phase against the incumbent."""
 
@@ -213,7 +241,17 @@ class StopRequest:
     running: NodeView
     incumbent: NodeView
     incumbent_path: tuple[tuple[int, float], ...]
-    """(global step, validation score) along the incumbent's whole path, cut at each resume point."""
+    """(global step, validation score) along the incumbent's whole path, its start included, cut at each
+    resume point."""
+    incumbent_chain: tuple[NodeView, ...] = ()
+    """The incumbent's resume chain, base first, the incumbent last; the curves of each end where the path
+    leaves it."""
+    standings: tuple[Standing, ...] = ()
+    """The phase against the incumbent at its start and at each of its validations."""
+    verdicts: tuple[EarlierVerdict, ...] = ()
+    """Decisions on this phase so far, oldest first."""
+    saves: Saving | None = None
+    """What a stop would save."""
     checks: tuple[str, ...] = ()
     """Findings of the deterministic rules, one short sentence each."""
 

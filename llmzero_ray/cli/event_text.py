@@ -13,6 +13,7 @@ from llmzero_ray.coordinator import CoordinatorCore
 from llmzero_ray.events import REFERENCE
 from llmzero_ray.hyperparameters import diff, format_value, short
 from llmzero_ray.records import Event, PhaseSpec
+from llmzero_ray.stopping.request import saving_text
 from llmzero_ray.text import one_line, short_duration, size
 
 POLICY_NAMES = {"base": "base model", "best": "best strategy", "reference": "default recipe"}
@@ -100,7 +101,8 @@ def _describe_lost(_: CoordinatorCore, event: ev.RunnerLost) -> str:
 def _describe_verdict(_: CoordinatorCore, event: ev.VerdictPosted) -> str:
     word = "STOP" if event.decision.stop else "CONTINUE"
     rule_and_reason = f"{event.decision.rule}: {event.decision.reason}"
-    return f"{_name(event.node)} verdict at step {event.step}: {word}, {rule_and_reason}"
+    saves = "" if event.saves is None else f" (a stop saves {saving_text(event.saves)})"
+    return f"{_name(event.node)} verdict at step {event.step}: {word}, {rule_and_reason}{saves}"
 
 
 def _describe_scored(_: CoordinatorCore, event: ev.FinalScored) -> str:

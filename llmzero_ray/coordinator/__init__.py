@@ -6,7 +6,8 @@ from llmzero_ray.coordinator.plan import root_hyperparameters
 from llmzero_ray.coordinator.replay import DecisionCheck, check_decisions, replay
 from llmzero_ray.coordinator.requests import (
     build_request,
-    incumbent_path,
+    earlier_verdicts,
+    incumbent_chain,
     node_view,
     overlay_record,
     request_record,
@@ -20,8 +21,9 @@ __all__ = [
     "build_request",
     "busy_gpu_hours",
     "check_decisions",
+    "earlier_verdicts",
     "extension_problem",
-    "incumbent_path",
+    "incumbent_chain",
     "node_view",
     "over_budget",
     "overlay_record",

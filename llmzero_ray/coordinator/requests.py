@@ -5,17 +5,20 @@ Pure; metric series come through a function. Not here: the agents (agents/).
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 from llmzero_ray import commands as cmd
 from llmzero_ray.agents.base import (
     Budget,
+    EarlierVerdict,
     ErrorRequest,
     MemoryView,
     NodeView,
     OfferedCheckpoint,
     ProposalRequest,
+    StopRequest,
     TaskView,
 )
 from llmzero_ray.agents.lessons import Lesson
@@ -175,14 +178,23 @@ def _debug_chain(state: SearchState, failed: int) -> list[int]:
     return chain
 
 
-def incumbent_path(command: cmd.PushIncumbent, curves: LoadCurves) -> tuple[tuple[int, float], ...]:
-    """(global step, validation score) along the incumbent's path, each phase cut where the next one
-    resumed."""
+def incumbent_chain(
+    state: SearchState, command: cmd.PushIncumbent, curves: LoadCurves
+) -> tuple[NodeView, ...]:
+    """The incumbent's resume chain, base first, the curves of each node cut where the path leaves it."""
+    views = ((node_view(state, node, curves), cut) for node, cut, _ in command.path)
     return tuple(
-        (base + step, score)
-        for node, cut, base in command.path
-        for step, score in zip(curves(node).val_steps, curves(node).val_scores, strict=True)
-        if cut is None or step <= cut
+        view if cut is None else dataclasses.replace(view, curves=view.curves.until(cut))
+        for view, cut in views
+    )
+
+
+def earlier_verdicts(state: SearchState, node: int, attempt: int) -> tuple[EarlierVerdict, ...]:
+    """The verdicts on this attempt at a node's phase so far, oldest first."""
+    return tuple(
+        EarlierVerdict(step=v.step, stop=v.decision.stop, rule=v.decision.rule, reason=v.decision.reason)
+        for v in state.runs[node].verdicts
+        if v.phase_attempt == attempt
     )
 
 
@@ -195,20 +207,18 @@ def request_record(request: ProposalRequest | ErrorRequest) -> dict[str, Any]:
     return data
 
 
-def overlay_record(
-    running: NodeView,
-    decision: StopDecision,
-    incumbent: NodeView | None,
-    incumbent_path: tuple[tuple[int, float], ...],
-) -> dict[str, Any]:
-    """A verdict on a running phase with the two curves that it compared, by global step."""
+def overlay_record(running: NodeView, decision: StopDecision, request: StopRequest | None) -> dict[str, Any]:
+    """A verdict on a running phase with what it is based on: both curves by global step, the differences
+    between them, and what a stop saves. A rule looks at the phase alone and has no `request`."""
     curves = running.curves
     scores = zip(curves.val_steps, curves.val_scores, strict=True)
     return {
         "decision": decision,
         "running": [(running.base_step + step, score) for step, score in scores],
-        "incumbent": None if incumbent is None else incumbent.node,
-        "incumbent_path": incumbent_path,
+        "incumbent": None if request is None else request.incumbent.node,
+        "incumbent_path": () if request is None else request.incumbent_path,
+        "standings": () if request is None else request.standings,
+        "saves": None if request is None else request.saves,
     }
 
 

@@ -14,11 +14,12 @@ from llmzero_ray.decision_text import DecisionRow
 from llmzero_ray.records import PhaseFailure
 from llmzero_ray.report import formatting as fmt
 from llmzero_ray.report.facts import SearchFacts
+from llmzero_ray.stopping.request import saving_text
 
 
 def stop_table(stopped: Sequence[PhaseRun]) -> str:
-    """Early-stopped phases with step and reason; empty without any."""
-    header = ("node", "at step", "rule", "reason", "best validation before")
+    """Early-stopped phases with step, reason and what the stop saved; empty without any."""
+    header = ("node", "at step", "rule", "reason", "best validation before", "saved")
     return fmt.table(header, map(_stop_row, stopped), right=(0, 1)) if stopped else ""
 
 
@@ -28,14 +29,33 @@ def _stop_row(run: PhaseRun) -> tuple[str, ...]:
         "" if run.outcome is None else f"{run.outcome.steps_done} of {run.spec.n_steps if run.spec else '?'}"
     )
     if verdict is None:
-        return (str(run.node), done, "", run.stop_reason or "", fmt.accuracy(run.score))
+        return (str(run.node), done, "", run.stop_reason or "", fmt.accuracy(run.score), "")
     return (
         str(run.node),
         f"{verdict.step} (ended at {done})",
         verdict.decision.rule,
         verdict.decision.reason,
         fmt.accuracy(run.score),
+        "" if verdict.saves is None else saving_text(verdict.saves),
     )
+
+
+def verdict_table(judged: Sequence[PhaseRun]) -> str:
+    """Every verdict with its step, its reason and what a stop saves; empty without any."""
+    header = ("node", "at step", "verdict", "rule", "reason", "a stop saves")
+    rows = [
+        (
+            str(run.node),
+            str(verdict.step),
+            "STOP" if verdict.decision.stop else "CONTINUE",
+            verdict.decision.rule,
+            verdict.decision.reason,
+            "" if verdict.saves is None else saving_text(verdict.saves),
+        )
+        for run in judged
+        for verdict in run.verdicts
+    ]
+    return fmt.table(header, rows, right=(0, 1)) if rows else ""
 
 
 def failure_table(facts: SearchFacts) -> str:

@@ -21,21 +21,21 @@ from typing import Literal
 
 from llmzero_ray.agents.base import NodeView, StopRequest
 from llmzero_ray.agents.dynamics import Dynamics, Validation, fit, observe
-from llmzero_ray.agents.expert.early_stopper import grows_longer, incumbent_at
-from llmzero_ray.agents.observations import reward_rising, stands_still
+from llmzero_ray.agents.expert.early_stopper import best_score, judged_from, takes_off
+from llmzero_ray.agents.observations import stands_still
 from llmzero_ray.metrics import Series
 
 FEWEST_VALIDATIONS = 2
-"""Validations inside the phase below which a trajectory is not judged."""
+"""Validations, the one at the phase's start included, below which a trajectory is not judged."""
 FEWEST_PHASES = 8
 """Comparable phases below which the bank stops nothing. Were all phases of one kind, the next one would beat
 the best of n with chance 1 / (n + 1): about 0.11 at 8, before the factor and the margins below."""
 GENEROSITY = 1.3
 """Factor on the best banked gain that a run is granted before the bank stops it."""
+OLD = 0.5
+"""Share of its steps before which the bank stops no phase."""
 LIKELY = 0.5
 """Share of the comparable banked phases, 2 at least, that must have gained what is missing for CONTINUE."""
-OVERFIT = 2.0
-"""Margins that validation must have lost before a rising train reward no longer counts as a take-off."""
 
 Answer = Literal["continue", "stop", "ask"]
 Points = tuple[tuple[int, float], ...]
@@ -120,22 +120,21 @@ class CurveBank:
         """CONTINUE or STOP in a clear case, else `ask`; never STOP without `may_stop`."""
         running = request.running
         d = observe(running.curves, running.hyperparameters, n_val=self._n_val)
-        target = _target(request)
+        target = best_score(request)
         if target is None:
             return _continue("no target", "there is no score to beat yet")
         v = d.validation
-        if v is None or len(v.scores) < FEWEST_VALIDATIONS:
-            return _continue(
-                "too early", f"{0 if v is None else len(v.scores)} validations: too few to judge"
-            )
+        steps = () if v is None else v.steps if v.start is None else (0, *v.steps)
+        if v is None or len(steps) < FEWEST_VALIDATIONS:
+            return _continue("too early", f"{len(steps)} validations, its start included: too few to judge")
         left = running.n_steps - d.last_step
-        if left <= v.steps[-1] - v.steps[-2]:
+        if left <= steps[-1] - steps[-2]:
             return _continue("last check", f"its last validation is {max(0, left)} steps away")
         if stands_still(d):
             return BankDecision(answer="ask", reason="nothing moves", category="dead")
         clear = (
             _leads(v, target)
-            or _heralds(d, v)
+            or _announces(d)
             or self._keeps_up(running, request.incumbent_path, v, target)
             or _within_pace(v, left, target)
         )
@@ -149,7 +148,7 @@ class CurveBank:
         at, end = running.base_step + v.steps[-1], running.base_step + running.n_steps
         level = target - v.margin
         winners = [p for p in (path, *map(_globally, self._phases.values())) if _reaches(p, level, end)]
-        scores = [score for winner in winners if (score := incumbent_at(winner, at)) is not None]
+        scores = [score for winner in winners if (score := _score_at(winner, at)) is not None]
         if not scores or v.last < min(scores) or not _gains(v):
             return None
         comparison = f"{v.last:.3f} against {min(scores):.3f} at global step {at}"
@@ -178,7 +177,7 @@ class CurveBank:
         if enough >= LIKELY * len(known) and enough >= 2:
             return _continue("precedent", comparison)
         lasting = sum(any(g.whole for g in gains) for gains in known)
-        old = d.last_step * 2 >= n_steps
+        old = d.last_step >= max(OLD, judged_from(v)) * n_steps
         far = GENEROSITY * best + 2 * v.se + v.margin < missing
         if may_stop and old and far and lasting >= FEWEST_PHASES:
             return BankDecision(answer="stop", reason=comparison, category="hopeless")
@@ -205,12 +204,6 @@ def _reaches(path: Points, level: float, end: int) -> bool:
     return any(score >= level for step, score in path if step <= end)
 
 
-def _target(request: StopRequest) -> float | None:
-    scores = [score for _, score in request.incumbent_path]
-    scores += [request.incumbent.score] if request.incumbent.score is not None else []
-    return max(scores, default=None)
-
-
 def _continue(category: str, reason: str) -> BankDecision:
     return BankDecision(answer="continue", reason=reason, category=category)
 
@@ -219,16 +212,15 @@ def _leads(v: Validation, target: float) -> BankDecision | None:
     return _continue("leads", f"it already beats {target:.3f} with {v.best:.3f}") if v.best > target else None
 
 
-def _heralds(d: Dynamics, v: Validation) -> BankDecision | None:
-    """CONTINUE on signs of a late take-off, unless validation falls under them."""
-    if v.last < max(v.best, v.start or 0.0) - OVERFIT * v.margin:
-        return None
-    if reward_rising(d):
-        return _continue(
-            "reward rises", f"the train reward still rises ({d.reward.first:.3f} -> {d.reward.last:.3f})"
-        )
-    herald = grows_longer(d)
-    return _continue("grows longer", herald) if herald else None
+def _announces(d: Dynamics) -> BankDecision | None:
+    announced = takes_off(d)
+    return _continue("take-off", announced) if announced else None
+
+
+def _score_at(path: Points, global_step: int) -> float | None:
+    """The last score at or before a global step; None outside the path."""
+    before = [score for step, score in path if step <= global_step]
+    return before[-1] if before and path[-1][0] >= global_step else None
 
 
 def _gains(v: Validation) -> bool:

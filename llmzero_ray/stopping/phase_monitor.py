@@ -11,7 +11,7 @@ import dataclasses
 from collections.abc import Iterable
 
 from llmzero_ray import metrics
-from llmzero_ray.agents.base import NodeView
+from llmzero_ray.agents.base import EarlierVerdict, NodeView
 from llmzero_ray.metrics import CurveBuilder
 from llmzero_ray.records import MetricPoint, StopDecision
 from llmzero_ray.stopping.policy import StoppingPolicy
@@ -49,12 +49,18 @@ class RuleVerdict:
 class PhaseMonitor:
     """Metric points of one attempt at a phase, checked by the policy step by step.
 
-    `view` describes the phase at its start. The policy's state of an earlier attempt at the same node is
-    reset.
+    `view` describes the phase at its start, `verdicts` are those of this attempt so far: a stopper that was
+    restarted asks nothing again. The policy's state of an earlier attempt at the same node is reset.
     """
 
-    def __init__(self, policy: StoppingPolicy, view: NodeView) -> None:
+    def __init__(
+        self, policy: StoppingPolicy, view: NodeView, verdicts: Iterable[EarlierVerdict] = ()
+    ) -> None:
         policy.forget(view.node)
+        self.verdicts = list(verdicts)
+        """Oldest first."""
+        if self.verdicts:
+            policy.resume(view.node, self.verdicts[-1].step)
         self._policy = policy
         self._view = dataclasses.replace(view, status="running")
         self._curves = CurveBuilder()
@@ -84,6 +90,12 @@ class PhaseMonitor:
     def running(self) -> NodeView:
         """The phase with all its curves so far, for the agent."""
         return dataclasses.replace(self._view, curves=self._curves.build())
+
+    def note(self, step: int, decision: StopDecision) -> None:
+        """Keep a decision for the requests that follow."""
+        self.verdicts.append(
+            EarlierVerdict(step=step, stop=decision.stop, rule=decision.rule, reason=decision.reason)
+        )
 
     def is_due(self, incumbent: NodeView | None) -> bool:
         """Whether a decision of curve bank and agent is due (`StoppingPolicy.is_due`)."""

@@ -73,7 +73,8 @@ class StoppingPolicy:
         """Whether a decision of curve bank and agent is due for this phase.
 
         Never without an incumbent that has a score, nor while the phase itself is the incumbent. The first
-        one is due at `min_steps`, every further one an interval later.
+        one is due at `min_steps`, every further one an interval later; each needs a validation that the one
+        before has not seen, for only validation decides.
         """
         steps, node = running.curves.steps, running.node
         no_judge = self._agent is None and self._bank is None
@@ -82,6 +83,8 @@ class StoppingPolicy:
         if incumbent is None or incumbent.score is None or incumbent.node == node:
             return False
         last = self._asked_at.get(node)
+        if max(running.curves.val_steps, default=0) <= (last or 0):
+            return False
         if last is None:
             return True
         if self._settings.interval_steps is not None:
@@ -134,6 +137,10 @@ class StoppingPolicy:
         if self._bank is not None:
             for view in ended:
                 self._bank.add(view)
+
+    def resume(self, node: int, step: int) -> None:
+        """Take a decision at `step` of a running phase as made: it was, by the stopper before this one."""
+        self._asked_at[node] = step
 
     def forget(self, node: int) -> None:
         """Reset the state of a node whose phase has ended or begins again."""

@@ -109,15 +109,7 @@ def curves(
 
 def cut(found: Curves, n: int) -> Curves:
     """The first n steps: what was known at that time."""
-    kept = [(s, v) for s, v in zip(found.val_steps, found.val_scores, strict=True) if s <= n]
-    return Curves(
-        steps=found.steps[:n],
-        base_step=found.base_step,
-        metrics={name: values[:n] for name, values in found.metrics.items()},
-        val_steps=tuple(s for s, _ in kept),
-        val_scores=tuple(v for _, v in kept),
-        start_score=found.start_score,
-    )
+    return found.until(n)
 
 
 def node(found: Curves, hyperparameters: Hyperparameters = TINY, **more: Any) -> NodeView:

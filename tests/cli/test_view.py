@@ -16,7 +16,7 @@ from llmzero_ray.errors import ConfigError
 from llmzero_ray.follow import Follower
 from llmzero_ray.journal import Journal
 from llmzero_ray.metric_files import MetricWriter
-from llmzero_ray.records import Event, MetricPoint, StopDecision
+from llmzero_ray.records import Event, MetricPoint, Saving, StopDecision
 from llmzero_ray.storage import SearchStorage
 from tests.builders import Driver, make_config, make_proposal, make_scored
 
@@ -153,6 +153,13 @@ STOP = StopDecision(stop=True, reason="too low", rule="early_stopper")
         (
             ev.VerdictPosted(node=0, phase_attempt=0, step=9, decision=STOP),
             "node=0 verdict at step 9: STOP, early_stopper: too low",
+        ),
+        (
+            ev.VerdictPosted(
+                node=0, phase_attempt=0, step=9, decision=STOP, saves=Saving(steps=11, share=0.05)
+            ),
+            "node=0 verdict at step 9: STOP, early_stopper: too low "
+            "(a stop saves 11 steps, 5.0% of the budget)",
         ),
         (ev.BudgetReached(kind="wall_clock", used=2.0, limit=2.0), "budget reached: wall_clock 2.00 of 2"),
         (ev.UserStop(reason="enough"), "stopped by a person: enough"),

@@ -31,6 +31,7 @@ from llmzero_ray.records import (
     PhaseResult,
     PhaseSpec,
     Proposal,
+    Saving,
     StopDecision,
 )
 from llmzero_ray.storage import SearchStorage
@@ -190,6 +191,7 @@ class SearchBuilder:
                     phase_attempt=spec.attempt,
                     step=done - 1,
                     decision=phase.stop,
+                    saves=Saving(steps=5, seconds=100.0, share=0.03125),
                     source=f"stopper:{spec.node}",
                 )
             )

@@ -225,6 +225,8 @@ def test_a_coupled_change_is_said_to_follow_from_the_others(tmp_path: Path) -> N
 def test_early_stops_name_rule_step_and_reason(finished: Written) -> None:
     stops = section(finished.report, "## Early stops")
     assert "The stopper judged 1 run in 1 verdict and ended 1." in stops
+    assert re.search(r"\| +a stop saves +\|\n", stops)
+    assert stops.count("5 steps, 1.7 min, 3.1% of the budget") == 2  # among the stops, and among all verdicts
     assert "| 5 | 11 (ended at 12 of 20) | plateau | rose 0.00 over 10 steps (needs 0.01) | 0.7100 |" in stops
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import random
 
@@ -10,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llmzero_ray.agents.base import StopRequest
+from llmzero_ray.agents.expert.early_stopper import FITTED
 from llmzero_ray.metrics import Curves
 from llmzero_ray.stopping.curve_bank import FEWEST_PHASES, BankDecision, BankedPhase, CurveBank
 from tests.agents import curves as c
@@ -107,8 +109,11 @@ def test_without_a_score_to_beat_the_run_goes_on() -> None:
 
 
 def test_fewer_than_two_validations_are_too_few_to_judge() -> None:
-    assert category(bank_of(), c.cut(flat(), 9)) == "too early"
-    assert category(bank_of(), c.cut(flat(), 10)) != "too early"
+    assert category(bank_of(), c.cut(flat(), 4)) == "too early"
+    assert category(bank_of(), c.cut(flat(), 5)) != "too early"  # the start counts
+    unknown = dataclasses.replace(flat(), start_score=None)
+    assert category(bank_of(), c.cut(unknown, 9)) == "too early"
+    assert category(bank_of(), c.cut(unknown, 10)) != "too early"
 
 
 def test_a_run_one_check_before_its_end_goes_on() -> None:
@@ -120,15 +125,22 @@ def test_a_run_that_beats_the_record_goes_on() -> None:
     assert category(bank_of(), flat(), target=0.38) == "leads"
 
 
-def test_a_rising_train_reward_goes_on_under_flat_validation() -> None:
-    rising = c.curves(
+def rising(reward_end: float) -> Curves:
+    return c.curves(
         30,
-        reward=c.joined(c.line(0.4, 0.4, 18, 0.01), c.line(0.42, 0.6, 12, 0.01)),
+        reward=c.joined(c.line(0.4, 0.4, 18, 0.01), c.line(0.42, reward_end, 12, 0.01)),
         start=0.4,
         val={5: 0.4, 15: 0.398, 25: 0.404},
         kl=c.line(0.1, 0.2, 30, 0.002),
     )
-    assert category(bank_of(), rising) == "reward rises"
+
+
+def test_a_train_reward_that_multiplies_under_flat_validation_goes_on() -> None:
+    assert category(bank_of(), rising(0.8)) == "take-off"
+
+
+def test_a_train_reward_that_rises_a_little_is_for_the_agent() -> None:
+    assert category(bank_of(), rising(0.46)) == "ask"
 
 
 def test_a_rising_train_reward_over_falling_validation_is_for_the_agent() -> None:
@@ -142,7 +154,7 @@ def test_a_rising_train_reward_over_falling_validation_is_for_the_agent() -> Non
     assert category(bank_of(), overfit) == "ask"
 
 
-def test_longer_responses_with_a_rising_kl_go_on() -> None:
+def test_longer_responses_with_a_rising_kl_alone_are_for_the_agent() -> None:
     longer = Curves(
         **{
             **vars(flat()),
@@ -153,7 +165,7 @@ def test_longer_responses_with_a_rising_kl_go_on() -> None:
             },
         }
     )
-    assert category(bank_of(), longer) == "grows longer"
+    assert category(bank_of(), longer) == "ask"
 
 
 def test_a_run_that_gains_and_is_where_a_winner_was_at_this_global_step_goes_on() -> None:
@@ -217,7 +229,7 @@ def test_gains_from_another_level_or_at_the_beginning_of_a_phase_are_no_preceden
 def test_nothing_is_stopped_unless_it_is_allowed() -> None:
     hopeless = [gained(0.0)] * 20
     assert judge(bank_of(*hopeless), flat(), may_stop=False).answer == "ask"
-    answer = judge(bank_of(*hopeless), flat())
+    answer = judge(bank_of(*hopeless), flat(), n_steps=50)
     assert (answer.answer, answer.category) == ("stop", "hopeless")
     assert "0 of 20 banked phases gained that much" in answer.reason
 
@@ -225,23 +237,27 @@ def test_nothing_is_stopped_unless_it_is_allowed() -> None:
 def test_too_few_phases_that_lasted_as_long_stop_nothing() -> None:
     few = bank_of(*[gained(0.0)] * (FEWEST_PHASES - 1))
     assert judge(few, flat()).answer == "ask"
-    # From step 15 on these have 25 steps at most; the run has 30 left.
-    short = bank_of(*[gained(0.0, n=40)] * 20)
-    assert judge(short, flat()).answer == "ask"
-    assert judge(bank_of(*[gained(0.0)] * FEWEST_PHASES), flat()).answer == "stop"
+    # From step 15 on these have 15 steps at most; the run has 20 left.
+    short = bank_of(*[gained(0.0, n=30)] * 20)
+    assert judge(short, flat(), n_steps=50).answer == "ask"
+    assert judge(bank_of(*[gained(0.0)] * FEWEST_PHASES), flat(), n_steps=50).answer == "stop"
 
 
 def test_one_phase_that_came_near_the_missing_gain_is_enough_not_to_stop() -> None:
     # .4 is missing; with the factor 1.3 and the margins a gain of .3 is too near.
     bank = bank_of(*[gained(0.0)] * 20, gained(0.3))
-    assert judge(bank, flat()).answer == "ask"
-    assert judge(bank_of(*[gained(0.0)] * 20, gained(0.2)), flat()).answer == "stop"
+    assert judge(bank, flat(), n_steps=50).answer == "ask"
+    assert judge(bank_of(*[gained(0.0)] * 20, gained(0.2)), flat(), n_steps=50).answer == "stop"
 
 
-def test_a_run_in_its_first_half_is_not_stopped() -> None:
+def test_a_run_in_its_first_half_is_not_stopped_and_one_that_has_not_moved_even_later() -> None:
     bank = bank_of(*[gained(0.0, n=120)] * 20)
-    assert judge(bank, flat(), n_steps=60).answer == "stop"
-    assert judge(bank, flat(), n_steps=61).answer == "ask"
+    fallen = dataclasses.replace(flat(), start_score=0.7)
+    assert judge(bank, fallen, n_steps=60).answer == "stop"
+    assert judge(bank, fallen, n_steps=61).answer == "ask"
+    longest = math.floor(30 / FITTED.patience)
+    assert judge(bank, flat(), n_steps=longest).answer == "stop"
+    assert judge(bank, flat(), n_steps=longest + 1).answer == "ask"
 
 
 def test_a_run_in_which_nothing_moves_is_for_the_agent_even_at_the_record() -> None:

@@ -55,8 +55,15 @@ def decide(
     return policy.decide(StopRequest(task=task, running=running, incumbent=incumbent, incumbent_path=path))
 
 
+def validated_at_every_step() -> Curves:
+    return dataclasses.replace(
+        c.csum_swinging(), val_steps=tuple(range(1, 41)), val_scores=tuple(c.line(0.5, 0.6, 40, 0.02))
+    )
+
+
 def running(n: int, found: Curves | None = None, node: int = 1) -> NodeView:
-    return c.node(c.cut(found or c.csum_swinging(), n), node=node, n_steps=40, status="running")
+    shown = validated_at_every_step() if found is None else found
+    return c.node(c.cut(shown, n), node=node, n_steps=40, status="running")
 
 
 def steps_asked(policy: StoppingPolicy, agent: Recorder, n: int = 30, node: int = 1) -> list[int]:
@@ -68,6 +75,21 @@ def steps_asked(policy: StoppingPolicy, agent: Recorder, n: int = 30, node: int 
 def test_the_agent_is_first_asked_at_min_steps_then_at_every_interval() -> None:
     agent = Recorder()
     assert steps_asked(StoppingPolicy(EVERY_FIVE, agent), agent) == [10, 15, 20, 25, 30]
+
+
+def test_without_a_new_validation_there_is_nothing_new_to_decide() -> None:
+    agent = Recorder()
+    policy = StoppingPolicy(StopperSettings(interval_steps=1, min_steps=5), agent)
+    for step in range(1, 31):  # validated at 10, 20 and 30
+        decide(policy, c.TASK, running(step, c.csum_swinging()), INCUMBENT, PATH)
+    assert agent.asked == [10, 20, 30]
+
+
+def test_what_the_stopper_before_this_one_decided_is_not_asked_again() -> None:
+    agent = Recorder()
+    policy = StoppingPolicy(EVERY_FIVE, agent)
+    policy.resume(1, 15)
+    assert steps_asked(policy, agent, 24) == [20]
 
 
 def test_min_steps_holds_even_for_a_shorter_interval() -> None:
@@ -210,7 +232,7 @@ def test_the_agent_is_asked_again_only_after_two_new_validations() -> None:
     agent = Recorder()
     settings = StopperSettings(interval_steps=2, min_steps=10)
     policy = StoppingPolicy(settings, agent, CurveBank(n_val=512))
-    assert sources(policy, *range(10, 32, 2)).count("curve_bank") == 8
+    assert sources(policy, *range(10, 32, 2)).count("curve_bank") == 2
     assert agent.asked == [10, 20, 30]
 
 

@@ -1,43 +1,70 @@
-"""The offline early stopper: stops a phase only when even an optimistic outlook stays below the incumbent.
+"""The offline early stopper: ends a phase that cannot win, by its validations.
 
-The default is to continue. Only the validation score decides; other metrics can save a run (a train reward
-that rises announces a late take-off) or show that it is not trained at all. Comparing with the incumbent's
-final score alone would stop nearly every eventual winner, so a run in its first half may still do what the
-incumbent did from the same level.
+A phase goes on while its validation is not behind the incumbent's at the same global step, item by item, or
+while its outlook reaches the incumbent's best score: its level, its pace over the steps that are left, and
+some standard errors. A rising train reward or longer responses alone do not save it, with one exception, the
+late take-off: greedy validation lies still while sampled answers improve many times faster than they do where
+training only sharpens what the policy already does.
 
-Not here: when to judge (stopping/policy.py), collapse and non-finite metrics (stopping/rules.py).
+The thresholds are those that save most steps of losing phases among those that lose no winner, on recorded
+searches of real training (benchmarks/stop_recorded.py, which reports them on other searches). Not here: when
+to judge (stopping/policy.py), collapse and non-finite metrics (stopping/rules.py).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from dataclasses import dataclass
 
-from llmzero_ray.agents.base import StopRequest
+from llmzero_ray.agents.base import Standing, StopRequest
 from llmzero_ray.agents.dynamics import Dynamics, Validation, fit, observe
 from llmzero_ray.agents.observations import rate_is_zero, reward_rising, stands_still
+from llmzero_ray.agents.standing import standings_by_score
 from llmzero_ray.metrics import Series
 from llmzero_ray.records import StopDecision
+from llmzero_ray.significance import Difference
 from llmzero_ray.text import number
 
 RULE = "early_stopper"
-FEWEST_VALIDATIONS = 2
-"""Validations inside the phase below which a trajectory is not judged."""
-GENEROSITY = 1.3
-"""How much more than the incumbent's gain from the same level a young run is granted."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Thresholds:
+    """What the judgement depends on beside the data."""
+
+    earliest: float = 0.5
+    """Share of a phase's steps before which its trajectory is not judged."""
+    patience: float = 0.6
+    """The same where validation has not moved from the phase's start: a late take-off may still come
+    unannounced."""
+    behind: float = 1.0
+    """Standard errors of the difference at equal global step from which the phase is behind."""
+    slack: float = 2.0
+    """Standard errors of the difference to the best score that the outlook is granted."""
+    take_off: float = 0.3
+    """By how much more the train reward must have grown than validation, each against its own beginning, to
+    announce a late take-off."""
+
+
+FITTED = Thresholds()
+OVERFIT = 2.0
+"""Margins that validation must have lost for a rising train reward to announce nothing."""
+RUN_NOISE = 0.02
+"""Standard deviation of a validation between two trainings that differ by nothing but chance: what the items
+do not show."""
 
 
 class ExpertEarlyStopper:
     """Judges a running phase; `n_val` (validation items) gives the noise of its scores."""
 
-    def __init__(self, *, n_val: int = 500) -> None:
-        self._n_val = n_val
+    def __init__(self, *, n_val: int = 500, thresholds: Thresholds = FITTED) -> None:
+        self._n_val, self._thresholds = n_val, thresholds
 
     def judge(self, request: StopRequest) -> StopDecision:
         """STOP only if this run cannot realistically beat the incumbent; CONTINUE when in doubt."""
         running = request.running
         d = observe(running.curves, running.hyperparameters, n_val=self._n_val)
-        target = _target(request)
+        target = best_score(request)
         if target is None:
             return _continue("there is no score to beat yet")
         best = d.validation.best if d.validation is not None else -math.inf
@@ -48,8 +75,84 @@ class ExpertEarlyStopper:
             return _continue(f"it already beats {target:.3f} with {best:.3f}")
         if d.last_step >= running.n_steps:
             return _continue("it is at its last step")
-        hope = _signs_of_life(d) or _not_judged_yet(request, d, target)
-        return _continue(hope) if hope else _by_outlook(request, d, target)
+        standings = request.standings or standings_by_score(
+            running, request.incumbent_path, target, n_val=self._n_val
+        )
+        early = _too_early(d, standings, running.n_steps, self._thresholds)
+        return _continue(early) if early else self._by_trajectory(d, standings, running.n_steps, target)
+
+    def _by_trajectory(
+        self, d: Dynamics, standings: tuple[Standing, ...], n_steps: int, target: float
+    ) -> StopDecision:
+        v, now, thresholds = d.validation, standings[-1], self._thresholds
+        assert v is not None and now.to_best is not None
+        same = now.at_same_step
+        if same is not None and not is_behind(same, thresholds.behind):
+            there = f"{_signed(same)} at global step {now.global_step}"
+            return _continue(f"it is not behind the incumbent at this step ({there})")
+        left = n_steps - d.last_step
+        level, rate = max(v.scores[-2:]), pace(v)
+        slack = thresholds.slack * math.hypot(now.to_best.standard_error, RUN_NOISE)
+        outlook = level + rate * left + slack
+        forecast = (
+            f"validation {v.last:.3f} at step {v.steps[-1]}, {_signed(now.to_best)} to the best; at "
+            f"{rate:+.4f} a step for {left} more and {slack:.3f} for noise: {outlook:.3f}"
+        )
+        if outlook >= target:
+            return _continue(f"{forecast} may reach {target:.3f}")
+        announced = takes_off(d, thresholds.take_off)
+        if announced:
+            return _continue(announced)
+        return _stop(f"{forecast} stays below {target:.3f}")
+
+
+def best_score(request: StopRequest) -> float | None:
+    """The score that a phase has to beat; None: there is none."""
+    if request.incumbent.score is not None:
+        return request.incumbent.score
+    return max((score for _, score in request.incumbent_path), default=None)
+
+
+def is_behind(difference: Difference, errors: float) -> bool:
+    """Whether a difference lies below 0 by more than so many of its standard errors."""
+    return difference.gain < -errors * difference.standard_error
+
+
+def pace(v: Validation) -> float:
+    """Gain of validation per step: the larger of the line through all points and of the last two; a fall
+    counts as 0."""
+    steps = (0, *v.steps) if v.start is not None else v.steps
+    scores = (v.start, *v.scores) if v.start is not None else v.scores
+    trend = fit(Series("validation", steps, scores))
+    return max(0.0, trend.slope, (scores[-1] - scores[-2]) / (steps[-1] - steps[-2]))
+
+
+def takes_off(d: Dynamics, more: float = FITTED.take_off) -> str:
+    """What announces a late take-off, in words; empty: nothing does.
+
+    Sampled answers improve beyond their noise, by the share `more` more than validation: shares, each
+    of its own beginning, because a reward need not be an accuracy.
+    """
+    v, reward = d.validation, d.reward
+    if v is None or not len(reward) or not reward_rising(d):
+        return ""
+    begin = v.start if v.start is not None else v.scores[0]
+    if v.last < max(v.best, begin) - OVERFIT * v.margin:
+        return ""
+    sampled, greedy = _growth(reward.first, reward.last), _growth(begin, v.last)
+    if sampled < more + max(0.0, greedy):
+        return ""
+    return (
+        f"a take-off may come: the train reward rose {number(reward.first)} -> {number(reward.last)}, "
+        f"validation {begin:.3f} -> {v.last:.3f}"
+    )
+
+
+def _growth(begin: float, now: float) -> float:
+    """Growth as a share of the beginning; from nothing, a gain is without bound."""
+    if begin > 0:
+        return now / begin - 1
+    return math.inf if now > begin else 0.0
 
 
 def _stop(reason: str) -> StopDecision:
@@ -60,14 +163,12 @@ def _continue(reason: str) -> StopDecision:
     return StopDecision(stop=False, reason=reason, rule=RULE)
 
 
-def _target(request: StopRequest) -> float | None:
-    scores = [score for _, score in request.incumbent_path]
-    scores += [request.incumbent.score] if request.incumbent.score is not None else []
-    return max(scores, default=None)
-
-
 def _noise(v: Validation | None) -> float:
     return 0.25 * v.se if v is not None else 0.0
+
+
+def _signed(difference: Difference) -> str:
+    return f"{difference.gain:+.3f} ± {difference.standard_error:.3f}"
 
 
 def _untrained(d: Dynamics) -> str:
@@ -81,81 +182,22 @@ def _untrained(d: Dynamics) -> str:
     return f"nothing moves in {d.n_steps} steps: {level}{moved}, reward within its noise"
 
 
-def _signs_of_life(d: Dynamics) -> str:
-    """Why validation may still take off; empty: no sign."""
-    if reward_rising(d):
-        return f"the train reward still rises ({d.reward.first:.3f} -> {d.reward.last:.3f})"
+def _too_early(d: Dynamics, standings: tuple[Standing, ...], n_steps: int, thresholds: Thresholds) -> str:
+    """Why the trajectory cannot be judged yet; empty: it can."""
+    if len(standings) < 2 or d.validation is None:
+        return f"{len(standings)} validations, its start included: too few to judge"
+    begin = judged_from(d.validation, thresholds)
+    if d.validation.steps[-1] < begin * n_steps:
+        return f"judged from {begin:.0%} of its {n_steps} steps on, validated at {d.validation.steps[-1]}"
     return ""
 
 
-def grows_longer(d: Dynamics) -> str:
-    """The other sign of a take-off: longer responses and a rising KL, with a reward that does not fall."""
-    longer = len(d.length) > 0 and fit(d.length).rising and d.length.last > 1.1 * d.length.first
-    if longer and fit(d.kl).rising and not fit(d.reward).falling:
-        return f"responses get longer ({number(d.length.first)} -> {number(d.length.last)}) as KL rises"
-    return ""
+def judged_from(v: Validation, thresholds: Thresholds = FITTED) -> float:
+    """Share of a phase's steps from which its trajectory is judged."""
+    return thresholds.patience if _has_not_moved(v) else thresholds.earliest
 
 
-def _not_judged_yet(request: StopRequest, d: Dynamics, target: float) -> str:
-    """Why it is too early to judge the trajectory; empty: it is not."""
-    v = d.validation
-    if v is None or len(v.scores) < FEWEST_VALIDATIONS:
-        return f"{0 if v is None else len(v.scores)} validations: too few to judge"
-    there = incumbent_at(request.incumbent_path, request.running.base_step + v.steps[-1])
-    if there is not None and v.last >= there - v.margin:
-        return f"it is not behind the incumbent at this step ({v.last:.3f} against {there:.3f})"
-    left = request.running.n_steps - d.last_step
-    if left <= v.steps[-1] - v.steps[-2]:
-        # Little is saved, and scores of small runs have jumped by several margins at their last check.
-        return f"its last validation is {left} steps away"
-    if left * 2 >= request.running.n_steps:
-        if herald := grows_longer(d):
-            return herald
-        grant = GENEROSITY * incumbent_gain(request.incumbent_path, v.last + v.margin, left)
-        if v.last + grant > target:
-            return f"the incumbent gained as much as it needs from this level in {left} steps"
-    return ""
-
-
-def incumbent_at(path: Sequence[tuple[int, float]], global_step: int) -> float | None:
-    """The incumbent's last score at or before a global step; None outside its path."""
-    before = [score for step, score in path if step <= global_step]
-    return before[-1] if before and path[-1][0] >= global_step else None
-
-
-def incumbent_gain(path: Sequence[tuple[int, float]], level: float, n_steps: int) -> float:
-    """The most the incumbent gained within `n_steps`, starting at or below a level."""
-    gains = [
-        later - score
-        for i, (step, score) in enumerate(path)
-        for at, later in path[i + 1 :]
-        if score <= level and at - step <= n_steps
-    ]
-    return max(gains, default=0.0)
-
-
-def _by_outlook(request: StopRequest, d: Dynamics, target: float) -> StopDecision:
-    """Extrapolate validation at its optimistic rate over the steps that are left."""
-    v = d.validation
-    assert v is not None
-    left = max(0, request.running.n_steps - d.last_step)
-    level, rate = optimistic_pace(v)
-    outlook = level + rate * left
-    pace = f"at best {rate:+.4f} a step for {left} more: {outlook:.3f}"
-    forecast = f"validation {v.last:.3f} at step {v.steps[-1]}, {pace}"
-    if outlook >= target:
-        return _continue(f"{forecast} may reach {target:.3f}")
-    return _stop(f"{forecast} stays below {target:.3f}")
-
-
-def optimistic_pace(v: Validation) -> tuple[float, float]:
-    """(level, rate per step) at the good end of what the points allow: two standard errors up, for both."""
-    steps = (0, *v.steps) if v.start is not None else v.steps
-    scores = (v.start, *v.scores) if v.start is not None else v.scores
-    trend = fit(Series("validation", steps, scores))
-    # Few points lie on a line by chance: the noise of the items bounds what the line can know.
-    mean = sum(steps) / len(steps)
-    spread = math.sqrt(sum((s - mean) ** 2 for s in steps))
-    slope_se = max(trend.slope_se if len(steps) > 2 else 0.0, v.se / spread)
-    recent = (scores[-1] - scores[-2]) / (steps[-1] - steps[-2])
-    return max(v.scores[-2:]) + 2 * v.se, max(0.0, trend.slope + 2 * slope_se, recent)
+def _has_not_moved(v: Validation) -> bool:
+    """Whether every validation lies within the margin of the first, the start where it was measured."""
+    begin = v.start if v.start is not None else v.scores[0]
+    return all(abs(score - begin) <= v.margin for score in v.scores)

@@ -12,14 +12,17 @@ from typing import Any, TypeAlias
 
 from llmzero_ray.agents.base import (
     AgentName,
+    EarlierVerdict,
     ErrorRequest,
     MemoryView,
     NodeView,
     ProposalRequest,
+    Standing,
     StopRequest,
     TaskView,
 )
-from llmzero_ray.agents.dynamics import fit
+from llmzero_ray.agents.dynamics import observe
+from llmzero_ray.agents.expert.early_stopper import takes_off
 from llmzero_ray.agents.knowledge import Knowledge, MetricNote
 from llmzero_ray.agents.llm import context_nodes as nodes
 from llmzero_ray.agents.llm.context_metrics import describe, summarise, validation_course
@@ -51,6 +54,8 @@ from llmzero_ray.metrics import (
     series,
 )
 from llmzero_ray.records import Hyperparameters
+from llmzero_ray.significance import Difference
+from llmzero_ray.stopping.request import saving_text
 from llmzero_ray.text import number, one_line
 
 Context: TypeAlias = dict[str, Any]
@@ -62,6 +67,8 @@ HINTS_ROOM = 4000
 """Most characters of all hints together."""
 STOPPER_METRICS = (REWARDS[0], LENGTH, ENTROPY, KL)
 """Metrics in the early stopper's context beside validation."""
+MOST_STANDINGS, MOST_VERDICTS = 8, 4
+"""Most validations that are compared with the incumbent, and most earlier verdicts, the latest ones."""
 _STOPPER_NOTES = ("val-core", *STOPPER_METRICS)
 _UNCHANGEABLE = ("duration", "fixed")
 
@@ -294,8 +301,9 @@ def _chain(chain: Sequence[NodeView]) -> list[str]:
 
 
 def stop_context(request: StopRequest, *, n_val: int = 500, checks: Sequence[str] = ()) -> Context:
-    """Context of the early stopper: validation of the running phase and of the incumbent by global step, and
-    a few metrics. `checks`: findings of the deterministic rules."""
+    """Context of the early stopper: validation of the running phase and of the incumbent by global step, the
+    differences between them, earlier verdicts, what a stop saves, and a few metrics. `checks`: findings of
+    the deterministic rules."""
     running, incumbent = request.running, request.incumbent
     steps = (*running.curves.steps, *running.curves.val_steps)
     scores = [value for _, value in request.incumbent_path]
@@ -317,7 +325,26 @@ def stop_context(request: StopRequest, *, n_val: int = 500, checks: Sequence[str
         },
         "differs": nodes.changes(incumbent.hyperparameters, running.hyperparameters),
         "metrics": [describe(one) for one in shown],
-        "reward_rising": bool(shown) and shown[0].name == REWARDS[0] and fit(shown[0]).rising,
+        "standings": [_standing(one) for one in request.standings[-MOST_STANDINGS:]],
+        "take_off": takes_off(observe(running.curves, running.hyperparameters, n_val=n_val)),
+        "verdicts": [_verdict(one) for one in request.verdicts[-MOST_VERDICTS:]],
+        "saves": "" if request.saves is None else saving_text(request.saves),
         "checks": [one_line(check, 200) for check in checks[:6]],
         "cap": running.hyperparameters.get(MAX_RESPONSE),
     }
+
+
+def _standing(one: Standing) -> str:
+    """`global step 25: 0.683; to the best -0.082 ± 0.023; at this step -0.031 ± 0.020`."""
+    best = "" if one.to_best is None else f"; to the best {_difference(one.to_best)}"
+    same = "" if one.at_same_step is None else f"; at this step {_difference(one.at_same_step)}"
+    return f"global step {one.global_step}: {score(one.score)}{best}{same}"
+
+
+def _difference(found: Difference) -> str:
+    pairs = "" if found.paired else " (items not paired)"
+    return f"{found.gain:+.3f} ± {found.standard_error:.3f}{pairs}"
+
+
+def _verdict(one: EarlierVerdict) -> str:
+    return f"step {one.step}: {'STOP' if one.stop else 'CONTINUE'} ({one.rule}): {one_line(one.reason, 160)}"

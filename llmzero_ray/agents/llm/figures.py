@@ -221,15 +221,19 @@ def _frame(axes: Any, parts: Sequence[_Part]) -> None:
 def overlay_png(request: StopRequest, *, n_val: int = 500) -> bytes:
     """The running phase (blue) over the best strategy (green, dashed) by global step, 900 x 520 pixels.
 
-    Large: validation with one standard error. Small, as context: train reward and response length.
+    Large: validation with one standard error. Small, as context: train reward and response length. The best
+    strategy is shown along its whole path, from the base model on.
     """
-    running, incumbent = request.running, request.incumbent
+    running = request.running
     end = running.base_step + running.n_steps
+    best, now = _parts(request.incumbent_chain or (request.incumbent,)), _parts((running,))
     with figure_parts.figure_style():
         figure = figure_parts.new_figure(*OVERLAY_SIZE)
         grid = figure.add_gridspec(2, 2, width_ratios=(2.2, 1), **figure_parts.margins(*OVERLAY_SIZE, 2, 2))
         main = figure.add_subplot(grid[:, 0])
         _overlay_validation(main, request, n_val)
+        for part in best[1:]:
+            main.axvline(part.begin, color=style.GREEN, linewidth=0.6, linestyle="--", alpha=0.5)
         main.axvline(end, color=style.DARK, linewidth=0.8, linestyle=":")
         main.annotate(
             "planned end", (end, 1), xycoords=("data", "axes fraction"), xytext=(-3, -9),
@@ -241,13 +245,9 @@ def overlay_png(request: StopRequest, *, n_val: int = 500) -> bytes:
         figure_parts.few_ticks(main)
         for row, (name, title) in enumerate(((REWARDS[0], "reward (train)"), (LENGTH, "response length"))):
             axes = figure.add_subplot(grid[row, 1])
-            for curves, colour, dash in (
-                (incumbent.curves, style.GREEN, "--"),
-                (running.curves, style.BLUE, "-"),
-            ):
-                one = series(curves, name)
-                steps = [curves.base_step + step for step in one.steps]
-                figure_parts.smoothed_line(axes, steps, list(one.values), colour, linestyle=dash)
+            for parts, colour, dash in ((best, style.GREEN, "--"), (now, style.BLUE, "-")):
+                for part in parts:
+                    figure_parts.smoothed_line(axes, *part.line(name), colour, linestyle=dash)
             if not axes.lines:
                 axes.text(0.5, 0.5, "not logged", transform=axes.transAxes, ha="center", color=style.GREY)
             axes.set_title(title)

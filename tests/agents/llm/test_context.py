@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llmzero_ray import hyperparameters as hp
-from llmzero_ray.agents.base import AgentName, Budget, MemoryView
+from llmzero_ray.agents.base import AgentName, Budget, EarlierVerdict, MemoryView, Standing
 from llmzero_ray.agents.knowledge import metric_notes
 from llmzero_ray.agents.llm.context import (
     Context,
@@ -37,6 +37,8 @@ from llmzero_ray.agents.llm.context_nodes import changes, checkpoint_lines, conf
 from llmzero_ray.agents.llm.prompt_text import quote, safe_name
 from llmzero_ray.agents.llm.prompts import Prompts
 from llmzero_ray.metrics import Curves, Series
+from llmzero_ray.records import Saving
+from llmzero_ray.significance import Difference
 from llmzero_ray.text import clean, number, one_line
 from tests.agents import curves as c
 from tests.agents.llm import large_requests
@@ -398,7 +400,35 @@ def test_the_stopper_compares_in_global_steps() -> None:
     assert re.search(r"along its path by global step: 5: 0\.302, .*, 400: 0\.500\.", text)
     assert "best score 0.500" in text
     assert "- kl_runaway: x12" in text
-    assert "The train reward still rises beyond its noise." in text
+
+
+def test_the_stopper_sees_paired_differences_earlier_verdicts_and_what_a_stop_saves() -> None:
+    def difference(gain: float, *, is_paired: bool = True) -> Difference:
+        return Difference(gain=gain, standard_error=0.0123, paired=is_paired, n=500)
+
+    standings = (
+        Standing(global_step=270, score=0.309, at_same_step=difference(0.0), to_best=difference(-0.19)),
+        Standing(
+            global_step=275, score=0.412, at_same_step=None, to_best=difference(-0.088, is_paired=False)
+        ),
+    )
+    verdicts = tuple(
+        EarlierVerdict(step=s, stop=False, rule="curve_bank", reason=f"reason {s}")
+        for s in range(20, 120, 20)
+    )
+    request = replace(
+        large_requests.stop_request(),
+        standings=standings,
+        verdicts=verdicts,
+        saves=Saving(steps=80, seconds=7200.0, share=0.1),
+    )
+    text = user_text("early_stopper", stop_context(request))
+    assert "- global step 270: 0.309; to the best -0.190 ± 0.012; at this step +0.000 ± 0.012\n" in text
+    assert "- global step 275: 0.412; to the best -0.088 ± 0.012 (items not paired)\n" in text
+    assert "- step 100: CONTINUE (curve_bank): reason 100" in text
+    assert "reason 20" not in text  # the latest four
+    assert "A stop now saves 80 steps, 2.0 h, 10.0% of the budget." in text
+    assert "take-off" not in text
 
 
 def test_a_late_take_off_shows_in_the_stoppers_text() -> None:
@@ -407,7 +437,7 @@ def test_a_late_take_off_shows_in_the_stoppers_text() -> None:
     request = large_requests.stop_request()
     text = user_text("early_stopper", stop_context(replace(request, running=late), n_val=500))
     assert "start 0.176; 15: 0.166 (standard error" in text
-    assert "The train reward still rises beyond its noise." in text
+    assert "By the rules a take-off may come: the train reward rose 0.176 ->" in text
     assert re.search(r"response_length/mean: [\d.]+ -> [\d.]+, rising", text)
     assert re.search(r"actor/kl_loss: [\d.]+ -> [\d.]+, rising", text)
 

@@ -15,6 +15,7 @@ import pytest
 from llmzero_ray.agents.base import NodeView, ProposalRequest, StopRequest
 from llmzero_ray.agents.llm import figures
 from llmzero_ray.agents.llm.figures import composite_png, draw_figure, overlay_png
+from llmzero_ray.agents.standing import scores_along
 from llmzero_ray.errors import AgentError
 from llmzero_ray.metrics import Curves
 from llmzero_ray.plots import style
@@ -186,6 +187,19 @@ def test_the_overlay_shows_running_in_blue_and_best_in_dashed_green_by_global_st
     assert reward.get_title(loc="left") == "reward (train)"
     assert set(colours(reward)) == set(colours(length)) == {style.GREEN, style.BLUE}
     assert max(steps(reward)) == 35
+
+
+def test_the_overlay_shows_the_incumbents_whole_path_from_the_start_in_every_panel(drawn: list[Any]) -> None:
+    chain = tuple(replace(view, curves=view.curves.until(10)) for view in PATH[:3])
+    request = replace(running_request(), incumbent_chain=chain, incumbent_path=scores_along(chain))
+    overlay_png(request)
+    main, reward, length = drawn[0].axes
+    best = next(line for line in main.lines if line.get_label() == "best (node 2)")
+    assert list(best.get_xdata()) == [0, 5, 10, 15, 20, 25, 30]
+    for panel in (reward, length):
+        green = [line for line in panel.lines if line.get_color() == style.GREEN]
+        shown = {step for line in green for step in line.get_xdata()}
+        assert shown == set(range(1, 31))
 
 
 def test_an_overlay_without_any_history_is_still_a_picture(drawn: list[Any]) -> None:

@@ -1,0 +1,64 @@
+"""The request to curve bank and early stopper: the running phase, the incumbent's whole path, the differences
+between them item by item, earlier verdicts, and what a stop would save.
+
+Not here: when a decision is due (policy.py), what reads the outcomes of items from the disk (actors/).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from statistics import fmean
+
+from llmzero_ray.agents.base import EarlierVerdict, NodeView, StopRequest, TaskView
+from llmzero_ray.agents.standing import LoadItems, scores_along, standings
+from llmzero_ray.config import SearchConfig
+from llmzero_ray.metrics import STEP_TIME, series
+from llmzero_ray.records import Saving
+from llmzero_ray.text import short_duration
+
+
+def stop_request(
+    config: SearchConfig,
+    task: TaskView,
+    running: NodeView,
+    chain: Sequence[NodeView],
+    verdicts: Sequence[EarlierVerdict],
+    load_items: LoadItems,
+    *,
+    n_val: int,
+) -> StopRequest:
+    """The request to judge `running` against the incumbent, the last node of `chain`, its resume chain."""
+    return StopRequest(
+        task=task,
+        running=running,
+        incumbent=chain[-1],
+        incumbent_path=scores_along(chain),
+        incumbent_chain=tuple(chain),
+        standings=standings(running, chain, load_items, n_val=n_val),
+        verdicts=tuple(verdicts),
+        saves=saving(config, running),
+    )
+
+
+def saving(config: SearchConfig, running: NodeView) -> Saving:
+    """What the end of this phase at its last step so far would save."""
+    steps = max(0, running.n_steps - max(running.curves.steps, default=0))
+    times = series(running.curves, STEP_TIME).values
+    seconds = steps * fmean(times) if times else None
+    limit, whole = config.budget.gpu_hours, config.budget.runs * config.phase.n_steps
+    share = steps / whole
+    if limit is not None and seconds is not None:
+        share = seconds / 3600 * config.slots.n_gpus / limit
+    rounded = None if seconds is None or not math.isfinite(seconds) else round(seconds, 1)
+    return Saving(steps=steps, seconds=rounded, share=round(share, 4))
+
+
+def saving_text(saves: Saving) -> str:
+    """`5 steps, 40 s, 6.3% of the budget`."""
+    parts = [f"{saves.steps} step{'' if saves.steps == 1 else 's'}"]
+    if saves.seconds is not None:
+        parts.append(short_duration(saves.seconds))
+    if saves.share is not None:
+        parts.append(f"{saves.share:.1%} of the budget")
+    return ", ".join(parts)
