@@ -32,7 +32,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from statistics import fmean, stdev
 
-from benchmarks.stop_recorded import replay
+from benchmarks.stop_recorded import report
 from benchmarks.stop_search import REGIMES, Search, Tally
 
 ARMS = ("never", "ask", "bank", "bank_stop", "bank_stop+earlier")
@@ -122,7 +122,7 @@ def main(argv: list[str] | None = None) -> int:
     seeds = range(options.seed, options.seed + options.searches)
     arms = ["never", "ask", *(arm for arm in options.arms if arm not in ("never", "ask"))]
     found = [study(name, seeds, agent, arms) for name in options.regimes for agent in options.agents]
-    text = json.dumps({"first_seed": options.seed, "studies": found, "recorded": replay()}, indent=1)
+    text = json.dumps({"first_seed": options.seed, "studies": found, "recorded": report()}, indent=1)
     # Pairs on one line: [mean, standard error].
     sys.stdout.write(re.sub(r"\[\s+([-\d.]+),\s+([-\d.]+)\s+\]", r"[\1, \2]", text) + "\n")
     return 0

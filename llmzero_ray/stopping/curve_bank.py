@@ -21,7 +21,7 @@ from typing import Literal
 
 from llmzero_ray.agents.base import NodeView, StopRequest
 from llmzero_ray.agents.dynamics import Dynamics, Validation, fit, observe
-from llmzero_ray.agents.expert.early_stopper import best_score, judged_from, takes_off
+from llmzero_ray.agents.expert.early_stopper import best_score, takes_off
 from llmzero_ray.agents.observations import stands_still
 from llmzero_ray.metrics import Series
 
@@ -32,7 +32,7 @@ FEWEST_PHASES = 8
 the best of n with chance 1 / (n + 1): about 0.11 at 8, before the factor and the margins below."""
 GENEROSITY = 1.3
 """Factor on the best banked gain that a run is granted before the bank stops it."""
-OLD = 0.5
+OLD = 0.6
 """Share of its steps before which the bank stops no phase."""
 LIKELY = 0.5
 """Share of the comparable banked phases, 2 at least, that must have gained what is missing for CONTINUE."""
@@ -177,7 +177,7 @@ class CurveBank:
         if enough >= LIKELY * len(known) and enough >= 2:
             return _continue("precedent", comparison)
         lasting = sum(any(g.whole for g in gains) for gains in known)
-        old = d.last_step >= max(OLD, judged_from(v)) * n_steps
+        old = d.last_step >= OLD * n_steps
         far = GENEROSITY * best + 2 * v.se + v.margin < missing
         if may_stop and old and far and lasting >= FEWEST_PHASES:
             return BankDecision(answer="stop", reason=comparison, category="hopeless")

@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.stop_calls import study
 from benchmarks.stop_curves import KINDS, World, make_phase
-from benchmarks.stop_recorded import replay
+from benchmarks.stop_recorded import DEVELOPMENT, HELD_OUT, figures, is_late_take_off, known, pairs, report
 from benchmarks.stop_search import REGIMES, Search
 
 WORLD = World(base=0.2, ceiling=0.8, offset=0.0, paired=0.4, n_val=500)
@@ -79,8 +79,32 @@ def test_figures_of_an_arm_against_itself_are_nothing_lost_and_all_calls_made() 
     assert arms["never"]["calls_ratio"] == [0.0, 0.0]
 
 
-def test_no_winner_among_the_recorded_curves_is_stopped() -> None:
-    for family, arms in replay().items():
-        assert isinstance(arms, dict)
-        assert arms["bank"]["due"] == arms["ask"]["due"] > 0, family
-        assert arms["bank"]["winners_stopped"] == 0, family
+def test_no_winner_among_the_recorded_phases_is_stopped_and_steps_of_losing_ones_are_saved() -> None:
+    found = report()
+    assert {name.split(": ")[0] for name in found} == {"development", "held out"}
+    for name, arms in found.items():
+        for arm in ("expert", "bank before expert"):
+            assert arms[arm]["winners_lost"] == {}, name
+        assert arms["bank before expert"]["calls"] <= arms["expert"]["calls"]
+    assert found["development: rare_chain_a"]["expert"]["steps_of_losing_saved"] > 0.2
+
+
+def test_the_recorded_set_holds_three_late_take_offs_that_win_and_are_not_stopped() -> None:
+    searches = [search for name in (*DEVELOPMENT, *HELD_OUT) if (search := known(name)) is not None]
+    assert sum(is_late_take_off(view) for search in searches for view in search.views) >= 3
+    judged = [pair for search in searches for pair in pairs("", search)]
+    assert figures(judged)["late_take_offs_that_win"] >= 3
+    assert figures(judged)["late_take_offs_lost"] == 0
+
+
+def test_a_recorded_incumbent_is_compared_along_its_whole_chain_with_the_outcomes_of_its_items() -> None:
+    search = known("chain_sum_first")
+    assert search is not None
+    chain = search.chains[2]
+    assert [view.node for view in chain] == [0, 1, 2]
+    assert [view.curves.val_steps[-1] for view in chain] == [10, 10, search.views[2].best_step]
+    assert {len(items) for steps in search.outcomes.values() for items in steps.values()} == {search.n_val}
+    for node, steps in search.outcomes.items():
+        curves = search.views[node].curves
+        for step, score in zip(curves.val_steps, curves.val_scores, strict=True):
+            assert sum(item.acc for item in steps[step]) / search.n_val == pytest.approx(score)

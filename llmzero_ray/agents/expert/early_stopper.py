@@ -3,12 +3,11 @@
 A phase goes on while its validation is not behind the incumbent's at the same global step, item by item, or
 while its outlook reaches the incumbent's best score: its level, its pace over the steps that are left, and
 some standard errors. A rising train reward or longer responses alone do not save it, with one exception, the
-late take-off: greedy validation lies still while sampled answers improve many times faster than they do where
-training only sharpens what the policy already does.
+late take-off: greedy validation lies still while sampled answers clearly improve.
 
-The thresholds are those that save most steps of losing phases among those that lose no winner, on recorded
-searches of real training (benchmarks/stop_recorded.py, which reports them on other searches). Not here: when
-to judge (stopping/policy.py), collapse and non-finite metrics (stopping/rules.py).
+The thresholds are the most patient of those that lose no winner and save about the most steps of losing
+phases on recorded searches of real training (benchmarks/stop_recorded.py, which reports them on other
+searches). Not here: when to judge (stopping/policy.py), collapse and non-finite metrics (stopping/rules.py).
 """
 
 from __future__ import annotations
@@ -34,14 +33,11 @@ class Thresholds:
 
     earliest: float = 0.5
     """Share of a phase's steps before which its trajectory is not judged."""
-    patience: float = 0.6
-    """The same where validation has not moved from the phase's start: a late take-off may still come
-    unannounced."""
     behind: float = 1.0
     """Standard errors of the difference at equal global step from which the phase is behind."""
-    slack: float = 2.0
+    slack: float = 3.0
     """Standard errors of the difference to the best score that the outlook is granted."""
-    take_off: float = 0.3
+    take_off: float = 0.15
     """By how much more the train reward must have grown than validation, each against its own beginning, to
     announce a late take-off."""
 
@@ -186,18 +182,7 @@ def _too_early(d: Dynamics, standings: tuple[Standing, ...], n_steps: int, thres
     """Why the trajectory cannot be judged yet; empty: it can."""
     if len(standings) < 2 or d.validation is None:
         return f"{len(standings)} validations, its start included: too few to judge"
-    begin = judged_from(d.validation, thresholds)
-    if d.validation.steps[-1] < begin * n_steps:
-        return f"judged from {begin:.0%} of its {n_steps} steps on, validated at {d.validation.steps[-1]}"
+    if d.validation.steps[-1] < thresholds.earliest * n_steps:
+        begin = f"judged from {thresholds.earliest:.0%} of its {n_steps} steps on"
+        return f"{begin}, validated at {d.validation.steps[-1]}"
     return ""
-
-
-def judged_from(v: Validation, thresholds: Thresholds = FITTED) -> float:
-    """Share of a phase's steps from which its trajectory is judged."""
-    return thresholds.patience if _has_not_moved(v) else thresholds.earliest
-
-
-def _has_not_moved(v: Validation) -> bool:
-    """Whether every validation lies within the margin of the first, the start where it was measured."""
-    begin = v.start if v.start is not None else v.scores[0]
-    return all(abs(score - begin) <= v.margin for score in v.scores)
