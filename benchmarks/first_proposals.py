@@ -32,6 +32,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,7 @@ from llmzero_ray.metric_files import MetricWriter, compact, load_curves
 from llmzero_ray.records import (
     Hyperparameters,
     ItemOutcome,
+    MetricPoint,
     PhaseFailure,
     PhaseSpec,
     Proposal,
@@ -123,7 +125,7 @@ def measure(family: str, options: argparse.Namespace) -> None:
     given = read_yaml(SHIPPED)
     sizes = given["task"]
     directory = work / f"task-{family}"
-    if not (directory / "manifest.json").is_file() and not directory.is_dir():
+    if not directory.is_dir():
         prepare(dir=str(directory), family=family, n_val=sizes["n_val"], n_test=sizes["n_test"], seed=1)
     task = load_task(directory)
     config = parse_config(
@@ -162,13 +164,13 @@ def train_path(bench: Bench, k: int, n_steps: int) -> None:
         source = None if node == 0 else ResumeFrom(node=node - 1, step=n_steps)
         spec = phase(bench, node, source, bench.root, n_steps, PATH_SEED)
         with MetricWriter(bench.storage, node, 0) as writer:
-            outcome = bench.engine.run(spec, lambda point: _write(writer, point))
+            outcome = bench.engine.run(spec, partial(_write, writer))
         if isinstance(outcome, PhaseFailure):
             raise SystemExit(f"the path's phase {node} failed: {outcome.cause}")
-        compact(bench.storage, node)
+        compact(bench.storage, node, 0)
 
 
-def _write(writer: MetricWriter, point: Any) -> None:
+def _write(writer: MetricWriter, point: MetricPoint) -> None:
     writer.write(point)
 
 
