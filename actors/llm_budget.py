@@ -45,7 +45,7 @@ class SearchBudget:
         if config.agents.backend == "claude":
             read_key(llm_settings(config.agents))  # the command had one; this process may be elsewhere
         self._open: dict[int, Reservation] = {}
-        self._model = config.agents.model
+        self._agents = config.agents
 
     def use(self, config: SearchConfig) -> None:
         """Take over changed settings: the cap."""
@@ -86,13 +86,17 @@ class SearchBudget:
             event = call_event(
                 entry,
                 call="",
-                model=self._model,
+                model=self._model_of(entry.agent),
                 prompt="",
                 n_attempts=1,
                 source=f"lost:{entry.node}:{number}",
             )
             lost.append(event)
         return lost
+
+    def _model_of(self, agent: str) -> str:
+        own = {str(name): one.model for name, one in self._agents.per_agent.items()}
+        return own.get(agent) or self._agents.model
 
 
 class RemoteBudget:
@@ -144,6 +148,12 @@ class RemoteBudget:
 
 def ledger_of(config: SearchConfig, facts: Mapping[str, Any], events: Iterable[Event]) -> BudgetLedger:
     """What has been spent so far, at the price frozen for the search."""
-    price = Price(**{kind: float(value) for kind, value in facts["price"].items()})
+    price = _price(facts["price"])
     called = [event for event in events if isinstance(event, ev.AgentCalled)]
-    return BudgetLedger(price, config.budget.dollars, [booked_entry(event) for event in called])
+    own = {agent: _price(numbers) for agent, numbers in facts.get("prices", {}).items()}
+    entries = [booked_entry(event) for event in called]
+    return BudgetLedger(price, config.budget.dollars, entries, prices=own)
+
+
+def _price(numbers: Mapping[str, Any]) -> Price:
+    return Price(**{kind: float(value) for kind, value in numbers.items()})

@@ -129,6 +129,26 @@ class EvalConfig(StrictModel):
     """Longest response when a policy is scored, whatever a phase's own cap is."""
 
 
+class AgentModelConfig(StrictModel):
+    """What one agent has of its own; null: as the other agents."""
+
+    model: str | None = setting(None, min_length=1)
+    """Id of its language model."""
+    thinking: Literal["enabled", "adaptive", "between_tools", "disabled"] | None = None
+    """The API's thinking type."""
+    thinking_budget: int | None = setting(None, "tokens", ge=1024)
+    """Room for thinking on top of an answer's own."""
+    effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
+    """How much work goes into an answer."""
+    price: tuple[float, float, float, float] | None = None
+    """Of its model, as `agents.price`."""
+
+    @field_validator("price", mode="before")
+    @classmethod
+    def _listed(cls, value: Any) -> Any:
+        return tuple(float(v) for v in value) if _is_prices(value) else value
+
+
 class AgentsConfig(StrictModel):
     """Who proposes, analyses errors and judges running phases."""
 
@@ -155,12 +175,21 @@ class AgentsConfig(StrictModel):
     temperature: float | None = setting(None, ge=0, le=2)
     """Of the agents' model; null: not sent. Left out with thinking."""
     thinking: Literal["enabled", "adaptive", "between_tools", "disabled"] | None = None
-    """The API's thinking type; which ones are accepted depends on the model. Null: no thinking before an
-    answer where the model is known to allow that, else not sent."""
+    """The API's thinking type; which ones are accepted depends on the model. Null: where the model is known
+    to allow both, proposer and error analyzer think before an answer and the early stopper does not; else not
+    sent."""
     thinking_budget: int | None = setting(None, "tokens", ge=1024)
     """Room for thinking on top of an answer's own."""
     effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
     """How much work goes into an answer; null: not sent."""
+    per_agent: dict[Literal["proposer", "error_analyzer", "early_stopper"], AgentModelConfig] = Field(
+        default_factory=dict
+    )
+    """Model, thinking and effort of single agents, where they differ from those above."""
+    priors: Literal["paper", "appendix_f", "none"] = "paper"
+    """Whose experience the prompts hold: `paper` our notes with the conclusions of the LLMZero paper,
+    `appendix_f` what the paper gives its own agents, `none` only what metrics and hyper-parameters are: for
+    an analysis of what a search found by itself."""
     strict_tools: bool = True
     """Ask the server to enforce the schema of an answer while it generates."""
     deadline_s: float = setting(120.0, "seconds", gt=0)

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from llmzero_ray.agents.backend import llm_settings
+from llmzero_ray.agents.base import AgentName
 from llmzero_ray.agents.llm.agents import PROPOSAL_TOKENS, VERDICT_TOKENS
 from llmzero_ray.agents.llm.messages import Usage
 from llmzero_ray.agents.llm.prices import FREE, Price, cost, price_of
@@ -49,10 +50,11 @@ class Tokens:
 
 
 TYPICAL_TOKENS: Mapping[str, Tokens] = {
-    "proposer": Tokens(system=5216, input=3505, output=900),
+    "proposer": Tokens(system=5304, input=2392, output=2400),
     "early_stopper": Tokens(system=1032, input=940, output=90),
 }
-"""Of large requests (a phase of 120 steps, a path of four phases, five siblings), pictures not counted;
+"""Of large requests (a phase of 120 steps, a tree of 16 nodes), pictures not counted, the proposer's thinking
+counted as 1,500 tokens;
 benchmarks/agent_cost.py adds them up for a search of any size."""
 _PICTURES = {"proposer": (1100, 1110), "early_stopper": (900, 520)}
 """Pixels of the agents' figures."""
@@ -274,10 +276,12 @@ def _dollars(config: SearchConfig, measured: MeasuredTimes, course: Course, pric
     interval = stopper.interval_steps or max(1, math.ceil(stopper.interval_s / measured.step_s))
     late = n_steps - stopper.min_steps
     verdicts = 1 + late // interval if stopper.enabled and late >= 0 else 0
-    settings, children = llm_settings(config.agents), config.budget.runs - 1
+    children = config.budget.runs - 1
     longest = {"proposer": PROPOSAL_TOKENS, "early_stopper": VERDICT_TOKENS}
     together = 0.0
-    for agent, calls in (("proposer", _TRIES[course]), ("early_stopper", verdicts)):
+    calls_of: dict[AgentName, float] = {"proposer": _TRIES[course], "early_stopper": verdicts}
+    for agent, calls in calls_of.items():
+        settings = llm_settings(config.agents, agent)
         tokens = measured.tokens.get(agent) or TYPICAL_TOKENS[agent]
         shown = agent not in measured.tokens and config.agents.visual
         system, output = round(tokens.system), round(tokens.output)

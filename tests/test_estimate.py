@@ -148,7 +148,7 @@ def test_dollars_are_proposals_and_verdicts_at_the_price_of_their_tokens() -> No
     # A verdict at step 10 alone, at 10, 20, 30 and 40, and ten of them.
     assert low.dollars == pytest.approx(4 * (proposal + 1000 * 0.5 + verdict) / 1e6)
     assert planned.dollars == pytest.approx(4 * (proposal + 1000 * 3 + 4 * verdict) / 1e6)
-    longest = 2 * (500 * 2 + 1000 * 3 + 1500 * 10) + 10 * (100 * 2 + 150 * 10)
+    longest = 2 * (500 * 2 + 1000 * 3 + (1500 + 4000) * 10) + 10 * (100 * 2 + 150 * 10)
     assert high.dollars == pytest.approx(4 * longest / 1e6)
 
 

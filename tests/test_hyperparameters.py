@@ -457,6 +457,10 @@ def test_the_largest_divisor_divides_and_none_larger_fits(number: int, limit: in
         "trainer.checkpoint_callback_class",
         "trainer.total_epochs",
         "actor_rollout_ref.rollout.val_kwargs.temperature",
+        "actor_rollout_ref.rollout.ignore_eos",
+        "actor_rollout_ref.hybrid_engine",
+        "data.filter_overlong_prompts",
+        "data.return_raw_chat",
     ],
 )
 def test_a_proposer_never_touches_code_paths_rewards_logs_or_the_measurement(key: str) -> None:

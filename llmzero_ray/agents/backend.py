@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
-from llmzero_ray.agents.base import EarlyStopper, ErrorAnalyzer, Proposer
-from llmzero_ray.config import AgentsConfig, SearchConfig
+from llmzero_ray.agents.base import AgentName, EarlyStopper, ErrorAnalyzer, Proposer
+from llmzero_ray.config import AgentModelConfig, AgentsConfig, SearchConfig
 from llmzero_ray.config_text import validated
 from llmzero_ray.errors import ConfigError
 from llmzero_ray.plugin import load_factory
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from llmzero_ray.agents.llm.call_records import Post, WriteCall
     from llmzero_ray.agents.llm.settings import LlmSettings, Thinking
 
+AGENT_NAMES: tuple[AgentName, ...] = get_args(AgentName)
 MODEL_BACKENDS = ("claude", "replay")
 """Backends whose agents are a language model, or its recorded responses."""
 
@@ -110,7 +111,13 @@ def agent_facts(config: SearchConfig) -> dict[str, Any]:
     prompts = Prompts.load(agents.prompts)
     replayed = agents.backend == "replay"
     price = FREE if replayed else price_of(agents.model, agents.price, agents.prompts)
-    return {"prompts": dict(prompts.texts), "digest": prompts.digest, "price": price.to_json()}
+    own = {
+        agent: price_of(one.model, one.price, agents.prompts).to_json()
+        for agent, one in agents.per_agent.items()
+        if one.model is not None and not replayed
+    }
+    facts = {"prompts": dict(prompts.texts), "digest": prompts.digest, "price": price.to_json()}
+    return {**facts, "prices": own} if own else facts
 
 
 def check_agents(config: SearchConfig) -> None:
@@ -137,29 +144,39 @@ def check_agents(config: SearchConfig) -> None:
     elif config.agents.backend == "claude":
         from llmzero_ray.agents.llm.client import MessagesClient
 
-        MessagesClient(llm_settings(config.agents)).check(image=_DOT if config.agents.visual else None)
+        for settings in {repr(s): s for s in map(_settings_of(config.agents), AGENT_NAMES)}.values():
+            MessagesClient(settings).check(image=_DOT if config.agents.visual else None)
 
 
 QUIET: Mapping[str, Thinking] = {"claude-sonnet-5-5": "between_tools"}
-"""Model -> thinking type that disables thinking before each response, for models that think by default. The
-response schemas ask for the diagnosis before the changes, which takes the place of thinking."""
+"""Model -> thinking type that disables thinking before each response, for models that think by default."""
+THINKERS: tuple[AgentName, ...] = ("proposer", "error_analyzer")
+"""Agents that think before they answer, where that is not configured: their decisions cost hours of training.
+The early stopper is asked often, and its answer is one word."""
+THINKING_ROOM = 4000
+"""Tokens for their thinking."""
 
 
-def llm_settings(agents: AgentsConfig) -> LlmSettings:
-    """The client settings for the model of a search.
+def llm_settings(agents: AgentsConfig, agent: AgentName | None = None) -> LlmSettings:
+    """The client settings for one agent of a search; None: for a model that answers without thinking.
 
     Raises:
         ConfigError: settings of `agents` that cannot work.
     """
     from llmzero_ray.agents.llm.settings import LlmSettings
 
+    own = agents.per_agent.get(agent, AgentModelConfig()) if agent is not None else AgentModelConfig()
+    model = own.model or agents.model
+    thinking, room = own.thinking or agents.thinking, own.thinking_budget or agents.thinking_budget
+    if thinking is None and room is None and model in QUIET:
+        thinking, room = ("adaptive", THINKING_ROOM) if agent in THINKERS else (QUIET[model], None)
     settings = {
-        "model": agents.model,
+        "model": model,
         "base_url": agents.base_url,
         "temperature": agents.temperature,
-        "thinking": agents.thinking or (None if agents.thinking_budget else QUIET.get(agents.model)),
-        "thinking_budget": agents.thinking_budget,
-        "effort": agents.effort,
+        "thinking": thinking,
+        "thinking_budget": room,
+        "effort": own.effort or agents.effort,
         "deadline_s": agents.deadline_s,
         "check_deadline_s": min(agents.deadline_s, 20.0),
     }
@@ -175,34 +192,42 @@ def _model_agents(config: SearchConfig, n_val: int, services: AgentServices) -> 
     agents = config.agents
     texts = {str(name): str(text) for name, text in services.facts["prompts"].items()}
     prompts = Prompts(texts=texts, origins={name: f"prompts/{name}" for name in texts})
-    client = AgentClient(
-        client=_client(agents),
-        budget=services.budget,
-        report=CallRecorder(prompts.digest, services.post, services.write_call),
-        model=agents.model,
-        deadline_s=agents.deadline_s,
-        thinking_tokens=THINKING_TOKENS,
-    )
+    report = CallRecorder(prompts.digest, services.post, services.write_call)
+    settings_of, clients = _settings_of(agents), dict[AgentName, AgentClient]()
+    for name in AGENT_NAMES:
+        clients[name] = AgentClient(
+            client=_client(agents, name),
+            budget=services.budget,
+            report=report,
+            model=settings_of(name).model,
+            deadline_s=agents.deadline_s,
+            thinking_tokens=THINKING_TOKENS,
+        )
     settings = LlmAgentSettings(
         n_val=n_val,
         n_gpus=config.slots.n_gpus,
         visual=agents.visual,
         multi_stage=config.search.multi_stage,
+        priors=agents.priors,
         strict_tools=agents.strict_tools,
         on_cap=agents.on_cap,
         backend=agents.backend,
     )
-    return LlmAgents(client, prompts, settings, services.draw)
+    return LlmAgents(clients, prompts, settings, services.draw)
 
 
-def _client(agents: AgentsConfig) -> Any:
+def _settings_of(agents: AgentsConfig) -> Callable[[AgentName], LlmSettings]:
+    return lambda agent: llm_settings(agents, agent)
+
+
+def _client(agents: AgentsConfig, agent: AgentName) -> Any:
     if agents.backend == "replay":
         from llmzero_ray.agents.llm.replay import RecordedResponses
 
         return RecordedResponses(str(agents.replay_from)).client
     from llmzero_ray.agents.llm.client import MessagesClient
 
-    client = MessagesClient(llm_settings(agents))
+    client = MessagesClient(llm_settings(agents, agent))
     client.warm_up()
     return lambda _node, _name: client
 

@@ -17,12 +17,17 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
 from llmzero_ray.errors import ConfigError, HyperparameterError
-from llmzero_ray.hyperparameters import canonical
+from llmzero_ray.hyperparameters import BY_KEY, canonical
 from llmzero_ray.hyperparameters.table import ENTROPY_COEFF, USE_KL_IN_REWARD, USE_KL_LOSS
 from llmzero_ray.records import Hyperparameters
 from llmzero_ray.text import collapse_whitespace, nearest
 
 METRICS, HYPERPARAMETERS = "metrics.yaml", "hyperparameters.yaml"
+APPENDIX_F = "appendix_f.yaml"
+
+Priors: TypeAlias = Literal["paper", "appendix_f", "none"]
+"""Whose experience the notes for agents hold: `paper` ours and the paper's conclusions, `appendix_f` what the
+paper gives its own agents, `none` only what metrics and hyper-parameters are."""
 
 Level: TypeAlias = Literal["primary", "diagnostic", "background"]
 When: TypeAlias = Literal["step", "validation", "save", "kl_loss", "kl_reward", "entropy"]
@@ -54,11 +59,34 @@ class MetricNote:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Appendix:
+    """What the paper gives its agents: its words by metric, and by VeRL's key."""
+
+    metrics: Mapping[str, str]
+    hyperparameters: Mapping[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Knowledge:
-    """Both files together, as prompts quote them."""
+    """All notes together, as prompts quote them."""
 
     metrics: Mapping[str, MetricNote]
     hyperparameters: Mapping[str, str]
+    appendix: Appendix
+
+    def with_priors(self, priors: Priors) -> Knowledge:
+        """The notes with the experience of `priors` alone."""
+        if priors == "paper":
+            return self
+        said = self.appendix if priors == "appendix_f" else Appendix(metrics={}, hyperparameters={})
+        bare = {
+            name: dataclasses.replace(
+                note, description=said.metrics.get(name, note.description), healthy="", confusion=""
+            )
+            for name, note in self.metrics.items()
+        }
+        what = {key: BY_KEY[key].doc if key in BY_KEY else "" for key in self.hyperparameters}
+        return dataclasses.replace(self, metrics=bare, hyperparameters={**what, **said.hyperparameters})
 
 
 # --- reading ------------------------------------------------------------------------------------------------
@@ -120,13 +148,30 @@ def parse_hyperparameters(text: str, source: str = f"prompts/{HYPERPARAMETERS}")
     Raises:
         ConfigError: broken YAML, or a key that VeRL does not have.
     """
+    return _by_key(_mapping(text, source), source)
+
+
+def _by_key(found: Mapping[str, Any], source: str) -> dict[str, str]:
     notes: dict[str, str] = {}
-    for name, note in _mapping(text, source).items():
+    for name, note in found.items():
         try:
             notes[canonical(name)] = collapse_whitespace(str(note))
         except HyperparameterError as error:
             raise ConfigError(f"{source}: {error}") from error
     return notes
+
+
+def parse_appendix(text: str, source: str = f"prompts/{APPENDIX_F}") -> Appendix:
+    """The two tables in the text of an appendix_f.yaml.
+
+    Raises:
+        ConfigError: broken YAML, another table, or a key that VeRL does not have.
+    """
+    tables = _mapping(text, source)
+    if set(tables) != {"metrics", "hyperparameters"} or not all(isinstance(t, dict) for t in tables.values()):
+        raise ConfigError(f"{source} holds {', '.join(tables)}; it must map metrics and hyperparameters.")
+    notes = {str(name): collapse_whitespace(str(note)) for name, note in tables["metrics"].items()}
+    return Appendix(metrics=notes, hyperparameters=_by_key(tables["hyperparameters"], source))
 
 
 def _mapping(text: str, source: str) -> dict[str, Any]:

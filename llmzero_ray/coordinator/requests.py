@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
+from pathlib import PurePath
 from typing import Any, TypeAlias
 
 from llmzero_ray import commands as cmd
@@ -112,6 +113,9 @@ def _budget(state: SearchState) -> Budget:
     return Budget(
         runs=max(0, budget.runs - len(state.search.nodes)),
         gpu_hours=None if budget.gpu_hours is None else max(0.0, budget.gpu_hours - spent),
+        wall_clock_hours=None
+        if budget.wall_clock_hours is None
+        else max(0.0, budget.wall_clock_hours - state.active_time.seconds() / 3600),
         dollars=None if budget.dollars is None else max(0.0, budget.dollars - state.dollars),
     )
 
@@ -150,6 +154,12 @@ def task_view(state: SearchState) -> TaskView:
         max_phase_steps=config.phase.max_steps,
         max_model_len=config.engine.max_prompt_length + config.engine.max_response_length,
         max_prompt_length=config.engine.max_prompt_length,
+        eval_response_length=config.eval.max_response_length,
+        base_model="" if config.model.path is None else PurePath(config.model.path).name,
+        n_parameters=facts.get("model_params") if config.model.path is None else None,
+        description=str(facts.get("description") or ""),
+        reward=str(facts.get("reward_name") or ""),
+        chance=facts.get("majority_baseline"),
         data_sources=tuple(facts.get("data_sources", ())),
     )
 

@@ -68,6 +68,10 @@ OWNED_BY: tuple[tuple[str, str], ...] = (
     (r"data\.(train|val)_files", "set task.dir"),
     (r"data\.(seed|shuffle|validation_shuffle|.*max_samples|.*_key)", "the engine and the task set it"),
     (r"reward\..*", "the task's manifest names the reward"),
+    (r"actor_rollout_ref\.rollout\.ignore_eos", "an answer ends where the model ends it"),
+    (r"data\.filter_overlong_prompts.*", "which prompts are seen is fixed for the whole search"),
+    (r"data\.return_raw_.*|data\.return_full_prompt", "the engine decides what a row carries"),
+    (r"actor_rollout_ref\.hybrid_engine", "trainer and rollout server share the slot's hardware"),
     (r"algorithm\.adv_estimator", "this project trains with GRPO"),
 )
 

@@ -21,6 +21,11 @@ from llmzero_ray.tasks.rewards.vetted import check_loader
 from llmzero_ray.tasks.splits import SPLITS
 from llmzero_ray.tasks.verl_rows import SplitFacts, check_between, check_split
 
+DESCRIPTION = "description.md"
+"""In a task's directory: what the task asks for, for the agents of a search."""
+MOST_DESCRIPTION = 4000
+"""Characters of it that are kept."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class PreparedTask:
@@ -83,9 +88,13 @@ def load_task(directory: str | Path) -> PreparedTask:
 
 
 def task_facts(task: PreparedTask) -> dict[str, Any]:
-    """All fields of the task with a sha256 of each split, as plain data for the journal."""
+    """All fields of the task with a sha256 of each split, as plain data for the journal; the text of its
+    description.md too, where it has one."""
+    file = Path(task.directory) / DESCRIPTION
+    description = file.read_text("utf-8", "replace") if file.is_file() else ""
     return {
         **asdict(task),
+        "description": description[:MOST_DESCRIPTION],
         "sha256": {split: file_digest(getattr(task, split)) for split in ("train", "val", "test")},
     }
 

@@ -28,10 +28,9 @@ MakeSearch = Callable[..., Search]
 def propose(request: Request, n_steps: int = 10) -> dict[str, Any]:
     """A proposal that fits any request of these searches: another rate, from the last checkpoint offered."""
     offered = request.text.partition("## Checkpoints offered")[2].partition("##")[0]
-    nodes = re.findall(r"^- node (\d+): (.*)$", offered, re.MULTILINE)
-    start = (
-        {"node": int(nodes[-1][0]), "step": int(re.findall(r"(\d+) \(", nodes[-1][1])[-1])} if nodes else None
-    )
+    nodes = re.findall(r"^- node (\d+): saved steps? ([\d, toby]+) \(", offered, re.MULTILINE)
+    start = {"node": int(nodes[-1][0]), "step": _last_saved(nodes[-1][1])} if nodes else None
+    tried = len(re.findall(r"^- node \d+ \(", request.text.partition("## All phases")[2], re.MULTILINE))
     return {
         "diagnosis": {
             "state": "slow",
@@ -40,10 +39,16 @@ def propose(request: Request, n_steps: int = 10) -> dict[str, Any]:
             "inflection_points": [],
             "anomalies": [],
         },
-        "changes": [{"name": "lr", "value": 0.002, "reason": "larger steps"}],
+        # No two proposals of a search may be alike.
+        "changes": [{"name": "lr", "value": 0.002 + 1e-5 * (tried - 1), "reason": "larger steps"}],
         "checkpoint": {"resume_from": start, "reason": "the newest"},
         "length": {"n_steps": n_steps, "total_epochs": 1, "arithmetic": ""},
     }
+
+
+def _last_saved(ranges: str) -> int:
+    """The last step of `5 to 20 by 5, 23`."""
+    return int(ranges.rpartition(", ")[2].partition(" by ")[0].rpartition(" to ")[2])
 
 
 def fix(request: Request) -> dict[str, Any]:

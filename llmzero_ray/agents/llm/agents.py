@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, TypeAlias
 
 from llmzero_ray.agents.base import (
@@ -21,6 +21,7 @@ from llmzero_ray.agents.base import (
     TaskView,
 )
 from llmzero_ray.agents.expert import ExpertEarlyStopper, ExpertErrorAnalyzer, ExpertProposer
+from llmzero_ray.agents.knowledge import Priors
 from llmzero_ray.agents.llm import context
 from llmzero_ray.agents.llm.agent_client import AgentClient, StructuredRequest, StructuredResponse
 from llmzero_ray.agents.llm.prompts import Prompts, Rendered
@@ -53,6 +54,8 @@ class LlmAgentSettings:
     """GPUs of a slot."""
     visual: bool = True
     multi_stage: bool = True
+    priors: Priors = "paper"
+    """Whose experience the prompts hold."""
     strict_tools: bool = True
     """Whether the server enforces the response schemas."""
     on_cap: Literal["expert", "stop"] = "expert"
@@ -64,14 +67,14 @@ class LlmAgents:
     """Proposer, error analyzer and early stopper in one object."""
 
     def __init__(
-        self, client: AgentClient, prompts: Prompts, settings: LlmAgentSettings, draw_figure: DrawFigure
+        self,
+        clients: Mapping[AgentName, AgentClient],
+        prompts: Prompts,
+        settings: LlmAgentSettings,
+        draw_figure: DrawFigure,
     ) -> None:
-        self._client, self._prompts, self._settings, self._draw_figure = (
-            client,
-            prompts,
-            settings,
-            draw_figure,
-        )
+        self._clients, self._prompts = clients, prompts
+        self._settings, self._draw_figure = settings, draw_figure
         self._expert = ExpertProposer(n_val=settings.n_val, n_gpus=settings.n_gpus)
         self._analyzer = ExpertErrorAnalyzer(n_gpus=settings.n_gpus)
         self._stopper = ExpertEarlyStopper(n_val=settings.n_val)
@@ -95,7 +98,7 @@ class LlmAgents:
         )
 
         def proposal_from(response: ProposalSchema, bounds: ProposalBounds) -> Proposal:
-            return parse_proposal(
+            proposal = parse_proposal(
                 _diagnosis(response),
                 response.changes,
                 response.checkpoint,
@@ -103,6 +106,7 @@ class LlmAgents:
                 bounds,
                 self._settings.backend,
             )
+            return dataclasses.replace(proposal, predicted=response.expected_validation)
 
         return self._proposal(
             "proposer", request, values, PROPOSAL_TOKENS, proposal_from, lambda: self._expert.propose(request)
@@ -151,7 +155,7 @@ class LlmAgents:
             max_tokens=(VERDICT_TOKENS,),
         )
         try:
-            response: VerdictSchema = self._client.generate(question).parsed
+            response: VerdictSchema = self._clients["early_stopper"].generate(question).parsed
         except CapReachedError:
             return self._stopper.judge(request)
         except AgentError as error:
@@ -187,7 +191,7 @@ class LlmAgents:
             goes_on = refused.refused(str(request.rejected))
             question = dataclasses.replace(question, conversation=goes_on)
         try:
-            answer = self._client.generate(question)
+            answer = self._clients[agent].generate(question)
             proposal = proposal_from(answer.parsed, bounds)
             self._remember(agent, node, answer)
         except CapReachedError as error:
@@ -230,6 +234,7 @@ class LlmAgents:
             n_gpus=self._settings.n_gpus,
             visual=self._settings.visual,
             multi_stage=self._settings.multi_stage,
+            priors=self._settings.priors,
         )
 
         def render(rejection: str | None) -> Rendered:

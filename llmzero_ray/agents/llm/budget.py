@@ -11,7 +11,7 @@ import itertools
 import logging
 import math
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -80,10 +80,17 @@ class BudgetLedger:
     """Entries, open reservations and the cap of one search."""
 
     def __init__(
-        self, price: Price, cap_dollars: float | None = None, entries: Iterable[LedgerEntry] = ()
+        self,
+        price: Price,
+        cap_dollars: float | None = None,
+        entries: Iterable[LedgerEntry] = (),
+        *,
+        prices: Mapping[str, Price] | None = None,
     ) -> None:
-        """`entries` restores a ledger, for instance after a restart; `cap_dollars` None: no cap."""
+        """`entries` restores a ledger, for instance after a restart; `cap_dollars` None: no cap; `prices` are
+        those of agents with a model of their own."""
         self.price = price
+        self._prices = dict(prices or {})
         self.cap_dollars = cap_dollars
         self._lock = threading.Lock()
         self._entries = list(entries)
@@ -96,7 +103,7 @@ class BudgetLedger:
         Raises:
             CapReachedError: spent + reserved + this would pass the cap. Nothing is reserved then.
         """
-        dollars = cost(worst, self.price)
+        dollars = cost(worst, self._price_of(agent))
         with self._lock:
             spent, held = self._spent(), self._held()
             if self.cap_dollars is not None and spent + held + dollars > self.cap_dollars + _ROUNDING:
@@ -173,13 +180,16 @@ class BudgetLedger:
             agent=reservation.agent,
             node=reservation.node,
             usage=tokens,
-            dollars=cost(tokens, self.price),
+            dollars=cost(tokens, self._price_of(reservation.agent)),
             latency_s=latency_s,
             outcome=outcome,
             estimated=usage is None,
         )
         self._entries.append(entry)
         return entry
+
+    def _price_of(self, agent: str) -> Price:
+        return self._prices.get(agent, self.price)
 
     def _spent(self) -> float:
         return math.fsum(entry.dollars for entry in self._entries)

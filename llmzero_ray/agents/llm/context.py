@@ -23,9 +23,9 @@ from llmzero_ray.agents.base import (
 )
 from llmzero_ray.agents.dynamics import observe
 from llmzero_ray.agents.expert.early_stopper import takes_off
-from llmzero_ray.agents.knowledge import Knowledge, MetricNote
+from llmzero_ray.agents.knowledge import Knowledge, MetricNote, Priors
 from llmzero_ray.agents.llm import context_nodes as nodes
-from llmzero_ray.agents.llm.context_metrics import describe, summarise, validation_course
+from llmzero_ray.agents.llm.context_metrics import describe, gain_course, summarise, validation_course
 from llmzero_ray.agents.llm.prompt_text import quote, safe_name, score
 from llmzero_ray.hyperparameters import (
     BY_KEY,
@@ -33,6 +33,7 @@ from llmzero_ray.hyperparameters import (
     SPACE,
     Parameter,
     clip_is_inert,
+    diff,
     forbidden,
     format_value,
     inert_keys,
@@ -53,7 +54,7 @@ from llmzero_ray.metrics import (
     accuracy_error,
     series,
 )
-from llmzero_ray.records import Hyperparameters
+from llmzero_ray.records import Hyperparameters, Proposal
 from llmzero_ray.significance import Difference
 from llmzero_ray.stopping.request import saving_text
 from llmzero_ray.text import number, one_line
@@ -65,6 +66,8 @@ MOST_SOURCES = 8
 """Most data sources that are listed."""
 HINTS_ROOM = 4000
 """Most characters of all hints together."""
+DESCRIPTION_ROOM = 1200
+"""Most characters of the task's description."""
 STOPPER_METRICS = (REWARDS[0], LENGTH, ENTROPY, KL)
 """Metrics in the early stopper's context beside validation."""
 MOST_STANDINGS, MOST_VERDICTS = 8, 4
@@ -85,12 +88,15 @@ def stable_context(
     n_gpus: int = 1,
     visual: bool = True,
     multi_stage: bool = True,
+    priors: Priors = "paper",
 ) -> Context:
     """The context that all calls of a search share: the task, its limits, notes on metrics and
     hyper-parameters.
 
     `n_val`: validation items. `visual`: a picture comes with each call. `multi_stage`: phases may resume.
+    `priors`: whose experience the notes hold.
     """
+    knowledge = knowledge.with_priors(priors)
     notes = list(knowledge.metrics.values())
     if agent == "early_stopper":
         notes = [note for note in notes if note.name in _STOPPER_NOTES]
@@ -106,12 +112,24 @@ def stable_context(
             "max_model_len": task.max_model_len,
             "max_prompt_length": task.max_prompt_length,
             "n_gpus": n_gpus,
+            "eval_response_length": task.eval_response_length,
+            "base_model": safe_name(task.base_model) if task.base_model else "",
+            "n_parameters": "" if task.n_parameters is None else _millions(task.n_parameters),
+            "description": task.description[:DESCRIPTION_ROOM],
+            "reward": safe_name(task.reward) if task.reward else "",
+            "chance": "" if task.chance is None else score(task.chance),
         },
         "metrics": [_metric(note) for note in notes if note.level != "background"],
         "hyperparameters": [] if agent == "early_stopper" else _guide(knowledge.hyperparameters),
         "visual": visual,
         "multi_stage": multi_stage,
+        "priors": priors,
     }
+
+
+def _millions(n_parameters: int) -> str:
+    """`0.6 M`, `4.0 B`."""
+    return f"{n_parameters / 1e9:.1f} B" if n_parameters >= 1e9 else f"{n_parameters / 1e6:.1f} M"
 
 
 def _metric(note: MetricNote) -> Context:
@@ -178,6 +196,7 @@ def proposer_context(
     the best node, checkpoints, and the remaining budget."""
     on, scratch = request.on, request.from_scratch
     path = () if scratch else request.path
+    base = request.base(None)
     return {
         "from_scratch": scratch,
         "n_scratch": request.n_scratch,
@@ -187,28 +206,52 @@ def proposer_context(
             "base_step": 0 if scratch else on.base_step,
             "outcome": nodes.outcome(on),
             "said": "" if on.diagnosis is None else one_line(on.diagnosis.summary, 200),
+            "predicted": "" if on.predicted is None else score(on.predicted),
+            "differs": nodes.changes(base, on.hyperparameters) if diff(base, on.hyperparameters) else "",
         },
         "early_stop": nodes.stop_note(on),
         "configuration": nodes.configuration(on.hyperparameters, request.default),
-        "clip_inert": clip_is_inert(on.hyperparameters),
+        "base_configuration": nodes.configuration(base, request.default),
+        "bases": nodes.other_bases(request),
+        "clip_inert": clip_is_inert(base),
         "validation": nodes.validation(on, n_val),
+        "paired": gain_course(on.curves),
+        "sampled": nodes.sampled_gap(on),
         "sources": _by_source(on.curves),
         "metrics": summarise(on.curves, knowledge.metrics),
         "path": [nodes.path_line(before, node) for before, node in zip((None, *path), path, strict=False)],
+        "diagnoses": [
+            f"node {node.node}: {one_line(node.diagnosis.summary, 90)}"
+            for node in path
+            if node.diagnosis is not None and node.node != on.node
+        ],
+        "tree": nodes.tree_groups(request),
+        "best_node": None if request.best is None else request.best.node,
         "siblings": [nodes.sibling(on, child, resumes=not scratch) for child in request.siblings],
         "best": nodes.incumbent_lines(request.best, on),
         "checkpoints": [] if scratch else nodes.checkpoint_lines(request.checkpoints),
-        "epochs": _epochs(request.task, on.hyperparameters),
+        "epochs": _epochs(request.task, base),
         "budget": nodes.budget_lines(request.budget, on.curves, n_gpus),
         "hints": _hints(request.hints),
         "rejected": request.rejected or "",
+        "refused_answer": answer_text(request.refused) if request.rejected else "",
     }
 
 
+def answer_text(proposal: Proposal | None) -> str:
+    """A refused proposal in a line: start, length and changes; empty when it is not known."""
+    if proposal is None:
+        return ""
+    at = proposal.resume_from
+    start = "the base model" if at is None else f"node {at.node} step {at.step}"
+    changed = "; ".join(f"{c.key} = {format_value(c.key, c.new)}" for c in proposal.changes) or "no change"
+    return one_line(f"{proposal.n_steps} steps from {start}: {changed}", 1000)
+
+
 def _hints(hints: Sequence[str]) -> list[str]:
-    """The newest hints that have room, oldest first."""
+    """The newest hints that have room, oldest first, each on one line without control characters."""
     kept: list[str] = []
-    for hint in reversed(hints):
+    for hint in (one_line(text, None) for text in reversed(hints)):
         if sum(map(len, kept)) + len(hint) > HINTS_ROOM:
             break
         kept.insert(0, hint)
@@ -267,6 +310,7 @@ def error_context(request: ErrorRequest, *, n_val: int = 500, n_gpus: int = 1) -
         "epochs": _epochs(request.task, failed.hyperparameters),
         "budget": nodes.budget_lines(request.budget, failed.curves, n_gpus),
         "rejected": request.rejected or "",
+        "refused_answer": answer_text(request.refused) if request.rejected else "",
     }
 
 

@@ -32,11 +32,13 @@ from llmzero_ray.text import number
 
 POINTS = 12
 """Most points of a series that are shown."""
+FEW_POINTS = 6
+"""Most points of a series that is shown beside others of its kind."""
 COURSES = (REWARDS[0], KL, ENTROPY, LENGTH)
 """Metrics of which a few points are shown beside the summary."""
 UNKNOWN_SHOWN = 8
 """Metrics without a note: this many are summarised, the rest is counted."""
-BACKGROUND_CHARS, STEADY_CHARS = 550, 550
+BACKGROUND_CHARS, STEADY_CHARS = 300, 450
 """Room for background metrics, and for those that never change; what does not fit is counted."""
 HIDDEN = (EPOCH, GLOBAL_STEP)
 """VeRL's own counters, which contradict the steps of the search."""
@@ -153,14 +155,37 @@ def course(one: Series) -> str:
     return f"{safe_name(one.name)} by step: {', '.join(parts)}"
 
 
-def validation_course(points: Sequence[tuple[int, float]]) -> str:
-    """`5: 0.160, 10: 0.168`, at most POINTS of them: first, best and last always, the others evenly."""
-    if len(points) > POINTS:
-        best = max(range(len(points)), key=lambda i: points[i][1])
-        rest = POINTS - 3
-        even = {round(i * (len(points) - 1) / (rest + 1)) for i in range(1, rest + 1)}
-        points = [points[i] for i in sorted({0, best, len(points) - 1} | even)]
-    return ", ".join(f"{step}: {value:.3f}" for step, value in points)
+def validation_course(points: Sequence[tuple[int, float]], most: int = POINTS) -> str:
+    """`5: 0.160, 10: 0.168`, at most `most` of them: first, best and last always, the others evenly."""
+    chosen = _chosen([value for _, value in points], most)
+    return ", ".join(f"{step}: {value:.3f}" for step, value in (points[i] for i in chosen))
+
+
+def gain_course(curves: Curves) -> str:
+    """`5: -0.031 ± 0.012, 10: +0.004 ± 0.011`: paired differences of the validations that `validation_course`
+    shows to the phase's start; empty where none is known."""
+    known = [
+        (step, gain)
+        for step, value, gain in zip(curves.val_steps, curves.val_scores, curves.val_gains, strict=False)
+        if gain is not None and math.isfinite(value)
+    ]
+    chosen = _chosen([gain for _, (gain, _) in known])
+    return ", ".join(f"{step}: {gain_text(gain)}" for step, gain in (known[i] for i in chosen))
+
+
+def gain_text(gain: tuple[float, float]) -> str:
+    """`+0.031 ± 0.012`."""
+    return f"{gain[0]:+.3f} ± {gain[1]:.3f}"
+
+
+def _chosen(values: Sequence[float], most: int = POINTS) -> list[int]:
+    """Places of at most `most` values: the first, the largest and the last always, the others evenly."""
+    n = len(values)
+    if n <= most:
+        return list(range(n))
+    rest = most - 3
+    even = {round(i * (n - 1) / (rest + 1)) for i in range(1, rest + 1)}
+    return sorted({0, max(range(n), key=values.__getitem__), n - 1} | even)
 
 
 def non_finite(curves: Curves, name: str) -> str:

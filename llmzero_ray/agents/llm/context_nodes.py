@@ -8,34 +8,52 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from statistics import median
+from typing import Any
 
-from llmzero_ray.agents.base import Budget, NodeView, OfferedCheckpoint
-from llmzero_ray.agents.llm.context_metrics import validation_course
+from llmzero_ray.agents.base import Budget, NodeView, OfferedCheckpoint, ProposalRequest
+from llmzero_ray.agents.llm.context_metrics import FEW_POINTS, gain_text, validation_course
 from llmzero_ray.agents.llm.prompt_text import score
 from llmzero_ray.hyperparameters import SPACE, diff, format_value, short
-from llmzero_ray.metrics import STEP_TIME, Curves, accuracy_error, series
+from llmzero_ray.hyperparameters.table import TEMPERATURE
+from llmzero_ray.metrics import REWARDS, STEP_TIME, Curves, accuracy_error, series
 from llmzero_ray.records import Hyperparameters, HyperparameterValue
-from llmzero_ray.text import number, one_line
+from llmzero_ray.text import number, number_ranges, one_line
 
 MOST_CHANGES = 8
 """Changes of one node that are shown."""
-MOST_CHECKPOINTS = 24
-"""Checkpoints that are listed, at least two of each node: its best and its last."""
+MOST_NODES = 32
+"""Nodes of the tree that have a line."""
 
 
 def budget_lines(budget: Budget, curves: Curves, n_gpus: int) -> list[str]:
-    """`3 training runs left`, `12.5 GPU hours left`, ..., and what a step of these curves costs a slot."""
+    """`3 training runs left after this one`, `12.5 GPU hours left`, ..., and what a step of these curves
+    costs a slot."""
     left = [
-        ("training runs", budget.runs),
-        ("GPU hours", budget.gpu_hours),
-        ("hours of wall clock", budget.wall_clock_hours),
-        ("dollars for agent calls", budget.dollars),
+        ("training runs left after this one", budget.runs),
+        ("GPU hours left", budget.gpu_hours),
+        ("hours of wall clock left", budget.wall_clock_hours),
+        ("dollars for agent calls left", budget.dollars),
     ]
-    lines = [f"{max(0.0, value):.4g} {unit} left" for unit, value in left if value is not None]
+    lines = [f"{max(0.0, value):.4g} {unit}" for unit, value in left if value is not None]
     times = series(curves, STEP_TIME).values
     if times and math.isfinite(seconds := median(times)):
-        lines.append(f"one step takes {seconds:.3g} s ({number(seconds * n_gpus)} GPU seconds)")
+        cost = f"one step takes {seconds:.3g} s ({number(seconds * n_gpus)} GPU seconds)"
+        steps = _steps_left(budget, seconds, n_gpus)
+        lines.append(cost if steps is None else f"{cost}, so that {steps} such steps are left")
     return lines
+
+
+def _steps_left(budget: Budget, seconds: float, n_gpus: int) -> int | None:
+    """Steps of this length that hours of the budget still allow; None without a limit of hours."""
+    hours = [
+        left
+        for left in (
+            None if budget.gpu_hours is None else budget.gpu_hours / max(1, n_gpus),
+            budget.wall_clock_hours,
+        )
+        if left is not None
+    ]
+    return None if not hours or seconds <= 0 else int(max(0.0, min(hours)) * 3600 / seconds)
 
 
 # --- configurations -----------------------------------------------------------------------------------------
@@ -142,26 +160,140 @@ def path_line(before: NodeView | None, node: NodeView) -> str:
 
 
 def checkpoint_lines(offered: Sequence[OfferedCheckpoint]) -> list[str]:
-    """One line per node: `node 3: 10 (70, 0.344), ...`: step (global step, validation), thinned."""
+    """One line per node: `node 3: saved steps 5 to 40 by 5 (global step = step + 60); validation 10: 0.344,
+    ...`. Every saved step is named, in ranges; of the scores at most FEW_POINTS."""
     by_node: dict[int, list[OfferedCheckpoint]] = {}
     for one in sorted(offered, key=lambda c: (c.global_step, c.node)):
         by_node.setdefault(one.node, []).append(one)
-    share = max(2, MOST_CHECKPOINTS // max(1, len(by_node)))
-    return [f"node {node}: {_listed(found, share)}" for node, found in by_node.items()]
+    return [f"node {node}: {_saved(found)}" for node, found in by_node.items()]
 
 
-def _listed(found: Sequence[OfferedCheckpoint], most: int) -> str:
-    kept = list(range(len(found)))
-    if len(found) > most:
-        best = max(kept, key=lambda i: -math.inf if (v := found[i].val_score) is None else v)
-        even = [round(i * (len(found) - 1) / (most - 1)) for i in range(most - 1)]
-        kept = sorted({best, len(found) - 1, *even[: most - 2]})
-    listed = [
-        f"{c.step} ({c.global_step}{'' if c.val_score is None else f', {c.val_score:.3f}'})"
-        for c in (found[i] for i in kept)
+def _saved(found: Sequence[OfferedCheckpoint]) -> str:
+    base = found[0].global_step - found[0].step
+    scored = [(c.step, c.val_score) for c in found if c.val_score is not None]
+    course = f"; validation {validation_course(scored, FEW_POINTS)}" if scored else ""
+    one = "saved step" if len(found) == 1 else "saved steps"
+    return f"{one} {number_ranges(c.step for c in found)} (global step = step + {base}){course}"
+
+
+# --- the whole tree -----------------------------------------------------------------------------------------
+
+
+def tree_groups(request: ProposalRequest) -> list[dict[str, Any]]:
+    """All phases of the search but the one to be proposed, a line each, by the checkpoint they start from.
+
+    `start` is the group's, in words; a forced fresh start is told no step. Phases that nobody has planned yet
+    come last. Of a large tree the lines that matter least are counted.
+    """
+    views = {view.node: view for view in (*request.tree, *request.path, request.on)}
+    shown = _worth_showing(request, views)
+    groups: dict[tuple[int, int] | None, list[NodeView]] = {}
+    proposed = [view for view in views.values() if not view.hyperparameters]
+    for node in sorted(views):
+        view = views[node]
+        if view.hyperparameters:
+            at = view.resume_from
+            groups.setdefault(None if at is None else (at.node, at.step), []).append(view)
+    found = []
+    for place in sorted(groups, key=lambda place: place or (-1, 0)):
+        kept = [view for view in groups[place] if view.node in shown]
+        left = len(groups[place]) - len(kept)
+        lines = [_tree_line(view, views, request) for view in kept]
+        start = _start(place, views, with_step=not request.from_scratch)
+        found.append({"start": start, "lines": lines + ([f"and {left} more"] if left else [])})
+    if proposed:
+        lines = [f"node {view.node} ({view.kind}), below node {view.parent}" for view in proposed[:12]]
+        found.append({"start": "a start that another slot is choosing right now", "lines": lines})
+    return found
+
+
+def _worth_showing(request: ProposalRequest, views: Mapping[int, NodeView]) -> set[int]:
+    """All nodes of a small tree; of a large one the path, what runs, what began where this phase may begin,
+    then the best and the newest."""
+    path = {view.node for view in (*request.path, request.on)}
+    near = [
+        view.node
+        for view in views.values()
+        if view.status in ("running", "pending")
+        or (view.resume_from is not None and view.resume_from.node == request.on.node)
     ]
-    left = len(found) - len(kept)
-    return ", ".join(listed) + (f"; {left} more not listed" if left else "")
+    best = sorted(views, key=lambda node: -math.inf if (s := views[node].score) is None else s, reverse=True)
+    wanted = [
+        *sorted(path),
+        *near,
+        *(n for pair in zip(best, sorted(views, reverse=True), strict=True) for n in pair),
+    ]
+    return set(list(dict.fromkeys(wanted))[:MOST_NODES])
+
+
+def _start(place: tuple[int, int] | None, views: Mapping[int, NodeView], *, with_step: bool) -> str:
+    if place is None:
+        return "the base model"
+    node, step = place
+    if not with_step:
+        return f"node {node}"
+    curves = views[node].curves if node in views else Curves()
+    scores = dict(zip(curves.val_steps, curves.val_scores, strict=True))
+    return f"node {node} step {step}" + (f" ({score(scores[step])})" if step in scores else "")
+
+
+def _tree_line(view: NodeView, views: Mapping[int, NodeView], request: ProposalRequest) -> str:
+    at = view.resume_from
+    source = request.default if at is None else views[at.node].hyperparameters if at.node in views else {}
+    tried = changes(source, view.hyperparameters) if source else "?"
+    if tried == "nothing":
+        tried = "the root's configuration" if at is None else "unchanged"
+    status = "" if view.status == "completed" else f", {view.status.replace('_', ' ')}"
+    shown = ", shown" if view.node == request.on.node else ""
+    head = f"node {view.node} ({view.kind}{status}{shown}, {view.n_steps} steps): {tried}"
+    expected = "" if view.predicted is None else f"; expected {score(view.predicted)}"
+    return f"{head} => {_came(view)}{expected}"
+
+
+def _came(view: NodeView) -> str:
+    if view.failure is not None:
+        return f"failed ({view.failure.failure_class})"
+    curves = view.curves
+    points = [(s, v) for s, v in zip(curves.val_steps, curves.val_scores, strict=True) if math.isfinite(v)]
+    if not points:
+        return "not validated yet" if view.status in ("running", "pending") else score(view.score)
+    step, best = max(points, key=lambda point: (point[1], -point[0]))
+    gains = dict(zip(curves.val_steps, curves.val_gains, strict=False))
+    gain = gains.get(step)
+    so_far = " so far" if view.status == "running" else ""
+    return f"{best:.3f}@{step}{so_far}" + (f" ({gain_text(gain)})" if gain is not None else "")
+
+
+def other_bases(request: ProposalRequest) -> list[str]:
+    """The configurations that changes apply to when a checkpoint of an earlier phase of the path is resumed,
+    each by what differs from the one that is shown."""
+    if request.from_scratch:
+        return []
+    offered = {one.node for one in request.checkpoints}
+    shown = request.base(None)
+    return [
+        f"from node {view.node}: {_instead(shown, view.hyperparameters)}"
+        for view in request.path
+        if view.node in offered and view.node != request.on.node
+    ]
+
+
+def _instead(shown: Hyperparameters, other: Hyperparameters) -> str:
+    values = [f"{short(key)} {_value(key, new)}" for key, (_, new) in diff(shown, other).items()]
+    return ", ".join(values) or "the same"
+
+
+def sampled_gap(node: NodeView) -> str:
+    """The last greedy validation beside the reward of rollouts, which are sampled; empty without both."""
+    curves = node.curves
+    reward = next((one for one in (series(curves, name) for name in REWARDS) if len(one)), None)
+    if reward is None or not curves.val_scores:
+        return ""
+    temperature = _value(TEMPERATURE, node.hyperparameters.get(TEMPERATURE))
+    return (
+        f"Greedy answers score {curves.val_scores[-1]:.3f} at last; rollouts, sampled at temperature "
+        f"{temperature}, get a mean reward of {number(reward.last)}."
+    )
 
 
 def incumbent_lines(best: NodeView | None, on: NodeView) -> Mapping[str, str] | None:

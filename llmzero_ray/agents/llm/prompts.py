@@ -15,10 +15,12 @@ from typing import Any, TypeAlias, get_args
 
 from llmzero_ray.agents.base import AgentName
 from llmzero_ray.agents.knowledge import (
+    APPENDIX_F,
     HYPERPARAMETERS,
     METRICS,
     Knowledge,
     check_names,
+    parse_appendix,
     parse_hyperparameters,
     parse_metrics,
     prompt_file,
@@ -36,7 +38,7 @@ def _templates(agent: AgentName) -> tuple[str, str]:
 
 
 TEMPLATES: tuple[str, ...] = tuple(name for agent in AGENTS for name in _templates(agent))
-FILES: tuple[str, ...] = (*TEMPLATES, METRICS, HYPERPARAMETERS)
+FILES: tuple[str, ...] = (*TEMPLATES, METRICS, HYPERPARAMETERS, APPENDIX_F)
 """Files that are read from a user's directory of prompts."""
 BESIDE = ("prices.yaml",)
 """Files of that directory that other modules read."""
@@ -44,7 +46,7 @@ BESIDE = ("prices.yaml",)
 REQUIRED: Mapping[str, tuple[str, ...]] = {
     "proposer.system.md.j2": ("task", "metrics", "hyperparameters"),
     "proposer.user.md.j2": (
-        "configuration", "metrics", "validation", "from_scratch", "checkpoints", "siblings", "budget",
+        "base_configuration", "metrics", "validation", "from_scratch", "checkpoints", "tree", "budget",
         "rejected",
     ),
     "error_analyzer.user.md.j2": (
@@ -107,14 +109,16 @@ class Prompts:
 
     @cached_property
     def knowledge(self) -> Knowledge:
-        """The two YAML files, read.
+        """The YAML files, read. A search that began before one of them was part of it has the packaged one.
 
         Raises:
             ConfigError: one of them is malformed.
         """
+        appendix = self.texts.get(APPENDIX_F) or prompt_file(APPENDIX_F).read_text(encoding="utf-8")
         return Knowledge(
             metrics=parse_metrics(self.texts[METRICS], self.origins[METRICS]),
             hyperparameters=parse_hyperparameters(self.texts[HYPERPARAMETERS], self.origins[HYPERPARAMETERS]),
+            appendix=parse_appendix(appendix, self.origins.get(APPENDIX_F, APPENDIX_F)),
         )
 
     def render(self, agent: AgentName, stable: Mapping[str, Any], call: Mapping[str, Any]) -> Rendered:

@@ -90,6 +90,8 @@ class ProposalSchema(ResponseSchema):
     """Stage 2: changes that act together; empty to go on as before."""
     checkpoint: CheckpointSchema
     length: LengthSchema
+    expected_validation: float | None = None
+    """The best validation score that you expect of this phase."""
 
 
 class ErrorSchema(ResponseSchema):

@@ -102,10 +102,12 @@ def _inlined(part: Any, definitions: dict[str, Any]) -> Any:
         target = definitions[part["$ref"].rpartition("/")[2]]
         own = {key: value for key, value in part.items() if key != "$ref"}
         return _inlined({**target, **own}, definitions)
-    kept = {}
+    kept: dict[str, Any] = {}
     for key, value in part.items():
         if key == "properties":
             kept[key] = {name: _inlined(entry, definitions) for name, entry in value.items()}
         elif key not in _DROPPED:
             kept[key] = _inlined(value, definitions)
+    if "properties" in kept:  # a field with a default may be missing in old answers, never in a new one
+        kept["required"] = list(kept["properties"])
     return kept

@@ -8,11 +8,12 @@ from llmzero_ray import hyperparameters as hp
 from llmzero_ray.agents.base import ErrorRequest, NodeView, ProposalRequest, StopRequest
 from llmzero_ray.agents.knowledge import expected_metrics
 from llmzero_ray.metrics import Curves
-from llmzero_ray.records import Diagnosis, PhaseFailure
+from llmzero_ray.records import Diagnosis, PhaseFailure, ResumeFrom
 from tests.agents import curves as c
 
 CHARS_PER_TOKEN = 3.6
-IMAGE_TOKENS = 1600
+PICTURE_TOKENS = 1300
+"""Of the largest picture: tests/agents/llm/test_figures.py."""
 FAMILIES = ("chem_edit", "chem_reaction", "chem_understanding")
 
 
@@ -68,6 +69,8 @@ def proposal_request() -> ProposalRequest:
                 node=2 * i,
                 kind="evolve" if i else "root",
                 diagnosis=output,
+                resume_from=ResumeFrom(node=2 * (i - 1), step=90) if i else None,
+                predicted=0.45,
             )
         )
     on = replace(path[-1], status="early_stopped", stop_reason="verdict: cannot reach 0.47 any more " * 4)
@@ -79,12 +82,24 @@ def proposal_request() -> ProposalRequest:
             kind="evolve",
             status="early_stopped",
             stop_reason="verdict: its validation flattens below the best run of the search",
+            resume_from=ResumeFrom(node=6, step=90),
+            parent=6,
         )
         for i in range(5)
     )
     offered = tuple(one for view in path for one in c.checkpoints(view, every=5))
     return ProposalRequest(
-        task=replace(c.BIG_TASK, data_sources=FAMILIES),
+        tree=(*path[:-1], *siblings, *elsewhere()),
+        task=replace(
+            c.BIG_TASK,
+            data_sources=FAMILIES,
+            eval_response_length=6144,
+            base_model="Qwen3-4B",
+            n_parameters=4_022_468_096,
+            description="Choose the product of the reaction. " * 30,
+            reward="accuracy",
+            chance=0.25,
+        ),
         on=on,
         path=(*path[:-1], on),
         siblings=siblings,
@@ -94,6 +109,30 @@ def proposal_request() -> ProposalRequest:
         from_scratch=False,
         n_scratch=2,
     )
+
+
+def elsewhere() -> tuple[NodeView, ...]:
+    """Seven phases of other branches: one fails, one runs, one waits, one is being proposed."""
+    found = [
+        c.node(
+            replace(long_curves(60, 120, 20 + i).outline(), val_gains=((0.0312, 0.0124),) * 12),
+            hp.complete(c.PRACTITIONER, {"lr": 2e-5 * (i + 1), "temperature": 0.9, "n": 12}),
+            node=20 + i,
+            kind="evolve",
+            resume_from=ResumeFrom(node=0, step=60 + 5 * (i % 2)),
+            parent=0,
+            n_steps=60,
+            predicted=0.41,
+        )
+        for i in range(7)
+    ]
+    failure = PhaseFailure(node=23, failure_class="oom", cause="CUDA out of memory", log_tail="")
+    found[3] = replace(found[3], status="failed", failure=failure)
+    found[4] = replace(found[4], status="running", score=None)
+    found[5] = replace(found[5], status="pending", score=None, curves=Curves())
+    bare = {"hyperparameters": {}, "resume_from": None, "curves": Curves(), "score": None, "predicted": None}
+    found[6] = replace(found[6], status="pending", **bare)  # type: ignore[arg-type]
+    return tuple(found)
 
 
 def error_request(log: str = "step 41\n" * 400, cause: str = "CUDA out of memory") -> ErrorRequest:

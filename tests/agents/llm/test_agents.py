@@ -23,6 +23,7 @@ from llmzero_ray.agents.backend import (
 from llmzero_ray.agents.base import Budget, ProposalRequest
 from llmzero_ray.agents.llm import figures
 from llmzero_ray.agents.llm.budget import BudgetLedger
+from llmzero_ray.agents.llm.messages import Usage
 from llmzero_ray.agents.llm.prices import Price
 from llmzero_ray.errors import AgentError, CapReachedError, ConfigError
 from llmzero_ray.hyperparameters import complete, normalize
@@ -145,7 +146,9 @@ def test_what_the_proposer_sends_is_cacheable_first_and_names_everything_it_shou
     first, second = it.server.messages
     assert first.body["system"] == second.body["system"]
     assert first.body["system"][-1]["cache_control"] == {"type": "ephemeral"}
-    assert first.body["tool_choice"]["name"] == "propose_phase"
+    # Where the model is known to take it, the proposer thinks first: then no tool can be forced.
+    assert first.body["thinking"] == {"type": "adaptive"}
+    assert first.body["tool_choice"]["type"] == "auto"
     assert first.n_images == 1
     assert "3 training runs left" in first.text
     assert "1.5 dollars for agent calls left" in first.text
@@ -229,7 +232,7 @@ def test_whatever_the_server_does_the_search_gets_the_experts_answer_in_time(
 
 
 def test_a_model_that_thinks_first_is_given_room_once_an_answer_was_cut_off(lab: Callable[..., Lab]) -> None:
-    it = lab()
+    it = lab(thinking="between_tools")
 
     def thinks(request: Request) -> Answer:
         if request.body["max_tokens"] <= 1500:
@@ -250,6 +253,33 @@ def test_thinking_before_responses_is_switched_off_unless_it_is_configured() -> 
     assert thinking(model="claude-haiku-4-5") is None
     assert thinking(model="claude-sonnet-5-5", thinking="adaptive", thinking_budget=2000) == "adaptive"
     assert thinking(model="claude-haiku-4-5", thinking_budget=2000) == "enabled"
+
+
+def test_each_agent_may_have_its_own_model_thinking_effort_and_price(lab: Callable[..., Lab]) -> None:
+    own = {"proposer": {"model": "claude-opus-5-5", "thinking": "adaptive", "effort": "high"}}
+    it = lab(effort="low", per_agent=own)
+    it.server.play(
+        lambda request: Answer(
+            input=proposal_answer()
+            if request.tool == "propose_phase"
+            else {"decision": "STOP", "reason": "x"}
+        )
+    )
+    it.agents.proposer.propose(request_with())
+    it.agents.early_stopper.judge(stop_request())
+    proposer, stopper = (message.body for message in it.server.messages)
+    assert (proposer["model"], proposer["output_config"], proposer["thinking"]) == (
+        "claude-opus-5-5", {"effort": "high"}, {"type": "adaptive"},
+    )  # fmt: skip
+    assert (stopper["model"], stopper["output_config"], stopper["tool_choice"]["type"]) == (
+        MODEL, {"effort": "low"}, "tool",
+    )  # fmt: skip
+    assert [event.model for event in it.events] == ["claude-opus-5-5", MODEL]
+    facts = agent_facts(make_config(agents={"backend": "claude", "model": MODEL, "per_agent": own}))
+    ledger = BudgetLedger(Price(**facts["price"]), prices={"proposer": Price(**facts["prices"]["proposer"])})
+    worst = Usage(output=1_000_000)
+    dear, cheap = (ledger.reserve(agent, 1, worst).dollars for agent in ("proposer", "early_stopper"))
+    assert dear == facts["prices"]["proposer"]["output"] > cheap == facts["price"]["output"]
 
 
 def test_control_characters_of_an_answer_do_not_reach_terminals(lab: Callable[..., Lab]) -> None:
@@ -511,7 +541,7 @@ def test_calls_are_as_small_as_they_are_meant_to_be(lab: Callable[..., Lab]) -> 
     proposer = it.events[1]
     assert proposer.cache_read_tokens >= 4000
     assert proposer.cache_read_tokens + proposer.input_tokens <= 9000
-    assert it.server.messages[0].body["max_tokens"] <= 1500
+    assert it.server.messages[0].body["max_tokens"] <= 1500 + 4000
     it.server.play([Answer(input={"decision": "CONTINUE", "reason": "early"})])
     it.agents.early_stopper.judge(stop_request())
     it.agents.early_stopper.judge(stop_request())

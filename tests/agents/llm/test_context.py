@@ -15,7 +15,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llmzero_ray import hyperparameters as hp
-from llmzero_ray.agents.base import AgentName, Budget, EarlierVerdict, MemoryView, Standing
+from llmzero_ray.agents.base import (
+    AgentName,
+    Budget,
+    EarlierVerdict,
+    MemoryView,
+    ProposalRequest,
+    Standing,
+)
 from llmzero_ray.agents.knowledge import metric_notes
 from llmzero_ray.agents.llm.context import (
     Context,
@@ -26,6 +33,7 @@ from llmzero_ray.agents.llm.context import (
 )
 from llmzero_ray.agents.llm.context_metrics import (
     BACKGROUND_CHARS,
+    FEW_POINTS,
     POINTS,
     STEADY_CHARS,
     UNKNOWN_SHOWN,
@@ -33,11 +41,17 @@ from llmzero_ray.agents.llm.context_metrics import (
     summarise,
     validation_course,
 )
-from llmzero_ray.agents.llm.context_nodes import changes, checkpoint_lines, configuration
+from llmzero_ray.agents.llm.context_nodes import (
+    MOST_NODES,
+    changes,
+    checkpoint_lines,
+    configuration,
+    tree_groups,
+)
 from llmzero_ray.agents.llm.prompt_text import quote, safe_name
 from llmzero_ray.agents.llm.prompts import Prompts
 from llmzero_ray.metrics import Curves, Series
-from llmzero_ray.records import Saving
+from llmzero_ray.records import ResumeFrom, Saving
 from llmzero_ray.significance import Difference
 from llmzero_ray.text import clean, number, one_line
 from tests.agents import curves as c
@@ -267,15 +281,134 @@ def test_a_proposal_call_names_what_was_tried_what_came_of_it_and_what_is_left()
     budget = Budget(runs=5, gpu_hours=212.5, dollars=1.37)
     request = replace(large_requests.proposal_request(), budget=budget)
     text = user_text("proposer", proposer_context(request, KNOWLEDGE, n_gpus=8))
-    assert "5 training runs left; 212.5 GPU hours left; 1.37 dollars for agent calls left" in text
-    assert re.search(r"one step takes 246 s \(197\d GPU seconds\)", text)
+    left = "5 training runs left after this one; 212.5 GPU hours left; 1.37 dollars for agent calls left"
+    assert left in text
+    assert re.search(r"one step takes 246 s \(197\d GPU seconds\), so that 38\d such steps are left", text)
     assert "standard error 0.022, 500 items" in text
     assert "It was stopped early, before its last step. The reason given: verdict: cannot reach" in text
     assert "chem_edit: 0.300 -> 0.419" in text
-    assert text.count("from global step 360: lr 0.0001 -> ") == 5
-    assert "node 12 (evolve, early stopped after 60 steps): validation 0.309 -> best 0.385@55" in text
+    (below,) = re.findall(r"^From node 6 step 90 \(0\.4\d+\):\n((?:- .*\n)+)", text, flags=re.M)
+    tried = below.splitlines()
+    assert [line.partition(" => ")[0].partition(": ")[0] for line in tried] == [
+        f"- node {10 + i} (evolve, early stopped, 60 steps)" for i in range(5)
+    ]
+    assert all(re.search(r": lr 0.0001 -> .* => 0\.3[78]\d@\d+$", line) for line in tried)
+    assert "The best is node 12." in text
     assert "at batch_size 96 that is 52 steps per epoch" in text
     assert "have no effect" not in text
+
+
+def shown_configuration(text: str, start: ResumeFrom | None, request: ProposalRequest) -> dict[str, Any]:
+    """The configuration that a prompt says changes apply to when the phase starts there."""
+    section = text.partition("## Configuration that your changes apply to, YAML\n")[2].partition("\n## ")[0]
+    yaml_part = section.partition("\n\n")[2]
+    lines = [line for line in yaml_part.splitlines() if line and not line.startswith(("- ", "One update"))]
+    lines = lines[: next((i for i, line in enumerate(lines) if ": " not in line), len(lines))]
+    found = dict(yaml.safe_load("\n".join(lines)))
+    for line in section.splitlines():
+        if (
+            start is not None
+            and start.node != request.on.node
+            and line.startswith(f"- from node {start.node}: ")
+        ):
+            rest = line.partition(": ")[2]
+            parts = [] if rest == "the same" else re.split(r", (?![^\[]*\])", rest)
+            found |= {part.split(" ", 1)[0]: yaml.safe_load(part.split(" ", 1)[1]) for part in parts}
+    return found
+
+
+@pytest.mark.parametrize("scratch", [False, True])
+@given(data=st.data())
+def test_the_configuration_in_the_prompt_is_the_one_that_changes_apply_to(
+    scratch: bool, data: st.DataObject
+) -> None:
+    request = large_requests.proposal_request()
+    request = replace(request, from_scratch=True, checkpoints=()) if scratch else request
+    starts = [None, *dict.fromkeys(ResumeFrom(node=one.node, step=90) for one in request.checkpoints)]
+    start = data.draw(st.sampled_from(starts))
+    text = user_text("proposer", proposer_context(request, KNOWLEDGE))
+    shown = hp.normalize(shown_configuration(text, start, request))
+    assert hp.diff(request.base(start), shown) == {}
+
+
+def test_the_tree_shows_what_runs_waits_and_is_being_proposed_elsewhere() -> None:
+    text = user_text("proposer", proposer_context(large_requests.proposal_request(), KNOWLEDGE))
+    tree = text.partition("## All phases of the search, by their start")[2].partition("\n## ")[0]
+    assert re.search(
+        r"- node 20 \(evolve, 60 steps\): lr .* => 0\.38\d@\d+ \(\+0\.031 ± 0\.012\); expected 0\.410", tree
+    )
+    assert re.search(r"- node 23 \(evolve, failed, 60 steps\): .* => failed \(oom\)", tree)
+    assert re.search(r"- node 24 \(evolve, running, 60 steps\): .*@55 so far", tree)
+    assert re.search(r"- node 25 \(evolve, pending, 60 steps\): .* => not validated yet", tree)
+    assert "From a start that another slot is choosing right now:\n- node 26 (evolve), below node 0" in tree
+    assert re.search(r"- node 6 \(evolve, early stopped, shown, 120 steps\)", tree)
+    numbers = [int(n) for n in re.findall(r"^- node (\d+)", tree, flags=re.M)]
+    assert sorted(numbers) == [0, 2, 4, 6, *range(10, 15), *range(20, 27)]
+
+
+def test_a_large_tree_keeps_its_path_what_runs_and_the_best_and_counts_the_rest() -> None:
+    request = large_requests.proposal_request()
+    many = tuple(
+        replace(request.tree[-7], node=30 + i, score=0.9 if i == 3 else 0.1 + i / 1e4) for i in range(200)
+    )
+    groups = tree_groups(replace(request, tree=(*request.tree, *many)))
+    lines = [line for group in groups for line in group["lines"]]
+    shown = {int(found[1]) for line in lines if (found := re.match(r"node (\d+)", line))}
+    assert {0, 2, 4, 6, 10, 24, 25, 33, 229} <= shown
+    assert len(shown) <= MOST_NODES + 1
+    counted = sum(int(line.split()[1]) for line in lines if line.startswith("and "))
+    assert counted + len(shown) == 200 + 16
+
+
+def test_what_an_agent_compares_is_paired_and_greedy_is_beside_sampled() -> None:
+    request = large_requests.proposal_request()
+    gains = tuple((0.01 * i - 0.05, 0.012) for i in range(len(request.on.curves.val_steps)))
+    on = replace(request.on, curves=replace(request.on.curves, val_gains=gains))
+    text = user_text("proposer", proposer_context(replace(request, on=on), KNOWLEDGE))
+    assert "over the same items, ± one standard error: 5: -0.050 ± 0.012, " in text
+    last = request.on.curves.val_scores[-1]
+    assert f"Greedy answers score {last:.3f} at last; rollouts, sampled at temperature 0.9" in text
+    assert "Best validation expected of it then: 0.450." in text
+
+
+def test_hints_stand_outside_the_blocks_of_data_on_a_line_each() -> None:
+    request = replace(large_requests.proposal_request(), hints=("keep n\n# small", "lr\x1b[2J below 1e-4"))
+    text = user_text("proposer", proposer_context(request, KNOWLEDGE))
+    hints = text.partition("## Hints of the person who runs this search")[2].partition("\n## ")[0]
+    assert "- keep n # small\n- lr below 1e-4" in hints
+    assert "<<<data" not in hints
+
+
+def test_the_system_prompt_names_what_is_scored_and_how() -> None:
+    task = large_requests.proposal_request().task
+    system = PROMPTS.render("proposer", stable_context("proposer", task, KNOWLEDGE), proposer_context(
+        large_requests.proposal_request(), KNOWLEDGE)).system  # fmt: skip
+    assert "Base model: Qwen3-4B, 4.0 B parameters." in system
+    assert "Reward: accuracy. Answering always the same would score 0.250." in system
+    assert "cuts every response at 6144 tokens" in system
+    assert "| Choose the product of the reaction." in system
+
+
+@pytest.mark.parametrize("priors", ["paper", "appendix_f", "none"])
+def test_the_papers_conclusions_are_in_the_prompt_only_where_they_are_asked_for(priors: Any) -> None:
+    request = large_requests.proposal_request()
+    stable = stable_context("proposer", request.task, KNOWLEDGE, priors=priors)
+    system = PROMPTS.render("proposer", stable, proposer_context(request, KNOWLEDGE)).system
+    ours = ("From published strategies", "good strategies change it most often", "Healthy: Rises", "Beware:")
+    assert [text in system for text in ours] == [priors == "paper"] * 4
+    appendix = ("Only increase if KL spikes coincide with reward collapse", "training has collapsed.")
+    assert [text in system for text in appendix] == [priors == "appendix_f"] * 2
+    assert "paper" not in system.lower()
+    assert ("Step size." in system) == (priors == "paper")
+
+
+def test_no_prompt_limits_the_size_of_a_change_or_the_length_of_a_phase() -> None:
+    request = large_requests.proposal_request()
+    system = PROMPTS.render("proposer", stable_context("proposer", request.task, KNOWLEDGE), proposer_context(
+        request, KNOWLEDGE)).system  # fmt: skip
+    assert not re.search(r"factors of|half as much again|usual(ly)? (length|has)|two to five changes", system)
+    assert "none at all is a valid answer" in system
+    assert "taking them back is an answer" in system
 
 
 def test_inert_clip_ranges_are_said_to_be_inert() -> None:
@@ -299,21 +432,23 @@ def test_the_context_of_a_forced_fresh_start_has_no_checkpoints() -> None:
     assert re.findall(r"global[ _]step[^.]*", text) == ["global step of the start is 0"]
     assert "270" not in text
     assert "360" not in text
+    assert "From node 6:\n" in text
+    assert " step 90" not in text
 
 
-def test_checkpoints_are_listed_by_node_with_both_steps_and_their_best_and_last() -> None:
+def test_every_saved_step_is_named_in_ranges_with_the_best_and_the_last_score() -> None:
     view = c.node(large_requests.long_curves(120, 90), node=2, n_steps=120)
     offered = c.checkpoints(view, every=5)
     (line,) = checkpoint_lines(offered)
     best = max(offered, key=lambda one: one.val_score or 0.0)
-    assert line.startswith("node 2: 5 (95, 0.318), 10 (100, ")
-    assert f" {best.step} ({best.global_step}, {best.val_score:.3f})" in line
-    assert ", 120 (210, 0.4" in line
-    assert line.count("(") == len(offered) == 24
-    (short,) = checkpoint_lines(c.checkpoints(view, every=1))
-    assert short.count("(") + int(short.split("; ")[1].split()[0]) == 120
+    head = "node 2: saved steps 5 to 120 by 5 (global step = step + 90); validation 5: 0.318, "
+    assert line.startswith(head)
+    assert f"{best.step}: {best.val_score:.3f}" in line
+    assert ", 120: 0.4" in line
+    (short,) = checkpoint_lines([*c.checkpoints(view, every=5), replace(offered[0], step=3, global_step=93)])
+    assert "saved steps 3, 5 to 120 by 5 " in short
     bare = replace(offered[0], val_score=None)
-    assert checkpoint_lines((bare,)) == ["node 2: 5 (95)"]
+    assert checkpoint_lines((bare,)) == ["node 2: saved step 5 (global step = step + 90)"]
 
 
 @pytest.mark.parametrize("n_nodes", [1, 4, 12])
@@ -321,8 +456,8 @@ def test_the_list_of_checkpoints_stays_short(n_nodes: int) -> None:
     views = [c.node(large_requests.long_curves(120, 90 * i), node=i, n_steps=120) for i in range(n_nodes)]
     lines = checkpoint_lines([one for view in views for one in c.checkpoints(view, every=1)])
     assert len(lines) == n_nodes
-    assert sum(line.count("(") for line in lines) <= max(24, 2 * n_nodes)
-    assert all(", 120 (" in line for line in lines)
+    assert all(line.count(": ") <= FEW_POINTS + 2 for line in lines)
+    assert all("saved steps 1 to 120 (" in line and ", 120: 0." in line for line in lines)
 
 
 def test_changes_are_bounded() -> None:
@@ -369,7 +504,7 @@ def test_an_error_call_names_class_memory_attempts_and_checkpoints() -> None:
     assert "| CUDA out of memory" in text
     assert "actor/perf/max_memory_reserved_gb: at most" in text
     assert len(re.findall(r"^\d\. node 2\d .*failed \(oom: CUDA out of memory\)$", text, flags=re.M)) == 4
-    assert "- node 6: 5 (275, 0.317)" in text
+    assert "- node 6: saved steps 5 to 120 by 5 (global step = step + 270); validation 5: 0.317, " in text
 
 
 def test_an_error_call_shows_the_memory_estimate_with_what_would_help() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import pickle
 import re
 from dataclasses import replace
@@ -15,9 +16,10 @@ from llmzero_ray.agents.base import Budget
 from llmzero_ray.agents.llm.context import error_context, proposer_context, stable_context, stop_context
 from llmzero_ray.agents.llm.context_examples import example_contexts
 from llmzero_ray.agents.llm.prompts import AGENTS, FILES, REQUIRED, TEMPLATES, Prompts, Rendered
+from llmzero_ray.agents.llm.response_schemas import TOOLS
 from llmzero_ray.errors import ConfigError
 from tests.agents.llm import large_requests
-from tests.agents.llm.large_requests import IMAGE_TOKENS, tokens
+from tests.agents.llm.large_requests import PICTURE_TOKENS, tokens
 
 PACKAGED = Prompts.load()
 TASK = large_requests.proposal_request().task
@@ -212,9 +214,11 @@ def test_without_figures_and_stages_no_prompt_mentions_them() -> None:
 
 def test_a_large_proposer_call_fits_its_budget_and_most_of_it_is_cacheable() -> None:
     text = proposer_call()
-    assert tokens(text.system) >= 4000
-    # The tool's schema needs the rest of 9,000; pictures are smaller than they may be.
-    assert tokens(text.system + text.user) + IMAGE_TOKENS <= 8300
+    tool = TOOLS["proposer"].definition(strict=True)
+    cached = tokens(text.system) + tokens(json.dumps([tool.name, tool.description, tool.schema]))
+    whole = cached + tokens(text.user) + PICTURE_TOKENS
+    assert whole <= 9000
+    assert cached >= 0.5 * whole
 
 
 def test_a_large_stopper_call_is_small_even_without_a_cache() -> None:
