@@ -30,18 +30,24 @@ def event_line(core: CoordinatorCore, event: Event) -> str | None:
 
 
 def changes_text(core: CoordinatorCore, spec: PhaseSpec) -> str:
-    """Hyper-parameters in which a phase differs from its parent: `lr 0.001 -> 5e-4, n 4 -> 8`."""
-    parent = core.runs.get(spec.parent) if spec.parent is not None else None
-    before = parent.spec.hyperparameters if parent is not None and parent.spec is not None else None
-    if before is None:
+    """Hyper-parameters in which a phase differs from the one that it resumes, from scratch from the default
+    recipe, as in the report: `lr 0.001 -> 5e-4, n 4 -> 8`."""
+    assert core.started is not None
+    source = None if spec.resume_from is None else core.runs[spec.resume_from.node].spec
+    changed = diff(core.started.root if source is None else source.hyperparameters, spec.hyperparameters)
+    if source is None and not changed:
         return "the root's configuration"
-    changed = diff(before, spec.hyperparameters)
     parts = [
         f"{short(key)} {format_value(key, old)} → {format_value(key, new)}"
         for key, (old, new) in changed.items()
     ]
     more = f" and {len(parts) - _MAX_CHANGES} more" if len(parts) > _MAX_CHANGES else ""
     return ", ".join(parts[:_MAX_CHANGES]) + more if parts else "nothing changed"
+
+
+def global_step(core: CoordinatorCore, node: int, step: int) -> int:
+    """A step of a node's phase as global step, which is what reports and displays speak of."""
+    return core.runs[node].base_step + step
 
 
 def _describe_decided(_: CoordinatorCore, event: ev.Decided) -> str:
@@ -73,13 +79,12 @@ def _describe_started(_: CoordinatorCore, event: ev.PhaseStarted) -> str:
     return f"{_name(event.node)} training in slot {event.slot}{again}"
 
 
-def _describe_finished(_: CoordinatorCore, event: ev.PhaseFinished) -> str:
-    result = event.result
-    score = (
-        "no score"
-        if result.best_score is None
-        else f"validation {result.best_score:.4f} at step {result.best_step}"
-    )
+def _describe_finished(core: CoordinatorCore, event: ev.PhaseFinished) -> str:
+    result, score = event.result, "no score"
+    if result.best_score is not None:
+        score = f"validation {result.best_score:.4f}"
+        if result.best_step is not None:
+            score += f" at global step {global_step(core, event.node, result.best_step)}"
     start = f" (from {result.start_score:.4f})" if result.start_score is not None else ""
     warmth = "warm" if result.warm else f"cold: {result.cold_reason}"
     return (
@@ -92,17 +97,20 @@ def _describe_failed(_: CoordinatorCore, event: ev.PhaseFailed) -> str:
     return f"{_name(event.node)} failed ({event.failure.failure_class}): {event.failure.cause}"
 
 
-def _describe_lost(_: CoordinatorCore, event: ev.RunnerLost) -> str:
+def _describe_lost(core: CoordinatorCore, event: ev.RunnerLost) -> str:
     what = "" if event.node is None else f" while it trained {_name(event.node)}"
-    again = f"; a repeat goes on from step {event.restart_step}" if event.restart_step else ""
+    again = ""
+    if event.node is not None and event.restart_step:
+        again = f"; a repeat goes on from global step {global_step(core, event.node, event.restart_step)}"
     return f"slot {event.slot}: runner lost{what}: {event.reason}{again}"
 
 
-def _describe_verdict(_: CoordinatorCore, event: ev.VerdictPosted) -> str:
+def _describe_verdict(core: CoordinatorCore, event: ev.VerdictPosted) -> str:
     word = "STOP" if event.decision.stop else "CONTINUE"
     rule_and_reason = f"{event.decision.rule}: {event.decision.reason}"
     saves = "" if event.saves is None else f" (a stop saves {saving_text(event.saves)})"
-    return f"{_name(event.node)} verdict at step {event.step}: {word}, {rule_and_reason}{saves}"
+    at = global_step(core, event.node, event.step)
+    return f"{_name(event.node)} verdict at global step {at}: {word}, {rule_and_reason}{saves}"
 
 
 def _describe_scored(_: CoordinatorCore, event: ev.FinalScored) -> str:

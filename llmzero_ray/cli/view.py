@@ -1,5 +1,8 @@
 """A followed search on a terminal: the live tree, and the outcome at the end.
 
+Steps of scores are global steps, and differences are those to the phase that is resumed, as in the report:
+`0.8320@15  completed  from 0@10: lr 0.001 → 0.0005` resumes step 10 of node 0's phase.
+
 Pure text and rich renderables. Not here: one line per event (event_text.py), where it is printed
 (terminal.py), the report (report/).
 """
@@ -12,13 +15,14 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
-from llmzero_ray.cli.event_text import POLICY_NAMES, changes_text, score_text
+from llmzero_ray.cli.event_text import POLICY_NAMES, changes_text, global_step, score_text
 from llmzero_ray.coordinator import CoordinatorCore, busy_gpu_hours
 from llmzero_ray.coordinator.runs import PhaseRun
 from llmzero_ray.events import REFERENCE
 from llmzero_ray.follow import Follower
 from llmzero_ray.metrics import REWARDS
 from llmzero_ray.records import PhaseFailure, PhaseResult, PhaseSpec
+from llmzero_ray.search.base import Cut
 from llmzero_ray.text import short_duration
 
 _STYLES = {"completed": "green", "early_stopped": "yellow", "failed": "red", "running": "cyan"}
@@ -89,9 +93,7 @@ def outcome_lines(follower: Follower) -> list[str]:
     if finished.best is None or finished.best_score is None:
         lines.append("no phase has a validation score, so there is no strategy")
     else:
-        recipe = " -> ".join(
-            f"node {cut.node} to step {cut.step}" for cut in core.search.recipe(finished.best)
-        )
+        recipe = " -> ".join(_cut_text(core, cut) for cut in core.search.recipe(finished.best))
         lines.append(f"best: node {finished.best}, validation {finished.best_score:.4f}; recipe: {recipe}")
     lines += final_lines(core)
     if core.problem:
@@ -102,6 +104,12 @@ def outcome_lines(follower: Follower) -> list[str]:
         if path.exists()
     ]
     return lines
+
+
+def _cut_text(core: CoordinatorCore, cut: Cut) -> str:
+    """`node 5 to global step 25`."""
+    end = "its end" if cut.step is None else f"global step {global_step(core, cut.node, cut.step)}"
+    return f"node {cut.node} to {end}"
 
 
 def _hours(core: CoordinatorCore, now: float | None) -> str:
@@ -141,7 +149,7 @@ def _label(core: CoordinatorCore, run: PhaseRun) -> Text:
         is_best = best is not None and best.node == run.node
         text.append(f"  {run.score:.4f}", style="bold green" if is_best else "bold")
         if run.outcome is not None and run.outcome.best_step is not None:
-            text.append(f" at step {run.outcome.best_step}", style="dim")
+            text.append(f"@{run.base_step + run.outcome.best_step}", style="dim")
     text.append(f"  {_ending(run)}", style=style)
     if run.spec is not None:
         text.append(f"  {_origin(run.spec)}{changes_text(core, run.spec)}", style="dim")

@@ -58,8 +58,8 @@ def half_way() -> Driver:
 def test_the_tree_shows_every_run_with_its_score_its_changes_and_how_it_ended(storage: SearchStorage) -> None:
     text = shown(written(storage, half_way()))
     assert "demo  searching  run 4 of 8  best 0.7000 (node 1)" in text
-    assert "✓ 0 root  0.5000 at step 20  completed  the root's configuration" in text
-    assert "✓ 1 evolve  0.7000 at step 20  completed  from 0@10: lr 0.001 → 0.0005" in text
+    assert "✓ 0 root  0.5000@20  completed  the root's configuration" in text
+    assert "✓ 1 evolve  0.7000@30  completed  from 0@10: lr 0.001 → 0.0005" in text
     assert (
         "✗ 2 evolve  failed (engine): something broke  from 1@20: lr 0.0005 → 0.0009, temperature 1 → 1.2"
         in text
@@ -109,7 +109,7 @@ def test_the_outcome_names_the_recipe_the_test_scores_and_the_files(storage: Sea
     storage.paths.report.write_text("")
     text = "\n".join(outcome_lines(follower))
     assert "search demo has ended (budget) after 4 runs" in text
-    assert "best: node 1, validation 0.6000; recipe: node 1 to step 20" in text
+    assert "best: node 1, validation 0.6000; recipe: node 1 to global step 20" in text
     assert "test  best strategy   0.7500 ± 0.0200 (512 items)" in text
     assert "test  default recipe  not measured: lost twice" in text
     assert "could not be written in full: no plots" in text
@@ -152,7 +152,7 @@ STOP = StopDecision(stop=True, reason="too low", rule="early_stopper")
         ),
         (
             ev.VerdictPosted(node=0, phase_attempt=0, step=9, decision=STOP),
-            "node=0 verdict at step 9: STOP, early_stopper: too low",
+            "node=0 verdict at global step 9: STOP, early_stopper: too low",
         ),
         (
             ev.VerdictPosted(
@@ -184,7 +184,7 @@ def test_every_event_of_a_search_can_be_described() -> None:
         in texts
     )
     assert (
-        "node=0 completed: validation 0.5000 at step 20 (from 0.2000), 20 steps, 60 s (warm), n_steps"
+        "node=0 completed: validation 0.5000 at global step 20 (from 0.2000), 20 steps, 60 s (warm), n_steps"
         in texts
     )
     assert "node=2 failed (engine): something broke" in texts
