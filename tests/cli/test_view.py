@@ -158,7 +158,7 @@ STOP = StopDecision(stop=True, reason="too low", rule="early_stopper")
             ev.VerdictPosted(
                 node=0, phase_attempt=0, step=9, decision=STOP, saves=Saving(steps=11, share=0.05)
             ),
-            "node=0 verdict at step 9: STOP, early_stopper: too low "
+            "node=0 verdict at global step 9: STOP, early_stopper: too low "
             "(a stop saves 11 steps, 5.0% of the budget)",
         ),
         (ev.BudgetReached(kind="wall_clock", used=2.0, limit=2.0), "budget reached: wall_clock 2.00 of 2"),
