@@ -25,6 +25,7 @@ from llmzero_ray.memory import memory_facts
 from llmzero_ray.presence import owner
 from llmzero_ray.storage import SearchStorage
 from llmzero_ray.tasks import PreparedTask
+from llmzero_ray.tasks.confirmation import write_confirmation
 from llmzero_ray.tasks.prepared import task_facts
 
 from .actor_handles import end_actor
@@ -64,9 +65,13 @@ def start_on(config: SearchConfig, task: PreparedTask, *, private_head: bool) ->
 
     Raises:
         ConfigError: the root's recipe cannot be trained.
-        StorageError: a key cannot be kept for the actors.
+        StorageError: a key cannot be kept for the actors, or fresh validation items cannot be written.
+        TaskError: winners are to be confirmed, and the task has no spare rows.
     """
     facts = task_facts(task)
+    if config.confirm.k:
+        rows = SearchStorage(config.storage, config.name).paths.confirm_rows
+        facts["n_confirm"] = write_confirmation(task, config.confirm.n, rows)
     started = ev.SearchStarted(
         config=config.to_json(),
         task=facts,

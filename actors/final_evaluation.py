@@ -1,4 +1,4 @@
-"""Evaluation on the test split after a search, and its outcome on the disk.
+"""Evaluations after a search, on fresh validation items and the test split, and its outcome on the disk.
 
 Not here: which policies are evaluated (llmzero_ray.coordinator.final_evaluation), the report
 (llmzero_ray.report).
@@ -27,7 +27,7 @@ logger = logging.getLogger("llmzero_ray.actors.final_evaluation")
 
 
 class FinalEvaluator:
-    """The test scores of one search; `test` is the parquet of its test split."""
+    """The scores of one search after its end; `test` is the parquet of its test split."""
 
     def __init__(
         self,
@@ -40,16 +40,17 @@ class FinalEvaluator:
         test: str,
     ) -> None:
         self._core, self._post, self._storage = core, post, storage
-        self._pool, self._recovery, self._test = pool, recovery, test
+        self._pool, self._recovery = pool, recovery
+        self._rows = {"test": test, "confirm": str(storage.paths.confirm_rows)}
 
     async def evaluate(self, command: cmd.Evaluate) -> None:
-        """Score a policy on the test split."""
+        """Score a policy on the split that the command names."""
         import ray
 
         runner, tokens = self._pool.runner(command.slot), self._core.config.eval.max_response_length
         source = numbered(f"final:{command.what}", command.extension)
         try:
-            items = await runner.evaluate.remote(command.adapter, self._test, tokens)
+            items = await runner.evaluate.remote(command.adapter, self._rows[command.split], tokens)
         except (ray.exceptions.RayActorError, EngineLostError) as error:
             return await self._recovery.lost(command.slot, None, 0, str(error))
         except (ray.exceptions.RayError, EngineError) as error:

@@ -314,11 +314,28 @@ class CheckpointsConfig(StrictModel):
 class FinalConfig(StrictModel):
     """What is measured on the test split once the search is over."""
 
-    test: bool = True
-    """Score the base model and the best strategy on the test split, once each."""
+    test: bool | Literal["all"] = True
+    """Score the base model and the best strategy on the test split, once each (`best` says the same). `all`:
+    every node's best step as well, for tables; no agent sees any of it. False: nothing."""
     default_recipe: bool = True
     """Also train the root's recipe in one phase for the best strategy's total steps, and score it: what the
     search added."""
+
+    @field_validator("test", mode="before")
+    @classmethod
+    def _best_is_true(cls, value: Any) -> Any:
+        return True if value == "best" else value
+
+
+class ConfirmConfig(StrictModel):
+    """Whether the best strategies are evaluated once more before a winner is named."""
+
+    k: int = setting(0, "strategies", ge=0, le=64)
+    """How many of those with the best validation scores are evaluated on fresh items; the best of them there
+    wins, as the highest of many noisy scores is too high. 0: the best validation score wins."""
+    n: int = setting(1024, "items", ge=2)
+    """Fresh items that a procedural family makes, in no other split; a manifest's `splits.confirm` counts
+    whole."""
 
 
 class SearchSettings(SearchRules):
@@ -357,6 +374,7 @@ class SearchConfig(StrictModel):
     engine: EngineConfig = EngineConfig()
     slots: SlotsConfig = SlotsConfig()
     checkpoints: CheckpointsConfig = CheckpointsConfig()
+    confirm: ConfirmConfig = ConfirmConfig()
     final: FinalConfig = FinalConfig()
 
     @model_validator(mode="after")

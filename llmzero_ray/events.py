@@ -31,9 +31,10 @@ REFERENCE = -1
 """Node number of the default recipe trained in one phase after the search; not a node of the tree."""
 
 BudgetKind: TypeAlias = Literal["gpu_hours", "wall_clock", "dollars"]
-FinalWhat: TypeAlias = Literal["base", "best", "reference"]
-"""Policies scored on the test split: the base model, the best strategy's adapter, the reference's best
-adapter."""
+FinalWhat: TypeAlias = str
+"""Policies evaluated after the search: `base` (the base model), `best` (the best strategy's adapter),
+`reference` (the reference's best adapter), `node-N` (a node's best step) on the test split; `confirm-N` (a
+node's best step) on fresh validation items."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -351,7 +352,8 @@ class BackgroundTaskFailed(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class FinalScored(Event):
-    """A policy was scored on the test split: once per policy, also in a search that is extended."""
+    """A policy was scored on the test split, or on fresh validation items (`split`): once, also in a search
+    that is extended."""
 
     what: FinalWhat
     split: str

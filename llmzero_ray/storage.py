@@ -125,6 +125,11 @@ class SearchPaths:
         """Records of the agents' requests and responses for this node."""
         return self.node(node) / "agents"
 
+    @property
+    def confirm_rows(self) -> Path:
+        """Fresh validation items, of a search that confirms its winners."""
+        return self.root / "confirm.parquet"
+
     def final(self, what: str) -> Path:
         """Per-item outcomes of a final measurement."""
         return self.root / "final" / f"{what}.parquet"

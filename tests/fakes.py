@@ -19,7 +19,7 @@ reaches the runner's process like any configuration:
     script.lost            nodes whose first attempt raises EngineLostError
     script.cannot_start    text of an EngineError at every start
     script.version_error   text of an EngineVersionError at every start
-    script.unscorable      `evaluate` raises EngineError
+    script.unscorable      `evaluate` raises EngineError; script.evaluate_s: seconds that it takes
     script.adapter_kib     size of every adapter (default 0)
 
 Every `rolling_freq` steps a full checkpoint (step, scores, saved steps) goes to `rolling_dir`, once the point
@@ -38,6 +38,8 @@ import threading
 import time
 from pathlib import Path
 from typing import Any
+
+import pyarrow.parquet as pq
 
 from llmzero_ray.config import SearchConfig
 from llmzero_ray.engines.base import OnMetric, Slot, Stage
@@ -182,7 +184,8 @@ class ScriptedEngine:
             raise EngineError("scripted: the rows could not be scored")
         if adapter is not None and (problem := problem_of(Path(adapter))) is not None:
             raise EngineError(f"{adapter} cannot be used: {problem}")
-        n = self.task.n_val if parquet == self.task.val else self.task.n_test
+        time.sleep(float(self.script.get("evaluate_s", 0.0)))
+        n = pq.read_metadata(parquet).num_rows
         right = round(score_of(adapter) * n)
         return tuple(
             ItemOutcome(index=i, data_source="toy", score=float(i < right), acc=float(i < right))

@@ -414,6 +414,101 @@ def test_the_stage_of_a_search_is_one_word() -> None:
 # --- failures and losses ------------------------------------------------------------------------------------
 
 
+# --- the winner is confirmed --------------------------------------------------------------------------------
+
+
+def confirming(k: int = 3, **final: Any) -> Driver:
+    """A search of four nodes that has ended and confirms its winner; scores .5, .6, .9, .8."""
+    rules = {"rho_min": 0.0}
+    search = Driver(make_config(confirm={"k": k}, search=rules, final={"default_recipe": False, **final}))
+    search.search_to_end([0.5, 0.6, 0.9, 0.8])
+    return search
+
+
+def confirmed(node: int, mean: float) -> ev.FinalScored:
+    scored = make_scored(f"confirm-{node}", mean)
+    return dataclasses.replace(scored, split="confirm", node=node, source=f"final:confirm-{node}")
+
+
+def asked(search: Driver) -> list[str]:
+    return [one.what for one in search.core.outstanding() if isinstance(one, cmd.Evaluate)]
+
+
+def test_the_best_strategies_are_confirmed_on_fresh_items_before_anything_is_tested() -> None:
+    search = confirming()
+    done = []
+    for mean in (0.70, 0.75, 0.60):
+        evaluation = search.only(cmd.Evaluate)
+        assert evaluation.split == "confirm"
+        done.append(evaluation.node)
+        search.post(confirmed(evaluation.node, mean))
+    assert done == [2, 3, 1]
+    # Node 3 is better on fresh items, though node 2 has the better validation score.
+    assert search.core.best is not None
+    assert search.core.best.node == search.core.final.winner == 3
+    assert search.core.search.best is not None
+    assert search.core.search.best.id == 2
+    assert asked(search) == ["base"]
+    search.post(dataclasses.replace(make_scored("base"), source="final:base"))
+    best = search.only(cmd.Evaluate)
+    assert (best.what, best.split, best.node) == ("best", "test", 3)
+    search.post(dataclasses.replace(make_scored("best"), source="final:best"))
+    search.post(ev.OutcomeWritten())
+    assert search.core.finished is not None
+    assert (search.core.finished.best, search.core.finished.best_score) == (3, 0.8)
+
+
+def test_a_coordinator_that_dies_while_it_confirms_goes_on_with_what_is_left() -> None:
+    search = confirming()
+    search.post(confirmed(2, 0.70))
+    again = replay(search.journal, ROOT)
+    again.apply(ev.CoordinatorStarted(epoch=2, host="here", pid=2))
+    waiting = [one.what for one in again.resume() if isinstance(one, cmd.Evaluate)]
+    assert waiting == asked(search) == ["confirm-3"]
+    assert [job.what for job in again.final.confirmed if job.done] == ["confirm-2"]
+
+
+def test_what_cannot_be_confirmed_does_not_win_unless_nothing_can() -> None:
+    search = confirming(k=2)
+    search.post(ev.FinalFailed(what="confirm-2", reason="it broke", source="final:confirm-2"))
+    search.post(confirmed(3, 0.1))
+    assert search.core.final.winner == 3
+    search = confirming(k=1)
+    search.post(ev.FinalFailed(what="confirm-2", reason="it broke", source="final:confirm-2"))
+    assert search.core.final.winner == 2
+
+
+def test_equals_on_fresh_items_are_told_apart_by_their_validation_scores() -> None:
+    search = confirming(k=2)
+    search.post(confirmed(2, 0.7))
+    search.post(confirmed(3, 0.7))
+    assert search.core.final.winner == 2
+
+
+def test_a_users_stop_while_it_confirms_names_the_best_validation_score() -> None:
+    search = confirming()
+    search.post(confirmed(2, 0.1))
+    search.post(ev.UserStop(reason="enough", source="user:1"))
+    search.post(ev.OutcomeWritten())
+    assert search.core.finished is not None
+    assert search.core.finished.best == 2
+
+
+def test_every_node_is_tested_after_the_search_where_that_is_asked_for() -> None:
+    search = Driver(make_config(final={"test": "all", "default_recipe": False}, search={"rho_min": 0.0}))
+    search.search_to_end([0.5, 0.6, 0.9, 0.8])
+    tested = []
+    while asked(search):
+        what = asked(search)[0]
+        tested.append(what)
+        search.post(dataclasses.replace(make_scored(what), source=f"final:{what}"))
+    assert tested == ["base", "best", "node-3", "node-1", "node-0"]
+
+
+def test_the_final_test_may_be_called_best() -> None:
+    assert make_config(final={"test": "best"}).final.test is True
+
+
 def on_gpus(**changes: Any) -> Driver:
     """A search with the recipe for Qwen3-4B on 8 GPUs of 40 GB."""
     settings = ["search.rho_min=0", *(f"{key}={value}" for key, value in changes.items())]

@@ -113,8 +113,18 @@ def _describe_verdict(core: CoordinatorCore, event: ev.VerdictPosted) -> str:
     return f"{_name(event.node)} verdict at global step {at}: {word}, {rule_and_reason}{saves}"
 
 
+def policy_name(what: ev.FinalWhat) -> str:
+    """A policy that was evaluated after the search, in words."""
+    return POLICY_NAMES.get(what) or f"node {what.rpartition('-')[2]}"
+
+
 def _describe_scored(_: CoordinatorCore, event: ev.FinalScored) -> str:
-    return f"test: {POLICY_NAMES[event.what]} {score_text(event)}"
+    return f"{event.split}: {policy_name(event.what)} {score_text(event)}"
+
+
+def _describe_unscored(_: CoordinatorCore, event: ev.FinalFailed) -> str:
+    split = "confirm" if event.what.startswith("confirm-") else "test"
+    return f"{split}: {policy_name(event.what)} not measured: {event.reason}"
 
 
 def score_text(scored: ev.FinalScored) -> str:
@@ -190,6 +200,6 @@ _DESCRIPTIONS: dict[type[Event], Callable[[CoordinatorCore, Any], str | None]] =
     ev.SearchPaused: lambda _, e: f"paused: {e.reason}",
     ev.SearchAborted: lambda _, e: f"aborted: {e.reason}",
     ev.FinalScored: _describe_scored,
-    ev.FinalFailed: lambda _, e: f"test: {POLICY_NAMES[e.what]} not measured: {e.reason}",
+    ev.FinalFailed: _describe_unscored,
     ev.OutcomeWritten: lambda _, e: f"the outcome could not be written: {e.problem}" if e.problem else None,
 }

@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
-from llmzero_ray.cli.event_text import POLICY_NAMES, changes_text, global_step, score_text
+from llmzero_ray.cli.event_text import changes_text, global_step, policy_name, score_text
 from llmzero_ray.coordinator import CoordinatorCore, busy_gpu_hours
 from llmzero_ray.coordinator.runs import PhaseRun
 from llmzero_ray.events import REFERENCE
@@ -70,14 +70,16 @@ def headline(follower: Follower, *, now: float | None = None) -> Text:
 
 
 def final_lines(core: CoordinatorCore) -> list[str]:
-    """Test scores so far, one line each."""
+    """Scores after the search so far, one line each; of a confirmed node its validation score beside it."""
     lines = []
     for job in core.final.jobs.values():
-        name = POLICY_NAMES[job.what]
+        begin = f"{job.split:<5} {policy_name(job.what):<15}"
         if job.score is not None:
-            lines.append(f"test  {name:<15} {score_text(job.score)}")
+            raw = None if job.split == "test" or job.node is None else core.runs[job.node].score
+            beside = "" if raw is None else f", validation {raw:.4f}"
+            lines.append(f"{begin} {score_text(job.score)}{beside}")
         elif job.problem is not None:
-            lines.append(f"test  {name:<15} not measured: {job.problem}")
+            lines.append(f"{begin} not measured: {job.problem}")
     return lines
 
 

@@ -126,7 +126,7 @@ class CoordinatorCore(SearchState):
     def _on_decided(self, event: ev.Decided) -> None:
         if event.action == "stop":
             self.end_reason = event.stop_reason or "user"
-            self.final.begin(self.search.best, skip=self.end_reason == "user")
+            self.final.begin(self.search.nodes.values(), skip=self.end_reason == "user")
             return self._settle()
         assert event.node is not None
         assert event.slot is not None

@@ -1,11 +1,12 @@
-"""Final evaluation: scores on the test split after the search, and the reference trained for comparison.
+"""Final evaluation: the winner confirmed on fresh items, test scores, and the reference for comparison.
 
-Test scores exist only from here on; agents and rules never see them. Not here: the search (core.py).
+The best strategies are confirmed first, since the winner decides what is tested. Test scores exist only from
+here on; agents and rules never see them. Not here: the search (core.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 
 from llmzero_ray import commands as cmd
@@ -18,7 +19,7 @@ from llmzero_ray.events import REFERENCE
 from llmzero_ray.records import PhaseFailure, PhaseResult
 from llmzero_ray.search import SearchNode
 
-SPLIT = "test"
+TEST, CONFIRM = "test", "confirm"
 
 
 class FinalEvaluation:
@@ -37,6 +38,12 @@ class FinalEvaluation:
         self._config, self._planner, self._runs = config, planner, runs
         self._extension, self._earlier = extension, earlier
         self.jobs: dict[str, FinalJob] = {}
+        self.winner: int | None = None
+        """The node whose best step is the best strategy: the best confirmed one, else the best-scored one."""
+        self._ranked: list[SearchNode] = []
+        """Nodes with a score, the best first."""
+        self._is_testing = False
+        """Whether the winner is known and the test scores are scheduled."""
         self._train_steps: int | None = None
         """Steps of the reference that is still to be trained."""
 
@@ -56,18 +63,48 @@ class FinalEvaluation:
         training = self._train_steps is not None or (reference is not None and reference.active)
         return not training and all(job.done for job in self.jobs.values())
 
-    def begin(self, best: SearchNode | None, *, skip: bool) -> None:
-        """Schedule the evaluations; with `skip` none."""
+    @property
+    def confirmed(self) -> list[FinalJob]:
+        """Evaluations on fresh validation items, the best validation score first."""
+        return [job for job in self.jobs.values() if job.split == CONFIRM]
+
+    def begin(self, nodes: Iterable[SearchNode], *, skip: bool) -> None:
+        """Schedule the evaluations of a search with these nodes; with `skip` none."""
         if skip:
             return
+        scored = [node for node in nodes if node.score is not None]
+        self._ranked = sorted(scored, key=lambda node: -(node.score or 0.0))
+        for node in self._ranked[: self._config.confirm.k]:
+            if node.best_step is not None:
+                self._add(self._job_of(node, f"{CONFIRM}-{node.id}", CONFIRM))
+        self._test_when_confirmed()
+
+    def _test_when_confirmed(self) -> None:
+        """Name the winner and schedule the test scores, once everything is confirmed."""
+        if self._is_testing or not all(job.done for job in self.confirmed):
+            return
+        self._is_testing = True
+        best = self._best()
+        if best is not None:
+            self.winner = best.id
+        self._schedule_tests(best)
+
+    def _best(self) -> SearchNode | None:
+        """The best confirmed node; of equals, and where none could be confirmed, the better-scored one."""
+        scores = {job.node: job.score.mean for job in self.confirmed if job.score is not None}
+        known = [node for node in self._ranked if node.id in scores]
+        if known:
+            return max(known, key=lambda node: scores[node.id])
+        return self._ranked[0] if self._ranked else None
+
+    def _schedule_tests(self, best: SearchNode | None) -> None:
         wanted = self._config.final
         if wanted.test:
             self._add(FinalJob(what="base"))
         if best is None or best.best_step is None:
             return
         if wanted.test:
-            adapter = str(self._runs[best.id].adapter(self._planner.paths, best.best_step))
-            self._add(FinalJob(what="best", adapter=adapter, node=best.id, step=best.best_step))
+            self._add(self._job_of(best, "best", TEST))
         if wanted.default_recipe:
             n_steps = self._runs[best.id].base_step + best.best_step
             if wanted.test:
@@ -77,6 +114,10 @@ class FinalEvaluation:
                 self.reference_ended(reference)
             else:
                 self._train_steps = n_steps
+        if wanted.test == "all":
+            for node in self._ranked:
+                if node is not best and node.best_step is not None:
+                    self._add(self._job_of(node, f"node-{node.id}", TEST))
 
     def assign(self, slots: list[SlotState]) -> None:
         """Assign work to idle slots: training first, since it takes longest."""
@@ -164,12 +205,17 @@ class FinalEvaluation:
 
     def drop(self) -> None:
         """Cancel the remaining evaluations."""
-        self._train_steps = None
+        self._train_steps, self._is_testing = None, True
         reference = self._runs.get(REFERENCE)
         if reference is not None and reference.active:
             reference.stage = "cancelled"
         for job in self.jobs.values():
             job.done = True
+
+    def _job_of(self, node: SearchNode, what: ev.FinalWhat, split: str) -> FinalJob:
+        assert node.best_step is not None
+        adapter = str(self._runs[node.id].adapter(self._planner.paths, node.best_step))
+        return FinalJob(what=what, split=split, adapter=adapter, node=node.id, step=node.best_step)
 
     def _add(self, job: FinalJob) -> None:
         self.jobs[job.what] = job
@@ -191,7 +237,7 @@ class FinalEvaluation:
             slot=slot,
             what=job.what,
             adapter=job.adapter,
-            split=SPLIT,
+            split=job.split,
             node=job.node,
             step=job.step,
             extension=self._extension,
@@ -207,6 +253,7 @@ class FinalEvaluation:
         for slot in slots:
             if slot.scoring == what:
                 slot.scoring = None
+        self._test_when_confirmed()
 
 
 def numbered(key: str, extension: int) -> str:

@@ -155,9 +155,10 @@ class SlotState:
 
 @dataclass(kw_only=True)
 class FinalJob:
-    """One policy to be scored on the test split."""
+    """One policy to be scored after the search."""
 
     what: FinalWhat
+    split: str = "test"
     adapter: str | None = None
     node: int | None = None
     step: int | None = None

@@ -100,8 +100,12 @@ class SearchState:
 
     @property
     def best(self) -> PhaseRun | None:
-        """The best-scored node so far."""
-        best = self.search.best if self.started is not None else None
+        """The best-scored node so far; once the search has ended, the winner."""
+        if self.started is None:
+            return None
+        if self.end_reason is not None and self.final.winner is not None:
+            return self.runs[self.final.winner]
+        best = self.search.best
         return None if best is None else self.runs[best.id]
 
     @property

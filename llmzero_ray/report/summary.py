@@ -5,6 +5,8 @@ Not here: the measurements themselves (comparison.py), the sentences (report.md.
 
 from __future__ import annotations
 
+from llmzero_ray.events import FinalScored
+from llmzero_ray.metrics import Score
 from llmzero_ray.report import formatting as fmt
 from llmzero_ray.report.comparison import Comparison, Policy
 from llmzero_ray.report.facts import SearchFacts
@@ -116,6 +118,36 @@ def difference_table(compared: tuple[Comparison, ...]) -> str:
         "reading",
     )
     return fmt.table(header, rows)
+
+
+def confirm_table(facts: SearchFacts) -> str:
+    """The best strategies by validation with their scores on fresh items; empty where none was confirmed."""
+    rows = []
+    for job in facts.core.final.confirmed:
+        if job.node is None or not job.done:
+            continue
+        raw = facts.validation(job.node, job.step, facts.runs[job.node].score)
+        missing = f"not measured: {job.problem}"
+        found = missing if job.score is None else fmt.scored(_score_of(job.score))
+        wins = "the winner" if job.node == facts.core.final.winner else ""
+        rows.append((str(job.node), str(job.step), fmt.scored(raw), found, wins))
+    header = ("node", "best step", "validation accuracy", "on fresh items", "")
+    return fmt.table(header, rows) if rows else ""
+
+
+def node_test_table(facts: SearchFacts) -> str:
+    """Test accuracy of every node's best step (`final.test: all`); empty where only the best was scored."""
+    rows = []
+    for job in facts.core.final.jobs.values():
+        if job.node is None or job.score is None or not job.what.startswith("node-"):
+            continue
+        raw = facts.validation(job.node, job.step, facts.runs[job.node].score)
+        rows.append((str(job.node), str(job.step), fmt.scored(raw), fmt.scored(_score_of(job.score))))
+    return fmt.table(("node", "best step", "validation accuracy", "test accuracy"), rows) if rows else ""
+
+
+def _score_of(scored: FinalScored) -> Score:
+    return Score(mean=scored.mean, standard_error=scored.standard_error, n=scored.n)
 
 
 def part_table(known: tuple[Policy, ...]) -> str:

@@ -39,6 +39,8 @@ class SplitFiles(_Strict):
     train: SplitFile
     val: SplitFile
     test: SplitFile
+    confirm: SplitFile | None = None
+    """Further rows, to confirm the winners of a search (`confirm.k`); None: a family makes its own."""
 
 
 _RENAMED_MODULES = {"llmzero_ray.tasks.sources.gym_reward": "llmzero_ray.tasks.rewards.reasoning_gym"}
@@ -189,7 +191,9 @@ def write_manifest(manifest: Manifest, directory: Path) -> None:
     Raises:
         OSError: it cannot be written.
     """
-    absent = {name for name in ("source", "gate") if getattr(manifest, name) is None}
+    absent: dict[str, Any] = {name: True for name in ("source", "gate") if getattr(manifest, name) is None}
+    if manifest.splits.confirm is None:
+        absent["splits"] = {"confirm"}
     held = manifest.model_dump(mode="json", exclude=absent)
     text = json.dumps(held, indent=1, sort_keys=True)
     (directory / MANIFEST).write_text(text + "\n", encoding="utf-8")

@@ -16,10 +16,18 @@ from llmzero_ray.errors import TaskError
 from llmzero_ray.tasks.families.base import Family, Problem
 
 SPLITS = ("train", "val", "test")
+CONFIRM = "confirm"
+"""Fresh validation items: drawn after all others, so that these stay as they are."""
 MAX_PROBLEMS = 1_000_000
 """Of one set: far below the distance of two sets' generator seeds."""
 MAX_SEED = 1_000_000
-_FIRST_SEED = {"train": 10_000_000, "val": 200_000_000, "test": 400_000_000, "demonstrations": 600_000_000}
+_FIRST_SEED = {
+    "train": 10_000_000,
+    "val": 200_000_000,
+    "test": 400_000_000,
+    "demonstrations": 600_000_000,
+    CONFIRM: 800_000_000,
+}
 _SEED_STRIDE = 1_000_000_000
 _TRIES_PER_PROBLEM = 8
 
@@ -57,6 +65,21 @@ def make_splits(family: Family, sizes: dict[str, int], seed: int) -> Splits:
         TaskError: the family has too few different prompts for these sizes, or a library it needs is missing.
     """
     seen: set[str] = set()
+    return _splits(family, sizes, seed, seen)
+
+
+def fresh_problems(family: Family, sizes: dict[str, int], seed: int, n: int) -> tuple[Problem, ...]:
+    """`n` problems whose prompts are in no split of `make_splits` and in no demonstration.
+
+    Raises:
+        TaskError: the family has too few different prompts, or a library it needs is missing.
+    """
+    seen: set[str] = set()
+    _splits(family, sizes, seed, seen)
+    return tuple(distinct_problems(family, CONFIRM, n, seed, seen))
+
+
+def _splits(family: Family, sizes: dict[str, int], seed: int, seen: set[str]) -> Splits:
     problems = {
         # The test set first: it keeps its problems when the training set grows.
         split: tuple(distinct_problems(family, split, sizes[split], seed, seen))

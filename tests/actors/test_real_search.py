@@ -29,7 +29,8 @@ def searched(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """(directory, output) of one search: root, an evolve run that diverges, its debug run, one at rate 0."""
     root = tmp_path_factory.mktemp("search")
     prepare(dir=root / "task", family="echo", n_train=256, n_val=64, n_test=64, seed=1)
-    config = verl_search(root, lr=2e-3, engine={"backend": "tests.faulty_engine:make_engine"})
+    engine = {"backend": "tests.faulty_engine:make_engine"}
+    config = verl_search(root, lr=2e-3, engine=engine, confirm={"k": 2, "n": 32})
     done = run_search(config, root)
     return root / "runs" / "real", done.stdout
 
@@ -93,6 +94,19 @@ def test_strategy_adapter_report_and_test_scores_are_written(searched: tuple[Pat
     assert (root / "plots" / "validation.png").stat().st_size > 10_000
     assert REFERENCE not in core.runs
     assert "test  base model" in output.replace("  ", "  ")
+
+
+def test_the_best_strategies_were_confirmed_on_fresh_items(searched: tuple[Path, str]) -> None:
+    follower = core_of(searched[0])
+    scored = [e for e in follower.events if isinstance(e, ev.FinalScored)]
+    fresh = {e.node: e.mean for e in scored if e.split == "confirm"}
+    assert [(e.split, e.n) for e in scored] == [("confirm", 32)] * 2 + [("test", 64)] * 2
+    raw = sorted((run.score or 0.0 for run in follower.core.runs.values()), reverse=True)
+    assert sorted((follower.core.runs[node or 0].score or 0.0 for node in fresh), reverse=True) == raw[:2]
+    assert follower.core.best is not None
+    assert fresh[follower.core.best.node] == max(fresh.values())
+    # What was trained on knows none of them; they are kept row by row.
+    assert (searched[0] / "final" / f"confirm-{follower.core.best.node}.parquet").is_file()
 
 
 def test_every_decision_is_replayed_from_the_journal(searched: tuple[Path, str]) -> None:

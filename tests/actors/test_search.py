@@ -13,12 +13,13 @@ import pytest
 import ray
 
 from llmzero_ray import events as ev
-from llmzero_ray.coordinator import check_decisions
+from llmzero_ray.coordinator import check_decisions, replay
 from llmzero_ray.errors import LlmzeroError
 from llmzero_ray.events import REFERENCE
 from llmzero_ray.metric_files import load_curves, load_items
 from llmzero_ray.presence import owner, request
 from llmzero_ray.records import PhaseFailure
+from tests.waiting import wait_until
 
 from .conftest import Search, left_over, pids_of
 
@@ -116,6 +117,24 @@ def test_a_killed_coordinator_comes_back_and_loses_nothing(make_search: MakeSear
     assert search.events(ev.RunnerLost) == []
     assert [run.attempt for run in core.runs.values()] == [0, 0, 0]
     assert len(load_curves(search.storage, 0).steps) == 40
+
+
+def test_a_coordinator_killed_while_it_confirms_the_winner_goes_on_with_what_is_left(
+    make_search: MakeSearch,
+) -> None:
+    final = {"test": "best", "default_recipe": False}
+    search = make_search({"evaluate_s": 0.5}, confirm={"k": 3, "n": 48}, final=final).start()
+    wait_until(lambda: search.events(ev.FinalScored), search.log)
+    os.kill(search.events(ev.CoordinatorStarted)[-1].pid, signal.SIGKILL)
+    core = search.wait()
+    scored = search.events(ev.FinalScored)
+    fresh = {e.node: e.mean for e in scored if e.split == "confirm"}
+    assert [(e.split, e.n) for e in scored] == [("confirm", 48)] * 3 + [("test", 64)] * 2
+    assert set(fresh) == {0, 1, 2}
+    assert [e.epoch for e in search.events(ev.CoordinatorStarted)] == [1, 2]
+    assert core.finished.best == core.final.winner == max(fresh, key=lambda node: fresh[node])
+    assert replay(search.follower.events, search.root).final.winner == core.final.winner
+    assert "fresh items, which no split holds" in search.storage.paths.report.read_text()
 
 
 @pytest.mark.slow

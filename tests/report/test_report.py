@@ -92,6 +92,31 @@ def test_a_task_of_the_paper_has_its_average_over_parts_everywhere(tmp_path: Pat
     assert line is not None and line.endswith("(100 items), over the task's parts 0.5556 ± 0.0292")
 
 
+def test_a_confirmed_winner_stands_with_both_scores_and_every_node_with_its_test_score(
+    tmp_path: Path,
+) -> None:
+    final = {"test": "all", "default_recipe": False}
+    config = make_config(confirm={"k": 2}, budget={"runs": 3}, search={"rho_min": 0.0}, final=final)
+    search = SearchBuilder(tmp_path, config=config)
+    search.phases = {
+        0: Phase(val={0: 40, 10: 50, 20: 60}),
+        1: Phase(val={0: 60, 10: 75, 20: 70}),
+        2: Phase(val={0: 60, 10: 72, 20: 71}),
+    }
+    fresh = {"confirm-1": items(60), "confirm-2": items(70)}
+    tested = {"base": items(30), "best": items(72), "node-1": items(66), "node-0": items(50)}
+    search.finals = {**fresh, **tested}
+    result = section(report_of(search.ready().play()), "## Result")
+    assert "best 2 validation scores on 1024 fresh items, which no split holds" in result
+    assert "| 1 | 10 | 0.7500 ± 0.0435 (n = 100) | 0.6000 ± 0.0492 (n = 100) | – |" in result
+    assert "| 2 | 10 | 0.7200 ± 0.0451 (n = 100) | 0.7000 ± 0.0461 (n = 100) | the winner |" in result
+    assert "| 0 | 20 | 0.6000 ± 0.0492 (n = 100) | 0.5000 ± 0.0503 (n = 100) |" in result
+    assert "best strategy (node 2, " in result
+    assert "confirm node 2          0.7000 ± 0.0461 (100 items), validation 0.7200" in final_lines(
+        search.core
+    )
+
+
 def test_unknown_parts_leave_the_score_over_items(tmp_path: Path) -> None:
     search = scripted(tmp_path, runs=2)
     search.finals = {"best": in_parts(80, {"ssmr_scale": 60, "ssmr_dance": 40})}

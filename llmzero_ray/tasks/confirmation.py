@@ -1,0 +1,73 @@
+"""Fresh validation items of a task: rows that none of its splits uses, to confirm the winners of a search.
+
+A procedural family gives as many as are wanted; its other splits keep every row. Of other tasks the manifest
+names them (`splits.confirm`). Not here: what is done with them (coordinator/final_evaluation.py).
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import uuid
+from pathlib import Path
+
+from llmzero_ray.errors import TaskError
+from llmzero_ray.files import storage_error
+from llmzero_ray.tasks.families.registry import family_named
+from llmzero_ray.tasks.manifest import Manifest, read_manifest
+from llmzero_ray.tasks.prepare import to_rows
+from llmzero_ray.tasks.prepared import PreparedTask
+from llmzero_ray.tasks.splits import CONFIRM, SPLITS, fresh_problems
+from llmzero_ray.tasks.verl_rows import check_between, check_split, write_split
+
+
+def write_confirmation(task: PreparedTask, n: int, target: Path) -> int:
+    """Write `n` rows that no split of the task has to `target`; how many there are.
+
+    A file that is there already stays: it was written for the same search.
+
+    Raises:
+        TaskError: the task has no spare rows, or rows that another split has.
+        StorageError: `target` cannot be written.
+    """
+    if target.exists():
+        return check_split(target, CONFIRM).n_rows
+    directory = Path(task.directory)
+    manifest = read_manifest(directory)
+    part = target.parent / f".confirm-{uuid.uuid4().hex[:8]}"
+    try:
+        part.mkdir(parents=True)
+        if manifest.splits.confirm is not None:
+            shutil.copyfile(directory / manifest.splits.confirm.file, part / f"{CONFIRM}.parquet")
+        else:
+            _generate(task, manifest, n, part)
+        written = part / f"{CONFIRM}.parquet"
+        facts = {split: check_split(Path(getattr(task, split)), split) for split in SPLITS}
+        facts[CONFIRM] = check_split(written, CONFIRM)
+        check_between(facts)
+        os.replace(written, target)
+    except OSError as error:
+        raise storage_error(target, error) from error
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+    return facts[CONFIRM].n_rows
+
+
+def _generate(task: PreparedTask, manifest: Manifest, n: int, directory: Path) -> None:
+    recipe = manifest.recipe
+    if manifest.family is None or recipe is None:
+        raise TaskError(
+            f"confirm.k: the task in {task.directory} has no spare rows: its three splits hold all that is "
+            "known of it. Name a parquet file of further VeRL rows as splits.confirm in its manifest.json, "
+            "or set confirm.k=0."
+        )
+    family = family_named(manifest.family)
+    if recipe.get("family_version") != family.version:
+        raise TaskError(
+            f"confirm.k: the task in {task.directory} was made by version {recipe.get('family_version')} of "
+            f"{family.name}, this is version {family.version}: its rows cannot be told apart from fresh "
+            "ones. Make the task again, or set confirm.k=0."
+        )
+    sizes = {split: int(recipe[f"n_{split}"]) for split in SPLITS}
+    problems = fresh_problems(family, sizes, int(recipe["seed"]), n)
+    write_split(directory, CONFIRM, to_rows(family, CONFIRM, problems))
