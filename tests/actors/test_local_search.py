@@ -29,7 +29,7 @@ def test_a_local_search_survives_a_kill_and_every_proposal_can_be_made_again(
     os.kill(search.events(ev.CoordinatorStarted)[-1].pid, signal.SIGKILL)
     core = search.wait()
     assert core.finished.reason == "budget"
-    assert [check.differences for check in check_decisions(search.follower.events, search.root)] == [[]] * 9
+    assert not [one for one in check_decisions(search.follower.events, search.root) if one.differences]
     assert search.events(ev.ProposalRefused) == []
     agent = make_agents(search.config, search.task.n_val).proposer
     events = search.follower.events
