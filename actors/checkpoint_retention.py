@@ -43,7 +43,9 @@ class CheckpointRetention:
             return True
         logger.error("node=%d cannot start from %s: %s", spec.node, spec.adapter, problem)
         key = f"corrupt:{source.node}:{source.step}:{spec.node}"
-        corrupt = ev.CheckpointCorrupt(node=source.node, step=source.step, problem=problem, source=key)
+        corrupt = ev.CheckpointCorrupt(
+            node=source.node, step=source.step, problem=problem, found_by=spec.node, source=key
+        )
         await self._post(corrupt)
         return False
 

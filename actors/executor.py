@@ -86,12 +86,15 @@ class CommandExecutor:
 
         spec, slot = command.spec, command.slot
         await self._checkpoints.make_room()
-        if not await self._checkpoints.is_sound(spec):
-            return None  # the core plans it anew
         try:
-            await self._pool.health(slot)  # a runner that died while idle costs the phase nothing
+            health = await self._pool.health(slot)  # a runner that died while idle costs the phase nothing
         except ray.exceptions.RayError as error:
             return await self._recovery.lost(slot, None, 0, str(error))
+        # A phase that trains already, or has ended, no longer needs what it resumed from.
+        begun = health["current"] == (spec.node, spec.attempt)
+        begun = begun or await asyncio.to_thread(self._storage.result, spec.node, spec.attempt) is not None
+        if not begun and not await self._checkpoints.is_sound(spec):
+            return None  # the core plans it anew
         await asyncio.to_thread(self._storage.write_spec, spec)
         source = f"phase:{spec.node}"
         started = ev.PhaseStarted(node=spec.node, slot=slot, phase_attempt=spec.attempt)

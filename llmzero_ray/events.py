@@ -272,6 +272,8 @@ class CheckpointCorrupt(Event):
     node: int
     step: int
     problem: str
+    found_by: int | None = None
+    """Node whose phase was to resume from it; None in journals of earlier versions."""
 
 
 # --- what persons ask for while a search is at work: source `user:<id of the request>` ----------------------

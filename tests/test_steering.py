@@ -401,6 +401,26 @@ def test_a_corrupt_adapter_is_replaced_by_the_nearest_good_one_before_it() -> No
     assert (last.spec.resume_from, last.spec.adapter, last.spec.base_step) == (None, None, 0)
 
 
+def test_a_phase_that_counts_as_started_but_never_began_is_planned_again_when_its_start_is_corrupt() -> None:
+    search = after()
+    search.propose(1, make_proposal(resume=(0, 20)))
+    search.start(1)  # and the coordinator ended before the runner had it
+    corrupt = ev.CheckpointCorrupt(node=0, step=20, problem="fails its checksum", found_by=1)
+    again = search.only(cmd.RunPhase, search.post(corrupt))
+    assert (again.spec.resume_from, again.spec.attempt) == (ResumeFrom(node=0, step=10), 1)
+    search.train(1, score=0.6)
+    assert search.core.runs[1].outcome is not None
+
+
+def test_a_phase_that_trains_goes_on_when_another_finds_its_start_corrupt() -> None:
+    search = after()
+    search.propose(1, make_proposal(resume=(0, 20)))
+    search.start(1)
+    search.post(ev.CheckpointCorrupt(node=0, step=20, problem="fails its checksum", found_by=2))
+    run = search.core.runs[1]
+    assert (run.attempt, run.started, run.spec.resume_from) == (0, True, ResumeFrom(node=0, step=20))
+
+
 def test_deleted_adapters_are_not_offered_and_deleted_after_they_are_journalled() -> None:
     search = after((0.5, 0.6, 0.7))
     found = checkpoint_retention.thin(search.core, sizes_of(search), 450)

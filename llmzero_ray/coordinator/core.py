@@ -257,8 +257,10 @@ class CoordinatorCore(SearchState):
         self.runs[event.node].lost_steps |= {event.step}
         for run in self.runs.values():
             source = None if run.spec is None else run.spec.resume_from
-            waits = run.stage == "planned" and not run.started
+            # The phase that found it may count as started: its runner was lost before it began.
+            waits = run.stage == "planned" and (not run.started or run.node == event.found_by)
             if source is not None and waits and (source.node, source.step) == (event.node, event.step):
+                run.begin_again()
                 self._resume_elsewhere(
                     run, checkpoint_retention.nearest_good(self, (source.node, source.step))
                 )
