@@ -69,7 +69,7 @@ def test_a_hopeless_phase_is_stopped_by_a_verdict_and_keeps_what_was_compared(
         {"sink": [1], "step_s": 0.1},
         budget={"runs": 2},
         phase={"n_steps": 20, "max_steps": 60, "test_freq": 2},
-        stopper={"interval_steps": 2, "min_steps": 4},
+        stopper={"interval_steps": 2, "min_steps": 4, "collapse": False},
     ).start()
     core = search.wait()
     run = core.runs[1]
