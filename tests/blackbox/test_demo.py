@@ -60,12 +60,14 @@ def test_the_digits_of_the_kept_demo_are_those_that_are_written_down(node: int) 
     assert digits(inputs.RUNS / "demo", node) == record()["nodes"][str(node)]
 
 
-def test_the_demo_is_still_configured_as_the_kept_one(tmp_path: Path) -> None:
+def test_the_demo_is_still_configured_as_the_kept_one_but_for_when_the_stopper_judges() -> None:
     kept = public_api.load_config(inputs.RUNS / "demo" / "search.yaml").to_json()
     now = public_api.load_config(public_api.CHECKOUT / "jobs" / "configs" / "local.yaml").to_json()
     for config in (kept, now):
         config.pop("storage")
         config["task"].pop("dir")
+    # Every validation is judged now; the kept one asked every third step, mostly without a new validation.
+    assert (kept["stopper"].pop("interval_steps"), now["stopper"].pop("interval_steps")) == (3, 5)
     assert now == kept
 
 

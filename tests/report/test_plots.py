@@ -100,7 +100,8 @@ def test_a_line_is_drawn_in_global_steps_and_up_to_the_cut(finished: Written) ->
 
 def test_hyper_parameters_that_a_phase_changed_get_a_row(tmp_path: Path) -> None:
     search = scripted(tmp_path)
-    search.answers[1] = proposal(resume=(0, 20), lr=None, clip_high=0.3, loss_agg_mode="token-sum")
+    changes = {"clip_high": 0.3, "mini_batch_size": 8, "loss_agg_mode": "token-sum"}
+    search.answers[1] = proposal(resume=(0, 20), lr=None, **changes)
     facts = SearchFacts(search.ready().play(phases=2).root)
     assert [key.rpartition(".")[2] for key in shown_keys(facts)] == [
         "lr",
@@ -110,6 +111,7 @@ def test_hyper_parameters_that_a_phase_changed_get_a_row(tmp_path: Path) -> None
         "max_response_length",
         "loss_agg_mode",
         "clip_ratio_high",
+        "ppo_mini_batch_size",
     ]
     assert draw_recipe(facts) is not None  # a choice has no height of its own and is drawn all the same
 

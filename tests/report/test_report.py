@@ -232,10 +232,13 @@ def test_dynamics_are_shown_up_to_the_cut_only(finished: Written) -> None:
 
 def test_an_inherited_change_keeps_the_reason_of_who_made_it(tmp_path: Path) -> None:
     search = scripted(tmp_path)
-    # Node 2 is created on node 1, whose lr it keeps, but goes on from node 0, which trained with another.
-    search.answers[2] = proposal(resume=(0, 20), lr=None, temperature=0.9)
-    report = report_of(search.ready().play(phases=3))
-    strategy = section(report, "### Phase 2: node 2, global steps 20 to 40")
+    # Node 3 repairs node 1, whose lr it keeps, but goes on from node 0, which trained with another.
+    for node in (1, 2):
+        search.phases[node] = Phase(steps=3, fails="nan", cause="loss is nan", saves=())
+    search.answers[3] = proposal(resume=(0, 20), lr=None, temperature=0.9)
+    search.phases[3] = Phase(val={0: 60, 10: 70, 20: 75})
+    report = report_of(search.ready().play(phases=4))
+    strategy = section(report, "### Phase 2: node 3, global steps 20 to 40")
     assert "| `lr` | 0.001 | 0.0005 | as in node 1: because |" in strategy
     assert "| `temperature` | 1 | 0.9 | because |" in strategy
 

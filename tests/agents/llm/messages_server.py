@@ -49,12 +49,19 @@ class Request:
 
     @property
     def text(self) -> str:
-        """All text of the user's turn."""
-        return "\n".join(b["text"] for b in self.body["messages"][0]["content"] if b["type"] == "text")
+        """All text of the user's turns, results of tools included."""
+        blocks = [
+            block for turn in self.body["messages"] if turn["role"] == "user" for block in turn["content"]
+        ]
+        return "\n".join(
+            block["content"] if block["type"] == "tool_result" else block["text"]
+            for block in blocks
+            if block["type"] in ("text", "tool_result")
+        )
 
     @property
     def n_images(self) -> int:
-        """Pictures in the user's turn."""
+        """Pictures in the first of the user's turns."""
         return sum(block["type"] == "image" for block in self.body["messages"][0]["content"])
 
 
