@@ -230,21 +230,17 @@ class Change:
     reason: str
 
 
+DiagnosisState: TypeAlias = Literal[
+    "healthy", "slow", "plateau", "declining", "collapsing", "truncated", "inactive", "failed", "unknown"
+]
+"""The one word for a run's dynamics."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Diagnosis:
     """What an agent says of a run's dynamics."""
 
-    state: Literal[
-        "healthy",
-        "slow",
-        "plateau",
-        "declining",
-        "collapsing",
-        "truncated",
-        "inactive",
-        "failed",
-        "unknown",
-    ]
+    state: DiagnosisState
     summary: str
     """One to three sentences for reports."""
     evidence: tuple[str, ...] = ()

@@ -38,18 +38,14 @@ from llmzero_ray.hyperparameters.table import (
     PPO_EPOCHS,
     TEMPERATURE,
 )
-from llmzero_ray.records import Diagnosis, Hyperparameters
+from llmzero_ray.records import Diagnosis, DiagnosisState, Hyperparameters
 
 Kind: TypeAlias = Literal[
     "dead", "collapse", "kl_spike", "entropy_collapse", "truncated", "no_reward", "no_contrast", "overfit",
     "noisy", "too_conservative", "too_aggressive", "regressed", "declining", "take_off", "warming_up",
     "plateau_weak", "plateau_noisy", "slow", "converging", "improving", "solved", "unknown",
 ]  # fmt: skip
-State: TypeAlias = Literal[
-    "healthy", "slow", "plateau", "declining", "collapsing", "truncated", "inactive", "failed", "unknown"
-]
-
-STATES: dict[Kind, State] = {
+STATES: dict[Kind, DiagnosisState] = {
     "dead": "inactive",
     "collapse": "collapsing",
     "kl_spike": "collapsing",
@@ -101,7 +97,7 @@ class Finding:
     """Size for moves that need one: the share of truncated responses."""
 
     @property
-    def state(self) -> State:
+    def state(self) -> DiagnosisState:
         """Name of the pattern in reports."""
         return STATES[self.kind]
 

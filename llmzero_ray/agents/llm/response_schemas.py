@@ -7,16 +7,13 @@ fields (prompts/).
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from llmzero_ray.agents.base import AgentName
 from llmzero_ray.agents.llm.structured_output import FEW, ResponseSchema, ResponseTool, Text, Texts
-
-State: TypeAlias = Literal[
-    "healthy", "slow", "plateau", "collapsing", "truncated", "inactive", "failed", "unknown"
-]
+from llmzero_ray.records import DiagnosisState
 
 
 class InflectionPoint(ResponseSchema):
@@ -31,7 +28,7 @@ class InflectionPoint(ResponseSchema):
 class DiagnosisSchema(ResponseSchema):
     """Stage 1: what the curves say."""
 
-    state: State
+    state: DiagnosisState
     """The one word that fits best."""
     summary: Text
     """Two or three sentences: the state, since when, and its likely cause."""
