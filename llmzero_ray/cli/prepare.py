@@ -21,7 +21,8 @@ from llmzero_ray.cli.output import print_line, printable
 from llmzero_ray.config import SearchConfig, load_config
 from llmzero_ray.config_changes import read_settings
 from llmzero_ray.config_text import read_yaml
-from llmzero_ray.errors import CapacityError, ConfigError
+from llmzero_ray.errors import CapacityError, ConfigError, StorageError
+from llmzero_ray.files import replace_file
 from llmzero_ray.tasks.task_yaml import TaskFile, load_task_file
 
 if TYPE_CHECKING:
@@ -108,12 +109,27 @@ def is_task_file(path: Path, *, on_ray: bool) -> bool:
 
 
 def _prepare_source(path: str, settings: list[str], console: Console, *, on_ray: bool) -> None:
+    from llmzero_ray.tasks.prepared import DESCRIPTION
     from llmzero_ray.tasks.sources.prepare import prepare_source
 
     task = load_task_file(path, read_settings(settings))
     with _scanner(on_ray=on_ray) as scanner:
         summary = prepare_source(task, progress=_report_progress(console), scanner=scanner)
+    _copy_description(Path(path).absolute().parent / DESCRIPTION, Path(task.dir) / DESCRIPTION)
     _print_summary(summary, console)
+
+
+def _copy_description(beside: Path, there: Path) -> None:
+    """Take the description beside task.yaml over into the task, where the agents of a search read it."""
+    if beside != there and beside.is_file():
+        try:
+            text = beside.read_text("utf-8", "replace")
+        except OSError as error:
+            raise StorageError(
+                f"{beside}: cannot be read ({error.strerror or error}). Make it readable, or remove it: the "
+                "agents of a search then know the task by its name."
+            ) from error
+        replace_file(there, text)
 
 
 @contextlib.contextmanager

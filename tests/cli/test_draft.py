@@ -11,6 +11,7 @@ import anthropic  # noqa: F401 - its first import takes seconds, which no deadli
 import pytest
 
 from llmzero_ray.cli.main import main
+from llmzero_ray.tasks.prepared import load_task, task_facts
 from llmzero_ray.tasks.sandbox import find_isolation
 from tests.agents.drafting.folders import questions, write_rows
 from tests.agents.drafting.scripts import model
@@ -48,6 +49,8 @@ def test_a_draft_tells_what_comes_next_and_that_is_what_works(
     assert not (tmp_path / "data").exists()
     assert main(["prepare", str(task), "--set", f"dir={tmp_path / 'task'}"]) == 0
     assert "32 train, 4 val, 4 test" in capsys.readouterr().out
+    described = (tmp_path / "out" / "description.md").read_text()
+    assert task_facts(load_task(str(tmp_path / "task")))["description"] == described
 
 
 def test_open_questions_end_with_their_flags_and_the_flags_close_them(
