@@ -101,7 +101,8 @@ def test_more_machines_than_there_are_is_refused_and_gives_everything_back(make_
 
 @pytest.mark.slow
 def test_cpus_that_verl_needs_beside_the_slots_are_counted(make_search: MakeSearch) -> None:
-    search = make_search(engine={"backend": "verl"}, slots={"count": 2, "gpus_per_node": 2, "timeout_s": 8.0})
+    engine = {"backend": "verl", "rollout_calls": "per_request"}
+    search = make_search(engine=engine, slots={"count": 2, "gpus_per_node": 2, "timeout_s": 8.0})
     with pytest.raises(CapacityError, match="only 8 CPUs are free beside them and VeRL needs 20"):
         asyncio.run(Placement(search.config.name).reserve_all(search.config))
     assert left_over(search) == []
