@@ -73,7 +73,7 @@ def chaos(
     *,
     kills: int,
     seed: int,
-    patience_s: float = 180.0,
+    patience_s: float = 600.0,
 ) -> Outcome:
     """Searches that `config` gives by name until `kills` strikes have landed, each judged at its end."""
     began = time.monotonic()

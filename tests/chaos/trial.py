@@ -80,7 +80,7 @@ class Story:
 class Trial:
     """One search on a lab."""
 
-    def __init__(self, lab: Lab, config: SearchConfig, *, seed: int, patience_s: float = 180.0) -> None:
+    def __init__(self, lab: Lab, config: SearchConfig, *, seed: int, patience_s: float = 600.0) -> None:
         self._lab, self._config, self._patience_s = lab, config, patience_s
         storage = SearchStorage(config.storage, config.name)
         self.story = Story(witness=Witness(storage))
