@@ -332,7 +332,8 @@ class ConfirmConfig(StrictModel):
 
     k: int = setting(0, "strategies", ge=0, le=64)
     """How many of those with the best validation scores are evaluated on fresh items; the best of them there
-    wins, as the highest of many noisy scores is too high. 0: the best validation score wins."""
+    wins, as the highest of many noisy scores is too high. Its score there, with its interval, is the
+    validation figure to quote; report, card and strategy.yaml name it. 0: the best validation score wins."""
     n: int = setting(1024, "items", ge=2)
     """Fresh items that a procedural family makes, in no other split; a manifest's `splits.confirm` counts
     whole."""

@@ -17,12 +17,13 @@ from rich.tree import Tree
 
 from llmzero_ray.cli.event_text import changes_text, global_step, policy_name, score_text
 from llmzero_ray.coordinator import CoordinatorCore, busy_gpu_hours
-from llmzero_ray.coordinator.runs import PhaseRun
+from llmzero_ray.coordinator.runs import FinalJob, PhaseRun
 from llmzero_ray.events import REFERENCE
 from llmzero_ray.follow import Follower
 from llmzero_ray.metrics import REWARDS
 from llmzero_ray.records import PhaseFailure, PhaseResult, PhaseSpec
 from llmzero_ray.search.base import Cut
+from llmzero_ray.significance import score_interval
 from llmzero_ray.text import short_duration
 
 _STYLES = {"completed": "green", "early_stopped": "yellow", "failed": "red", "running": "cyan"}
@@ -63,7 +64,7 @@ def headline(follower: Follower, *, now: float | None = None) -> Text:
     text.append(f"  {core.stage}", style="default")
     text.append(f"  run {len(core.search.nodes)} of {core.config.budget.runs}")
     if best is not None and best.score is not None:
-        text.append(f"  best {best.score:.4f} (node {best.node})", style="green")
+        text.append(f"  best {best.score:.4f}{_confirmed(core)} (node {best.node})", style="green")
     spent = f"{_hours(core, now)}{_dollars(core)}"
     text.append(f"  {short_duration(follower.worked_s(now))}, {spent}", style="dim")
     return text
@@ -76,7 +77,7 @@ def final_lines(core: CoordinatorCore) -> list[str]:
         begin = f"{job.split:<5} {policy_name(job.what):<15}"
         if job.score is not None:
             raw = None if job.split == "test" or job.node is None else core.runs[job.node].score
-            beside = "" if raw is None else f", validation {raw:.4f}"
+            beside = "" if raw is None else f"{_interval(job)}, validation {raw:.4f}"
             lines.append(f"{begin} {score_text(job.score)}{beside}")
         elif job.problem is not None:
             lines.append(f"{begin} not measured: {job.problem}")
@@ -96,7 +97,8 @@ def outcome_lines(follower: Follower) -> list[str]:
         lines.append("no phase has a validation score, so there is no strategy")
     else:
         recipe = " -> ".join(_cut_text(core, cut) for cut in core.search.recipe(finished.best))
-        lines.append(f"best: node {finished.best}, validation {finished.best_score:.4f}; recipe: {recipe}")
+        scores = f"validation {finished.best_score:.4f}{_confirmed(core)}"
+        lines.append(f"best: node {finished.best}, {scores}; recipe: {recipe}")
     lines += final_lines(core)
     if core.problem:
         lines.append(f"the outcome could not be written in full: {core.problem}")
@@ -106,6 +108,18 @@ def outcome_lines(follower: Follower) -> list[str]:
         if path.exists()
     ]
     return lines
+
+
+def _confirmed(core: CoordinatorCore) -> str:
+    """`, confirmed 0.7910 (95 % 0.7651 to 0.8149)`: the winner on fresh items; empty where it has no such
+    score."""
+    job = core.final.confirmation
+    return "" if job is None or job.score is None else f", confirmed {job.score.mean:.4f}{_interval(job)}"
+
+
+def _interval(job: FinalJob) -> str:
+    bounds = None if job.measured is None else score_interval(job.measured)
+    return "" if bounds is None else f" (95 % {bounds[0]:.4f} to {bounds[1]:.4f})"
 
 
 def _cut_text(core: CoordinatorCore, cut: Cut) -> str:

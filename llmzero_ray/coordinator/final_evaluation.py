@@ -68,6 +68,11 @@ class FinalEvaluation:
         """Evaluations on fresh validation items, the best validation score first."""
         return [job for job in self.jobs.values() if job.split == CONFIRM]
 
+    @property
+    def confirmation(self) -> FinalJob | None:
+        """The winner's evaluation on fresh items; None where it has none."""
+        return next((job for job in self.confirmed if job.score and job.node == self.winner), None)
+
     def begin(self, nodes: Iterable[SearchNode], *, skip: bool) -> None:
         """Schedule the evaluations of a search with these nodes; with `skip` none."""
         if skip:

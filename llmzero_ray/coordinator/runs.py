@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Literal, TypeAlias
 
 from llmzero_ray.events import CloneAsked, FinalScored, FinalWhat, RunnerSilent, VerdictPosted
+from llmzero_ray.metrics import Score
 from llmzero_ray.records import Checkpoint, NodeKind, PhaseFailure, PhaseResult, PhaseSpec, Proposal
 from llmzero_ray.storage import SearchPaths
 
@@ -172,6 +173,14 @@ class FinalJob:
     """Why it cannot be scored; to be posted as an event."""
     done: bool = False
     score: FinalScored | None = None
+
+    @property
+    def measured(self) -> Score | None:
+        """The mean over all items with its error; None while it is not scored."""
+        scored = self.score
+        if scored is None:
+            return None
+        return Score(mean=scored.mean, standard_error=scored.standard_error, n=scored.n)
 
 
 def without_infinities(score: float | None) -> float | None:

@@ -12,6 +12,7 @@ from llmzero_ray.report.comparison import SPLITS, Policy, Split, policies
 from llmzero_ray.report.facts import PathPhase, SearchFacts, finite
 from llmzero_ray.report.strategy import (
     FORMAT,
+    Confirmed,
     Measured,
     Origin,
     Scores,
@@ -22,6 +23,7 @@ from llmzero_ray.report.strategy import (
     StrategyPhase,
     plain,
 )
+from llmzero_ray.significance import score_interval
 
 
 def best_strategy(facts: SearchFacts, adapter: Mapping[str, str]) -> Strategy | None:
@@ -48,9 +50,25 @@ def best_strategy(facts: SearchFacts, adapter: Mapping[str, str]) -> Strategy | 
         ),
         total_steps=facts.path[-1].end,
         scores={split: _scores(policies(facts), split) for split in SPLITS},
+        confirmed=_confirmed(facts),
         adapter=dict(adapter),
         software=dict(facts.versions),
         phases=tuple(_phase(facts, phase) for phase in facts.path),
+    )
+
+
+def _confirmed(facts: SearchFacts) -> Confirmed | None:
+    final = facts.core.final
+    fresh = None if final.confirmation is None else final.confirmation.measured
+    interval = None if fresh is None else score_interval(fresh)
+    if fresh is None or interval is None or fresh.n is None:
+        return None
+    return Confirmed(
+        mean=fresh.mean,
+        standard_error=fresh.standard_error,
+        n=fresh.n,
+        interval=interval,
+        among=sum(job.score is not None for job in final.confirmed),
     )
 
 

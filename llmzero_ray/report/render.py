@@ -53,6 +53,8 @@ def report_text(facts: SearchFacts, drawn: Collection[Picture], problems: Collec
         "split": "test" if best is not None and best.test is not None else "validation",
         "all_failed": bool(facts.finished_phases) and failed == facts.finished_phases,
         "problems_of_tests": [f"{policy.name}: {policy.problem}" for policy in known if policy.problem],
+        "confirmed": summary.confirmed_in_words(facts),
+        "n_confirmed": sum(job.score is not None for job in facts.core.final.confirmed),
         "n_validations": sum(len(facts.curves(node).val_scores) for node in facts.runs),
         "n_steps_trained": sum(run.outcome.steps_done for run in runs if run.outcome),
         "has_reference": any(c.new.what == "best" and c.old.what == "reference" for c in compared),
@@ -92,6 +94,7 @@ def card_text(facts: SearchFacts) -> str:
         "compared": [
             c for c in comparisons(facts) if c.new.what == "best" and (c.split == "test" or not has_test)
         ],
+        "confirmed": summary.confirmed_in_words(facts),
         "strategy_table": phase_tables.strategy_table(facts),
     }
     return _render("card.md.j2", values)

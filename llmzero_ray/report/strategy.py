@@ -109,6 +109,21 @@ class Scores(StrictModel):
     best: Measured | None
 
 
+class Confirmed(StrictModel):
+    """The last phase's adapter on fresh validation items, in no split, once the search was over.
+
+    The validation figure to quote: the validation score itself is the highest of many.
+    """
+
+    mean: float
+    standard_error: float | None
+    n: int = Field(ge=1)
+    interval: Annotated[tuple[float, float], _Tuple]
+    """95 %, over the items alone."""
+    among: int = Field(ge=1)
+    """Strategies that were confirmed; this is the best of them."""
+
+
 class Origin(StrictModel):
     """The search that found the strategy."""
 
@@ -143,6 +158,8 @@ class Strategy(StrictModel):
     total_steps: int = Field(ge=1)
     """Training steps of all phases, each counted to its cut."""
     scores: dict[Literal["validation", "test"], Scores]
+    confirmed: Confirmed | None = None
+    """Null: nothing was confirmed (`confirm.k`)."""
     adapter: dict[str, str]
     """File below best/ -> SHA-256; empty when the adapter was not there to be copied."""
     software: dict[str, str]
@@ -174,7 +191,9 @@ class Strategy(StrictModel):
 
     def to_yaml(self) -> str:
         """The file; `load_strategy` gives the same strategy back."""
-        return _HEADER + to_yaml(self.model_dump(mode="json"))
+        # Older versions read a strategy without a confirmed score as ever.
+        absent = {"confirmed"} if self.confirmed is None else set()
+        return _HEADER + to_yaml(self.model_dump(mode="json", exclude=absent))
 
 
 _HEADER = """\

@@ -5,8 +5,6 @@ Not here: the measurements themselves (comparison.py), the sentences (report.md.
 
 from __future__ import annotations
 
-from llmzero_ray.events import FinalScored
-from llmzero_ray.metrics import Score
 from llmzero_ray.report import formatting as fmt
 from llmzero_ray.report.comparison import Comparison, Policy
 from llmzero_ray.report.facts import SearchFacts
@@ -128,11 +126,23 @@ def confirm_table(facts: SearchFacts) -> str:
             continue
         raw = facts.validation(job.node, job.step, facts.runs[job.node].score)
         missing = f"not measured: {job.problem}"
-        found = missing if job.score is None else fmt.scored(_score_of(job.score))
+        fresh = job.measured
+        found = missing if fresh is None else fmt.scored(fresh)
+        sure = fmt.NONE if fresh is None else fmt.interval(score_interval(fresh))
         wins = "the winner" if job.node == facts.core.final.winner else ""
-        rows.append((str(job.node), str(job.step), fmt.scored(raw), found, wins))
-    header = ("node", "best step", "validation accuracy", "on fresh items", "")
+        rows.append((str(job.node), str(job.step), fmt.scored(raw), found, sure, wins))
+    header = ("node", "best step", "validation accuracy", "on fresh items", "95 % interval", "")
     return fmt.table(header, rows) if rows else ""
+
+
+def confirmed_in_words(facts: SearchFacts) -> str:
+    """`0.7000 ± 0.0461 (n = 100), 95 % interval 0.6042 to 0.7811`: the winner's score on fresh items; empty
+    where it has none."""
+    job = facts.core.final.confirmation
+    fresh = None if job is None else job.measured
+    if fresh is None:
+        return ""
+    return f"{fmt.scored(fresh)}, 95 % interval {fmt.interval(score_interval(fresh))}"
 
 
 def node_test_table(facts: SearchFacts) -> str:
@@ -142,12 +152,8 @@ def node_test_table(facts: SearchFacts) -> str:
         if job.node is None or job.score is None or not job.what.startswith("node-"):
             continue
         raw = facts.validation(job.node, job.step, facts.runs[job.node].score)
-        rows.append((str(job.node), str(job.step), fmt.scored(raw), fmt.scored(_score_of(job.score))))
+        rows.append((str(job.node), str(job.step), fmt.scored(raw), fmt.scored(job.measured)))
     return fmt.table(("node", "best step", "validation accuracy", "test accuracy"), rows) if rows else ""
-
-
-def _score_of(scored: FinalScored) -> Score:
-    return Score(mean=scored.mean, standard_error=scored.standard_error, n=scored.n)
 
 
 def part_table(known: tuple[Policy, ...]) -> str:

@@ -11,11 +11,14 @@ import pytest
 
 from llmzero_ray import events as ev
 from llmzero_ray.cli.event_text import event_line
-from llmzero_ray.cli.view import final_lines
+from llmzero_ray.cli.view import final_lines, outcome_lines
+from llmzero_ray.follow import Follower
 from llmzero_ray.records import ItemOutcome, PhaseFailure
 from llmzero_ray.report.costs import costs, stays_of
 from llmzero_ray.report.facts import SearchFacts
+from llmzero_ray.report.recipe import best_strategy
 from llmzero_ray.report.render import card_text
+from llmzero_ray.report.strategy import load_strategy
 from tests.builders import make_config
 from tests.report.builder import T0, Phase, SearchBuilder, items, proposal
 from tests.report.conftest import Written, report_of, scripted
@@ -108,13 +111,44 @@ def test_a_confirmed_winner_stands_with_both_scores_and_every_node_with_its_test
     search.finals = {**fresh, **tested}
     result = section(report_of(search.ready().play()), "## Result")
     assert "best 2 validation scores on 1024 fresh items, which no split holds" in result
-    assert "| 1 | 10 | 0.7500 ± 0.0435 (n = 100) | 0.6000 ± 0.0492 (n = 100) | – |" in result
-    assert "| 2 | 10 | 0.7200 ± 0.0451 (n = 100) | 0.7000 ± 0.0461 (n = 100) | the winner |" in result
+    assert (
+        "| 1 | 10 | 0.7500 ± 0.0435 (n = 100) | 0.6000 ± 0.0492 (n = 100) | 0.5020 to 0.6906 | – |" in result
+    )
+    assert (
+        "| 2 | 10 | 0.7200 ± 0.0451 (n = 100) | 0.7000 ± 0.0461 (n = 100) | 0.6042 to 0.7811 | the winner |"
+    ) in result
+    assert "**0.7000 ± 0.0461 (n = 100), 95 % interval 0.6042 to 0.7811**: the validation figure" in result
+    assert "best of 2 confirmed strategies" in result
     assert "| 0 | 20 | 0.6000 ± 0.0492 (n = 100) | 0.5000 ± 0.0503 (n = 100) |" in result
     assert "best strategy (node 2, " in result
-    assert "confirm node 2          0.7000 ± 0.0461 (100 items), validation 0.7200" in final_lines(
-        search.core
-    )
+    line = "confirm node 2          0.7000 ± 0.0461 (100 items) (95 % 0.6042 to 0.7811), validation 0.7200"
+    assert line in final_lines(search.core)
+
+
+def test_the_confirmed_score_goes_with_the_strategy_and_the_card(tmp_path: Path) -> None:
+    config = make_config(confirm={"k": 2}, budget={"runs": 2}, final={"test": False, "default_recipe": False})
+    search = SearchBuilder(tmp_path, config=config)
+    search.finals = {"confirm-0": items(44), "confirm-1": items(45)}
+    search.ready().play()
+    facts = SearchFacts(search.storage)
+    strategy = best_strategy(facts, {})
+    assert strategy is not None
+    assert strategy.confirmed is not None
+    assert (strategy.confirmed.mean, strategy.confirmed.n, strategy.confirmed.among) == (0.45, 100, 2)
+    low, high = strategy.confirmed.interval
+    assert (round(low, 4), round(high, 4)) == (0.3561, 0.5476)  # Wilson's, of 45 in 100
+    path = tmp_path / "strategy.yaml"
+    path.write_text(strategy.to_yaml())
+    assert load_strategy(path) == strategy
+    assert "0.4500 ± 0.0500 (n = 100), 95 % interval 0.3561 to 0.5476; quote this" in card_text(facts)
+    search.post(ev.OutcomeWritten())
+    (line,) = [line for line in outcome_lines(Follower.of(search.storage)) if line.startswith("best:")]
+    assert "validation 0.5000, confirmed 0.4500 (95 % 0.3561 to 0.5476); recipe" in line
+
+
+def test_a_strategy_without_a_confirmed_score_is_one_that_older_versions_read(finished: Written) -> None:
+    assert "confirmed" not in (finished.root / "strategy.yaml").read_text()
+    assert "quote this" not in (finished.root / "best" / "README.md").read_text()
 
 
 def test_unknown_parts_leave_the_score_over_items(tmp_path: Path) -> None:
