@@ -17,7 +17,7 @@ from llmzero_ray.engines.phase_failure import failure_of
 from llmzero_ray.errors import EngineError, StorageError
 from llmzero_ray.failpoints import reach
 from llmzero_ray.logs import logging_to
-from llmzero_ray.metric_files import MetricWriter, compact, load_points, saved_adapters
+from llmzero_ray.metric_files import MetricWriter, compact, load_points, saved_adapters, with_gain
 from llmzero_ray.records import ItemOutcome, MetricPoint, PhaseFailure, PhaseResult, PhaseSpec
 from llmzero_ray.storage import SearchStorage
 
@@ -57,6 +57,8 @@ class PhaseRunner:
         try:
             with MetricWriter(self._storage, *key) as writer, logging_to(self._storage.paths.log(spec.node)):
                 outcome = self._train(spec, writer)
+            if isinstance(outcome, PhaseResult):
+                outcome = with_gain(self._storage, outcome)
             self._storage.write_result(*key, outcome)  # from here on the phase is safe
             reach("phase.result_written")
             self._storage.drop_full_checkpoints(*key)

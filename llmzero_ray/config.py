@@ -345,6 +345,13 @@ class SearchSettings(SearchRules):
     method: str = setting("llmzero", pattern=r"^(llmzero|[A-Za-z_][\w.]*:[A-Za-z_]\w*)$")
     """`llmzero`: the tree search of the paper. Or your own: `package.module:factory` of (rules, budget) that
     gives a `llmzero_ray.search.SearchMethod`."""
+    score_model: Literal["raw", "shrunk"] = "raw"
+    """What the search chooses by: nodes to expand, the best node, the strategies to confirm, `budget.target`.
+    `raw`: the best validation score, as in the paper. `shrunk`: the same with the luck of the rows taken out
+    as far as earlier phases and paired answers tell it; reports show both. Either way scores are measured
+    and reported as they are."""
+    gain_sd: float = setting(0.02, "validation score", gt=0, le=1)
+    """For `shrunk`: how large true gains of phases usually are. Smaller values trust single scores less."""
 
 
 class SearchConfig(StrictModel):

@@ -22,7 +22,7 @@ from typing import IO, Any
 
 from llmzero_ray.files import replace_file, storage_error
 from llmzero_ray.metrics import Curves, best_validation, curves_of, validations
-from llmzero_ray.records import Checkpoint, ItemOutcome, MetricPoint, PhaseFailure
+from llmzero_ray.records import Checkpoint, ItemOutcome, MetricPoint, PhaseFailure, PhaseResult
 from llmzero_ray.significance import paired
 from llmzero_ray.storage import SearchStorage
 
@@ -120,6 +120,18 @@ def load_items(
         fields = {key: row[key] for key in names}
         found.setdefault(row["step"], []).append(ItemOutcome(**fields))
     return {step: tuple(items) for step, items in found.items()}
+
+
+def with_gain(storage: SearchStorage, result: PhaseResult) -> PhaseResult:
+    """The result with the paired gain of its best step over its start, from the outcomes on the disk; as it
+    was, where these are missing."""
+    if result.best_step is None:
+        return result
+    items = load_items(storage, result.node, responses=False)
+    found = paired(items.get(result.best_step, ()), items.get(0, ()))
+    if found is None:
+        return result
+    return dataclasses.replace(result, gain=found.gain, gain_error=found.standard_error)
 
 
 def compact(storage: SearchStorage, node: int, attempt: int) -> None:

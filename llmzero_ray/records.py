@@ -172,6 +172,11 @@ class PhaseResult:
     setup_s: float = 0.0
     """Seconds from the request until the phase could have taken its first step; the validation at step 0 not
     counted."""
+    gain: float | None = None
+    """Score of the best step minus that of step 0, over the same rows; None: outcomes were not stored row by
+    row, or by an older version."""
+    gain_error: float | None = None
+    """Standard error of `gain` over the rows, taken pair by pair."""
 
 
 @dataclass(frozen=True, kw_only=True)

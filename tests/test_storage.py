@@ -30,6 +30,7 @@ from llmzero_ray.metric_files import (
     load_curves,
     load_items,
     lost_phase,
+    with_gain,
     write_items,
 )
 from llmzero_ray.metrics import Curves
@@ -278,6 +279,12 @@ def test_a_validation_is_paired_with_the_one_at_step_0_row_by_row(storage: Searc
     # Differences 0, 1, 1, -1: mean 0.25, squares 3 - 4 * 0.0625 = 2.75. At step 2 other rows answered.
     assert gains == (pytest.approx((0.25, math.sqrt(2.75 / 12))), None)
     assert load_curves(storage, 0).val_gains == ()
+    # A phase's result has the gain of its best step, and none where that step asked other rows.
+    result = with_gain(storage, make_result(0, best_step=1))
+    assert (result.gain, result.gain_error) == gains[0]
+    other = make_result(0, best_step=2)
+    assert with_gain(storage, other) == other
+    assert with_gain(storage, make_result(0, score=None)).gain is None
 
 
 def test_compaction_changes_nothing_but_the_files(storage: SearchStorage) -> None:

@@ -8,6 +8,7 @@ from llmzero_ray.search.decision import ChildView, Level, Seen, TreeDecision
 from llmzero_ray.search.recipe import nearest_saved_step
 from llmzero_ray.search.registry import make_search
 from llmzero_ray.search.rules import SearchRules
+from llmzero_ray.search.shrunk_scores import ShrunkScores
 from llmzero_ray.search.tree import NodeStatus, TreeNode
 from llmzero_ray.search.tree_search import TreeSearch
 
@@ -22,6 +23,7 @@ __all__ = [
     "SearchNode",
     "SearchRules",
     "Seen",
+    "ShrunkScores",
     "StopReason",
     "TreeDecision",
     "TreeNode",
