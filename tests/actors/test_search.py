@@ -219,7 +219,8 @@ def test_a_phase_whose_runner_and_coordinator_die_at_its_end_is_not_trained_agai
     core = search.wait()
     assert core.finished.reason == "budget"
     assert (core.runs[0].attempt, core.runs[0].losses) == (0, 0)
-    assert {e.node for e in search.events(ev.RunnerLost)} <= {None}  # a runner that is dead at once is not even noticed
+    # A runner that is dead at once is not even noticed.
+    assert {e.node for e in search.events(ev.RunnerLost)} <= {None}
 
 
 @pytest.fixture
