@@ -28,6 +28,15 @@ def find_actor(name: str) -> Any:
     return ray.get_actor(name, namespace=NAMESPACE)
 
 
+def is_there(name: str) -> bool:
+    """Whether there is an actor of that name."""
+    try:
+        find_actor(name)
+    except ValueError:
+        return False
+    return True
+
+
 def end_actor(name: str, only: Any = None) -> bool:
     """Kill the actor of that name and wait until the name is free; whether there was one.
 

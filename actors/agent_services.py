@@ -19,7 +19,7 @@ from llmzero_ray.stopping.curve_bank import CurveBank
 from llmzero_ray.stopping.policy import StoppingPolicy
 from llmzero_ray.storage import SearchStorage
 
-from .llm_budget import RemoteBudget, SearchBudget
+from .llm_budget import LocalBudget, RemoteBudget, SearchBudget
 from .names import NAMESPACE, coordinator_name
 
 logger = logging.getLogger("llmzero_ray.actors.agent_services")
@@ -49,7 +49,7 @@ def search_agents(
 
         services = AgentServices(
             facts=budget.facts,
-            budget=budget.ledger,
+            budget=LocalBudget(budget, loop),
             post=post_from_thread,
             write_call=storage.write_call,
             draw=draw,

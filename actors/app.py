@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import importlib.metadata
 import platform
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,18 +50,20 @@ class Running:
     joined: Any
 
 
-def start(config: SearchConfig, task: PreparedTask) -> Running:
+def start(config: SearchConfig, task: PreparedTask, checks: Iterable[ev.AgentCalled] = ()) -> Running:
     """Put the search's coordinator on a cluster, or find it there; the directory must have been checked
-    before.
+    before. `checks` are calls of the agents' model that checking took.
 
     Raises:
         ConfigError: the root's recipe cannot be trained.
         CapacityError: a cluster is named and does not answer.
     """
-    return start_on(config, task, private_head=connect(config))
+    return start_on(config, task, private_head=connect(config), checks=checks)
 
 
-def start_on(config: SearchConfig, task: PreparedTask, *, private_head: bool) -> Running:
+def start_on(
+    config: SearchConfig, task: PreparedTask, *, private_head: bool, checks: Iterable[ev.AgentCalled] = ()
+) -> Running:
     """Put the search's coordinator on the cluster that this process is connected to, or find it there.
 
     Raises:
@@ -88,6 +91,8 @@ def start_on(config: SearchConfig, task: PreparedTask, *, private_head: bool) ->
     key = key_file(config.storage, private_head=private_head) if asks_a_model else None
     coordinator = wrapped.remote(config.storage, started, private_head, key)
     joined = coordinator.join.remote()
+    for call in checks:
+        coordinator.post.remote(call)
     return Running(private_head=private_head, name=name, coordinator=coordinator, joined=joined)
 
 

@@ -31,7 +31,7 @@ from llmzero_ray.records import Event
 from llmzero_ray.storage import SearchStorage
 from llmzero_ray.tasks import load_task
 
-from .actor_handles import end_actor
+from .actor_handles import end_actor, is_there
 from .agent_calls import AgentCalls, Prefetcher
 from .agent_services import search_agents
 from .checkpoint_retention import CheckpointRetention
@@ -102,7 +102,7 @@ class SearchCoordinator:
     async def use_budget(self, what: str, *arguments: Any, **spent: Any) -> Any:
         """`reserve` or `settle` of the search's budget, for agents in other processes."""
         await self._ready.wait()
-        return getattr(self._budget, what)(*arguments, **spent)
+        return await getattr(self._budget, what)(*arguments, **spent)
 
     async def resend_to_stopper(self) -> None:
         """Send running phases and incumbent to a restarted stopper.
@@ -113,7 +113,7 @@ class SearchCoordinator:
         assert self._stopper is not None
         assert self._budget is not None
         assert self._loop is not None
-        for call in self._budget.settle_lost():
+        for call in self._budget.settle_lost("stopper"):
             await self._loop.post(call)
         await self._stopper.resend()
 
@@ -159,7 +159,7 @@ class SearchCoordinator:
         await loop.post(ev.CoordinatorStarted(epoch=loop.epoch, host=here, pid=pid, previous_alive=before))
         if not restarted:
             drop_ends(root)  # meant for another coordinator, which is gone
-        self._budget = SearchBudget(core.config, loop.events)
+        self._budget = await self._restored_budget(loop)
         use_settings = functools.partial(self._use_settings, core)
         requests = ControlRequests(core, loop.post, root, use_settings=use_settings, fixed_capacity=fixed)
         await requests.take_at_start()  # settings that the command brought along
@@ -175,6 +175,16 @@ class SearchCoordinator:
         if runs_on or await pool.reserve():
             await recovery.fill()
         return None
+
+    async def _restored_budget(self, loop: EventLoop) -> SearchBudget:
+        """The budget as journalled; calls of processes that are gone are booked at their worst case."""
+        budget = SearchBudget(loop.core.config, loop.events, loop.record)
+        lost = budget.settle_lost("coordinator")
+        if not await asyncio.to_thread(is_there, stopper_name(self._storage.name)):
+            lost += budget.settle_lost("stopper")
+        for call in lost:
+            await loop.post(call)
+        return budget
 
     async def _executor(
         self, loop: EventLoop, pool: RunnerPool, recovery: RunnerRecovery, budget: SearchBudget

@@ -90,6 +90,16 @@ class EventLoop:
             for command in commands:
                 self._spawn_command(command)
 
+    async def record(self, event: Event) -> None:
+        """`post` for a caller that must not go on without the event.
+
+        Raises:
+            LlmzeroError: the journal cannot be written any more.
+        """
+        await self.post(event)
+        if self.failure is not None:
+            raise self.failure
+
     async def abort(self, error: LlmzeroError) -> None:
         """Abort the search for a reason outside its phases; the same command resumes it."""
         logger.error("aborted: %s", error)

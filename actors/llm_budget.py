@@ -1,23 +1,28 @@
-"""The budget of a search's language-model calls: its one ledger, and the client for other processes.
+"""The budget of a search's language-model calls: its one ledger, and the clients of it.
 
-Not here: sums and caps (llmzero_ray.agents.llm.budget), other services of the agents (agent_services.py).
+Every reservation is in the journal before its request is sent: whichever process dies in a call, its worst
+case counts until the bill is known. Not here: sums and caps (llmzero_ray.agents.llm.budget), other services
+of the agents (agent_services.py).
 """
 
 from __future__ import annotations
 
+import asyncio
+import concurrent.futures
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+import uuid
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from llmzero_ray import events as ev
 from llmzero_ray.agents.backend import MODEL_BACKENDS, llm_settings
 from llmzero_ray.agents.llm.api_key import read_key
 from llmzero_ray.agents.llm.budget import BudgetLedger, LedgerEntry, Reservation
-from llmzero_ray.agents.llm.call_records import booked_entry, call_event
+from llmzero_ray.agents.llm.call_records import booked_entry, call_event, open_reservations, reserved_event
 from llmzero_ray.agents.llm.messages import Usage
 from llmzero_ray.agents.llm.prices import Price
 from llmzero_ray.config import SearchConfig
-from llmzero_ray.errors import AgentError, CapReachedError
+from llmzero_ray.errors import AgentError, CapReachedError, LlmzeroError
 from llmzero_ray.records import Event
 
 from .names import NAMESPACE, coordinator_name
@@ -26,15 +31,24 @@ _RESTART_S = 60.0
 """How long `RemoteBudget.settle` waits for a coordinator that is being restarted."""
 _REPLY_S = 30.0
 
+T = TypeVar("T")
+
 
 class SearchBudget:
-    """The coordinator's ledger, rebuilt from the journal, for agents here and (by number) in other processes.
+    """The coordinator's ledger, rebuilt from the journal, for agents here and in the stopper's process.
+
+    `record` makes an event durable, or raises.
 
     Raises:
         AgentError: this process has no key for the agents' model.
     """
 
-    def __init__(self, config: SearchConfig, events: Sequence[Event]) -> None:
+    def __init__(
+        self,
+        config: SearchConfig,
+        events: Sequence[Event],
+        record: Callable[[Event], Coroutine[Any, Any, None]],
+    ) -> None:
         started = next(event for event in events if isinstance(event, ev.SearchStarted))
         self.facts: dict[str, Any] = dict(started.agents)
         """Prompts and price as frozen when the search began."""
@@ -44,44 +58,62 @@ class SearchBudget:
             self.ledger = ledger_of(config, self.facts, events)
         if config.agents.backend == "claude":
             read_key(llm_settings(config.agents))  # the command had one; this process may be elsewhere
-        self._open: dict[int, Reservation] = {}
-        self._agents = config.agents
+        self._agents, self._record = config.agents, record
+        self._holders: dict[str, ev.CallHolder] = {}
+        """Id of each open reservation -> who holds it."""
+        for reservation, holder in open_reservations(events).values():
+            if self.ledger is not None:
+                self.ledger.restore(reservation)
+                self._holders[reservation.id] = holder
 
     def use(self, config: SearchConfig) -> None:
         """Take over changed settings: the cap."""
         if self.ledger is not None:
             self.ledger.cap_dollars = config.budget.dollars
 
-    def reserve(self, agent: str, node: int, worst: Usage) -> int:
-        """Reserve for another process.
-
-        Returns the number to settle the reservation with.
+    async def reserve(
+        self, agent: str, node: int, worst: Usage, *, holder: ev.CallHolder, id_: str
+    ) -> Reservation:
+        """Reserve for a call that `holder` makes; durable when this returns. Repeated with the same id, it
+        returns the same reservation.
 
         Raises:
             CapReachedError: the cap does not allow it.
+            LlmzeroError: the journal cannot be written.
         """
         assert self.ledger is not None
-        number = time.time_ns()
-        self._open[number] = self.ledger.reserve(agent, node, worst)
-        return number
+        known = next((open_ for open_ in self.ledger.open if open_.id == id_), None)
+        if known is not None:
+            return known
+        reservation = self.ledger.reserve(agent, node, worst, id_)
+        self._holders[id_] = holder
+        try:
+            await self._record(reserved_event(reservation, holder))
+        except BaseException:  # the request will not be sent, also where the caller did not wait for it
+            self._holders.pop(id_, None)
+            self.ledger.release(reservation)
+            raise
+        return reservation
 
-    def settle(self, number: int, copy: Reservation, **spent: Any) -> LedgerEntry:
-        """Book what a reservation cost; one that a restart of the coordinator lost is booked all the same."""
+    async def settle(self, reservation: Reservation, **spent: Any) -> LedgerEntry:
+        """Book what a reservation cost; one that is not known here is booked all the same."""
         assert self.ledger is not None
-        reservation = self._open.pop(number, None)
-        if reservation is None:
-            return self.ledger.book(copy, **spent)
+        if self._holders.pop(reservation.id, None) is None:
+            return self.ledger.book(reservation, **spent)
         return self.ledger.settle(reservation, **spent)
 
-    def settle_lost(self) -> list[ev.AgentCalled]:
-        """Book every open reservation of another process at its worst case: that process died in its calls.
+    def settle_lost(self, holder: ev.CallHolder) -> list[ev.AgentCalled]:
+        """Book every open reservation of a process that died in its calls at its worst case.
 
         Returns the calls as events; the provider may have billed each of them in full.
         """
-        lost = []
-        for number, reservation in tuple(self._open.items()):
-            del self._open[number]
-            assert self.ledger is not None
+        lost: list[ev.AgentCalled] = []
+        if self.ledger is None:
+            return lost
+        for reservation in self.ledger.open:
+            if self._holders.get(reservation.id) != holder:
+                continue
+            del self._holders[reservation.id]
             entry = self.ledger.settle(reservation, usage=None, latency_s=0.0, outcome="lost")
             event = call_event(
                 entry,
@@ -89,7 +121,8 @@ class SearchBudget:
                 model=self._model_of(entry.agent),
                 prompt="",
                 n_attempts=1,
-                source=f"lost:{entry.node}:{number}",
+                source=f"lost:{reservation.id}",
+                reservations=(reservation.id,),
             )
             lost.append(event)
         return lost
@@ -99,12 +132,50 @@ class SearchBudget:
         return own.get(agent) or self._agents.model
 
 
+class LocalBudget:
+    """The coordinator's budget, used from threads of its process; not for the thread of `loop`, its event
+    loop."""
+
+    def __init__(self, budget: SearchBudget, loop: asyncio.AbstractEventLoop) -> None:
+        self._budget, self._loop = budget, loop
+
+    def reserve(self, agent: str, node: int, worst: Usage) -> Reservation:
+        """Reserve `worst`; in the journal when this returns.
+
+        Raises:
+            CapReachedError: there is not enough left.
+            AgentError: it could not be journalled; the call must not be made.
+        """
+        id_ = uuid.uuid4().hex
+        work = self._budget.reserve(agent, node, worst, holder="coordinator", id_=id_)
+        return self._wait_for(work)
+
+    def settle(
+        self, reservation: Reservation, *, usage: Usage | None, latency_s: float, outcome: str
+    ) -> LedgerEntry:
+        """Book what it cost."""
+        return self._wait_for(
+            self._budget.settle(reservation, usage=usage, latency_s=latency_s, outcome=outcome)
+        )
+
+    def _wait_for(self, work: Coroutine[Any, Any, T]) -> T:
+        done = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return done.result(timeout=_REPLY_S)
+        except (CapReachedError, AgentError):
+            raise
+        except concurrent.futures.TimeoutError:
+            done.cancel()
+            raise AgentError(f"the journal was not written within {_REPLY_S:.0f} s") from None
+        except LlmzeroError as error:
+            raise AgentError(f"the journal cannot be written: {error}") from error
+
+
 class RemoteBudget:
-    """The coordinator's budget, used from another process through its actor."""
+    """The coordinator's budget, used from the stopper's process through the coordinator's actor."""
 
     def __init__(self, search: str) -> None:
         self._search = search
-        self._numbers: dict[int, int] = {}
 
     def reserve(self, agent: str, node: int, worst: Usage) -> Reservation:
         """Reserve `worst` in the coordinator's ledger.
@@ -113,18 +184,19 @@ class RemoteBudget:
             CapReachedError: there is not enough left.
             AgentError: the coordinator cannot be reached; the call must not be made.
         """
-        number = self._call_coordinator("reserve", agent, node, worst, wait_s=0.0)
-        reservation = Reservation(agent=agent, node=node, worst=worst, dollars=0.0)
-        self._numbers[id(reservation)] = number
+        id_ = uuid.uuid4().hex  # Ray repeats the call of a coordinator that is killed
+        reservation = self._call_coordinator(
+            "reserve", agent, node, worst, holder="stopper", id_=id_, wait_s=0.0
+        )
+        assert isinstance(reservation, Reservation)
         return reservation
 
     def settle(
         self, reservation: Reservation, *, usage: Usage | None, latency_s: float, outcome: str
     ) -> LedgerEntry:
         """Book what it cost, also with a coordinator that comes back within a minute."""
-        number = self._numbers.pop(id(reservation))
         spent = {"usage": usage, "latency_s": latency_s, "outcome": outcome}
-        entry = self._call_coordinator("settle", number, reservation, wait_s=_RESTART_S, **spent)
+        entry = self._call_coordinator("settle", reservation, wait_s=_RESTART_S, **spent)
         assert isinstance(entry, LedgerEntry)
         return entry
 

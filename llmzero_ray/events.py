@@ -207,8 +207,8 @@ class AgentCalled(Event):
     agent: str
     """proposer, error_analyzer or early_stopper."""
     call: str
-    """File of the record below the node's agents/, without its ending; empty: the process died in the
-    call."""
+    """File of the record below the node's agents/, without its ending; empty: there is none, since the
+    process died in the call, or it only checked the server."""
     outcome: str
     """`ok`, or what went wrong (`deadline`, `refusal`, `schema`, `cap`, `lost`, ...)."""
     model: str
@@ -223,6 +223,32 @@ class AgentCalled(Event):
     latency_s: float = 0.0
     n_attempts: int = 0
     """HTTP requests sent."""
+    estimated: bool = False
+    """Whether tokens and dollars are a worst case, at least in part: the server did not report what it used,
+    or reported more than the call can have used."""
+    reservations: tuple[str, ...] = ()
+    """Of the `CallReserved` events that this call settles; older versions reserved in memory alone."""
+
+
+CallHolder: TypeAlias = Literal["coordinator", "stopper"]
+"""The process that makes a call."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CallReserved(Event):
+    """A request to a language model is about to be sent: this is what it can cost at most, which is held back
+    from `budget.dollars` until an `AgentCalled` settles it."""
+
+    node: int
+    agent: str
+    holder: CallHolder
+    reservation: str
+    """Its id."""
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cache_read_tokens: int = 0
+    cache_creation_tokens: int = 0
+    dollars: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Callable, Mapping
+import uuid
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, get_args
 
 from llmzero_ray.agents.base import AgentName, EarlyStopper, ErrorAnalyzer, Proposer
 from llmzero_ray.config import AgentModelConfig, AgentsConfig, SearchConfig
 from llmzero_ray.config_text import validated
-from llmzero_ray.errors import ConfigError
+from llmzero_ray.errors import CapReachedError, ConfigError
+from llmzero_ray.events import AgentCalled
 from llmzero_ray.plugin import load_factory
 
 if TYPE_CHECKING:
@@ -120,8 +123,11 @@ def agent_facts(config: SearchConfig) -> dict[str, Any]:
     return {**facts, "prices": own} if own else facts
 
 
-def check_agents(config: SearchConfig) -> None:
-    """Check before anything is reserved that the language model can be called.
+def check_agents(config: SearchConfig, spent: float = 0.0) -> tuple[AgentCalled, ...]:
+    """Check before anything is reserved that the language model can be called; `spent` dollars of its budget
+    are used up already.
+
+    Returns the calls that this took and that cost something, to be journalled.
 
     Raises:
         ConfigError: prompts, price or records are missing or wrong.
@@ -142,10 +148,34 @@ def check_agents(config: SearchConfig) -> None:
 
         RecordedResponses(str(config.agents.replay_from))
     elif config.agents.backend == "claude":
-        from llmzero_ray.agents.llm.client import MessagesClient
+        return tuple(_check_models(config, spent))
+    return ()
 
-        for settings in {repr(s): s for s in map(_settings_of(config.agents), AGENT_NAMES)}.values():
-            MessagesClient(settings).check(image=_DOT if config.agents.visual else None)
+
+def _check_models(config: SearchConfig, spent: float) -> Iterator[AgentCalled]:
+    from llmzero_ray.agents.llm.budget import BudgetLedger
+    from llmzero_ray.agents.llm.call_records import call_event
+    from llmzero_ray.agents.llm.client import MessagesClient
+    from llmzero_ray.agents.llm.prices import price_of
+
+    agents, cap = config.agents, config.budget.dollars
+    for name, settings in {repr(s): (n, s) for n in AGENT_NAMES for s in [llm_settings(agents, n)]}.values():
+        own = agents.per_agent.get(name, AgentModelConfig())
+        price = own.price if own.model is not None else agents.price
+        left = None if cap is None else cap - spent
+        ledger = BudgetLedger(price_of(settings.model, price, agents.prompts), left)
+        with contextlib.suppress(CapReachedError):  # then no agent's call is made either
+            MessagesClient(settings).check(image=_DOT if agents.visual else None, budget=ledger)
+        spent += ledger.dollars
+        for entry in ledger.entries:
+            yield call_event(
+                entry,
+                call="",
+                model=settings.model,
+                prompt="",
+                n_attempts=1,
+                source=f"check:{uuid.uuid4().hex}",
+            )
 
 
 QUIET: Mapping[str, Thinking] = {"claude-sonnet-5-5": "between_tools"}

@@ -11,6 +11,7 @@ from llmzero_ray.agents.backend import check_agents
 from llmzero_ray.config import SearchConfig
 from llmzero_ray.coordinator import root_hyperparameters
 from llmzero_ray.errors import ConfigError
+from llmzero_ray.events import AgentCalled
 from llmzero_ray.plugin import load_factory
 from llmzero_ray.search import make_search
 from llmzero_ray.tasks import PreparedTask, check_model_dir
@@ -24,14 +25,17 @@ def check_verl_keys(config: SearchConfig, task: PreparedTask) -> None:
         check_root(config, task, root_hyperparameters(config, task.n_train))
 
 
-def check_backends(config: SearchConfig) -> None:
-    """Check that search method, engine, agents and model can be loaded; they are needed only much later."""
+def check_backends(config: SearchConfig, spent: float = 0.0) -> tuple[AgentCalled, ...]:
+    """Check that search method, engine, agents and model can be loaded; they are needed only much later.
+
+    `spent` and what is returned are those of `check_agents`.
+    """
     make_search(config.search.method, config.search, config.budget.runs)
     if config.engine.backend != "verl":
         load_factory(config.engine.backend, field="engine.backend")
     elif config.model.path is not None:
         check_model_dir(config.model.path)
-    check_agents(config)
+    return check_agents(config, spent)
 
 
 def refuse_job_directory(config: SearchConfig) -> None:

@@ -7,6 +7,7 @@ imported when needed).
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
@@ -24,6 +25,7 @@ from llmzero_ray.config import SearchConfig, load_config
 from llmzero_ray.config_changes import differing_keys, read_settings, with_changes
 from llmzero_ray.coordinator import extension_problem, root_hyperparameters
 from llmzero_ray.errors import ConfigError, CoordinatorGoneError, SearchBusyError
+from llmzero_ray.events import AgentCalled
 from llmzero_ray.follow import Follower
 from llmzero_ray.presence import SearchLock, is_extension_requested, owner, request
 from llmzero_ray.storage import SearchStorage
@@ -123,13 +125,13 @@ def _follow_or_start(
         except CoordinatorGoneError:
             print_line(console, f"{config.name}: {someone} has gone; going on with the search")
     root_hyperparameters(config, None)
-    check_backends(config)
+    checks = check_backends(config, follower.core.dollars)
     task = prepare_family(config, console)
     check_verl_keys(config, task)
     _settle(config, task, follower)
     if changes:
         request(root, "set", changes=changes)  # the first thing that its coordinator takes
-    return _run(config, task, Follower(storage), console)
+    return _run(config, task, Follower(storage), console, checks)
 
 
 def _is_extended(follower: Follower, config: SearchConfig, settings: list[str], console: Console) -> bool:
@@ -172,11 +174,17 @@ def _settle(config: SearchConfig, task: PreparedTask, follower: Follower) -> Non
         lock.release()
 
 
-def _run(config: SearchConfig, task: PreparedTask, follower: Follower, console: Console) -> int:
+def _run(
+    config: SearchConfig,
+    task: PreparedTask,
+    follower: Follower,
+    console: Console,
+    checks: Sequence[AgentCalled],
+) -> int:
     from llmzero_ray.cli.interrupts import raise_on_termination
 
     with _actors.head.disconnecting():
-        running = _actors.app.start(config, task)
+        running = _actors.app.start(config, task, checks)
         raise_on_termination(console)
         private, left = running.private_head, None
 

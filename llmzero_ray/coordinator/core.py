@@ -331,6 +331,9 @@ class CoordinatorCore(SearchState):
         self.dollars += event.dollars
         self.n_calls += 1
 
+    def _on_call_reserved(self, _: ev.CallReserved) -> None:
+        """For the ledger of the calls only."""
+
     def _on_budget_reached(self, event: ev.BudgetReached) -> None:
         if self.end_reason is None:
             self._end(event.kind)
@@ -422,6 +425,7 @@ _HANDLERS: dict[type[Event], Callable[[CoordinatorCore, Any], None]] = {
     ev.RunnerLost: CoordinatorCore._on_runner_lost,
     ev.VerdictPosted: CoordinatorCore._on_verdict,
     ev.AgentCalled: CoordinatorCore._on_agent_called,
+    ev.CallReserved: CoordinatorCore._on_call_reserved,
     ev.BudgetReached: CoordinatorCore._on_budget_reached,
     ev.RunnerSilent: CoordinatorCore._on_runner_silent,
     ev.SlotClosed: CoordinatorCore._on_slot_closed,

@@ -15,6 +15,8 @@ import pytest
 
 from llmzero_ray import events as ev
 from llmzero_ray.agents.backend import MODEL_BACKENDS
+from llmzero_ray.agents.llm.messages import Usage
+from llmzero_ray.agents.llm.prices import Price, cost
 from llmzero_ray.cli.view import outcome_lines
 from llmzero_ray.coordinator import check_decisions
 from llmzero_ray.storage import SearchStorage
@@ -23,6 +25,7 @@ from tests.agents.llm.messages_server import KEY, Answer, Fail, Hang, MessagesSe
 from .conftest import Search, left_over, pids_of
 
 MakeSearch = Callable[..., Search]
+N_KILLS, CAP = 12, 4.0
 
 
 def propose(request: Request, n_steps: int = 10) -> dict[str, Any]:
@@ -248,6 +251,49 @@ def test_a_coordinator_that_is_killed_keeps_the_books(
     core = search.wait()
     assert core.dollars > spent > 0
     assert core.runs[2].proposal.agent == "claude"
+
+
+@pytest.mark.slow
+def test_a_coordinator_that_dies_in_its_calls_again_and_again_stays_below_the_cap(
+    server: MessagesServer, model_search: MakeSearch
+) -> None:
+    """The provider bills an answer that nobody received too."""
+    price, billed, kills = Price(input=3, output=15, cache_write=3.75, cache_read=0.3), [0.0], [0]
+    search: Search | None = None
+
+    def dies_in_its_call(request: Request) -> Reply:
+        usage = server.usage(request.body, 600)
+        billed[0] += cost(
+            Usage(
+                input=usage["input_tokens"],
+                output=600,
+                cache_read=usage["cache_read_input_tokens"],
+                cache_creation=usage["cache_creation_input_tokens"],
+            ),
+            price,
+        )
+        if request.tool == "propose_phase" and kills[0] < N_KILLS:
+            assert search is not None
+            kills[0] += 1
+            os.kill(search.events(ev.CoordinatorStarted)[-1].pid, signal.SIGKILL)
+            return Hang()
+        return sensible(request)
+
+    server.play(dies_in_its_call)
+    numbers = [price.input, price.output, price.cache_write, price.cache_read]
+    search = model_search(
+        budget={"runs": 3, "dollars": CAP},
+        agents={"price": numbers, "visual": False, "deadline_s": 60.0},
+    )
+    core = search.start().wait()
+    calls = search.events(ev.AgentCalled)
+    lost = [call for call in calls if call.outcome == "lost"]
+    assert len(search.events(ev.CoordinatorStarted)) == 1 + kills[0]
+    assert kills[0] == len(lost) == N_KILLS, search.log()
+    assert all(call.dollars > 0 and call.estimated and len(call.reservations) == 1 for call in lost)
+    assert billed[0] <= core.dollars <= CAP
+    settled = {id_ for call in calls for id_ in call.reservations}
+    assert settled == {reserved.reservation for reserved in search.events(ev.CallReserved)}
 
 
 @pytest.mark.slow

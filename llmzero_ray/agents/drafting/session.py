@@ -19,7 +19,6 @@ from llmzero_ray.agents.llm.agent_client import AgentClient
 from llmzero_ray.agents.llm.api_key import read_key
 from llmzero_ray.agents.llm.budget import BudgetLedger
 from llmzero_ray.agents.llm.errors import redacted
-from llmzero_ray.agents.llm.messages import Usage
 from llmzero_ray.agents.llm.prices import price_of
 from llmzero_ray.config import AgentsConfig, parse_config
 from llmzero_ray.errors import ConfigError
@@ -99,10 +98,7 @@ def open_session(agents: AgentsConfig, max_dollars: float) -> DraftingSession:
     ledger = BudgetLedger(price_of(agents.model, agents.price, agents.prompts), max_dollars)
     client = MessagesClient(settings)
     secret = read_key(settings)
-    spent = client.check()
-    if spent != Usage():
-        reservation = ledger.reserve("check", 0, spent)
-        ledger.settle(reservation, usage=spent, latency_s=0.0, outcome="ok")
+    client.check(budget=ledger)
     records: list[dict[str, Any]] = []
     agent_client = AgentClient(
         client=lambda _node, _name: client,

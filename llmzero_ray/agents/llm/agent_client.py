@@ -106,6 +106,10 @@ class CallReport:
     latency_s: float
     n_attempts: int
     png: bytes | None
+    estimated: bool = False
+    """Whether a part of `usage` is a worst case."""
+    reservations: tuple[str, ...] = ()
+    """Ids of the budget's reservations that the call has settled."""
 
 
 Report: TypeAlias = Callable[[CallReport], None]
@@ -206,6 +210,8 @@ class AgentClient:
                     latency_s=budget.latency_s,
                     n_attempts=budget.n_attempts,
                     png=conversation.png,
+                    estimated=budget.estimated,
+                    reservations=budget.reservations,
                 )
             )
 

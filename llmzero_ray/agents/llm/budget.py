@@ -7,10 +7,10 @@ Plain Python, thread-safe. Not here: prices (prices.py), worst cases (token_boun
 
 from __future__ import annotations
 
-import itertools
 import logging
 import math
 import threading
+import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -24,6 +24,8 @@ logger = logging.getLogger(__name__)
 
 _ROUNDING = 1e-9
 """Dollars by which sums of floats may differ from the cap."""
+_PLAUSIBLE = 2
+"""Times the worst case: a server that reports more tokens than this is not believed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +40,8 @@ class LedgerEntry:
     outcome: str
     """`ok`, or the error's kind."""
     estimated: bool = False
-    """The server reported no tokens although it may bill some: these are the worst case."""
+    """The server reported no tokens although it may bill some, or more than the call can have used: these are
+    the worst case."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,8 +61,8 @@ class Reservation:
     node: int
     worst: Usage
     dollars: float
-    number: int = 0
-    """Counts a ledger's reservations from 1; 0: made elsewhere."""
+    id: str
+    """Unique, also beyond this process."""
 
 
 class BudgetClient(Protocol):
@@ -94,11 +97,10 @@ class BudgetLedger:
         self.cap_dollars = cap_dollars
         self._lock = threading.Lock()
         self._entries = list(entries)
-        self._open: set[Reservation] = set()
-        self._numbers = itertools.count(1)
+        self._open: dict[str, Reservation] = {}
 
-    def reserve(self, agent: str, node: int, worst: Usage) -> Reservation:
-        """Set aside what an attempt can cost at most; to be settled after it.
+    def reserve(self, agent: str, node: int, worst: Usage, id_: str | None = None) -> Reservation:
+        """Set aside what an attempt can cost at most; to be settled after it. `id_` None: a new one.
 
         Raises:
             CapReachedError: spent + reserved + this would pass the cap. Nothing is reserved then.
@@ -112,10 +114,20 @@ class BudgetLedger:
                     f"for calls under way; the {agent}'s call for node {node} could cost {dollars:.4f}. "
                     "Raise budget.dollars to let agents go on."
                 )
-            number = next(self._numbers)
-            reservation = Reservation(agent=agent, node=node, worst=worst, dollars=dollars, number=number)
-            self._open.add(reservation)
+            id_ = id_ or uuid.uuid4().hex
+            reservation = Reservation(agent=agent, node=node, worst=worst, dollars=dollars, id=id_)
+            self._open[id_] = reservation
         return reservation
+
+    def restore(self, reservation: Reservation) -> None:
+        """Hold a reservation again that a restart has lost and that is not settled."""
+        with self._lock:
+            self._open[reservation.id] = reservation
+
+    def release(self, reservation: Reservation) -> None:
+        """Free a reservation whose attempt was not sent; nothing is booked."""
+        with self._lock:
+            self._open.pop(reservation.id, None)
 
     def settle(
         self, reservation: Reservation, *, usage: Usage | None, latency_s: float, outcome: str
@@ -126,10 +138,10 @@ class BudgetLedger:
             ValueError: the reservation is not open (settled before, or of another ledger).
         """
         with self._lock:
-            if reservation not in self._open:
+            if reservation.id not in self._open:
                 raise ValueError(f"the reservation of {reservation.agent} is not open; settle it once.")
             entry = self._booked(reservation, usage, latency_s, outcome)
-            self._open.remove(reservation)
+            del self._open[reservation.id]
             return entry
 
     def book(
@@ -144,6 +156,12 @@ class BudgetLedger:
         """Every entry, in the order they were settled."""
         with self._lock:
             return tuple(self._entries)
+
+    @property
+    def open(self) -> tuple[Reservation, ...]:
+        """Reservations that are not settled, oldest first."""
+        with self._lock:
+            return tuple(self._open.values())
 
     @property
     def dollars(self) -> float:
@@ -175,15 +193,23 @@ class BudgetLedger:
     def _booked(
         self, reservation: Reservation, usage: Usage | None, latency_s: float, outcome: str
     ) -> LedgerEntry:
-        tokens = reservation.worst if usage is None else usage
+        price = self._price_of(reservation.agent)
+        believed = usage is not None and _is_plausible(usage, reservation.worst, price)
+        if usage is not None and not believed:
+            logger.warning(
+                "node=%d %s: the server reports %s, more than %d times the call's upper bound %s, which is "
+                "booked instead",
+                reservation.node, reservation.agent, usage, _PLAUSIBLE, reservation.worst,
+            )  # fmt: skip
+        tokens = usage if usage is not None and believed else reservation.worst
         entry = LedgerEntry(
             agent=reservation.agent,
             node=reservation.node,
             usage=tokens,
-            dollars=cost(tokens, self._price_of(reservation.agent)),
+            dollars=cost(tokens, price),
             latency_s=latency_s,
             outcome=outcome,
-            estimated=usage is None,
+            estimated=not believed,
         )
         self._entries.append(entry)
         return entry
@@ -195,7 +221,13 @@ class BudgetLedger:
         return math.fsum(entry.dollars for entry in self._entries)
 
     def _held(self) -> float:
-        return math.fsum(reservation.dollars for reservation in self._open)
+        return math.fsum(reservation.dollars for reservation in self._open.values())
+
+
+def _is_plausible(usage: Usage, worst: Usage, price: Price) -> bool:
+    if usage.all_input + usage.output > _PLAUSIBLE * (worst.all_input + worst.output):
+        return False
+    return cost(usage, price) <= _PLAUSIBLE * cost(worst, price)
 
 
 class CallBudget:
@@ -212,6 +244,10 @@ class CallBudget:
         """Tokens that were booked."""
         self.dollars = 0.0
         self.latency_s = 0.0
+        self.estimated = False
+        """Whether a part of `usage` is a worst case and not what the server reported."""
+        self.reservations: tuple[str, ...] = ()
+        """Ids of the reservations that were settled."""
         self._client, self._agent, self._node, self._worst = client, agent, node, worst
         self._lock = threading.Lock()
         self._reserved: Reservation | None = None
@@ -263,13 +299,6 @@ class CallBudget:
             reserved, lost = self._reserved, self._lost
             if usage is None and not self._may_be_billed:
                 usage = Usage()
-        if usage is not None and (
-            usage.output > self._worst.output or usage.all_input > self._worst.all_input
-        ):
-            logger.warning(
-                "node=%d %s: the server reports %s, more than the call's upper bound %s",
-                self._node, self._agent, usage, self._worst,
-            )  # fmt: skip
         for reservation in lost:
             self._settle(reservation, None, latency_s, "connection")
         if reserved is not None:
@@ -279,6 +308,8 @@ class CallBudget:
         entry = self._client.settle(reservation, usage=usage, latency_s=latency_s, outcome=outcome)
         self.usage += entry.usage
         self.dollars += entry.dollars
+        self.estimated |= entry.estimated
+        self.reservations += (reservation.id,)
 
 
 class LlmClient(Protocol):

@@ -9,13 +9,13 @@ import base64
 import json
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from typing import Any, TypeAlias
 
 from llmzero_ray import events as ev
 from llmzero_ray.agents.llm.agent_client import CallReport
-from llmzero_ray.agents.llm.budget import LedgerEntry
+from llmzero_ray.agents.llm.budget import LedgerEntry, Reservation
 from llmzero_ray.agents.llm.messages import ImageBlock, LlmCall, LlmResponse, TextBlock, Usage
 from llmzero_ray.files import text_digest
 from llmzero_ray.records import Event
@@ -43,6 +43,7 @@ class CallRecorder:
             dollars=report.dollars,
             latency_s=round(report.latency_s, 3),
             outcome=report.outcome,
+            estimated=report.estimated,
         )
         event = call_event(
             entry,
@@ -51,6 +52,7 @@ class CallRecorder:
             prompt=prompt_hash(report.call),
             n_attempts=report.n_attempts,
             source=f"call:{node}:{report.name}:{time.time_ns()}",
+            reservations=report.reservations,
         )
         try:
             record = call_record(report, event, self._digest)
@@ -61,7 +63,14 @@ class CallRecorder:
 
 
 def call_event(
-    entry: LedgerEntry, *, call: str, model: str, prompt: str, n_attempts: int, source: str
+    entry: LedgerEntry,
+    *,
+    call: str,
+    model: str,
+    prompt: str,
+    n_attempts: int,
+    source: str,
+    reservations: tuple[str, ...] = (),
 ) -> ev.AgentCalled:
     """The event of a call that is booked as `entry`; the other arguments are the event's fields."""
     return ev.AgentCalled(
@@ -78,6 +87,8 @@ def call_event(
         dollars=entry.dollars,
         latency_s=entry.latency_s,
         n_attempts=n_attempts,
+        estimated=entry.estimated,
+        reservations=reservations,
         source=source,
     )
 
@@ -96,7 +107,46 @@ def booked_entry(event: ev.AgentCalled) -> LedgerEntry:
         dollars=event.dollars,
         latency_s=event.latency_s,
         outcome=event.outcome,
+        estimated=event.estimated,
     )
+
+
+def reserved_event(reservation: Reservation, holder: ev.CallHolder) -> ev.CallReserved:
+    """The event of a reservation that a process is about to use."""
+    worst = reservation.worst
+    return ev.CallReserved(
+        node=reservation.node,
+        agent=reservation.agent,
+        holder=holder,
+        reservation=reservation.id,
+        input_tokens=worst.input,
+        output_tokens=worst.output,
+        cache_read_tokens=worst.cache_read,
+        cache_creation_tokens=worst.cache_creation,
+        dollars=reservation.dollars,
+        source=f"reserved:{reservation.id}",
+    )
+
+
+def open_reservations(events: Iterable[Event]) -> dict[str, tuple[Reservation, ev.CallHolder]]:
+    """Reservations of a journal that no call has settled, by id, each with who holds it."""
+    found: dict[str, tuple[Reservation, ev.CallHolder]] = {}
+    for event in events:
+        if isinstance(event, ev.CallReserved):
+            worst = Usage(
+                input=event.input_tokens,
+                output=event.output_tokens,
+                cache_read=event.cache_read_tokens,
+                cache_creation=event.cache_creation_tokens,
+            )
+            reservation = Reservation(
+                agent=event.agent, node=event.node, worst=worst, dollars=event.dollars, id=event.reservation
+            )
+            found[event.reservation] = (reservation, event.holder)
+        elif isinstance(event, ev.AgentCalled):
+            for id_ in event.reservations:
+                found.pop(id_, None)
+    return found
 
 
 def prompt_hash(call: LlmCall) -> str:

@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from llmzero_ray.agents.llm.api_key import KEYLESS, read_key
-from llmzero_ray.agents.llm.budget import BudgetLedger, CallBudget
+from llmzero_ray.agents.llm.budget import BudgetClient, BudgetLedger, CallBudget
 from llmzero_ray.agents.llm.call_thread import CallThread
 from llmzero_ray.agents.llm.errors import ErrorKind, LlmCallError, excerpt, redacted
 from llmzero_ray.agents.llm.http_errors import error_of, reason_of, retry_after_s
@@ -32,7 +32,7 @@ from llmzero_ray.agents.llm.messages_api import (
 )
 from llmzero_ray.agents.llm.prices import FREE
 from llmzero_ray.agents.llm.settings import LlmSettings
-from llmzero_ray.agents.llm.token_bound import worst_case
+from llmzero_ray.agents.llm.token_bound import probe_worst_case, worst_case
 from llmzero_ray.errors import ConfigError, LlmzeroError
 
 if TYPE_CHECKING:
@@ -85,24 +85,37 @@ class MessagesClient:
 
         return self._run(work, budget, deadline_s)
 
-    def check(self, *, image: bytes | None = None) -> Usage:
+    def check(self, *, image: bytes | None = None, budget: BudgetClient | None = None) -> Usage:
         """Ask the server for its model, to find a wrong key, base_url or model before anything is reserved.
 
         Blocks like `call`, under `check_deadline_s`. With `image` (a small PNG) also whether the model takes
-        images. A server without an endpoint for models gets a message of one token instead.
+        images. A server without an endpoint for models gets a message of one token instead, which is paid
+        from `budget` as agent `check`.
 
         Returns what that cost: no tokens where the endpoint exists.
 
         Raises:
+            CapReachedError: `budget` does not allow the message; it was not sent.
             LlmCallError: what is wrong.
         """
         import anthropic  # noqa: F401 - takes seconds, which the deadline should not pay
 
         async def work(attempts: _Attempts, sdk: AsyncAnthropic) -> Usage:
-            return await self._check_model(image, attempts, sdk)
+            return await self._check_model(image, attempts, sdk, paid)
 
-        unpaid = CallBudget(BudgetLedger(FREE), "check", 0, Usage())
-        return self._run(work, unpaid, self.settings.check_deadline_s)
+        free = BudgetLedger(FREE)
+        paid = CallBudget(budget or free, "check", 0, probe_worst_case(image))
+        usage: Usage | None = None
+        outcome, started = "interrupted", time.monotonic()
+        try:
+            usage = self._run(work, CallBudget(free, "check", 0, Usage()), self.settings.check_deadline_s)
+            outcome = "ok"
+        except LlmCallError as error:
+            usage, outcome = error.usage, error.kind
+            raise
+        finally:
+            paid.finish(usage=usage, latency_s=time.monotonic() - started, outcome=outcome)
+        return usage
 
     def worst_case(self, call: LlmCall) -> Usage:
         """Upper bound of what one attempt at `call` can cost."""
@@ -170,7 +183,9 @@ class MessagesClient:
             content=reply.content,
         )
 
-    async def _check_model(self, image: bytes | None, attempts: _Attempts, sdk: AsyncAnthropic) -> Usage:
+    async def _check_model(
+        self, image: bytes | None, attempts: _Attempts, sdk: AsyncAnthropic, paid: CallBudget
+    ) -> Usage:
         import anthropic
 
         try:
@@ -180,6 +195,7 @@ class MessagesClient:
         except anthropic.APIStatusError as failure:
             if self.settings.base_url is None or failure.status_code not in (404, 405):
                 raise
+        attempts.budget = paid
         return reported_usage(await attempts.create(sdk, probe_body(self.settings, image)))
 
 

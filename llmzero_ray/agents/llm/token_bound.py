@@ -33,6 +33,12 @@ def worst_case(call: LlmCall, settings: LlmSettings) -> Usage:
     )
 
 
+def probe_worst_case(image: bytes | None) -> Usage:
+    """The same for the smallest possible message, with an image if given."""
+    images = 0 if image is None else image_tokens(image)
+    return Usage(cache_creation=OVERHEAD_TOKENS + images, output=1)
+
+
 def image_tokens(png: bytes) -> int:
     """Upper bound for one picture, from the size in its header."""
     if len(png) < 24 or not png.startswith(_PNG_HEADER):

@@ -630,6 +630,20 @@ def test_a_good_configuration_passes_the_check_without_a_question(messages_serve
     assert messages_server.messages == []
 
 
+def test_a_check_that_takes_a_message_is_booked_within_the_cap(messages_server: MessagesServer) -> None:
+    messages_server.models_endpoint = False
+    messages_server.play([Answer(content=[{"type": "text", "text": "ok"}], output_tokens=1)])
+    price = [1e3, 1e3, 1e3, 1e3]
+    agents = {"backend": "claude", "base_url": messages_server.base_url, "price": price}
+    config = make_config(agents=agents, budget={"dollars": 100.0})
+    (call,) = {call.agent: call for call in check_agents(config)}.values()
+    assert (call.agent, call.outcome, call.output_tokens) == ("check", "ok", 1)
+    assert call.dollars == pytest.approx(1e-3 * (call.input_tokens + call.cache_creation_tokens + 1))
+    n_sent = len(messages_server.messages)
+    assert check_agents(config, spent=100.0 - 1e-3) == ()
+    assert len(messages_server.messages) == n_sent
+
+
 @pytest.mark.parametrize(
     ("agents", "message"),
     [

@@ -162,6 +162,25 @@ def test_a_call_that_a_restart_forgot_is_booked_all_the_same() -> None:
     assert restarted.entries == (entry,) and restarted.left == 7.0
 
 
+@pytest.mark.parametrize(
+    ("reported", "believed"),
+    [
+        (Usage(input=8, output=4), True),
+        (Usage(output=13), False),
+        (Usage(input=9, cache_read=4), False),
+        (Usage(output=10**6), False),
+        (Usage(input=10**400), False),
+    ],
+)
+def test_more_than_twice_the_worst_case_is_not_believed(reported: Usage, believed: bool) -> None:
+    ledger = BudgetLedger(DOLLAR, 100)
+    reservation = ledger.reserve("proposer", 1, Usage(input=4, output=2))
+    entry = ledger.settle(reservation, usage=reported, latency_s=0, outcome="ok")
+    assert entry.usage == (reported if believed else Usage(input=4, output=2))
+    assert entry.estimated is not believed
+    assert ledger.dollars == (12.0 if believed else 6.0)
+
+
 def test_a_search_keeps_the_price_that_it_started_with() -> None:
     config = make_config(agents={"backend": "claude"}, budget={"dollars": 1000})
     called = ev.AgentCalled(
