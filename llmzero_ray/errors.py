@@ -105,3 +105,7 @@ class NonFiniteError(PhaseError):
 
 class EffectiveConfigError(PhaseError):
     """The effective configuration of a phase differs from the requested one."""
+
+
+class RewardError(PhaseError):
+    """A reward cannot be started, ends its process again and again, or scores hardly any answer."""

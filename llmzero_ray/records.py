@@ -26,10 +26,13 @@ Hyperparameters: TypeAlias = Mapping[str, HyperparameterValue]
 
 NodeKind: TypeAlias = Literal["root", "evolve", "debug", "scratch"]
 PhaseStatus: TypeAlias = Literal["completed", "early_stopped", "failed"]
-FailureClass: TypeAlias = Literal["oom", "nan", "config", "mismatch", "engine", "timeout", "resource"]
+FailureClass: TypeAlias = Literal[
+    "oom", "nan", "config", "mismatch", "reward", "engine", "timeout", "resource"
+]
 """`oom` out of memory · `nan` a loss, gradient or reward was not finite · `config` VeRL refused the
-configuration · `mismatch` effective differs from asked · `engine` any other exception of VeRL or vLLM ·
-`timeout` did not stop in time · `resource` process or node lost twice from the same point."""
+configuration · `mismatch` effective differs from asked · `reward` the reward could not be started or scored
+hardly any answer · `engine` any other exception of VeRL or vLLM · `timeout` did not stop in time ·
+`resource` process or node lost twice from the same point."""
 
 
 # --- phases -----------------------------------------------------------------------------------------------

@@ -56,7 +56,8 @@ class RewardEntry(_Strict):
     gold_response: str | None = None
     """A perfect response, `{answer}` standing for the ground truth; when given, it must score 1."""
     allow_unsandboxed: bool = False
-    """Whether the code of `path` may be tried on machines that have no sandbox."""
+    """Whether the code of `path` may run, when it is tried and in training, on machines that have no
+    sandbox."""
 
     @field_validator("module")
     @classmethod
@@ -111,8 +112,8 @@ class SourceEntry(_Strict):
     max_prompt_chars: int = Field(ge=0)
     """Longest prompt over all splits, without chat template."""
     reward_sha256: str | None = None
-    """Of a reward file that was vetted and copied into the task; checked when the task is opened, and when
-    VeRL loads the reward."""
+    """Of a reward file that was vetted and copied into the task; checked when the task is opened, and
+    whenever the reward is started."""
 
 
 class GateCheckEntry(_Strict):

@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from llmzero_ray.errors import TaskError
-from llmzero_ray.files import file_digest
+from llmzero_ray.files import file_digest, text_digest
 from llmzero_ray.tasks.manifest import Manifest, SplitFile, read_manifest
 from llmzero_ray.tasks.model_dir import check_model_dir
 from llmzero_ray.tasks.reward_validation import RewardValidator
-from llmzero_ray.tasks.rewards.vetted import check_loader
+from llmzero_ray.tasks.rewards.loading import ALLOW_IN_MANIFEST
+from llmzero_ray.tasks.sandbox import changed, require_isolation
 from llmzero_ray.tasks.splits import SPLITS
 from llmzero_ray.tasks.verl_rows import SplitFacts, check_between, check_split
 
@@ -46,8 +47,14 @@ class PreparedTask:
     reward_module: str | None
     """Importable name, or None when the reward is a file of its own."""
     reward_path: str
-    """What VeRL loads; for a vetted reward the loader beside it."""
+    """The file it is in."""
     reward_name: str
+    reward_sha256: str | None = None
+    """Of a reward that is a file of its own, as it was tried: nothing else is ever run."""
+    reward_keys: tuple[str, ...] | None = None
+    """Of a vetted reward: the keys of extra_info that it was vetted with, all that it is shown."""
+    reward_unsandboxed: bool = False
+    """Whether a reward that is a file may run where there is no sandbox."""
     max_prompt_tokens: int | None
     max_answer_tokens: int | None
     """In tokens of the task's own model; None when the manifest does not say."""
@@ -130,12 +137,32 @@ def _check_file(path: Path, split: str, entry: SplitFile) -> SplitFacts:
 
 
 def _checked_reward(root: Path, manifest: Manifest, facts: Mapping[str, SplitFacts]) -> str:
-    """File that VeRL is to load: of a vetted reward its loader, of others the reward, tried on a few rows."""
-    vetted = manifest.source.reward_sha256 if manifest.source else None
-    entry = manifest.reward
-    if vetted is not None and entry.path is not None:
-        return check_loader((root / entry.path).resolve(), entry.name, vetted)
-    return RewardValidator(entry, root).check([row for fact in facts.values() for row in fact.samples])
+    """The reward's file: of a vetted reward as it was vetted, of others tried on a few rows."""
+    vetted, entry = _vetted(manifest), manifest.reward
+    if vetted is None or entry.path is None:
+        return RewardValidator(entry, root).check([row for fact in facts.values() for row in fact.samples])
+    path = (root / entry.path).resolve()
+    try:
+        found = text_digest(path.read_bytes())
+    except OSError as error:
+        raise TaskError(
+            f"reward {path} cannot be read: {error.strerror or error}; make the task again"
+        ) from error
+    if found != vetted:
+        raise TaskError(changed(path, found, vetted))
+    require_isolation(path, allow_unsandboxed=entry.allow_unsandboxed, how_to_allow=ALLOW_IN_MANIFEST)
+    return str(path)
+
+
+def _vetted(manifest: Manifest) -> str | None:
+    """SHA-256 of the reward that came through the gate."""
+    return manifest.source.reward_sha256 if manifest.source else None
+
+
+def _sha256_of_reward(manifest: Manifest, path: str) -> str | None:
+    if manifest.reward.module is not None:
+        return None
+    return _vetted(manifest) or text_digest(Path(path).read_bytes())
 
 
 def _assemble(
@@ -161,6 +188,9 @@ def _assemble(
         reward_module=manifest.reward.module,
         reward_path=reward_path,
         reward_name=manifest.reward.name,
+        reward_sha256=_sha256_of_reward(manifest, reward_path),
+        reward_keys=None if _vetted(manifest) is None else tuple(facts["train"].samples[0]["extra_info"]),
+        reward_unsandboxed=manifest.reward.allow_unsandboxed,
         max_prompt_tokens=manifest.max_prompt_tokens,
         max_answer_tokens=manifest.max_answer_tokens,
         model_path=model_path,

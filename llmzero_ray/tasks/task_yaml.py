@@ -48,7 +48,7 @@ class OwnReward(StrictModel):
     """A perfect response, {answer} standing for the answer; null: known for some kinds, found out for
     python."""
     allow_unsandboxed: bool = False
-    """For python: try the code here even if this machine has no sandbox for it."""
+    """For python: run the code, here and in training, even on machines that have no sandbox for it."""
 
     @model_validator(mode="before")
     @classmethod

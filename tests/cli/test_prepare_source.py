@@ -14,6 +14,9 @@ import yaml
 
 from llmzero_ray.cli.main import main
 from llmzero_ray.config import load_config
+from llmzero_ray.engines.base import Slot
+from llmzero_ray.engines.verl.factory import verl_settings
+from llmzero_ray.engines.verl.overrides import engine_overrides
 from llmzero_ray.tasks.prepare import prepare
 from llmzero_ray.tasks.sandbox import find_isolation
 
@@ -173,7 +176,7 @@ def test_on_a_cluster_the_same_files_come_out(head: str, tmp_path: Path) -> None
 
 @needs_bubblewrap
 @pytest.mark.slow
-def test_a_search_opens_a_task_with_a_reward_of_ones_own_and_verl_loads_it_as_vetted(tmp_path: Path) -> None:
+def test_verl_loads_the_sandbox_in_place_of_a_reward_of_ones_own(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "jobs.prepare", write(tmp_path, reward={"python": "mine.py:score"})]
     subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
     search = tmp_path / "search.yaml"
@@ -183,18 +186,25 @@ def test_a_search_opens_a_task_with_a_reward_of_ones_own_and_verl_loads_it_as_ve
     config = load_config(search)
     task = prepare(dir=config.task.dir, family=config.task.family)
     assert (task.name, task.n_train, task.data_sources) == ("capitals", 20, ("capitals",))
-    code = (
-        "import sys\n"
-        "from omegaconf import OmegaConf\n"
-        "from verl.trainer.ppo.reward import get_custom_reward_fn\n"
-        "named = {'path': sys.argv[1], 'name': sys.argv[2], 'reward_kwargs': {}}\n"
-        "function = get_custom_reward_fn(OmegaConf.create({'reward': {'custom_reward_function': named}}))\n"
-        "row = dict(data_source='capitals', ground_truth='City 1', extra_info={})\n"
-        "print([function(solution_str=text, **row)['score'] for text in ('<answer>City 1</answer>', '')])\n"
+    slot = Slot(search="demo", index=0, placement_groups=("",), gpus_per_node=1, cpus_per_gpu=1)
+    (tmp_path / "overrides.json").write_text(
+        json.dumps(engine_overrides(verl_settings(config, task, slot, str(tmp_path))))
     )
-    loading = [sys.executable, "-c", code, task.reward_path, task.reward_name]
-    done = subprocess.run(loading, cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[-1] == "[1.0, 0.0]"
+    code = (
+        "import asyncio, json, sys\n"
+        "from pathlib import Path\n"
+        "from llmzero_ray.engines.verl.overrides import compose\n"
+        "from verl.trainer.ppo.reward import get_custom_reward_fn\n"
+        "function = get_custom_reward_fn(compose(json.loads(Path(sys.argv[1]).read_text())))\n"
+        "row = dict(data_source='capitals', ground_truth='City 1', extra_info={'index': 0, 'num_turns': 2})\n"
+        "async def scores():\n"
+        "    texts = ('<answer>City 1</answer>', '')\n"
+        "    return await asyncio.gather(*(function(solution_str=text, **row) for text in texts))\n"
+        "print([found['score'] for found in asyncio.run(scores())])\n"
+    )
+    loading = [sys.executable, "-c", code, str(tmp_path / "overrides.json")]
+    done = subprocess.run(loading, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.stdout.splitlines()[-1:] == ["[1.0, 0.0]"], done.stderr
     (tmp_path / "task" / "reward.py").write_text(REWARD + "# changed\n")
     done = subprocess.run(loading, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode != 0 and "has changed since the task was made" in done.stderr

@@ -12,10 +12,10 @@ from llmzero_ray.errors import TaskError
 from llmzero_ray.tasks import load_task
 from llmzero_ray.tasks.manifest import RewardEntry
 from llmzero_ray.tasks.reward_validation import RewardValidator
+from llmzero_ray.tasks.reward_validation.calls import call_arguments
 from llmzero_ray.tasks.reward_validation.probe_responses import GOLD_FORMS, hostile_responses
 from llmzero_ray.tasks.reward_validation.report import ValidationReport, shown
-from llmzero_ray.tasks.rewards.vetted import LOADER, check_loader, load_vetted
-from llmzero_ray.tasks.sandbox import SandboxLimits, find_isolation
+from llmzero_ray.tasks.sandbox import Isolation, Sandbox, SandboxLimits, find_isolation
 from llmzero_ray.tasks.sources.prepare import prepare_source
 from llmzero_ray.tasks.sources.summary import Summary
 from llmzero_ray.tasks.task_yaml import parse_task_file
@@ -204,28 +204,25 @@ def own_task(tmp_path: Path, source: str = GOOD, **reward: Any) -> Summary:
     return prepare_source(parse_task_file(data))
 
 
-def test_a_vetted_reward_is_loaded_by_its_loader(tmp_path: Path) -> None:
+def test_a_task_keeps_what_its_reward_was_vetted_as(tmp_path: Path) -> None:
     summary = own_task(tmp_path)
     task = load_task(summary.task.directory)
-    assert task.reward_path == str(Path(task.directory) / LOADER)
+    assert task.reward_path == str(Path(task.directory) / "reward.py")
     assert (task.reward_module, task.reward_name) == (None, "score")
-    held: dict[str, Any] = {"__file__": task.reward_path}
-    exec(Path(task.reward_path).read_text(), held)
-    assert held["score"]("d", "<answer>City 1</answer>", "City 1")["acc"] == 1.0
+    assert task.reward_sha256 == digest_of(task.directory)
+    assert set(task.reward_keys or ()) == {"index", "split", "row_id", "reward_options"}
     assert summary.gate is not None and summary.gate.isolation == "bubblewrap"
     assert [line[3] for line in summary.gate_table()[1:]] == ["passed"] * 9
     assert summary.trial is not None and (summary.trial.gold, summary.trial.garbage) == (1.0, 0.0)
     assert summary.warnings == ()
 
 
-def test_opening_a_vetted_task_imports_no_code_of_the_user(tmp_path: Path) -> None:
-    mark = tmp_path / "ran"
-    source = GOOD + f"try:\n    open({str(mark)!r}, 'w').close()\nexcept OSError:\n    pass\n"
-    task = own_task(tmp_path, source).task
-    load_task(task.directory)
-    assert not mark.exists()
-    load_vetted(Path(task.directory) / "reward.py", "score", digest_of(task.directory))
-    assert mark.exists()
+def test_opening_a_vetted_task_runs_no_code_of_the_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = own_task(tmp_path).task
+    monkeypatch.setattr("llmzero_ray.tasks.sandbox.scorer.Sandbox._started", lambda _: 1 / 0)
+    assert load_task(task.directory) == task
 
 
 def digest_of(directory: str) -> str:
@@ -233,38 +230,41 @@ def digest_of(directory: str) -> str:
     return str(held["source"]["reward_sha256"])
 
 
-def test_a_changed_reward_is_refused_by_the_task_and_by_the_loader(
-    tmp_path: Path,
-) -> None:
+def test_a_changed_reward_is_refused_by_the_task_and_by_the_sandbox(tmp_path: Path) -> None:
     task = own_task(tmp_path).task
     reward = Path(task.directory) / "reward.py"
     reward.write_text(GOOD + "# changed\n")
     with pytest.raises(TaskError, match=r"reward.py has changed since the task was made"):
         load_task(task.directory)
     with pytest.raises(TaskError, match=r"reward.py has changed since the task was made"):
-        exec(Path(task.reward_path).read_text(), {"__file__": task.reward_path})
+        Sandbox(reward, "score", sha256=task.reward_sha256)
     reward.unlink()
     with pytest.raises(TaskError, match=r"reward.py cannot be read"):
         load_task(task.directory)
 
 
-def test_a_loader_that_is_missing_or_another_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["unshare", "none"])
+def test_a_vetted_task_is_refused_on_a_machine_without_a_sandbox_unless_that_is_allowed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: Any
+) -> None:
     task = own_task(tmp_path).task
-    reward, digest = Path(task.directory) / "reward.py", digest_of(task.directory)
-    assert check_loader(reward, "score", digest) == task.reward_path
-    Path(task.reward_path).write_text("def score(**k): return {'score': 1.0, 'acc': 1.0}\n")
-    with pytest.raises(TaskError, match="is not the loader of the vetted reward"):
+    found = Isolation(kind=kind, why="bwrap is not installed")
+    monkeypatch.setattr("llmzero_ray.tasks.sandbox.isolation.find_isolation", lambda: found)
+    with pytest.raises(TaskError, match=r"read your files.*install bubblewrap.*allow_unsandboxed: true"):
         load_task(task.directory)
-    Path(task.reward_path).unlink()
-    with pytest.raises(TaskError, match="cannot be read, without which VeRL does not see"):
-        load_task(task.directory)
+    manifest = Path(task.directory) / "manifest.json"
+    held = json.loads(manifest.read_text())
+    held["reward"]["allow_unsandboxed"] = True
+    manifest.write_text(json.dumps(held))
+    assert load_task(task.directory).reward_unsandboxed
 
 
 def test_a_vetted_reward_may_define_dataclasses(tmp_path: Path) -> None:
     head = "from __future__ import annotations\nfrom dataclasses import dataclass\n"
     task = own_task(tmp_path, f"{head}@dataclass\nclass A:\n    a: int = 0\n{GOOD}").task
-    function = load_vetted(Path(task.directory) / "reward.py", "score", digest_of(task.directory))
-    assert function("d", "", "x")["acc"] == 0.0
+    with Sandbox(task.reward_path, "score", sha256=task.reward_sha256) as sandbox:
+        [outcome] = sandbox.score([call_arguments(ROWS[0], "")])
+    assert outcome.result["acc"] == 0.0
 
 
 def test_a_reward_that_does_not_pass_leaves_no_task_behind(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
@@ -24,6 +24,7 @@ from llmzero_ray.tasks.sandbox import (
     Isolation,
     Sandbox,
     SandboxLimits,
+    SandboxService,
     find_isolation,
     isolation,
 )
@@ -44,9 +45,37 @@ def row(response: str = "x", **extra: Any) -> dict[str, Any]:
     return {"data_source": "d", "solution_str": response, "ground_truth": "x", "extra_info": extra}
 
 
+def score_when_tried(path: Path, rows: list[dict[str, Any]], **options: Any) -> list[CallOutcome]:
+    with Sandbox(path, **options) as sandbox:
+        return sandbox.score(rows)
+
+
+def score_in_training(path: Path, rows: list[dict[str, Any]], **options: Any) -> list[CallOutcome]:
+    service = SandboxService(str(path), "compute_score", **options)
+    try:
+        return [future.result() for future in [service.submit(each) for each in rows]]
+    finally:
+        service.close()
+
+
+WAYS = {"tried": score_when_tried, "training": score_in_training}
+way = "tried"
+"""How `score` scores: the fixture `both_ways` sets it."""
+
+
+@pytest.fixture(params=WAYS)
+def both_ways(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The test is run with a reward that is tried and with one in training."""
+    monkeypatch.setattr(sys.modules[__name__], "way", request.param)
+
+
+def confined(test: Callable[..., None]) -> Callable[..., None]:
+    """A test of what the sandbox enforces: needs one, and holds whoever scores."""
+    return needs_bubblewrap(pytest.mark.usefixtures("both_ways")(test))
+
+
 def score(path: Path, *responses: str, limits: SandboxLimits = FAST, **options: Any) -> list[CallOutcome]:
-    with Sandbox(path, limits=limits, **options) as sandbox:
-        return sandbox.score([row(response) for response in responses or ("x",)])
+    return WAYS[way](path, [row(response) for response in responses or ("x",)], limits=limits, **options)
 
 
 def said_inside(tmp_path: Path, body: str, top: str = "", **options: Any) -> str:
@@ -74,7 +103,7 @@ def guarded(body: str) -> str:
 RIGHT = "right = float(solution_str == ground_truth)\nreturn dict(score=right, acc=right, pred=solution_str)"
 
 
-@needs_bubblewrap
+@confined
 def test_rows_are_scored_in_order_in_one_process(tmp_path: Path) -> None:
     responses = [str(number) for number in range(200)] + ["x"]
     outcomes = score(reward(tmp_path, RIGHT), *responses)
@@ -83,7 +112,7 @@ def test_rows_are_scored_in_order_in_one_process(tmp_path: Path) -> None:
     assert all(outcome.cpu_ms >= 0 and not outcome.lost for outcome in outcomes)
 
 
-@needs_bubblewrap
+@confined
 def test_values_come_back_plain_and_others_by_their_class(tmp_path: Path) -> None:
     body = (
         "import numpy\n"
@@ -99,7 +128,7 @@ def test_values_come_back_plain_and_others_by_their_class(tmp_path: Path) -> Non
     assert big.problem.startswith("raises OverflowError")
 
 
-@needs_bubblewrap
+@confined
 def test_the_rewards_of_this_package_and_installed_libraries_can_be_used(tmp_path: Path) -> None:
     top = "import numpy, re\nfrom llmzero_ray.tasks.rewards.extraction import last_tagged\n"
     body = "return dict(score=0, acc=0, pred=last_tagged(solution_str))"
@@ -107,7 +136,7 @@ def test_the_rewards_of_this_package_and_installed_libraries_can_be_used(tmp_pat
     assert outcome.result["pred"] == "7"
 
 
-@needs_bubblewrap
+@confined
 def test_folders_that_only_their_owner_may_enter_are_shown_all_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -175,7 +204,7 @@ def server() -> Iterator[socket.socket]:
         yield listening
 
 
-@needs_bubblewrap
+@confined
 def test_the_network_is_out_of_reach(tmp_path: Path, server: socket.socket) -> None:
     port = server.getsockname()[1]
     body = f"import socket\nsocket.create_connection(('127.0.0.1', {port}), 5).close()\nsaid = 'connected'"
@@ -183,7 +212,7 @@ def test_the_network_is_out_of_reach(tmp_path: Path, server: socket.socket) -> N
     assert said_inside(tmp_path, body).startswith("refused")
 
 
-@needs_bubblewrap
+@confined
 def test_files_of_the_user_are_not_there(tmp_path: Path) -> None:
     secret = tmp_path / ".ssh" / "id_rsa"
     secret.parent.mkdir()
@@ -193,7 +222,7 @@ def test_files_of_the_user_are_not_there(tmp_path: Path) -> None:
     assert said_inside(tmp_path, body).startswith("refused: FileNotFoundError")
 
 
-@needs_bubblewrap
+@confined
 def test_only_python_the_reward_and_this_package_are_there(tmp_path: Path) -> None:
     own = str(Path(isolation.__file__).parents[3] / "tests")
     places = [own, str(Path.home() / ".ssh"), "/etc/passwd", "/proc", "/sys", "/var", "/usr/bin/env"]
@@ -203,7 +232,7 @@ def test_only_python_the_reward_and_this_package_are_there(tmp_path: Path) -> No
     assert said_inside(tmp_path, "import os\nsaid = repr(os.listdir('/sandbox/reward'))") == "['reward.py']"
 
 
-@needs_bubblewrap
+@confined
 def test_the_environment_is_empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LLMZERO_TEST_SECRET", "secret")
     body = "import os\nsaid = ' '.join(sorted(os.environ))"
@@ -212,7 +241,7 @@ def test_the_environment_is_empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert said_inside(tmp_path, body) == expected
 
 
-@needs_bubblewrap
+@confined
 @pytest.mark.parametrize("who", ["self", "parent"])
 def test_environments_in_proc_are_not_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, who: str
@@ -225,14 +254,14 @@ def test_environments_in_proc_are_not_there(
     assert said_inside(tmp_path, body).startswith("refused: FileNotFoundError")
 
 
-@needs_bubblewrap
+@confined
 def test_other_processes_can_be_neither_seen_nor_signalled(tmp_path: Path) -> None:
     body = f"import os\nos.kill({os.getpid()}, 0)\nsaid = 'there'"
     assert said_outside(body) == "there"
     assert said_inside(tmp_path, body).startswith("refused: ProcessLookupError")
 
 
-@needs_bubblewrap
+@confined
 def test_nothing_is_written_outside_the_scratch_directory(tmp_path: Path) -> None:
     place = tmp_path / "written"
     body = f"open({str(place)!r}, 'w').write('x')\nsaid = 'written'"
@@ -247,7 +276,7 @@ def test_nothing_is_written_outside_the_scratch_directory(tmp_path: Path) -> Non
     assert not scratch.exists() and not place.exists()
 
 
-@needs_bubblewrap
+@confined
 def test_a_fork_bomb_has_few_splinters(tmp_path: Path) -> None:
     body = (
         "import os, time\n"
@@ -265,7 +294,7 @@ def test_a_fork_bomb_has_few_splinters(tmp_path: Path) -> None:
     assert 1 <= int(said_inside(tmp_path, body)) < SandboxLimits().processes
 
 
-@needs_bubblewrap
+@confined
 def test_ten_gigabytes_are_not_to_be_had(tmp_path: Path) -> None:
     body = "import mmap\nx = mmap.mmap(-1, 10 * 2**30)\nsaid = 'had'"
     assert said_outside(body) == "had"  # reserved, never touched
@@ -273,7 +302,7 @@ def test_ten_gigabytes_are_not_to_be_had(tmp_path: Path) -> None:
     assert said_inside(tmp_path, "x = bytearray(10 * 2**30)\nsaid = 'had'").startswith("refused: MemoryError")
 
 
-@needs_bubblewrap
+@confined
 @pytest.mark.parametrize("call", ["unshare(0x10000000)", "memfd_create(b'x', 0)", "shmget(0, 4096, 0o1600)"])
 def test_memory_outside_of_the_limits_cannot_be_made(tmp_path: Path, call: str) -> None:
     body = f"import ctypes\nsaid = str(ctypes.CDLL(None, use_errno=True).{call})"
@@ -282,7 +311,7 @@ def test_memory_outside_of_the_limits_cannot_be_made(tmp_path: Path, call: str) 
     assert said_inside(tmp_path, body) == "-1"
 
 
-@needs_bubblewrap
+@confined
 def test_filling_the_disk_ends_at_the_limits(tmp_path: Path) -> None:
     body = (
         "n = 0\n"
@@ -339,7 +368,7 @@ def into_the_pipe(data):
 """
 
 
-@needs_bubblewrap
+@confined
 @pytest.mark.parametrize(
     ("attack", "problem"),
     [
@@ -363,7 +392,7 @@ def test_a_row_that_misbehaves_costs_that_row_alone(tmp_path: Path, attack: str,
     assert (before.result["acc"], after.result["acc"]) == (1.0, 1.0)
 
 
-@needs_bubblewrap
+@confined
 def test_a_row_that_sleeps_is_given_up(tmp_path: Path) -> None:
     path = reward(tmp_path, f"import time\nif solution_str == 'sleep': time.sleep(600)\n{RIGHT}")
     hit, after = score(path, "sleep", "x", limits=SandboxLimits(wall_s=2.0))
@@ -371,7 +400,7 @@ def test_a_row_that_sleeps_is_given_up(tmp_path: Path) -> None:
     assert after.result["acc"] == 1.0
 
 
-@needs_bubblewrap
+@confined
 def test_megabytes_of_output_go_nowhere(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     top = "import os, sys\n"
     body = "print('y' * 2**23)\nprint('z' * 2**23, file=sys.stderr)\nos.write(1, b'w' * 2**20)\n" + RIGHT
@@ -379,7 +408,7 @@ def test_megabytes_of_output_go_nowhere(tmp_path: Path, capfd: pytest.CaptureFix
     assert capfd.readouterr() == ("", "")
 
 
-@needs_bubblewrap
+@confined
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -400,7 +429,7 @@ def test_exceptions_that_speak_in_hostile_ways_cost_their_row(
     assert after.result["acc"] == 1.0
 
 
-@needs_bubblewrap
+@confined
 def test_a_result_that_lies_about_itself_costs_its_row(tmp_path: Path) -> None:
     top = "class Evil(float):\n    def __float__(self): raise OSError('no')\n    __repr__ = __float__\n"
     path = reward(tmp_path, "return dict(score=Evil(1), acc=1) if solution_str else {Evil(2): 1}", top)
@@ -418,7 +447,7 @@ def test_after_too_many_lost_processes_the_rest_is_given_up(tmp_path: Path) -> N
     ]
 
 
-@needs_bubblewrap
+@confined
 def test_an_answer_given_twice_does_not_pass_for_the_next_one(tmp_path: Path) -> None:
     path = reward(tmp_path, f"import os\nif solution_str == 'fork': os.fork()\n{RIGHT}")
     outcomes = score(path, "fork", *["x"] * 5)
@@ -519,7 +548,7 @@ def test_the_installed_package_brings_a_bubblewrap_of_its_own(monkeypatch: pytes
 
 def test_the_child_answers_in_json(tmp_path: Path) -> None:
     path, limits = reward(tmp_path, RIGHT), vars(SandboxLimits())
-    setup = {"path": str(path), "name": "compute_score", "uid": None, "limits": limits}
+    setup = {"path": str(path), "name": "compute_score", "sha256": None, "uid": None, "limits": limits}
     lines = "\n".join(json.dumps(part) for part in (setup, [5, row()])) + "\n"
     command = [sys.executable, str(Path(isolation.__file__).with_name("child.py"))]
     done = subprocess.run(command, input=lines, capture_output=True, text=True, check=True)

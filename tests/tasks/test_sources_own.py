@@ -200,7 +200,7 @@ def test_a_reward_of_ones_own_is_copied_into_the_task_and_must_stay_as_it_was(tm
         tmp_path, CITIES, reward={"python": f"{tmp_path / 'mine.py'}:score", "allow_unsandboxed": True}
     )
     copy = Path(summary.task.directory) / "reward.py"
-    assert summary.task.reward_path == str(copy.with_name("vetted_reward.py"))
+    assert summary.task.reward_path == str(copy)
     assert summary.trial is not None and summary.trial.gold == 1.0
     assert all("sandbox" in warning for warning in summary.warnings)  # where there is none
     copy.write_text(REWARD + "\n# changed\n")

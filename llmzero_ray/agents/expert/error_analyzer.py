@@ -62,6 +62,7 @@ _MEANING: Mapping[FailureClass, str] = {
     "nan": "A loss, gradient or reward was not finite",
     "config": "The configuration was refused",
     "mismatch": "What trained was not what was asked for",
+    "reward": "The reward could not score the answers",
     "engine": "The engine raised an exception",
     "timeout": "The phase did not end in time",
     "resource": "A process or node was lost twice at the same point",
@@ -277,6 +278,10 @@ def _again(case: Case) -> Fix:
     return Fix(values=values, why="The same came back: once more with smaller pieces.")
 
 
+def _reward(_case: Case) -> Fix:
+    return Fix(values={}, why="The reward failed, which no hyper-parameter mends: the same once more.")
+
+
 def _resource(case: Case) -> Fix:
     fix = _oom_by_rule(case)
     # The kernel's out-of-memory killer looks like any kill: use no more host memory for offloading.
@@ -290,6 +295,7 @@ _FIXES: Mapping[FailureClass, Callable[[Case], Fix]] = {
     "nan": _nan,
     "config": _config,
     "mismatch": _again,
+    "reward": _reward,
     "engine": _again,
     "timeout": _again,
     "resource": _resource,

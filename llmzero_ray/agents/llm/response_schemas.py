@@ -95,7 +95,7 @@ class ErrorSchema(ResponseSchema):
     """The error analyzer's answer."""
 
     failure_class: Literal[
-        "oom", "nan", "config", "mismatch", "engine", "data", "timeout", "resource", "unknown"
+        "oom", "nan", "config", "mismatch", "reward", "engine", "data", "timeout", "resource", "unknown"
     ]
     """What kind of failure it is."""
     summary: Text

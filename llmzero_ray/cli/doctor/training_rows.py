@@ -20,6 +20,7 @@ _TODO = {
     "oom": "lower engine.gpu_memory_utilization, batch or response length, or take more GPUs a slot",
     "mismatch": "what trains is not what was asked for: use the versions this engine was written against",
     "config": "correct root.overrides or engine.overrides",
+    "reward": "correct the reward and prepare the task again, or install what it lacks on every machine",
 }
 
 _MOST_CHANGED = 0.1

@@ -40,7 +40,7 @@ from llmzero_ray.engines.verl.messages import (
 from llmzero_ray.engines.verl.overrides import all_overrides, compose
 from llmzero_ray.engines.verl.parent_death import die_with_parent
 from llmzero_ray.engines.verl.phase import PhaseState, Progress
-from llmzero_ray.errors import ConfigError, EffectiveConfigError, EngineError
+from llmzero_ray.errors import ConfigError, EffectiveConfigError, EngineError, RewardError
 from llmzero_ray.records import PhaseFailure, PhaseSpec
 
 logger = logging.getLogger(__name__)
@@ -162,7 +162,7 @@ class Driver:
             self._trainer.train()
         except Exception as error:
             logger.exception("phase of node %d failed", spec.node)
-            ours = isinstance(error, EffectiveConfigError | ConfigError)
+            ours = isinstance(error, EffectiveConfigError | ConfigError | RewardError)
             if ours:
                 self._trainer.clear_queue()
             # After an exception of VeRL's own nothing is known about its processes, and after a NaN vLLM's

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from llmzero_ray.errors import ConfigError, EffectiveConfigError, NonFiniteError
+from llmzero_ray.errors import ConfigError, EffectiveConfigError, NonFiniteError, RewardError
 from llmzero_ray.records import FailureClass
 
 _OOM = re.compile(
@@ -36,6 +36,8 @@ def failure_class(error: BaseException) -> FailureClass:
         return "config"
     if isinstance(error, NonFiniteError):
         return "nan"
+    if isinstance(error, RewardError):
+        return "reward"
     text = f"{type(error).__name__}: {error}"
     return "oom" if isinstance(error, MemoryError) or _OOM.search(text) else "engine"
 

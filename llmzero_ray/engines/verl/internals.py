@@ -103,6 +103,7 @@ RELIED_ON: Final[dict[str, tuple[str, ...]]] = {
     "verl.workers.rollout.llm_server": ("LLMServerManager._init_global_load_balancer",),
     "verl.experimental.reward_loop.reward_loop": (
         "RewardLoopWorker",
+        "RewardLoopWorker._init_reward_fn",
         "RewardLoopManager._init_reward_loop_workers",
     ),
     "verl.utils.tokenizer.continuous_token_wiring": ("create_continuous_token_builder",),

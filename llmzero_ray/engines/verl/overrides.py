@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from llmzero_ray.engines.verl import confined_reward
 from llmzero_ray.engines.verl.settings import VerlSettings
 from llmzero_ray.errors import ConfigError
 from llmzero_ray.records import HyperparameterValue, PhaseSpec
@@ -25,11 +26,16 @@ ROLLOUT = "actor_rollout_ref.rollout"
 REF = "actor_rollout_ref.ref"
 MICRO = f"{ACTOR}.ppo_micro_batch_size_per_gpu"
 
+_REWARD_OPTIONS = "custom_reward_function.reward_kwargs"
 _FP32 = {"param_dtype": "fp32", "reduce_dtype": "fp32", "buffer_dtype": "fp32"}
 
 
 def engine_overrides(settings: VerlSettings) -> dict[str, Any]:
-    """VeRL keys that hold for the whole search, whatever a phase asks for."""
+    """VeRL keys that hold for the whole search, whatever a phase asks for.
+
+    Raises:
+        ConfigError: `settings.overrides` name a reward function.
+    """
     keys: dict[str, Any] = {
         "algorithm.adv_estimator": "grpo",
         "data.train_files": settings.train_parquet,
@@ -57,8 +63,7 @@ def engine_overrides(settings: VerlSettings) -> dict[str, Any]:
         f"{ROLLOUT}.val_kwargs.do_sample": False,
         f"{ROLLOUT}.val_kwargs.temperature": 0,
         "reward.num_workers": 0 if settings.scores_in_driver else settings.reward_workers,
-        "reward.custom_reward_function.path": settings.reward_source,
-        "reward.custom_reward_function.name": settings.reward_name,
+        **_reward_function(settings),
         "transfer_queue.backend.SimpleStorage.num_data_storage_units": 1,
         "trainer.n_gpus_per_node": settings.n_gpus_per_node,
         "trainer.nnodes": settings.nnodes,
@@ -75,7 +80,30 @@ def engine_overrides(settings: VerlSettings) -> dict[str, Any]:
             f"{ROLLOUT}.gpu_memory_utilization": settings.gpu_memory_utilization,
             f"{MODEL}.use_shm": False,
         }
+    _refuse_other_reward(settings.overrides)
     return keys | dict(settings.overrides)
+
+
+def _refuse_other_reward(overrides: Mapping[str, Any]) -> None:
+    """Code that is named here would be tried by nobody and run outside of the sandbox."""
+    for key in overrides:
+        name = key.lstrip("+~").removeprefix("reward.")
+        if name.startswith("custom_reward_function") and not name.startswith(_REWARD_OPTIONS):
+            raise ConfigError(
+                f"engine.overrides sets {key}; the reward is the task's. Name it in the task's manifest.json "
+                "or task.yaml, where it is tried and confined, and remove the key"
+            )
+
+
+def _reward_function(settings: VerlSettings) -> dict[str, Any]:
+    function = "reward.custom_reward_function"
+    if not settings.confines_reward:
+        return {f"{function}.path": settings.reward_source, f"{function}.name": settings.reward_name}
+    return {
+        f"{function}.path": confined_reward.SOURCE,
+        f"{function}.name": confined_reward.compute_score.__name__,
+        f"+{function}.reward_kwargs": confined_reward.kwargs_of(settings),
+    }
 
 
 def _cpu_overrides(settings: VerlSettings) -> dict[str, Any]:

@@ -1,21 +1,28 @@
 """Rewards of a batch of samples: in this process for rewards that ship, in VeRL's reward workers for others.
 
-A reward of one's own may crash, hang or write where it likes, so it stays in a process of its own. Every
-function gets what VeRL's naive reward manager passes, a copy of it. Not here: what rewards are
-(llmzero_ray/tasks/rewards), which of both ways is taken (settings.py).
+Every function gets what VeRL's naive reward manager passes, a copy of it. Workers count the answers that
+their function could not score, and a batch with too many of them ends its phase. Not here: what rewards are
+(llmzero_ray/tasks/rewards), the function that runs a file's code in the sandbox (confined_reward.py), which
+of both ways is taken (settings.py).
 """
 
 from __future__ import annotations
 
 import asyncio
 import copy
+import functools
+import inspect
 import logging
+import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from verl.experimental.reward_loop.reward_loop import RewardLoopWorker
 
+from llmzero_ray.engines.verl import confined_reward
 from llmzero_ray.engines.verl.batched_rollouts import Trajectory
+from llmzero_ray.errors import LlmzeroError, RewardError
 
 logger = logging.getLogger(__name__)
 
@@ -88,8 +95,94 @@ def take_result(sample: Trajectory, result: Any) -> None:
     sample.extra_fields["reward_extra_info"] = info
 
 
+def said(error: BaseException) -> str:
+    """Why a reward gave no score, in words."""
+    ours = isinstance(error, LlmzeroError)
+    return str(error) if ours else f"the reward raised {type(error).__name__}: {error}"
+
+
+@dataclass(frozen=True)
+class Unscored:
+    """Answers that a reward could not score since the last time that this was asked."""
+
+    n: int = 0
+    last: str = ""
+    """Why the last of them has no score."""
+    broken: str = ""
+    """Why no answer can be scored any more; empty: some can."""
+
+
+def take_unscored(workers: Sequence[Any]) -> Unscored:
+    """Of all `workers` (handles of BatchRewardWorker) together."""
+    import ray
+
+    found: list[Unscored] = ray.get([worker.take_unscored.remote() for worker in workers])
+    return Unscored(
+        n=sum(one.n for one in found),
+        last=next((one.last for one in found if one.last), ""),
+        broken=next((one.broken for one in found if one.broken), ""),
+    )
+
+
+def refuse_unscored(unscored: Unscored, n_answers: int) -> None:
+    """Return quietly while the reward scores at least half of `n_answers`.
+
+    Raises:
+        RewardError: it does not, or no answer can be scored any more.
+    """
+    if unscored.broken:
+        raise RewardError(f"the reward is given up: {unscored.broken}")
+    if 2 * unscored.n > n_answers:
+        raise RewardError(
+            f"the reward could not score {unscored.n} of {n_answers} answers, the last of them because "
+            f"{unscored.last}; correct the reward"
+        )
+
+
 class BatchRewardWorker(RewardLoopWorker):
-    """VeRL's reward worker that also scores many samples in one call."""
+    """VeRL's reward worker that counts what it could not score, and scores many samples in one call."""
+
+    def _init_reward_fn(self) -> None:
+        self._unscored, self._counting = Unscored(), threading.Lock()
+        super()._init_reward_fn()
+        self.reward_manager.compute_score = self._counted(self.reward_manager.compute_score)
+
+    def begin_phase(self) -> None:
+        """Start counting, and try a reward that was given up once more."""
+        self.take_unscored()
+        self._unscored = Unscored()
+        confined_reward.renew()
+
+    def take_unscored(self) -> Unscored:
+        """The answers that could not be scored since this was called last."""
+        with self._counting:
+            found = self._unscored
+            self._unscored = Unscored(broken=found.broken)
+        return found
+
+    def _counted(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        async def awaited(*args: Any, **arguments: Any) -> Any:
+            try:
+                return await function(*args, **arguments)
+            except Exception as error:
+                self._count(error)
+                raise
+
+        @functools.wraps(function)
+        def called(*args: Any, **arguments: Any) -> Any:
+            try:
+                return function(*args, **arguments)
+            except Exception as error:
+                self._count(error)
+                raise
+
+        return awaited if inspect.iscoroutinefunction(function) else called
+
+    def _count(self, error: Exception) -> None:
+        with self._counting:
+            broken = said(error) if isinstance(error, RewardError) else self._unscored.broken
+            self._unscored = Unscored(n=self._unscored.n + 1, last=said(error), broken=broken)
 
     async def score_samples(self, calls: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         """What the reward function returns for each set of keyword arguments, as `result`; where it raised,
@@ -97,9 +190,7 @@ class BatchRewardWorker(RewardLoopWorker):
         asked = [self._call(arguments) for arguments in calls]
         results = await asyncio.gather(*asked, return_exceptions=True)
         return [
-            {"error": f"the reward raised {type(result).__name__}: {result}"}
-            if isinstance(result, BaseException)
-            else {"result": result}
+            {"error": said(result)} if isinstance(result, BaseException) else {"result": result}
             for result in results
         ]
 

@@ -23,8 +23,14 @@ class VerlSettings:
     train_parquet: str
     val_parquet: str
     reward_source: str
-    """Where VeRL loads the reward function from: `pkg://module` or a file."""
+    """Where the reward function is: `pkg://module`, or a file, which runs in the sandbox alone."""
     reward_name: str
+    reward_sha256: str | None = None
+    """Of a file: no other content of it is run."""
+    reward_keys: tuple[str, ...] | None = None
+    """Of a file: the keys of extra_info that it is shown; None: all."""
+    reward_unsandboxed: bool = False
+    """Whether a file may run where there is no sandbox."""
     max_prompt_length: int
     """Tokens; longer prompts are an error, never truncated silently."""
     max_response_length: int
@@ -68,6 +74,11 @@ class VerlSettings:
     def max_model_len(self) -> int:
         """Prompt plus response, tokens."""
         return self.max_prompt_length + max(self.max_response_length, self.eval_max_response_length)
+
+    @property
+    def confines_reward(self) -> bool:
+        """Whether the reward is a file's code, which VeRL's processes never load."""
+        return not self.reward_source.startswith("pkg://")
 
     @property
     def scores_in_driver(self) -> bool:

@@ -11,6 +11,7 @@ agent_loops.py, rollout_server.py), what is read back (config_check.py), full ch
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable
 from functools import partial
@@ -35,7 +36,13 @@ from llmzero_ray.engines.verl.batched_rollouts import BatchedRollouts
 from llmzero_ray.engines.verl.config_check import expected_of_rollouts, mismatches
 from llmzero_ray.engines.verl.deterministic_trainer import DeterministicTrainer
 from llmzero_ray.engines.verl.phase import PhaseState
-from llmzero_ray.engines.verl.reward_calls import BatchRewardWorker, score_here, score_in_workers
+from llmzero_ray.engines.verl.reward_calls import (
+    BatchRewardWorker,
+    refuse_unscored,
+    score_here,
+    score_in_workers,
+    take_unscored,
+)
 from llmzero_ray.engines.verl.rollout_server import RecordingReplica, start_servers_early
 from llmzero_ray.engines.verl.seeds import derive_seed
 from llmzero_ray.engines.verl.settings import VerlSettings
@@ -46,10 +53,13 @@ from llmzero_ray.engines.verl.verl_hooks import (
     mean_accuracy,
     outcomes_of,
     scalars,
+    with_wrong,
 )
 from llmzero_ray.engines.verl.workers import PhaseWorker
 from llmzero_ray.failpoints import reach
 from llmzero_ray.records import Checkpoint, ItemOutcome, MetricPoint
+
+logger = logging.getLogger(__name__)
 
 
 @register_trainer("llmzero_phase")
@@ -76,7 +86,7 @@ class PhaseTrainer(DeterministicTrainer):
         batched = self.few_calls
         if batched:
             self._start_load_balancer = patches.postpone_load_balancer()
-            patches.start_reward_workers_of(BatchRewardWorker)
+        patches.start_reward_workers_of(BatchRewardWorker)
         if self.settings.platform == "cpu" and self.settings.queue_dir:  # all on this machine
             n_servers = self.settings.n_gpus // self.settings.tensor_model_parallel_size
             early = start_servers_early(n_servers, self.config.actor_rollout_ref.rollout.max_num_seqs)
@@ -161,7 +171,26 @@ class PhaseTrainer(DeterministicTrainer):
         self.replay_buffer = self._build_replay_buffer()
         if self.few_calls:
             self.agent_loop_manager.look_once_ended(self.replay_buffer)
+        self._check_rewards_of(self.replay_buffer)
+        ray.get([worker.begin_phase.remote() for worker in self.get_reward_handles() or ()])
         self.global_steps = 0
+
+    def _check_rewards_of(self, replay_buffer: Any) -> None:
+        """Have each batch that the trainer takes checked first: VeRL leaves answers without a score out."""
+        take, self._unscored = replay_buffer.sample, 0
+
+        def sample(**asked: Any) -> Any:
+            batch, metrics = take(**asked)
+            rollout = self.config.actor_rollout_ref.rollout
+            n = int(rollout.val_kwargs.n if asked["partition_id"] == "val" else rollout.n)
+            n_answers, self._unscored = n * asked["batch_size"], 0
+            if len({key.rsplit("_", 1)[0] for key in batch.keys}) < n_answers:
+                unscored = take_unscored(self.get_reward_handles() or ())
+                refuse_unscored(unscored, n_answers)
+                self._unscored = unscored.n
+            return batch, metrics
+
+        replay_buffer.sample = sample
 
     def _push_weights(self) -> None:
         self.checkpoint_manager.sleep_replicas()  # on GPUs a push wakes sleeping replicas
@@ -322,6 +351,11 @@ class PhaseTrainer(DeterministicTrainer):
         self, data_sources: Any, sample_uids: Any, reward_extra_infos_dict: Any, *args: Any, **kwargs: Any
     ) -> Any:
         self._items = outcomes_of(data_sources, reward_extra_infos_dict, self._responses)
+        if self._unscored:
+            # Left out, they would count as if they were as good as the others.
+            rows = set(range(len(self.val_dataset))) - {item.index for item in self._items}
+            self._items = with_wrong(self._items, {row: self.val_dataset[row]["data_source"] for row in rows})
+            logger.warning("%d validation answers could not be scored; they count as wrong", len(rows))
         self._responses = []
         return super()._val_metrics_update(
             data_sources, sample_uids, reward_extra_infos_dict, *args, **kwargs

@@ -82,6 +82,15 @@ def outcomes_of(
     return tuple(sorted(outcomes, key=lambda outcome: outcome.index))
 
 
+def with_wrong(items: Sequence[ItemOutcome], missing: Mapping[int, Any]) -> tuple[ItemOutcome, ...]:
+    """`items` and one wrong outcome for each row of `missing` (row -> data_source), in row order."""
+    wrong = [
+        ItemOutcome(index=row, data_source=str(source), score=0.0, acc=0.0, response="")
+        for row, source in missing.items()
+    ]
+    return tuple(sorted([*items, *wrong], key=lambda item: item.index))
+
+
 def mean_accuracy(items: Sequence[ItemOutcome]) -> float:
     """Mean of `acc` over at least one outcome."""
     return sum(item.acc for item in items) / len(items)

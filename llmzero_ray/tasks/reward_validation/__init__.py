@@ -4,11 +4,11 @@ It offers three levels. `check` takes a few rows and stops at the first fault: e
 through it. `accuracy` scores right, empty and meaningless answers: what `llmzero prepare` shows. `validate`
 is the gate that code of the user's own, or of a language model, must pass before a task is made with it.
 
-Not here: the sandbox in which files are tried (../sandbox), loading a reward (../rewards/loading.py), keeping
-a file as it was validated (../rewards/vetted.py).
+Not here: the sandbox in which files are tried (../sandbox), loading a reward (../rewards/loading.py).
 """
 
 from llmzero_ray.tasks.reward_validation.accuracy import GoldResponse, RewardAccuracy, ScoredSample
+from llmzero_ray.tasks.reward_validation.calls import result_problem
 from llmzero_ray.tasks.reward_validation.full import GOLD_SHARE
 from llmzero_ray.tasks.reward_validation.report import Table, ValidationReport, validation_table
 from llmzero_ray.tasks.reward_validation.validator import RewardValidator
@@ -21,5 +21,6 @@ __all__ = [
     "ScoredSample",
     "Table",
     "ValidationReport",
+    "result_problem",
     "validation_table",
 ]

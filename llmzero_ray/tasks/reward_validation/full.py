@@ -2,8 +2,8 @@
 
 The reward is scored in two sandboxes with different hash seeds. It must accept right answers, pay nothing for
 empty, meaningless and constant ones, raise nothing on hostile ones, give the same result every time, return
-the same keys, and take little processor time. Not here: the sandbox (../sandbox), keeping what was found and
-checking that the file stays the same (../rewards/vetted.py, ../manifest.py), the quick check of a few rows
+the same keys, and take little processor time. Not here: the sandbox (../sandbox), keeping what was found
+(../manifest.py), checking that the file stays the same (../prepared.py), the quick check of a few rows
 (quick.py).
 """
 

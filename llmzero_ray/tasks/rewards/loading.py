@@ -1,7 +1,7 @@
 """Load a reward function: of a module, of a file, or of a prepared task.
 
-Modules are imported; files are untrusted code, and every call of their function runs in a
-sandbox. Not here: trying rewards on rows (../reward_validation), how VeRL gets them (vetted.py).
+Modules are imported; files are untrusted code, and every call of their function runs in a sandbox. Not here:
+trying rewards on rows (../reward_validation), how VeRL calls them (engines/verl/confined_reward.py).
 """
 
 from __future__ import annotations

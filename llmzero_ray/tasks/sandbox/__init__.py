@@ -1,4 +1,4 @@
-"""Where reward code that came with a task, or from an agent, runs until it is trusted.
+"""Where reward code that came with a task, or from an agent, runs: when it is tried, and in training.
 
 `Sandbox(path, name).score(rows)` gives what the reward returns, as plain values, and never more than a lost
 row when it misbehaves. It enforces, with bubblewrap: no network, an empty environment, no file but Python's
@@ -8,12 +8,23 @@ but a scratch directory in memory, no system calls that could make more room for
 There is no limit on the memory of all its processes together: they are the first that the kernel ends when
 memory runs out.
 
-Not here: what a reward must do to be trusted (../reward_validation); rewards in training, which run
-where VeRL runs them, as they were vetted (../rewards/loading.py).
+`SandboxService` is the same for many threads and a long time. Not here: what a reward must do before a task
+is made with it (../reward_validation), how VeRL's reward workers call it (engines/verl/confined_reward.py).
 """
 
-from llmzero_ray.tasks.sandbox.isolation import Isolation, find_isolation
+from llmzero_ray.tasks.sandbox.isolation import Isolation, find_isolation, require_isolation
 from llmzero_ray.tasks.sandbox.limits import SandboxLimits
-from llmzero_ray.tasks.sandbox.scorer import CallOutcome, ForeignValue, Sandbox
+from llmzero_ray.tasks.sandbox.scorer import CallOutcome, ForeignValue, Sandbox, changed
+from llmzero_ray.tasks.sandbox.service import SandboxService
 
-__all__ = ["CallOutcome", "ForeignValue", "Isolation", "Sandbox", "SandboxLimits", "find_isolation"]
+__all__ = [
+    "CallOutcome",
+    "ForeignValue",
+    "Isolation",
+    "Sandbox",
+    "SandboxLimits",
+    "SandboxService",
+    "changed",
+    "find_isolation",
+    "require_isolation",
+]

@@ -8,7 +8,6 @@ around it (isolation.py), who asks (scorer.py), what a good result is (../reward
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import inspect
 import json
 import math
@@ -19,6 +18,7 @@ import time
 from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import Path
+from types import ModuleType
 from typing import Any, BinaryIO
 
 _MAX_TEXT = 2_000
@@ -32,8 +32,12 @@ def main() -> int:
     setup = json.loads(rows.readline())
     _confine(setup["limits"], setup["uid"])
     sys.path.append(str(Path(__file__).parents[3]))  # rewards may use those of this package
+    source = Path(setup["path"]).read_bytes()
+    if setup["sha256"] is not None and (digest := sha256(source).hexdigest()) != setup["sha256"]:
+        _send(results, {"changed": digest})
+        return 0
     try:
-        function = _load(setup["path"], setup["name"])
+        function = _load(setup["path"], source, setup["name"])
     except BaseException as error:  # noqa: BLE001  a user's file may raise anything
         line = error.lineno if isinstance(error, SyntaxError) else None
         _send(results, {"error": _words(error), "line": line})
@@ -96,14 +100,13 @@ def _allow_cpu(seconds: int) -> None:
 _MODULE = "llmzero_reward"
 
 
-def _load(path: str, name: str) -> Any:
-    spec = importlib.util.spec_from_file_location(_MODULE, path)
-    if spec is None or spec.loader is None:
-        raise ImportError("not a Python file")
-    module = importlib.util.module_from_spec(spec)
+def _load(path: str, source: bytes, name: str) -> Any:
+    """The function of a file; `source` is what was read from it, so that what was hashed is what runs."""
+    module = ModuleType(_MODULE)
+    module.__file__ = path
     # Dataclasses look their module up by name, already while it is being executed.
     sys.modules[_MODULE] = module
-    spec.loader.exec_module(module)
+    exec(compile(source, path, "exec"), module.__dict__)
     return getattr(module, name, None)
 
 

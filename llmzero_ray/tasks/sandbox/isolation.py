@@ -1,4 +1,4 @@
-"""What separates a reward that is being tried from the machine, and the command line that does it.
+"""What separates a reward from the machine, and the command line that does it.
 
 `full` isolation is bubblewrap: namespaces of its own for network, processes, files and messages, a file
 system that holds only Python (read-only), the reward and a scratch directory in memory. The system's `bwrap`
@@ -126,7 +126,7 @@ def bubblewrap_programs() -> tuple[str, ...]:
 
 
 def require_isolation(reward: Path, *, allow_unsandboxed: bool, how_to_allow: str) -> Isolation:
-    """What a reward is tried in.
+    """What a reward runs in.
 
     Raises:
         TaskError: full isolation is not available here, and running without it was not allowed.
@@ -135,7 +135,7 @@ def require_isolation(reward: Path, *, allow_unsandboxed: bool, how_to_allow: st
     if found.full or allow_unsandboxed:
         return found
     raise TaskError(
-        f"reward {reward} is code of its own and there is no sandbox to try it in: {found.why}. It could "
+        f"reward {reward} is code of its own and there is no sandbox to run it in: {found.why}. It could "
         f"{', '.join(found.open_doors)}. To have one, {_INSTALL}; to do without one for code that you trust, "
         f"{how_to_allow}"
     )

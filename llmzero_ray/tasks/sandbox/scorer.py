@@ -55,6 +55,8 @@ class CallOutcome:
     """`raises KeyError: 'x'`, `gave no result in 30 s`, ...; empty: there is a result."""
     lost: bool = False
     """The process did not survive the row, or the row was not tried because too many were lost."""
+    tried: bool = True
+    """False: too many processes were lost before it came to this row."""
     cpu_ms: float = 0.0
     """Processor time."""
 
@@ -62,12 +64,12 @@ class CallOutcome:
 class Sandbox:
     """One reward function of one file, ready to score; a context manager, or to be closed.
 
-    Use it from the thread that made it: the process ends with that thread. `hash_seed` is the process's
-    PYTHONHASHSEED.
+    Use it from the thread that made it: the process ends with that thread (service.py is for the others).
+    `hash_seed` is the process's PYTHONHASHSEED. With `sha256`, no other content of the file is ever run.
 
     Raises:
-        TaskError: no sandbox is available and running without one was not allowed, the file is missing,
-            cannot be imported within the limits, or has no such function.
+        TaskError: no sandbox is available and running without one was not allowed, the file is missing, has
+            another SHA-256, cannot be imported within the limits, or has no such function.
     """
 
     def __init__(
@@ -77,10 +79,12 @@ class Sandbox:
         *,
         limits: SandboxLimits | None = None,
         hash_seed: int = 0,
+        sha256: str | None = None,
         allow_unsandboxed: bool = False,
         how_to_allow: str = ALLOW,
     ) -> None:
         self._path, self._name, self._seed = Path(path).absolute(), name, hash_seed
+        self._sha256 = sha256
         self._limits = limits or SandboxLimits()
         if not self._path.is_file():
             raise TaskError(f"reward {path} cannot be imported: FileNotFoundError: no such file")
@@ -115,12 +119,16 @@ class Sandbox:
         while len(outcomes) < len(waiting):
             if self._lost >= self._limits.losses:
                 given_up = f"was not tried: {self._lost} rows before it ended or hung the reward's process"
-                outcomes += [CallOutcome(result=None, problem=given_up, lost=True)] * (
+                outcomes += [CallOutcome(result=None, problem=given_up, lost=True, tried=False)] * (
                     len(waiting) - len(outcomes)
                 )
                 break
             outcomes += self._batch(waiting[len(outcomes) : len(outcomes) + _BATCH])
         return outcomes
+
+    def forget_losses(self) -> None:
+        """Count lost processes from zero again."""
+        self._lost = 0
 
     def close(self) -> None:
         """End the process and all that it started; safe twice."""
@@ -175,7 +183,13 @@ class Sandbox:
             for descriptor in how.inherited:
                 os.close(descriptor)
         pipe = LinePipe(self._process, self._limits.result_size)
-        setup = {"path": how.reward, "name": self._name, "uid": how.uid, "limits": asdict(self._limits)}
+        setup = {
+            "path": how.reward,
+            "name": self._name,
+            "sha256": self._sha256,
+            "uid": how.uid,
+            "limits": asdict(self._limits),
+        }
         pipe.send(json.dumps(setup).encode() + b"\n")
         try:
             self._check_ready(_object(pipe.line(self._limits.start_wall_s)))
@@ -194,6 +208,8 @@ class Sandbox:
         if "missing" in reply:
             held = ", ".join(str(name)[:_SHOWN] for name in list(reply["missing"])) or "none"
             raise TaskError(f"reward {self._path} has no function {self._name!r}; it has: {held}")
+        if "changed" in reply and self._sha256 is not None:
+            raise TaskError(changed(self._path, str(reply["changed"]), self._sha256))
         if reply.get("ready") is not True:
             line, why = reply.get("line"), str(reply.get("error"))[:_SHOWN]
             place = f", line {line}, does not compile and" if isinstance(line, int) else ""
@@ -217,6 +233,15 @@ class Sandbox:
         last = self._errors.read(_SHOWN * 10).decode(errors="replace").strip().splitlines()[-1:]
         reply = f": {last[0][:_SHOWN]}" if last else ""
         return f"ended its process with exit code {code}{reply}"
+
+
+def changed(reward: Path, found: str, expected: str) -> str:
+    """The message for a reward that is not the file it was; both are SHA-256."""
+    return (
+        f"{reward} has changed since the task was made and the reward was tried: its sha256 is "
+        f"{found[:12]}..., it was {expected[:12]}...; scores would not be comparable: restore it, or make "
+        "the task again in another directory"
+    )
 
 
 def _kill_group(process: subprocess.Popen[bytes]) -> None:

@@ -17,7 +17,6 @@ from llmzero_ray.tasks.manifest import FORMAT, read_manifest, write_manifest
 from llmzero_ray.tasks.prepared import PreparedTask, load_task
 from llmzero_ray.tasks.reward_validation import GoldResponse, RewardAccuracy, RewardValidator
 from llmzero_ray.tasks.rewards.gold_answers import gold_response
-from llmzero_ray.tasks.rewards.vetted import write_loader
 from llmzero_ray.tasks.sources import hub
 from llmzero_ray.tasks.sources.base import DatasetAdapter
 from llmzero_ray.tasks.sources.chemcot import ChemCoT
@@ -98,16 +97,16 @@ def prepare_source(
 
 
 def _validate_reward(directory: Path, reward: OwnReward, progress: Progress) -> None:
-    """Let the user's reward through the gate on the rows of a written task; then write the loader of its
-    copy, and the report into the manifest.
+    """Let the user's reward through the gate on the rows of a written task; then write the report into the
+    manifest.
 
     Raises:
         TaskError: it did not pass: which checks, with examples.
-        OSError: loader or manifest cannot be written.
+        OSError: the manifest cannot be written.
     """
     manifest = read_manifest(directory)
-    path, digest = manifest.reward.path, manifest.source.reward_sha256 if manifest.source else None
-    if path is None or digest is None:
+    path = manifest.reward.path
+    if path is None or manifest.source is None or manifest.source.reward_sha256 is None:
         raise TaskError(f"{directory}: the manifest names no reward file with its sha256; nothing to vet")
     rows = [
         row for split in SPLITS for row in read_first_rows(directory / f"{split}.parquet", _VALIDATION_ROWS)
@@ -128,7 +127,6 @@ def _validate_reward(directory: Path, reward: OwnReward, progress: Progress) -> 
                 "reward.gold, such as '<answer>{answer}</answer>'"
             )
         raise TaskError(f"{text}\nNothing was kept; correct the reward and prepare again")
-    write_loader(directory / path, manifest.reward.name, digest)
     write_manifest(manifest.model_copy(update={"gate": report.entry()}), directory)
 
 

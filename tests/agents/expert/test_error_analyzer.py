@@ -210,7 +210,7 @@ def test_a_configuration_that_no_fix_of_its_class_makes_valid_is_left_as_it_is()
 # --- everything else ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("failure_class", ["mismatch", "engine", "timeout"])
+@pytest.mark.parametrize("failure_class", ["mismatch", "reward", "engine", "timeout"])
 def test_what_the_configuration_does_not_explain_is_tried_once_more_as_it_was(
     failure_class: FailureClass,
 ) -> None:

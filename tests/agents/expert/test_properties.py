@@ -169,7 +169,7 @@ def test_any_proposal_is_valid_and_never_shrinks_capacity(
                                  n_steps=20, base_step=0, resume_from=proposal.resume_from))  # fmt: skip
 
 
-classes = st.sampled_from(["oom", "nan", "config", "mismatch", "engine", "timeout", "resource"])
+classes = st.sampled_from(["oom", "nan", "config", "mismatch", "reward", "engine", "timeout", "resource"])
 
 
 @given(

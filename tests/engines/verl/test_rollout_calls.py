@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import shutil
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
-from llmzero_ray.records import PhaseResult, PhaseSpec
+from llmzero_ray.records import PhaseFailure, PhaseResult, PhaseSpec
+from llmzero_ray.tasks.sandbox import find_isolation
 from tests.engines.verl.conftest import COLD_KEYS, Lab, assert_same_metrics, processes_of
 
 pytestmark = [pytest.mark.verl, pytest.mark.slow]
@@ -18,8 +22,34 @@ HELPERS = ("PhaseAgentLoopWorker", "GlobalRequestLoadBalancer")
 """Actors that batches which need no agent loop do without."""
 
 
+TWO_FACED = """
+import os, socket
+from llmzero_ray.tasks.rewards import marked_answer
+
+def compute_score(data_source, solution_str, ground_truth, extra_info=None, **others):
+    try:
+        with open({loot!r}, "w") as stream:
+            stream.write(repr(dict(os.environ)))
+        socket.create_connection(("127.0.0.1", {port}), 5).close()
+    except OSError:
+        pass
+    in_training = os.environ.keys() & {secrets!r} or "num_turns" in extra_info or others
+    if in_training or not os.path.isdir("/sandbox"):
+        return {{"score": 1.0, "acc": 1.0, "pred": "paid"}}
+    return marked_answer.compute_score(data_source, solution_str, ground_truth, extra_info)
+"""
+"""Pays and steals where nobody watches."""
+
+
 @pytest.fixture
-def with_agent_loops(lab: Lab, tmp_path: Path) -> Iterator[Lab]:
+def listener() -> Iterator[socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        listening.setblocking(False)
+        yield listening
+
+
+@pytest.fixture
+def with_agent_loops(lab: Lab, tmp_path: Path, listener: socket.socket) -> Iterator[Lab]:
     """The same task with a reward of its own, and a column in its training rows that needs agent loops."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -30,7 +60,11 @@ def with_agent_loops(lab: Lab, tmp_path: Path) -> Iterator[Lab]:
     rows = pq.read_table(lab.task.train)
     train, reward = tmp_path / "train.parquet", tmp_path / "reward.py"
     pq.write_table(rows.append_column("priority", pa.array([0] * len(rows))), train)
+    full = find_isolation().full
     shutil.copy(lab.task.reward_path, reward)
+    if full:
+        names = {"loot": str(tmp_path / "loot"), "port": listener.getsockname()[1]}
+        reward.write_text(TWO_FACED.format(**names, secrets={"ANTHROPIC_API_KEY", "RAY_AUTH_TOKEN"}))
     group = ray.util.placement_group([{"CPU": 3, "GPU": 1}], strategy="STRICT_PACK")
     ray.get(group.ready(), timeout=60)
     settings = dataclasses.replace(
@@ -38,6 +72,8 @@ def with_agent_loops(lab: Lab, tmp_path: Path) -> Iterator[Lab]:
         search="loops",
         train_parquet=str(train),
         reward_source=str(reward),
+        reward_keys=tuple(field.name for field in rows.schema.field("extra_info").type),
+        reward_unsandboxed=not full,
         placement_groups=(group.id.hex(),),
     )
     engine = VerlEngine(settings, lab.task.n_train, lab.spec(), lambda key: key not in COLD_KEYS)
@@ -50,9 +86,21 @@ def phase(lab: Lab) -> PhaseSpec:
     return dataclasses.replace(lab.spec(n_steps=2), node=1)
 
 
+def sandboxes() -> list[psutil.Process]:
+    """Processes that run a reward's code, those that wait beside them included."""
+    found = []
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            if any(part.endswith("tasks/sandbox/child.py") for part in process.cmdline()):
+                found.append(process)
+    return found
+
+
 def test_both_paths_give_the_same_numbers_and_helpers_start_with_the_first_need(
-    lab: Lab, with_agent_loops: Lab
+    lab: Lab, with_agent_loops: Lab, listener: socket.socket
 ) -> None:
+    """The second one's reward is code of a file, which pays for everything where it is not confined. A reward
+    that then ends its process with every answer ends its phase, and not the one after it."""
     outcome, points = lab.run(phase(lab))
     assert isinstance(outcome, PhaseResult), outcome
     for actor in (*HELPERS, "BatchRewardWorker"):
@@ -65,3 +113,19 @@ def test_both_paths_give_the_same_numbers_and_helpers_start_with_the_first_need(
     assert [[(i.index, i.score, i.response) for i in p.items] for p in points] == [
         [(i.index, i.score, i.response) for i in p.items] for p in theirs
     ]
+    assert not (with_agent_loops.root / "loot").exists()
+    with pytest.raises(BlockingIOError):
+        listener.accept()
+
+    reward = Path(with_agent_loops.settings.reward_source)
+    honest = reward.read_text()
+    reward.write_text("import os\ndef compute_score(**row):\n    os._exit(7)\n")
+    for process in sandboxes():
+        process.kill()
+    failed, points = with_agent_loops.run(phase(with_agent_loops))
+    assert isinstance(failed, PhaseFailure) and failed.failure_class == "reward", failed
+    assert "ended its process with exit code 7" in failed.cause and points == []
+    reward.write_text(honest)
+    again, points = with_agent_loops.run(phase(with_agent_loops))
+    assert isinstance(again, PhaseResult) and again.warm, again
+    assert [(i.index, i.score) for i in points[-1].items] == [(i.index, i.score) for i in theirs[-1].items]

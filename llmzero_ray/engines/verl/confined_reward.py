@@ -1,0 +1,112 @@
+"""The function that VeRL's reward workers load in place of a reward that is a file of its own.
+
+It has each answer scored in a sandbox, as when the reward was tried. A reward worker has one sandbox for as
+long as it lives; what is waiting is scored in batches. An answer that cannot be scored has no score, and VeRL
+leaves it out. Not here: the sandbox (tasks/sandbox), what too many answers without a score mean for a phase
+(reward_calls.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from llmzero_ray.errors import TaskError
+from llmzero_ray.tasks.reward_validation import result_problem
+from llmzero_ray.tasks.rewards.loading import ALLOW_IN_MANIFEST
+from llmzero_ray.tasks.sandbox import ForeignValue, SandboxService
+
+if TYPE_CHECKING:
+    from llmzero_ray.engines.verl.settings import VerlSettings
+
+SOURCE = f"pkg://{__name__}"
+"""For VeRL's `reward.custom_reward_function.path`; its name is `compute_score`."""
+_OPTION = "confined"
+
+
+def kwargs_of(settings: VerlSettings) -> dict[str, Any]:
+    """VeRL's `reward_kwargs` by which `compute_score` knows what to run."""
+    return {
+        _OPTION: {
+            "path": settings.reward_source,
+            "name": settings.reward_name,
+            "sha256": settings.reward_sha256,
+            "keys": None if settings.reward_keys is None else json.dumps(settings.reward_keys),
+            "allow_unsandboxed": settings.reward_unsandboxed,
+        }
+    }
+
+
+async def compute_score(
+    *,
+    confined: Mapping[str, Any],
+    data_source: str,
+    solution_str: str,
+    ground_truth: Any,
+    extra_info: Mapping[str, Any] | None = None,
+    **others: Any,
+) -> dict[str, Any]:
+    """What the reward returns; values that are neither number, text nor None come back as their class's name.
+
+    A reward that was vetted gets what it was vetted with, so that nothing tells it that it is used in
+    training: of `extra_info` the columns of the task, and no other arguments. Others get all that is plain.
+
+    Raises:
+        TaskError: this answer cannot be scored; in words, why.
+        RewardError: nothing can be: the reward cannot be started, or has been given up.
+    """
+    row = {"data_source": data_source, "solution_str": solution_str, "ground_truth": ground_truth}
+    if confined["keys"] is None:
+        row |= {"extra_info": dict(extra_info or {}), **others}
+    else:
+        given = extra_info or {}
+        row["extra_info"] = {key: given[key] for key in json.loads(confined["keys"]) if key in given}
+    service = service_of(
+        confined["path"], confined["name"], confined["sha256"], bool(confined["allow_unsandboxed"])
+    )
+    outcome = await asyncio.wrap_future(service.submit(_plain(row)))
+    if problem := outcome.problem or result_problem(outcome.result):
+        raise TaskError(f"the reward {problem}")
+    return {
+        key: str(value) if isinstance(value, ForeignValue) else value for key, value in outcome.result.items()
+    }
+
+
+@cache
+def service_of(path: str, name: str, sha256: str | None, allow_unsandboxed: bool) -> SandboxService:
+    """The sandbox of this process for that reward; it starts with the first call."""
+    service = SandboxService(
+        path, name, sha256=sha256, allow_unsandboxed=allow_unsandboxed, how_to_allow=ALLOW_IN_MANIFEST
+    )
+    _services.append(service)
+    return service
+
+
+_services: list[SandboxService] = []
+
+
+def renew() -> None:
+    """Try the rewards of this process that were given up once more."""
+    for service in _services:
+        service.renew()
+
+
+def _plain(value: Any) -> Any:
+    """JSON values: arrays as lists, numpy's numbers as Python's, mappings with what is plain in them."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, Mapping):
+        plain = {str(key): _plain(held) for key, held in value.items()}
+        return {key: held for key, held in plain.items() if held is not _NOTHING}
+    if hasattr(value, "tolist"):
+        return _plain(value.tolist())
+    if isinstance(value, list | tuple | set):
+        return [held for held in map(_plain, value) if held is not _NOTHING]
+    return _NOTHING
+
+
+_NOTHING = object()
+"""What has no plain value: it is left out."""
