@@ -63,6 +63,7 @@ def open_sandbox(
         reward.name,
         limits=limits,
         hash_seed=hash_seed,
+        measure=True,
         allow_unsandboxed=reward.allow_unsandboxed,
     )
 

@@ -30,7 +30,8 @@ from llmzero_ray.tasks.sandbox.call_filter import open_filter
 from llmzero_ray.tasks.sandbox.limits import SandboxLimits
 
 _PACKAGE = Path(llmzero_ray.__file__).resolve().parent
-_CHILD = Path(__file__).with_name("child.py").resolve()
+CHILD_FILE = "child.py"
+_CHILD = Path(__file__).with_name(CHILD_FILE).resolve()
 _LIBRARIES = ("/lib", "/lib32", "/lib64", "/usr/lib", "/usr/lib32", "/usr/lib64")
 _SYSTEM_PREFIXES = (Path("/usr"), Path("/usr/local"))
 """Where a Python of the system is installed among everything else; of these only its own files are shown."""

@@ -16,15 +16,16 @@ import tempfile
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO
 
 from llmzero_ray.errors import TaskError
-from llmzero_ray.tasks.sandbox.isolation import Isolation, launch, require_isolation
+from llmzero_ray.tasks.sandbox.isolation import CHILD_FILE, Isolation, launch, require_isolation
 from llmzero_ray.tasks.sandbox.limits import SandboxLimits
 from llmzero_ray.tasks.sandbox.pipe import LinePipe, NoLineError
+from llmzero_ray.tasks.sandbox.processor_time import ProcessorTime
 
 ALLOW = "set reward.allow_unsandboxed: true"
 _BATCH = 64
@@ -58,14 +59,16 @@ class CallOutcome:
     tried: bool = True
     """False: too many processes were lost before it came to this row."""
     cpu_ms: float = 0.0
-    """Processor time."""
+    """Processor time in milliseconds, of a sandbox that measures it; that of processes which the reward
+    started is spread over the rows of a batch."""
 
 
 class Sandbox:
     """One reward function of one file, ready to score; a context manager, or to be closed.
 
     Use it from the thread that made it: the process ends with that thread (service.py is for the others).
-    `hash_seed` is the process's PYTHONHASHSEED. With `sha256`, no other content of the file is ever run.
+    `hash_seed` is the process's PYTHONHASHSEED. With `sha256`, no other content of the file is ever run. With
+    `measure`, rows are given one at a time, each with its processor time.
 
     Raises:
         TaskError: no sandbox is available and running without one was not allowed, the file is missing, has
@@ -80,11 +83,12 @@ class Sandbox:
         limits: SandboxLimits | None = None,
         hash_seed: int = 0,
         sha256: str | None = None,
+        measure: bool = False,
         allow_unsandboxed: bool = False,
         how_to_allow: str = ALLOW,
     ) -> None:
         self._path, self._name, self._seed = Path(path).absolute(), name, hash_seed
-        self._sha256 = sha256
+        self._sha256, self._measure = sha256, measure
         self._limits = limits or SandboxLimits()
         if not self._path.is_file():
             raise TaskError(f"reward {path} cannot be imported: FileNotFoundError: no such file")
@@ -149,9 +153,31 @@ class Sandbox:
         """Outcomes of the first rows: all, or up to the one that cost the process its life."""
         if self._process is None:
             self._pipe = self._started()
-        numbers = [next(self._numbers) for _ in rows]
-        for number, row in zip(numbers, rows, strict=True):
-            self._pipe.send(json.dumps([number, row]).encode() + b"\n")
+        asked = [(number, _line_of(number, row)) for number, row in zip(self._numbers, rows, strict=False)]
+        if self._measure:
+            return self._measured(asked)
+        for _, line in asked:
+            self._pipe.send(line)
+        return self._answers([number for number, _ in asked])
+
+    def _measured(self, asked: Sequence[tuple[int, bytes]]) -> list[CallOutcome]:
+        """Outcomes with processor times; what is used between two answers counts for the later one."""
+        assert self._process is not None
+        clock = ProcessorTime(self._process.pid, CHILD_FILE)
+        used, others = clock.own_s(), clock.others_s()
+        outcomes: list[CallOutcome] = []
+        for number, line in asked:
+            self._pipe.send(line)
+            outcomes += self._answers([number])
+            if outcomes[-1].lost:
+                return outcomes
+            before, used = used, clock.own_s()
+            outcomes[-1] = replace(outcomes[-1], cpu_ms=(used - before) * 1000)
+        share = (clock.others_s() - others) * 1000 / len(outcomes)
+        return [replace(outcome, cpu_ms=outcome.cpu_ms + share) for outcome in outcomes]
+
+    def _answers(self, numbers: Sequence[int]) -> list[CallOutcome]:
+        """Outcomes of rows that were sent: all, or up to the one that cost the process its life."""
         outcomes: list[CallOutcome] = []
         for number in numbers:
             try:
@@ -262,6 +288,10 @@ def _ends_within(process: subprocess.Popen[bytes], timeout_s: float) -> bool:
     return True
 
 
+def _line_of(number: int, row: Row) -> bytes:
+    return json.dumps([number, row]).encode() + b"\n"
+
+
 def _object(line: bytes) -> Any:
     try:
         return json.loads(line)
@@ -277,15 +307,15 @@ def _outcome(line: bytes, number: int) -> CallOutcome:
     """
     found = _object(line)
     try:
-        echoed, cpu_ms, reply = found
-        if echoed != number or not isinstance(cpu_ms, float) or not isinstance(reply, dict):
+        echoed, reply = found
+        if echoed != number or not isinstance(reply, dict):
             raise ValueError(echoed)
         if "raised" in reply:
-            return CallOutcome(result=None, problem=f"raises {reply['raised']}"[:_SHOWN], cpu_ms=cpu_ms)
+            return CallOutcome(result=None, problem=f"raises {reply['raised']}"[:_SHOWN])
         if "result" in reply:
             result = {key: _value(value) for key, value in reply["result"].items()}
-            return CallOutcome(result=result, cpu_ms=cpu_ms)
-        return CallOutcome(result=ForeignValue(str(reply["other"])[:_SHOWN]), cpu_ms=cpu_ms)
+            return CallOutcome(result=result)
+        return CallOutcome(result=ForeignValue(str(reply["other"])[:_SHOWN]))
     except (TypeError, ValueError, AttributeError, KeyError) as error:
         raise NoLineError("wrote something else than results to its pipe") from error
 
