@@ -25,6 +25,7 @@ from .agent_calls import AgentCalls, Prefetcher
 from .checkpoint_retention import CheckpointRetention
 from .event_loop import Post
 from .final_evaluation import FinalEvaluator
+from .monitor import phase_limits
 from .runner_pool import RunnerPool
 from .runner_recovery import RunnerRecovery
 from .stopper_client import StopperClient
@@ -119,7 +120,8 @@ class CommandExecutor:
 
         stop = self._pool.runner(command.slot).stop.options(concurrency_group="ctl")
         limit_s = command.deadline_s
-        deadline_s = self._core.config.engine.stop_deadline_s * _KILL_AFTER if limit_s is None else limit_s
+        own_s = phase_limits(self._core, self._core.runs[command.node]).stop_s * _KILL_AFTER
+        deadline_s = own_s if limit_s is None else limit_s
         began = time.monotonic()
         try:
             await asyncio.wait_for(

@@ -18,6 +18,7 @@ from llmzero_ray.coordinator.runs import PhaseRun
 from llmzero_ray.journal import active_seconds
 from llmzero_ray.presence import beat
 from llmzero_ray.records import Event
+from llmzero_ray.stage_times import LEAST_S, TimeLimits, time_limits
 
 from .event_loop import Post
 from .gauges import Gauges
@@ -71,7 +72,7 @@ class HangDetector:
 
     def every_s(self) -> float:
         """Seconds between two checks."""
-        return min(10.0, max(0.2, self._core.config.engine.hang_min_s / _LOOKS))
+        return min(10.0, max(0.2, (self._core.config.engine.hang_min_s or LEAST_S) / _LOOKS))
 
     async def check(self) -> None:
         """Check every slot that trains or scores, and post hangs; the core has the runner killed."""
@@ -81,7 +82,7 @@ class HangDetector:
         await asyncio.gather(*(self._check_scoring(slot) for slot in scoring))
 
     async def _check_run(self, run: PhaseRun) -> None:
-        key, limit_s = (run.node, run.attempt), self._core.config.engine.hang_min_s
+        key, limit_s = (run.node, run.attempt), self._core.config.engine.hang_min_s or LEAST_S
         answered = self._answered.setdefault(key, time.monotonic())
         try:
             health = await asyncio.wait_for(self._pool.health(run.slot), _ANSWER_S)
@@ -95,12 +96,17 @@ class HangDetector:
             return
         self._answered[key] = time.monotonic()
         stage: dict[str, Any] | None = health["stage"]
-        if stage is not None and health["current"] == key and stage["since_s"] > self._limit_s(stage):
-            await self._report(run, stage["name"], stage["since_s"], self._limit_s(stage))
+        if stage is None or health["current"] != key:
+            return
+        quiet_s, limit_s = _quiet_s(stage), self._limit_s(stage, run)
+        if quiet_s > limit_s:
+            await self._report(run, stage["name"], quiet_s, limit_s)
 
-    def _limit_s(self, stage: dict[str, Any]) -> float:
+    def _limit_s(self, stage: dict[str, Any], run: PhaseRun | None) -> float:
+        """Longest silence of a stage of this run; of the scoring of a policy where there is none."""
         engine = self._core.config.engine
-        limit_s = max(engine.hang_min_s, engine.hang_factor * (stage["usual_s"] or 0.0))
+        hang_s = phase_limits(self._core, run).hang_s
+        limit_s = max(hang_s, engine.hang_factor * (stage["usual_s"] or 0.0))
         return max(limit_s, engine.start_timeout_s) if stage["name"] == "start" else limit_s
 
     async def _check_scoring(self, slot: int) -> None:
@@ -110,7 +116,7 @@ class HangDetector:
         except Exception as error:  # noqa: BLE001 - as above
             logger.debug("slot=%d: %s", slot, error)
             return
-        if stage is not None and stage["since_s"] > self._limit_s(stage):
+        if stage is not None and _quiet_s(stage) > self._limit_s(stage, None):
             logger.error("slot=%d hangs in stage %s: killed", slot, stage["name"])
             self._pool.kill(slot)
 
@@ -126,3 +132,24 @@ class HangDetector:
             attempt=run.attempt,
         )
         await self._post(silent)
+
+
+def phase_limits(core: CoordinatorCore, run: PhaseRun | None) -> TimeLimits:
+    """Time limits of a run's phase; of the root's configuration where there is none."""
+    started = core.started
+    assert started is not None
+    spec = None if run is None else run.spec
+    task = started.task
+    rows = [task.get(name) or 0 for name in ("n_val", "n_test", "n_confirm")]
+    return time_limits(
+        core.config,
+        started.root if spec is None else spec.hyperparameters,
+        model=core.config.model.path or task.get("model_path"),
+        rows=max(rows),
+    )
+
+
+def _quiet_s(stage: dict[str, Any]) -> float:
+    """Seconds without a sign of progress; engines of one's own may know the stage's beginning alone."""
+    quiet_s = stage.get("quiet_s")
+    return float(stage["since_s"] if quiet_s is None else quiet_s)

@@ -239,7 +239,8 @@ class EngineConfig(StrictModel):
     platform: Literal["auto", "cpu", "gpu"] = "auto"
     """`auto` takes GPUs when the machine has some."""
     max_prompt_length: int = setting(512, "tokens", ge=1)
-    """Longest prompt; longer ones are filtered out."""
+    """Longest prompt. Rows with a longer one are left out on GPUs, of validation and test too; on the CPU
+    such a row fails its phase."""
     max_response_length: int = setting(1024, "tokens", ge=1)
     """Longest response that any phase of the search may ask for: the server starts with room for it."""
     max_num_seqs: int = setting(128, "sequences", ge=1)
@@ -259,14 +260,17 @@ class EngineConfig(StrictModel):
     this project computed beside the trainer; batches that need VeRL's agent loops (tools, several turns,
     images) go there all the same. `per_request`: VeRL's agent loops for every sample. `auto`: `batched` on
     the CPU, `per_request` on GPUs."""
-    stop_deadline_s: float = setting(600.0, "seconds", gt=0)
+    stop_deadline_s: float | None = setting(None, "seconds", gt=0)
     """A phase asked to stop that has not ended after this long is killed; at least one step and a save must
-    fit in."""
+    fit in. Null: 600 on the CPU; on GPUs twice the estimated seconds of the phase's rollout and update, where
+    every answer reaches its cap, and at least 600."""
     start_timeout_s: float = setting(900.0, "seconds", gt=0)
     """Longest cold start of the engine."""
-    hang_min_s: float = setting(600.0, "seconds", gt=0)
-    """A stage of a phase (rollout, update, validation, save) that lasts longer than this and than
-    `hang_factor` times its usual time is a hang: the engine is killed, the phase repeated."""
+    hang_min_s: float | None = setting(None, "seconds", gt=0)
+    """A stage of a phase (rollout, update, validation, save) in which nothing has been finished, no answer
+    either, for longer than this and than `hang_factor` times its usual time is a hang: the engine is killed,
+    the phase repeated. Null: 600 on the CPU; on GPUs twice the estimated seconds of the phase's longest
+    stage, and at least 600."""
     hang_factor: float = setting(5.0, "times the median of the stage", ge=1)
     """See `hang_min_s`."""
     overrides: _Overrides = Field(default_factory=dict)

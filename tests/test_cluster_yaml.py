@@ -74,6 +74,20 @@ def test_no_default_of_ray_decides_what_is_installed(cluster: Config) -> None:
     assert all(kind["node_config"]["ImageId"] for kind in cluster["available_node_types"].values())
 
 
+def test_nodes_and_recipes_mean_the_same_shared_directory(cluster: Config) -> None:
+    (mount,) = re.findall(r"-v (\S+)", " ".join(cluster["docker"]["run_options"]))
+    on_host, shared = mount.split(":")
+    assert on_host == shared
+    mounts = [line for line in cluster["initialization_commands"] if "mount -t lustre" in line]
+    assert [line.split()[-1] for line in mounts] == [shared]
+    folder = ROOT / "jobs" / "configs"
+    recipes = [path for path in folder.rglob("*.yaml") if path.name != "local.yaml"]
+    keys = r"^(?:storage|\s+dir|\s+path|task|model|output): (/\S+)"
+    used = [path for recipe in recipes for path in re.findall(keys, recipe.read_text(), re.M)]
+    assert len(used) >= 3 * 6
+    assert all(path.startswith(f"{shared}/") for path in used), used
+
+
 def test_every_node_runs_with_token_authentication(cluster: Config) -> None:
     for commands in ("head_start_ray_commands", "worker_start_ray_commands"):
         (start,) = (line for line in cluster[commands] if "ray start" in line)

@@ -71,6 +71,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "llmzero_ray.follow",
         "llmzero_ray.plots",
         "llmzero_ray.report",
+        "llmzero_ray.stage_times",
         "llmzero_ray.tasks",
         "llmzero_ray.testing",
     ),

@@ -49,6 +49,8 @@ class Stage:
     """Seconds it has been in this stage."""
     usual_s: float | None
     """Median of the stage's earlier durations in the same phase; None while there are none."""
+    quiet_s: float | None = None
+    """Seconds since the stage began or showed its last progress, such as an answer; None: as `since_s`."""
 
 
 class Engine(Protocol):

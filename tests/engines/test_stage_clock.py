@@ -46,6 +46,17 @@ def test_a_stage_counts_from_its_own_beginning_and_has_the_median_of_its_earlier
     assert stage is not None and (stage.name, stage.usual_s) == ("save", None)
 
 
+def test_progress_ends_the_silence_of_its_own_stage_alone(now: list[float]) -> None:
+    clock = StageClock()
+    clock.enter("rollout", 10.0)
+    clock.progress(95.0)
+    stage = clock.read()
+    assert stage is not None and (stage.since_s, stage.quiet_s) == (90.0, 5.0)
+    clock.enter("update", 98.0)
+    stage = clock.read()
+    assert stage is not None and (stage.since_s, stage.quiet_s) == (2.0, 2.0)
+
+
 def test_a_new_phase_knows_no_durations(now: list[float]) -> None:
     clock = StageClock()
     clock.enter("rollout", 0.0)

@@ -24,6 +24,7 @@ from llmzero_ray.coordinator import root_hyperparameters
 from llmzero_ray.coordinator.plan import Planner
 from llmzero_ray.errors import CapacityError, LlmzeroError
 from llmzero_ray.records import PhaseFailure, PhaseResult, PhaseSpec
+from llmzero_ray.stage_times import time_limits
 from llmzero_ray.storage import SearchStorage
 from llmzero_ray.tasks import PreparedTask
 
@@ -31,7 +32,7 @@ STEPS = 2
 _NAME_CHARS = 56
 """Of a search's name, so that ours is not too long either."""
 _STAGES = 5
-"""Two validations, two steps and the scoring of the adapter may take `engine.hang_min_s` each."""
+"""Two validations, two steps and the scoring of the adapter may take as long as a stage that hangs each."""
 
 
 def trial_of(config: SearchConfig) -> SearchConfig:
@@ -79,9 +80,15 @@ async def _train_all(
     began = time.monotonic()
     await pool.reserve()
     took_s = time.monotonic() - began
-    limit_s = trial.engine.start_timeout_s + _STAGES * trial.engine.hang_min_s
+    specs = [_spec(trial, task, slot) for slot in range(trial.slots.count)]
+    limits = time_limits(
+        trial,
+        specs[0].hyperparameters,
+        model=trial.model.path or task.model_path,
+        rows=max(task.n_val, task.n_test),
+    )
+    limit_s = trial.engine.start_timeout_s + _STAGES * limits.hang_s
     try:
-        specs = [_spec(trial, task, slot) for slot in range(trial.slots.count)]
         trials = await asyncio.gather(*(_train_one(pool, trial, task, spec, limit_s) for spec in specs))
     except BaseException:
         await pool.close_all(at_once=True)

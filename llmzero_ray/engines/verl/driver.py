@@ -33,6 +33,7 @@ from llmzero_ray.engines.verl.messages import (
     Ready,
     Run,
     StageBegan,
+    StageProgressed,
     Start,
     Stop,
     Trained,
@@ -118,6 +119,7 @@ class Driver:
                 config.actor_rollout_ref.rollout.response_length = longest
             queue_started.result()
             trainer = PhaseTrainer(config, request.settings, groups)
+            trainer.progressed = lambda: self._answer(StageProgressed(time.monotonic()))
             trainer.start()
             patches.collect_garbage_as_usual()
             self._trainer, self._watch = trainer, ActorLiveness(trainer.servers)

@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 
 from llmzero_ray.engines.verl import failures
 from llmzero_ray.engines.verl.environment import process_env, runtime_env
-from llmzero_ray.engines.verl.messages import ProcessDied, Ready, StageBegan, Start
+from llmzero_ray.engines.verl.messages import ProcessDied, Ready, StageBegan, StageProgressed, Start
 from llmzero_ray.engines.verl.settings import VerlSettings
 from llmzero_ray.engines.verl.stage_clock import StageClock
 from llmzero_ray.errors import EngineError, EngineLostError
@@ -118,6 +118,9 @@ class DriverProcess:
             raise EngineLostError(f"a VeRL process went away: {message.what}")
         if isinstance(message, StageBegan):
             self._clock.enter(message.name, message.at)
+            return None
+        if isinstance(message, StageProgressed):
+            self._clock.progress(message.at)
             return None
         return message
 

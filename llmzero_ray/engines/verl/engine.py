@@ -49,9 +49,18 @@ class VerlEngine:
     """One slot's VeRL; see `llmzero_ray.engines.base.Engine` for the protocol."""
 
     def __init__(
-        self, settings: VerlSettings, n_train: int, idle: PhaseSpec, is_hot: Callable[[str], bool]
+        self,
+        settings: VerlSettings,
+        n_train: int,
+        idle: PhaseSpec,
+        is_hot: Callable[[str], bool],
+        stop_deadline_s: Callable[[PhaseSpec], float] | None = None,
     ) -> None:
-        """Nothing starts yet. `idle` is the configuration used to score policies before any phase has run."""
+        """Nothing starts yet. `idle` is the configuration used to score policies before any phase has run.
+
+        `stop_deadline_s` gives the seconds in which a phase must have stopped; None: those of the settings.
+        """
+        self._stop_deadline_s = stop_deadline_s or (lambda _: settings.stop_deadline_s)
         self._settings, self._n_train, self._idle, self._is_hot = settings, n_train, idle, is_hot
         self._driver: DriverProcess | None = None
         self._started_with: PhaseSpec | None = None
@@ -282,11 +291,9 @@ class VerlEngine:
         while True:
             if (message := driver.next_message()) is not None:
                 return message
-            asked = self._stop_asked
-            if asked is not None and time.monotonic() - asked[0] > self._settings.stop_deadline_s:
-                logger.warning(
-                    "node=%d did not stop within %.0f s: killed", spec.node, self._settings.stop_deadline_s
-                )
+            asked, limit_s = self._stop_asked, self._stop_deadline_s(spec)
+            if asked is not None and time.monotonic() - asked[0] > limit_s:
+                logger.warning("node=%d did not stop within %.0f s: killed", spec.node, limit_s)
                 self._end_driver(grace_s=0.0)
                 self._broken = "the previous phase had to be killed"
                 return progress.result(spec, f"{asked[1]} (killed: the stop deadline passed)")

@@ -14,6 +14,7 @@ from llmzero_ray.engines.verl.settings import VerlSettings
 from llmzero_ray.errors import ConfigError
 from llmzero_ray.hyperparameters import is_hot, resolve
 from llmzero_ray.records import Hyperparameters, PhaseSpec
+from llmzero_ray.stage_times import time_limits
 
 if TYPE_CHECKING:
     from llmzero_ray.config import SearchConfig
@@ -41,7 +42,13 @@ def resolve_rollout_calls(asked: str, platform: str) -> Literal["batched", "per_
 def make_verl_engine(config: SearchConfig, task: PreparedTask, slot: Slot, log_dir: str) -> VerlEngine:
     """An engine that has not started anything yet; its log goes to `log_dir`/engine.log."""
     settings = verl_settings(config, task, slot, log_dir)
-    return VerlEngine(settings, task.n_train, idle_spec(config, task.n_train, log_dir), is_hot)
+
+    def stop_deadline_s(spec: PhaseSpec) -> float:
+        rows = max(task.n_val, task.n_test)
+        return time_limits(config, spec.hyperparameters, model=settings.model_path, rows=rows).stop_s
+
+    idle = idle_spec(config, task.n_train, log_dir)
+    return VerlEngine(settings, task.n_train, idle, is_hot, stop_deadline_s)
 
 
 def verl_settings(config: SearchConfig, task: PreparedTask, slot: Slot, log_dir: str) -> VerlSettings:
@@ -84,7 +91,6 @@ def verl_settings(config: SearchConfig, task: PreparedTask, slot: Slot, log_dir:
         placement_groups=slot.placement_groups,
         log_path=str(Path(log_dir) / "engine.log"),
         start_timeout_s=engine.start_timeout_s,
-        stop_deadline_s=engine.stop_deadline_s,
     )
 
 

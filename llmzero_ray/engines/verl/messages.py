@@ -72,6 +72,13 @@ class StageBegan:
 
 
 @dataclass(frozen=True)
+class StageProgressed:
+    """The current stage finished a part of its work, at this time of `time.monotonic`."""
+
+    at: float
+
+
+@dataclass(frozen=True)
 class FullCheckpointWritten:
     """All files of a full checkpoint are written; it counts once the engine has committed it, which it does
     after it has passed on every metric sent before."""

@@ -77,6 +77,8 @@ def engine_overrides(settings: VerlSettings) -> dict[str, Any]:
         keys |= _cpu_overrides(settings)
     else:
         keys |= {
+            # A longer one would get a smaller cap than its phase asks for, or none at all.
+            "data.filter_overlong_prompts": True,
             f"{ROLLOUT}.gpu_memory_utilization": settings.gpu_memory_utilization,
             f"{MODEL}.use_shm": False,
         }
@@ -160,6 +162,9 @@ def all_overrides(settings: VerlSettings, spec: PhaseSpec, n_train: int) -> dict
     for key, value in phase_overrides(spec, n_train).items():
         merged.pop(f"+{key}", None)
         merged[key] = value
+    if settings.platform == "gpu":
+        # Rows may be left out: an epoch has at least one step, and steps must end the phase.
+        merged["trainer.total_epochs"] = spec.n_steps + 1
     return merged
 
 

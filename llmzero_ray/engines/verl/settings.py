@@ -32,7 +32,7 @@ class VerlSettings:
     reward_unsandboxed: bool = False
     """Whether a file may run where there is no sandbox."""
     max_prompt_length: int
-    """Tokens; longer prompts are an error, never truncated silently."""
+    """Tokens; rows with longer prompts are left out on GPUs and an error on the CPU, never truncated."""
     max_response_length: int
     """Upper bound of every phase's own cap, tokens: vLLM starts with room for it."""
     eval_max_response_length: int

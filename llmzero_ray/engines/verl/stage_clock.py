@@ -1,6 +1,6 @@
 """What a phase is doing and since when: a clock that one thread sets and others read.
 
-Not here: where stages begin (trainer.py), what is too long (the runner's watcher).
+Not here: where stages begin and what is progress (trainer.py), what is too long (actors/monitor.py).
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ class StageClock:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._current: tuple[str, float] | None = None
+        self._progressed = 0.0
         self._ended: dict[str, list[float]] = {}
 
     def reset(self) -> None:
@@ -35,6 +36,11 @@ class StageClock:
             self._end(now)
             self._current = (name, now)
 
+    def progress(self, at: float | None = None) -> None:
+        """The current stage finished a part of its work at `at` (None: now)."""
+        with self._lock:
+            self._progressed = time.monotonic() if at is None else at
+
     def idle(self) -> None:
         """Nothing is going on any more."""
         with self._lock:
@@ -47,11 +53,12 @@ class StageClock:
             if self._current is None:
                 return None
             name, began = self._current
-            ended = self._ended.get(name)
+            ended, now = self._ended.get(name), time.monotonic()
             return Stage(
                 name=name,
-                since_s=max(0.0, time.monotonic() - began),
+                since_s=max(0.0, now - began),
                 usual_s=statistics.median(ended) if ended else None,
+                quiet_s=max(0.0, now - max(began, self._progressed)),
             )
 
     def _end(self, now: float) -> None:

@@ -53,6 +53,7 @@ from llmzero_ray.engines.verl.verl_hooks import (
     mean_accuracy,
     outcomes_of,
     scalars,
+    tell_of_answers,
     with_wrong,
 )
 from llmzero_ray.engines.verl.workers import PhaseWorker
@@ -75,6 +76,8 @@ class PhaseTrainer(DeterministicTrainer):
         self.phase: PhaseState | None = None
         self.helpers_started: Callable[[], None] = lambda: None
         """Called once processes have been started after `start`."""
+        self.progressed: Callable[[], None] = lambda: None
+        """Called when answers have come while a batch is waited for."""
         self._items: tuple[ItemOutcome, ...] = ()
         self._responses: list[str] = []
         super().__init__(config)
@@ -169,6 +172,7 @@ class PhaseTrainer(DeterministicTrainer):
         if "batch" not in skip:
             self._init_dataloader()
         self.replay_buffer = self._build_replay_buffer()
+        tell_of_answers(self.replay_buffer, self.progressed)
         if self.few_calls:
             self.agent_loop_manager.look_once_ended(self.replay_buffer)
         self._check_rewards_of(self.replay_buffer)

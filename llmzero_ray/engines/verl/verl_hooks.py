@@ -53,6 +53,21 @@ class NumberedRows(Dataset):
         return row
 
 
+def tell_of_answers(replay_buffer: Any, tell: Callable[[], None]) -> None:
+    """Have `tell` called whenever a replay buffer of VeRL's, waiting for a batch, finds more finished answers
+    than at its last look."""
+    wait, seen = replay_buffer._wait_for_next_poll, 0
+
+    def _wait_for_next_poll(*args: Any) -> Any:
+        nonlocal seen
+        before, seen = seen, sum(len(answers) for answers in replay_buffer.partitions.values())
+        if seen > before:
+            tell()
+        return wait(*args)
+
+    replay_buffer._wait_for_next_poll = _wait_for_next_poll
+
+
 class CallbackLogger:
     """A logger for VeRL's Tracking that passes every step's metrics to a callback `log(data, step)`."""
 

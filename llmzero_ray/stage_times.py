@@ -1,0 +1,165 @@
+"""Seconds that rollouts, updates and validations of a phase take on GPUs, and the time limits that follow.
+
+Arithmetic on the model's shape, for the slowest card of the given memory, with every answer as long as it may
+be: limits are for phases that hang, so they lie well above what any phase needs. Not here: what is done when
+a limit passes (actors/monitor.py, actors/executor.py), hours of a whole search (estimate.py).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from llmzero_ray.config import SearchConfig
+from llmzero_ray.errors import ConfigError
+from llmzero_ray.memory import ModelShape, Setup, read_shape, setup_of
+from llmzero_ray.memory.moments import cache_bytes, cache_per_token
+from llmzero_ray.records import Hyperparameters
+
+LEAST_S = 600.0
+"""Of every limit; long enough for any stage of a small model."""
+UNKNOWN_S = 3600.0
+"""Limits on GPUs for models whose shape is not known."""
+_MARGIN = 2.0
+"""Limit as a multiple of the estimated seconds."""
+_CARDS = (
+    # below GiB, FLOP/s of bf16, bytes/s read while decoding
+    (30.0, 70e12, 0.3e12),  # A10G and L4, of each the slower figure
+    (42.0, 312e12, 1.3e12),  # A100 40 GB
+    (60.0, 150e12, 0.6e12),  # A40, A6000
+    (math.inf, 312e12, 1.3e12),  # A100 80 GB
+)
+_UNKNOWN_CARD_GIB = 39.4
+_BUSY = 0.3
+"""Share of a card's FLOP/s that training reaches."""
+_DECODING = 1.6
+"""Adapter kernels and the wait for the longest answer, as a factor on decoding."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageTimes:
+    """Estimated seconds of one pass through each stage."""
+
+    rollout_s: float
+    update_s: float
+    """Old and reference log-probs included, as the engine counts them."""
+    validation_s: float
+
+    @property
+    def longest_s(self) -> float:
+        """Of the longest stage."""
+        return max(self.rollout_s, self.update_s, self.validation_s)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimeLimits:
+    """Limits of one phase, in seconds."""
+
+    hang_s: float
+    """Of one stage without a sign of progress."""
+    stop_s: float
+    """From a stop's request to the phase's end."""
+
+
+def stage_times(
+    shape: ModelShape,
+    setup: Setup,
+    hyperparameters: Mapping[str, Any],
+    *,
+    rows: int,
+    eval_response: int,
+    response: int | None = None,
+) -> StageTimes:
+    """Seconds of a phase's stages when `rows` are validated with answers of `eval_response` tokens.
+
+    `hyperparameters` are complete. `response`: mean tokens of a rollout's answer; None: all reach their cap.
+    """
+    length = setup.response if response is None else response
+    n_rollouts = int(hyperparameters["data.train_batch_size"])
+    n_rollouts *= int(hyperparameters["actor_rollout_ref.rollout.n"])
+    forwards = 1 + bool(hyperparameters.get("actor_rollout_ref.actor.use_kl_loss"))
+    # Weights are frozen: a forward pass, the same again for its activations, and the gradients through them.
+    passes = forwards + 3 * int(hyperparameters.get("actor_rollout_ref.actor.ppo_epochs") or 1)
+    flops, _ = _speed(setup)
+    tokens = n_rollouts * (setup.prompt + length) / setup.n_gpus
+    return StageTimes(
+        rollout_s=_decoding_s(shape, setup, n_rollouts, length),
+        update_s=passes * tokens * _forward_flops(shape, setup.prompt + length) / (flops * _BUSY),
+        validation_s=_decoding_s(shape, setup, rows, eval_response),
+    )
+
+
+def _speed(setup: Setup) -> tuple[float, float]:
+    gib = setup.gpu_bytes / 2**30
+    return next((flops, read) for below, flops, read in _CARDS if gib < below)
+
+
+def _forward_flops(shape: ModelShape, length: int) -> float:
+    """Of one token of a sequence of this length: the weights, and attention to half of the sequence."""
+    return 2 * shape.parameters + 4 * shape.layers * shape.queries * length / 2
+
+
+def _decoding_s(shape: ModelShape, setup: Setup, n_answers: int, length: int) -> float:
+    """Every step reads the weights and the cache of the sequences that run; the cache limits their number."""
+    _, read = _speed(setup)
+    servers = max(1, setup.n_gpus // setup.tensor_parallel)
+    on_one = math.ceil(n_answers / servers)
+    per_token = cache_per_token(shape, setup)
+    room = cache_bytes(shape, setup).likely / (per_token * (setup.prompt + length))
+    at_once = max(1, min(on_one, setup.max_num_seqs, int(room)))
+    weights = 2 * shape.parameters / setup.tensor_parallel
+    cached = at_once * per_token * (setup.prompt + length / 2)
+    return math.ceil(on_one / at_once) * length * (weights + cached) / read * _DECODING
+
+
+def time_limits(
+    config: SearchConfig, hyperparameters: Hyperparameters, *, model: str | None, rows: int
+) -> TimeLimits:
+    """The limits of a phase with these complete hyper-parameters.
+
+    `engine.hang_min_s` and `engine.stop_deadline_s` where they are given. Else twice the estimated
+    seconds of the longest stage, and of a rollout with its update; at least `LEAST_S`. `model`: the base
+    model's directory; `rows`: the most that are validated or tested at once.
+    """
+    engine = config.engine
+    hang_s, stop_s = engine.hang_min_s, engine.stop_deadline_s
+    if hang_s is None or stop_s is None:
+        times = _times(config, hyperparameters, model, rows)
+        hang_s = _limit(None if times is None else times.longest_s) if hang_s is None else hang_s
+        step_s = None if times is None else times.rollout_s + times.update_s
+        stop_s = _limit(step_s) if stop_s is None else stop_s
+        if engine.backend != "verl" or engine.platform == "cpu":
+            hang_s = LEAST_S if engine.hang_min_s is None else hang_s
+            stop_s = LEAST_S if engine.stop_deadline_s is None else stop_s
+    return TimeLimits(hang_s=hang_s, stop_s=stop_s)
+
+
+def _limit(estimated_s: float | None) -> float:
+    return UNKNOWN_S if estimated_s is None else max(LEAST_S, float(math.ceil(_MARGIN * estimated_s)))
+
+
+def _times(
+    config: SearchConfig, hyperparameters: Hyperparameters, model: str | None, rows: int
+) -> StageTimes | None:
+    shape = None if model is None else _shape(model)
+    if shape is None:
+        return None
+    gib = config.slots.gpu_memory_gib or _UNKNOWN_CARD_GIB
+    try:
+        setup = setup_of(config, hyperparameters, gpu_gib=gib)
+    except ConfigError:
+        return None
+    return stage_times(
+        shape, setup, hyperparameters, rows=rows, eval_response=config.eval.max_response_length
+    )
+
+
+@cache
+def _shape(model: str) -> ModelShape | None:
+    try:
+        return read_shape(model)
+    except ConfigError:
+        return None

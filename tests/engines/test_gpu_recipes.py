@@ -1,0 +1,162 @@
+"""Every recipe for GPUs as VeRL's own configuration: accepted by its validation, and with the settings that a
+run on GPUs stands or falls with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from omegaconf import OmegaConf
+
+from llmzero_ray.config import SearchConfig, load_config
+from llmzero_ray.coordinator import root_hyperparameters
+from llmzero_ray.engines.base import Slot
+from llmzero_ray.engines.verl.driver import _check_config
+from llmzero_ray.engines.verl.factory import idle_spec, verl_settings
+from llmzero_ray.engines.verl.overrides import all_overrides, compose
+from llmzero_ray.hyperparameters import resolve
+from llmzero_ray.memory import assess, read_shape, setup_of
+from llmzero_ray.stage_times import time_limits
+from llmzero_ray.tasks import PreparedTask
+
+CONFIGS = Path(__file__).parents[2] / "jobs" / "configs"
+RECIPES = {
+    path.name: load_config(path) for path in sorted(CONFIGS.glob("*.yaml")) if path.name != "local.yaml"
+}
+ACTOR, MODEL, ROLLOUT = (f"actor_rollout_ref.{part}" for part in ("actor", "model", "rollout"))
+EXPERT: dict[str, Any] = {
+    "trainer.device": "cuda",
+    "trainer.val_before_train": True,
+    "data.filter_overlong_prompts": True,
+    f"{ACTOR}.strategy": "fsdp2",
+    f"{ACTOR}.use_dynamic_bsz": True,
+    f"{ACTOR}.use_kl_loss": True,
+    # A loop over chunks is compiled anew for each length, up to Dynamo's limit, and is eager from then on.
+    f"{ACTOR}.fsdp_config.entropy_from_logits_with_chunking": True,
+    f"{ACTOR}.fsdp_config.use_torch_compile": False,
+    f"{ACTOR}.fsdp_config.dtype": "bfloat16",
+    f"{MODEL}.enable_gradient_checkpointing": True,
+    f"{MODEL}.use_remove_padding": True,
+    f"{ROLLOUT}.dtype": "bfloat16",
+    f"{ROLLOUT}.enforce_eager": False,
+    f"{ROLLOUT}.free_cache_engine": True,
+    f"{ROLLOUT}.enable_prefix_caching": True,
+    f"{ROLLOUT}.calculate_log_probs": True,
+    f"{ROLLOUT}.load_format": "safetensors",
+    f"{ROLLOUT}.log_prob_use_dynamic_bsz": True,
+    "actor_rollout_ref.ref.log_prob_use_dynamic_bsz": True,
+}
+"""What an expert would check by eye in every recipe."""
+
+
+def task(directory: Path) -> PreparedTask:
+    return PreparedTask(
+        directory=str(directory),
+        name="t",
+        family=None,
+        train=str(directory / "train.parquet"),
+        val=str(directory / "val.parquet"),
+        test=str(directory / "test.parquet"),
+        n_train=5000,
+        n_val=500,
+        n_test=500,
+        data_sources=("t",),
+        reward_module="llmzero_ray.tasks.rewards.marked_answer",
+        reward_path="/x.py",
+        reward_name="compute_score",
+        max_prompt_tokens=None,
+        max_answer_tokens=None,
+        model_path=None,
+        model_params=None,
+        greedy_val_accuracy=None,
+        licence=None,
+        majority_baseline=None,
+    )
+
+
+def composed(config: SearchConfig, directory: Path) -> Any:
+    """VeRL's configuration of the root, as the engine makes it."""
+    slots, rows = config.slots, task(directory)
+    groups = tuple(f"{i:02x}" for i in range(slots.nodes))
+    slot = Slot(
+        search=config.name,
+        index=0,
+        placement_groups=groups,
+        gpus_per_node=slots.gpus_per_node,
+        cpus_per_gpu=slots.cpus_per_gpu,
+    )
+    settings = verl_settings(config, rows, slot, str(directory))
+    spec = idle_spec(config, rows.n_train, str(directory))
+    found = resolve(
+        spec.hyperparameters, n_gpus=settings.n_gpus, micro_batch_limit=settings.micro_batch_limit
+    )
+    object.__setattr__(spec, "hyperparameters", found)
+    return compose(all_overrides(settings, spec, rows.n_train))
+
+
+@pytest.fixture(scope="module", params=sorted(RECIPES))
+def recipe(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Any, SearchConfig]:
+    config = RECIPES[request.param]
+    return composed(config, tmp_path_factory.mktemp("recipe")), config
+
+
+def test_every_recipe_is_for_gpus_and_there_are_some() -> None:
+    assert {config.engine.platform for config in RECIPES.values()} == {"gpu"}
+    assert {"qwen3_0.6b.yaml", "qwen3_8b.yaml", "paper_4b.yaml"} <= set(RECIPES)
+
+
+def test_verl_accepts_the_configuration(recipe: tuple[Any, SearchConfig]) -> None:
+    _check_config(recipe[0])
+
+
+def test_the_settings_are_those_of_an_expert(recipe: tuple[Any, SearchConfig]) -> None:
+    found = {key: OmegaConf.select(recipe[0], key) for key in EXPERT}
+    assert found == EXPERT
+
+
+def test_attention_is_flash_attention(recipe: tuple[Any, SearchConfig]) -> None:
+    # What HFModelConfig takes where nothing is said.
+    own = OmegaConf.select(recipe[0], f"{MODEL}.override_config.attn_implementation", default=None)
+    assert own in (None, "flash_attention_2")
+
+
+def test_a_packed_micro_batch_and_a_server_hold_the_longest_sequence(
+    recipe: tuple[Any, SearchConfig],
+) -> None:
+    verl, config = recipe
+    engine = config.engine
+    longest = engine.max_prompt_length + max(engine.max_response_length, config.eval.max_response_length)
+    for key in (
+        f"{ACTOR}.ppo_max_token_len_per_gpu",
+        f"{ROLLOUT}.log_prob_max_token_len_per_gpu",
+        "actor_rollout_ref.ref.log_prob_max_token_len_per_gpu",
+        f"{ROLLOUT}.max_model_len",
+    ):
+        assert OmegaConf.select(verl, key) >= longest, key
+    assert config.eval.max_response_length >= config.root.overrides["resp"]
+
+
+def test_shards_stay_within_a_machine(recipe: tuple[Any, SearchConfig]) -> None:
+    verl, config = recipe
+    size = OmegaConf.select(verl, f"{ACTOR}.fsdp_config.fsdp_size")
+    assert size == (-1 if config.slots.nodes == 1 else config.slots.gpus_per_node)
+
+
+def test_a_step_has_the_time_it_needs(recipe: tuple[Any, SearchConfig]) -> None:
+    config = recipe[1]
+    root = root_hyperparameters(config, 5000)
+    limits = time_limits(config, root, model=config.model.path, rows=500)
+    assert config.engine.hang_min_s is None and config.engine.stop_deadline_s is None
+    assert limits.stop_s >= 600 and limits.hang_s >= 600
+    assert config.slots.timeout_s >= 600 and config.engine.start_timeout_s >= 900
+
+
+def test_the_root_is_estimated_to_fit_its_card(recipe: tuple[Any, SearchConfig]) -> None:
+    config = recipe[1]
+    assert config.model.path is not None and config.slots.gpu_memory_gib is not None
+    setup = setup_of(config, root_hyperparameters(config, 5000), gpu_gib=config.slots.gpu_memory_gib)
+    found = assess(read_shape(config.model.path), setup)
+    assert found.status == "fits", found.reason
