@@ -6,10 +6,14 @@ Not here: the actors on it (app.py).
 from __future__ import annotations
 
 import contextlib
+import itertools
+import logging
 import os
+import re
 import secrets
 import socket
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +23,15 @@ from llmzero_ray.capacity import private_head_resources
 from llmzero_ray.config import SearchConfig
 from llmzero_ray.engines.verl.factory import resolve_platform
 from llmzero_ray.errors import CapacityError
+from llmzero_ray.text import one_line
 
 from .names import NAMESPACE
 
+logger = logging.getLogger("llmzero_ray.actors.head")
+_TRIES = 3
+_CLOCK_S = 1.0
+"""By how much the start of a process, as the system reports it, may be off."""
+_END_S = 10.0
 _ANSWER_S = 3.0
 _QUIET = {"namespace": NAMESPACE, "log_to_driver": False, "logging_level": "ERROR"}
 
@@ -73,16 +83,48 @@ def start_private_head(**options: Any) -> None:
     The head and all its workers inherit this process's environment without the variables of the API key.
 
     Raises:
-        CapacityError: Ray did not start, for example because the machine is too busy for Ray's time limits.
+        CapacityError: Ray did not start in three tries, for example because the machine is too busy for its
+            time limits. Nothing is left running.
     """
-    import ray
-
     _prepare_environment()
     with key_hidden():
-        try:
-            ray.init(address="local", include_dashboard=False, **options, **_QUIET)
-        except Exception as error:  # Ray raises plain Exception where a part does not come up in time
-            raise CapacityError(_start_failure(error)) from error
+        for n_tries in itertools.count(1):
+            before = time.time()
+            try:
+                _start_ray(options)
+                return
+            except Exception as error:  # Ray raises plain Exception where a part does not come up in time
+                _end_what_started(since=before)
+                if n_tries == _TRIES or isinstance(error, ValueError | TypeError):  # of the options
+                    raise CapacityError(_start_failure(error)) from error
+                logger.warning(
+                    "Ray did not start (%s); the machine may be busy. Trying again (%d of %d) ...",
+                    one_line(str(error)), n_tries + 1, _TRIES,
+                )  # fmt: skip
+
+
+def _start_ray(options: Mapping[str, Any]) -> None:
+    import ray
+
+    ray.init(address="local", include_dashboard=False, **options, **_QUIET)
+
+
+def _end_what_started(since: float) -> None:
+    """End the processes of a head that this process began to start after `since` (unix seconds) and that did
+    not come up: an agent whose raylet has given up outlives it."""
+    import psutil
+    import ray
+
+    ray.shutdown()
+    session = re.compile(rf"/session_[\d_-]+_{os.getpid()}(/|\b)")  # Ray names it by its starter
+    left = []
+    for process in psutil.process_iter(["cmdline", "create_time"]):
+        started = process.info["create_time"] or 0.0
+        if started >= since - _CLOCK_S and session.search(" ".join(process.info["cmdline"] or ())):
+            left.append(process)
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+    psutil.wait_procs(left, timeout=_END_S)
 
 
 def _start_failure(error: Exception) -> str:
@@ -100,6 +142,8 @@ def _prepare_environment() -> None:
     if os.environ.get("RAY_AUTH_MODE", "token") == "token" and "RAY_AUTH_TOKEN_PATH" not in os.environ:
         os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    # A raylet gives its agents less time than a busy machine with a cold bytecode cache takes.
+    os.environ.setdefault("RAY_agent_register_timeout_ms", "120000")
     root = str(Path(llmzero_ray.__file__).parent.parent)
     others = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path and path != root]
     os.environ["PYTHONPATH"] = os.pathsep.join([root, *others])

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
@@ -17,7 +17,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from llmzero_ray.errors import ConfigError
-from llmzero_ray.text import collapse_whitespace, nearest
+from llmzero_ray.text import collapse_whitespace, nearest, one_line
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -35,19 +35,66 @@ class StrictModel(BaseModel):
     )
 
 
+_MAX_VALUES = 100_000
+"""Most values of a text that repeats parts of itself: a few lines of aliases can stand for billions."""
+_MAX_GIVEN = 300
+"""Most characters of a wrong value in a message."""
+
+
 class _Loader(yaml.SafeLoader):
-    """Safe YAML that reads 1e-3 as a number (as YAML 1.2 does) and refuses a key given twice."""
+    """Safe YAML that reads 1e-3 as a number (as YAML 1.2 does) and refuses a key given twice, and aliases
+    that contain themselves or stand for too much."""
+
+    def get_single_node(self) -> Any:
+        node = super().get_single_node()
+        if node is None:
+            return None
+        n_values, n_written = _n_values(node, {}, set())
+        if n_values > max(_MAX_VALUES, n_written):
+            raise yaml.constructor.ConstructorError(
+                None, None, f"its aliases stand for more than {_MAX_VALUES} values", node.start_mark
+            )
+        return node
+
+    def construct_scalar(self, node: Any) -> Any:
+        value = super().construct_scalar(node)
+        if isinstance(value, str) and "\0" in value:
+            raise yaml.constructor.ConstructorError(
+                None, None, "a value holds the character NUL", node.start_mark
+            )
+        return value
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
         seen: set[Any] = set()
         for key_node, _ in node.value:
             key = self.construct_object(key_node, deep=True)
+            if not isinstance(key, Hashable):
+                raise yaml.constructor.ConstructorError(
+                    None, None, "a key is a list or a mapping; it must be a name", key_node.start_mark
+                )
             if key in seen:
                 raise yaml.constructor.ConstructorError(
                     None, None, f"the key {key!r} is given twice", key_node.start_mark
                 )
             seen.add(key)
         return dict(super().construct_mapping(node, deep=deep))
+
+
+def _n_values(node: Any, known: dict[int, int], above: set[int]) -> tuple[int, int]:
+    """How many values a node stands for with its aliases written out, and how many without.
+
+    Raises:
+        ConstructorError: it contains itself.
+    """
+    if id(node) in above:
+        raise yaml.constructor.ConstructorError(None, None, "an alias contains itself", node.start_mark)
+    if id(node) not in known:
+        below: list[Any] = node.value if isinstance(node, yaml.CollectionNode) else []
+        parts = [part for one in below for part in (one if isinstance(one, tuple) else (one,))]
+        above.add(id(node))
+        known[id(node)] = 1 + sum(_n_values(part, known, above)[0] for part in parts)
+        above.remove(id(node))
+    return known[id(node)], len(known)
 
 
 _Loader.add_implicit_resolver(
@@ -92,7 +139,8 @@ def replace_key(data: dict[str, Any], keys: Sequence[str], value: Any) -> None:
     for key in above:
         below = place.get(key)
         if below is not None and not isinstance(below, dict):
-            raise ConfigError(f"{'.'.join(keys)} cannot be set: {key} is {below!r}, which has no keys")
+            found = one_line(repr(below), _MAX_GIVEN)
+            raise ConfigError(f"{'.'.join(keys)} cannot be set: {key} is {found}, which has no keys")
         place[key] = dict(below or {})
         place = place[key]
     place[last] = value
@@ -142,7 +190,11 @@ def _parse(text: str, source: str) -> Any:
         where = f" at line {mark.line + 1}, column {mark.column + 1}" if mark else ""
         raise ConfigError(f"{source}: broken YAML{where}: {error.problem or error.context}.") from error
     except yaml.YAMLError as error:
-        raise ConfigError(f"{source}: broken YAML: {error}") from error
+        raise ConfigError(f"{source}: broken YAML: {one_line(str(error), _MAX_GIVEN)}") from error
+    except RecursionError as error:
+        raise ConfigError(f"{source}: broken YAML: its blocks and lists are nested too deeply.") from error
+    except (ValueError, TypeError, OverflowError) as error:  # a date or a number that Python cannot hold
+        raise ConfigError(f"{source}: broken YAML: {one_line(str(error), _MAX_GIVEN)}.") from error
 
 
 def _describe(finding: ErrorDetails, model: type[BaseModel]) -> str:
@@ -155,14 +207,18 @@ def _describe(finding: ErrorDetails, model: type[BaseModel]) -> str:
         return reason if not path or reason.startswith(path[0]) else f"{'.'.join(path)}: {reason}"
     dotted = ".".join(path[: _depth(model, path)]) or "the file"
     if field is None:
-        return f"{dotted} is {finding['input']!r}; {finding['msg']}."
+        return f"{dotted} is {_given(finding)}; {finding['msg']}."
     allowed = allowed_values(field)
     doc = collapse_whitespace(field.description or "")
     if finding["type"] == "missing":
         return f"{dotted} is missing; must be {allowed}. {doc}".rstrip()
     extra = field.json_schema_extra
     unit = f" ({extra['unit']})" if isinstance(extra, dict) and "unit" in extra else ""
-    return f"{dotted} is {finding['input']!r}{unit}; must be {allowed}. {doc}".rstrip()
+    return f"{dotted} is {_given(finding)}{unit}; must be {allowed}. {doc}".rstrip()
+
+
+def _given(finding: ErrorDetails) -> str:
+    return one_line(repr(finding["input"]), _MAX_GIVEN)
 
 
 def _unknown_key(path: list[str], owner: type[BaseModel] | None) -> str:

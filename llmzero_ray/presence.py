@@ -33,6 +33,8 @@ directory for a coordinator."""
 
 _LOCK_BYTES = 512
 """The lock file's text is padded to this length, so that one write replaces it: no reader finds it empty."""
+_MAX_REQUEST = 1024**2
+"""Most bytes of a request's file; hints and changes take some hundred."""
 _LOCK_WAIT_S = 1.0
 _LOOK_S = 0.2
 
@@ -166,6 +168,8 @@ def waiting_requests(root: Path) -> tuple[Request, ...]:
     found: list[Request] = []
     for path in sorted((root / "requests").glob("*.json")):
         try:
+            if path.stat().st_size > _MAX_REQUEST:
+                raise ValueError(f"it is longer than {_MAX_REQUEST} bytes")
             body: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
             if body["kind"] not in get_args(RequestKind):
                 raise ValueError(f"kind {body['kind']!r} is unknown")

@@ -330,7 +330,9 @@ def to_json(record: Any) -> Any:
         body = {f.name: to_json(getattr(record, f.name)) for f in dataclasses.fields(record)}
         return {"type": type(record).__name__, **body}
     if isinstance(record, Mapping):
-        return {str(k): to_json(v) for k, v in record.items()}
+        body = {str(k): to_json(v) for k, v in record.items()}
+        # A key of that name would make a record of it, for example in an engine's own overrides.
+        return {"type": _MAPPING, "items": list(body.items())} if "type" in body else body
     if isinstance(record, list | tuple):
         return [to_json(v) for v in record]
     return record
@@ -353,6 +355,8 @@ def from_json(data: Any) -> Any:
     if "type" not in values:
         return values
     name = values["type"]
+    if name == _MAPPING:
+        return dict(values["items"])
     cls, known = _registry().get(name, (None, frozenset[str]()))
     if cls is None:
         raise JournalError(
@@ -370,4 +374,6 @@ def from_json(data: Any) -> Any:
         raise JournalError(f"record {name} is incomplete: {error}") from error
 
 
+_MAPPING = "Mapping"
+"""Type under which a mapping with a key `type` is written."""
 _SCALARS = frozenset({str, int, float, bool, type(None)})

@@ -328,3 +328,9 @@ def test_fields_that_older_versions_wrote_are_left_out_and_others_refused() -> N
     assert from_json({**to_json(event), "verdict_id": "1-0-9"}) == event
     with pytest.raises(JournalError, match=r"VerdictPosted has unknown fields \['verdict'\]"):
         from_json({**to_json(event), "verdict": "1-0-9"})
+
+
+def test_a_mapping_may_have_a_key_of_any_name() -> None:
+    overrides = {"type": "AgentCalled", "n": 1, "nested": {"type": {"type": "Mapping", "items": ()}}}
+    event = ev.SearchStarted(config={"engine": {"overrides": overrides}}, task={}, root={}, versions={})
+    assert from_json(json.loads(json.dumps(to_json(event)))) == event

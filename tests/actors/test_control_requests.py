@@ -68,6 +68,7 @@ MALFORMED = (
     ("{}", "KeyError"),
     ("[1]", "is no request and was removed"),
     ("\x00", "is no request and was removed"),
+    (body("hint", text="x" * 2**20), "it is longer than 1048576 bytes"),
 )
 
 

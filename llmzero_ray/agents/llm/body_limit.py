@@ -7,9 +7,13 @@ from collections.abc import AsyncIterator
 import httpx2
 
 from llmzero_ray.agents.llm.errors import LlmCallError
+from llmzero_ray.text import one_line
 
-_MAX_BYTES, _MAX_COMPRESSED_BYTES = 16 * 1024**2, 256 * 1024
-"""A response is a few kilobytes. Compressed bodies are not requested; one may grow a thousandfold."""
+_MAX_BYTES = 16 * 1024**2
+"""A response is a few kilobytes."""
+_MAX_COMPRESSED = {"identity": _MAX_BYTES, "gzip": 64 * 1024, "deflate": 64 * 1024}
+"""Content-encoding -> most bytes of a body as it is sent. Compressed bodies are not requested; these may grow
+a thousandfold, others and those compressed twice without any limit, so that none of them is read."""
 
 
 async def limit_body(response: httpx2.Response) -> None:
@@ -18,14 +22,15 @@ async def limit_body(response: httpx2.Response) -> None:
     Raises:
         LlmCallError: from the reading, kind malformed.
     """
-    plain = response.headers.get("content-encoding", "identity") == "identity"
+    encoding = response.headers.get("content-encoding", "identity").strip().lower()
     assert isinstance(response.stream, httpx2.AsyncByteStream)
-    response.stream = _LimitedStream(response.stream, _MAX_BYTES if plain else _MAX_COMPRESSED_BYTES)
+    response.stream = _LimitedStream(response.stream, _MAX_COMPRESSED.get(encoding, 0), encoding)
 
 
 class _LimitedStream(httpx2.AsyncByteStream):
-    def __init__(self, stream: httpx2.AsyncByteStream, limit: int) -> None:
+    def __init__(self, stream: httpx2.AsyncByteStream, limit: int, encoding: str) -> None:
         self._stream, self._limit = stream, limit
+        self._what = "" if encoding == "identity" else f" with content-encoding {one_line(encoding, 40)}"
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         n_bytes = 0
@@ -33,8 +38,8 @@ class _LimitedStream(httpx2.AsyncByteStream):
             n_bytes += len(chunk)
             if n_bytes > self._limit:
                 raise LlmCallError(
-                    f"The server's answer is longer than {self._limit} bytes. Does agents.base_url lead to a "
-                    "server of the Messages API?",
+                    f"The server's answer{self._what} is longer than {self._limit} bytes. Does "
+                    "agents.base_url lead to a server of the Messages API?",
                     kind="malformed",
                 )
             yield chunk

@@ -633,6 +633,23 @@ def test_a_compressed_body_cannot_unfold_in_memory(
     assert messages_server.messages[0].headers["accept-encoding"] == "identity"
 
 
+@pytest.mark.parametrize(
+    ("body", "encoding"),
+    [
+        (gzip.compress(gzip.compress(b" " * 2**26)), "gzip, gzip"),
+        (b"\x28\xb5\x2f\xfd", "zstd"),
+        (b"{}", "br"),
+    ],
+)
+def test_a_body_that_may_unfold_without_any_limit_is_not_read(
+    messages_server: MessagesServer, client_of: ClientOf, body: bytes, encoding: str
+) -> None:
+    messages_server.play([Answer(body=body, encoding=encoding)])
+    error = failure(client_of())
+    assert (error.kind, error.n_attempts) == ("malformed", 1)
+    assert f"with content-encoding {encoding} is longer than 0 bytes" in str(error)
+
+
 @pytest.mark.parametrize("count", ["1e309", "1" + "0" * 400, str(10**12)])
 def test_impossible_token_counts_are_booked_at_the_worst_case(
     messages_server: MessagesServer, client_of: ClientOf, count: str
