@@ -48,8 +48,9 @@ def test_every_private_name_of_ray_in_the_project_is_listed() -> None:
     used: set[tuple[str, str]] = set()
     for path in (*(root / "llmzero_ray").rglob("*.py"), *(root / "actors").rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("ray._"):
-                used |= {(str(node.module), alias.name) for alias in node.names}
+            if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "ray":
+                names = {(str(node.module), alias.name) for alias in node.names}
+                used |= {(module, name) for module, name in names if "._" in module or name.startswith("_")}
     assert used == {(module, name) for module, names in internals.RAY_PRIVATE.items() for name in names}
     internals.check_names(internals.RAY_PRIVATE)
 

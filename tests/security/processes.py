@@ -40,6 +40,16 @@ def speaks_zeromq(host: str, port: int) -> bool:
     return len(signature) == 10 and signature[0] == 0xFF and signature[9] == 0x7F
 
 
+def speaks_http(host: str, port: int) -> bool:
+    """Whether what listens there answers a request of HTTP/1."""
+    answer = b""
+    with contextlib.suppress(OSError), socket.create_connection((host, port), timeout=10) as opened:
+        opened.settimeout(5)
+        opened.sendall(b"GET /health HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+        answer = opened.recv(5)
+    return answer == b"HTTP/"
+
+
 def tcp_listeners(pid: int) -> list[tuple[str, int]]:
     """(address, port) of every TCP socket on which a process listens; any address becomes loopback."""
     found = []

@@ -41,6 +41,7 @@ from llmzero_ray.engines.verl.messages import (
 from llmzero_ray.engines.verl.overrides import all_overrides, compose
 from llmzero_ray.engines.verl.parent_death import die_with_parent
 from llmzero_ray.engines.verl.phase import PhaseState, Progress
+from llmzero_ray.engines.verl.queue_keys import publish_keys
 from llmzero_ray.errors import ConfigError, EffectiveConfigError, EngineError, RewardError
 from llmzero_ray.records import PhaseFailure, PhaseSpec
 
@@ -130,8 +131,7 @@ class Driver:
             cause = _core_failure(error, request.settings.log_path, log_began)
             failure = _failure(Progress(), request.spec, cause or error)
             return Ready(failure=failure, lost=failures.is_lost_process(error))
-        servers = tuple(self._trainer.llm_server_manager.get_addresses())
-        return Ready(failure=None, lost=False, servers=servers)
+        return Ready(failure=None, lost=False)
 
     def _compose(self, spec: PhaseSpec, settings: Any) -> Any:
         """VeRL's configuration of a phase, passed by VeRL's own validation.
@@ -274,9 +274,11 @@ def _start_queue(config: Any) -> Future[Any]:
     import transfer_queue
     from omegaconf import open_dict
 
-    patches.patch_transfer_queue_namespace(os.environ[internals.QUEUE_NAMESPACE_ENV])
-    if os.environ.get(internals.QUEUE_DIR_ENV):
-        patches.patch_transfer_queue_sockets()
+    namespace = os.environ[internals.QUEUE_NAMESPACE_ENV]
+    patches.patch_transfer_queue_namespace(namespace)
+    patches.patch_transfer_queue_sockets()
+    if not os.environ.get(internals.QUEUE_DIR_ENV):
+        publish_keys(namespace)
     with open_dict(config):
         config.enable = True
     threads = ThreadPoolExecutor(max_workers=1, thread_name_prefix="transfer-queue")

@@ -20,8 +20,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from llmzero_ray.engines.verl import failures
-from llmzero_ray.engines.verl.environment import process_env, runtime_env
+from llmzero_ray.engines.verl.environment import process_env, runtime_env, worker_vars
+from llmzero_ray.engines.verl.internals import QUEUE_NAMESPACE_ENV
 from llmzero_ray.engines.verl.messages import ProcessDied, Ready, StageBegan, StageProgressed, Start
+from llmzero_ray.engines.verl.queue_keys import forget_keys
 from llmzero_ray.engines.verl.settings import VerlSettings
 from llmzero_ray.engines.verl.stage_clock import StageClock
 from llmzero_ray.errors import EngineError, EngineLostError
@@ -132,6 +134,8 @@ class DriverProcess:
             self._child.wait()
         if self._queue_dir is not None:
             self._queue_dir.remove()
+        else:
+            forget_keys(worker_vars(self._settings)[QUEUE_NAMESPACE_ENV])
 
     def _exit_code(self, wait_s: float) -> int | None:
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -156,7 +160,7 @@ def on_one_machine() -> bool:
     """Whether the whole Ray cluster is this machine, so that VeRL's processes reach each other through files.
 
     On a cluster of several machines VeRL spreads the helpers of a slot over all of them, whatever the slot
-    has; its TransferQueue then listens on TCP ports, unauthenticated, and needs a network closed to others.
+    has; its TransferQueue then listens on TCP ports, with keys (queue_keys.py).
     """
     import ray
 

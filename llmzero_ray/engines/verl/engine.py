@@ -65,7 +65,6 @@ class VerlEngine:
         self._driver: DriverProcess | None = None
         self._started_with: PhaseSpec | None = None
         self._starts = 0
-        self.servers: tuple[str, ...] = ()
         self._broken: str | None = None
         self._running = False
         self._run_id = 0
@@ -213,7 +212,6 @@ class VerlEngine:
         with self._lock:
             self._driver = DriverProcess(settings, self._clock)
         answer = self._driver.start(spec, self._n_train)
-        self.servers = answer.servers
         if answer.failure is None:
             self._started_with = spec
             return None

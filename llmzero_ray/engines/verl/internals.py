@@ -26,7 +26,8 @@ VLLM_CPU_LIBRARY: Final = "libnuma.so.1"
 
 QUEUE_NAMESPACE_ENV: Final = "LLMZERO_TRANSFER_QUEUE_NAMESPACE"
 QUEUE_DIR_ENV: Final = "LLMZERO_TRANSFER_QUEUE_DIR"
-"""Private directory of the TransferQueue's sockets; see `queue_address`."""
+"""Private directory of the TransferQueue's sockets (see `queue_address`); empty: ports with keys (see
+queue_keys.py)."""
 SOCKET_SCOPE_ENV: Final = "LLMZERO_WEIGHT_SOCKET_SCOPE"
 """Unique to one start of an engine; see `weight_socket`."""
 
@@ -88,7 +89,9 @@ RELIED_ON: Final[dict[str, tuple[str, ...]]] = {
         "local_mkdir_safe",
     ),
     "verl.workers.rollout.vllm_rollout.vllm_async_server": (
+        "run_uvicorn",
         "vLLMHttpServer.launch_server",
+        "vLLMHttpServer.run_server",
         "vLLMHttpServer.generate",
         "vLLMHttpServer._get_worker_extension_cls",
         "vLLMHttpServer._park_until_admitted",
@@ -118,9 +121,10 @@ RELIED_ON: Final[dict[str, tuple[str, ...]]] = {
     "verl.utils.config": ("validate_config", "omega_conf_to_dataclass"),
     "verl.utils.distributed": ("initialize_global_process_group_ray",),
     "transfer_queue.interface": ("init", "close", "TransferQueueController", "ray"),
-    "transfer_queue.utils.zmq_utils": ("format_zmq_address", "get_free_port"),
-    "transfer_queue.controller": ("format_zmq_address", "get_free_port"),
-    "transfer_queue.storage.simple_storage": ("format_zmq_address", "get_free_port"),
+    "transfer_queue.utils.zmq_utils": ("format_zmq_address", "get_free_port", "create_zmq_socket"),
+    "transfer_queue.controller": ("format_zmq_address", "get_free_port", "create_zmq_socket"),
+    "transfer_queue.storage.simple_storage": ("format_zmq_address", "get_free_port", "create_zmq_socket"),
+    "transfer_queue.storage.managers.base": ("create_zmq_socket",),
 }
 
 RELIED_ON_CPU: Final[dict[str, tuple[str, ...]]] = {
@@ -135,6 +139,8 @@ RAY_PRIVATE: Final[dict[str, tuple[str, ...]]] = {
     "ray._private.state": ("state",),
     # find the cluster of this machine that `ray start` wrote down (actors/head.py)
     "ray._private.utils": ("read_ray_address",),
+    # hand the queue's keys to the processes of a slot and to no others (queue_keys.py)
+    "ray.experimental.internal_kv": ("_internal_kv_put", "_internal_kv_get", "_internal_kv_del"),
 }
 """Private names of Ray that this project imports, with what it needs them for."""
 

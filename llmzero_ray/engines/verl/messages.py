@@ -26,8 +26,6 @@ class Ready:
 
     failure: PhaseFailure | None
     lost: bool
-    servers: tuple[str, ...] = ()
-    """host:port of each vLLM server (OpenAI and Anthropic endpoints)."""
 
 
 @dataclass(frozen=True)

@@ -6,13 +6,15 @@ Not here: which processes are patched (plugin.py, workers.py), names and version
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
-from llmzero_ray.engines.verl.internals import queue_address, queue_port
+from llmzero_ray.engines.verl import queue_keys
+from llmzero_ray.engines.verl.internals import QUEUE_DIR_ENV, queue_address, queue_port
 
 
 def patch_process_group_backend() -> None:
@@ -70,18 +72,25 @@ def patch_transfer_queue_namespace(namespace: str) -> None:
 
 
 def patch_transfer_queue_sockets() -> None:
-    """Bind and connect the TransferQueue's sockets in the private directory that QUEUE_DIR_ENV names.
+    """Let nobody but the slot's own processes reach the TransferQueue's sockets.
 
-    The package binds them to TCP ports of the node's address, asks nobody who connects, and unpickles what it
-    receives. The controller and the storage units are pickled by value in the process that starts them, with
-    these functions; clients connect with them too.
+    The package binds them to TCP ports of the node's address, asks nobody who connects, and unpickles what
+    it receives. Where QUEUE_DIR_ENV names a private directory they are bound there, elsewhere the ports ask
+    for the slot's keys. The controller and the storage units are pickled by value in the process that starts
+    them, with these functions; clients connect with them too.
     """
     import transfer_queue.controller as controller
+    import transfer_queue.storage.managers.base as manager
     import transfer_queue.storage.simple_storage as storage
     import transfer_queue.utils.zmq_utils as sockets
 
-    for module in (sockets, controller, storage):
-        module.format_zmq_address, module.get_free_port = queue_address, queue_port
+    if os.environ.get(QUEUE_DIR_ENV):
+        for module in (sockets, controller, storage):
+            module.format_zmq_address, module.get_free_port = queue_address, queue_port
+    elif not hasattr(sockets, queue_keys.UNPROTECTED):
+        setattr(sockets, queue_keys.UNPROTECTED, sockets.create_zmq_socket)
+        for module in (sockets, controller, storage, manager):
+            module.create_zmq_socket = queue_keys.create_socket
 
 
 def drop_names_once_connected() -> None:
@@ -176,6 +185,27 @@ def postpone_load_balancer() -> Callable[[Any], Coroutine[Any, Any, None]]:
     _init_global_load_balancer.postponed = start  # type: ignore[attr-defined]
     LLMServerManager._init_global_load_balancer = _init_global_load_balancer
     return start
+
+
+@contextlib.contextmanager
+def without_http_server() -> Iterator[None]:
+    """A vLLM server that VeRL starts inside listens on no port: VeRL's trainer never uses it, and it would
+    answer anybody who reaches the machine's address.
+
+    VeRL still tells servers apart by an address; its port is the process id.
+    """
+    import verl.workers.rollout.vllm_rollout.vllm_async_server as server
+
+    original = server.run_uvicorn
+
+    async def run_uvicorn(*_: Any) -> tuple[int, None]:
+        return os.getpid(), None
+
+    server.run_uvicorn = run_uvicorn
+    try:
+        yield
+    finally:
+        server.run_uvicorn = original
 
 
 def start_reward_workers_of(worker_class: type) -> None:

@@ -4,7 +4,7 @@ and applies the patches that the environment of the process asks for."""
 import os
 
 from llmzero_ray.engines.verl import patches
-from llmzero_ray.engines.verl.internals import QUEUE_DIR_ENV, QUEUE_NAMESPACE_ENV
+from llmzero_ray.engines.verl.internals import QUEUE_NAMESPACE_ENV
 
 patches.collect_garbage_rarely()  # most of a process's imports are still to come
 if os.environ.get("VERL_PLATFORM", "").strip().lower() == "cpu":
@@ -14,5 +14,4 @@ if os.environ.get("VERL_PLATFORM", "").strip().lower() == "cpu":
 patches.use_thread_locks_for_progress_bars()
 if namespace := os.environ.get(QUEUE_NAMESPACE_ENV):
     patches.patch_transfer_queue_namespace(namespace)
-if os.environ.get(QUEUE_DIR_ENV):
     patches.patch_transfer_queue_sockets()

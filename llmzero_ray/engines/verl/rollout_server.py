@@ -43,6 +43,11 @@ class RecordingServer(vLLMHttpServer):
     def _get_worker_extension_cls(self) -> str:
         return "llmzero_ray.engines.verl.weight_receiver.WeightReceiver"
 
+    async def run_server(self, args: Any) -> None:
+        """VeRL's, without its HTTP server: all requests come as calls of this actor."""
+        with patches.without_http_server():
+            await super().run_server(args)
+
     async def launch_server(self, *args: Any, **kwargs: Any) -> Any:
         """VeRL's, with every later call of `generate` recorded."""
         result = await super().launch_server(*args, **kwargs)
@@ -53,10 +58,7 @@ class RecordingServer(vLLMHttpServer):
             generate = engine.generate
 
             def recorded(*a: Any, **kw: Any) -> Any:
-                if (
-                    "prompt" in kw and "sampling_params" in kw
-                ):  # VeRL's calls; the HTTP endpoints pass them by position
-                    self._record(kw["prompt"], kw["sampling_params"])
+                self._record(kw["prompt"], kw["sampling_params"])
                 return generate(*a, **kw)
 
             engine.generate = recorded
@@ -177,12 +179,16 @@ def _answer_of(result: Any) -> dict[str, Any]:
 
 
 class RecordingReplica(vLLMReplica):
-    """VeRL's replica with the recording server; `early` are servers that import already, by replica rank."""
+    """VeRL's replica with the recording server; `early` are servers that import already, by replica rank.
+
+    Reward and teacher models keep VeRL's own server: they are asked over HTTP.
+    """
 
     def __init__(self, *args: Any, early: Mapping[int, Any] | None = None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        rollout = not (self.is_reward_model or self.is_teacher_model)
-        started = early.get(self.replica_rank) if early and rollout else None
+        if self.is_reward_model or self.is_teacher_model:
+            return
+        started = early.get(self.replica_rank) if early else None
         self.server_class = ray.remote(RecordingServer) if started is None else _EarlyServer(started)
 
 

@@ -59,7 +59,7 @@ class VerlSettings:
     start_id: str = ""
     """Differs with every cold start."""
     queue_dir: str = ""
-    """Private directory of the TransferQueue's sockets for one cold start; empty: TCP ports."""
+    """Private directory of the TransferQueue's sockets for one cold start; empty: TCP ports with keys."""
     log_path: str
     """File that receives what VeRL, vLLM and their Ray workers print."""
     start_timeout_s: float = 900.0

@@ -178,6 +178,11 @@ def processes_of(actor: str) -> list[int]:
     return found
 
 
+def below_this_process() -> set[int]:
+    """Processes that this one started, and all that those started."""
+    return {process.pid for process in psutil.Process().children(recursive=True)}
+
+
 def socket_files(pid: int) -> list[str]:
     """Files of the Unix sockets that a process has bound, Ray's own left out."""
     bound = [c.laddr for c in psutil.Process(pid).net_connections(kind="unix") if c.laddr]

@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import signal
-import urllib.error
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -149,14 +148,6 @@ def test_a_checkpoint_is_served_by_a_vllm_that_was_started_with_it(
     finally:
         server.close()
     assert answer.strip() == scored[0].response.strip()
-
-
-@pytest.mark.parametrize("what", ["load", "unload"])
-def test_nobody_changes_the_adapters_of_a_rollout_server_over_http(lab: Lab, first: Any, what: str) -> None:
-    body = {"lora_name": "candidate", "lora_path": first[0].checkpoints[-1].path}
-    with pytest.raises(urllib.error.HTTPError) as refused:
-        post(f"http://{lab.engine.servers[0]}", f"/v1/{what}_lora_adapter", body)
-    assert refused.value.code == 404
 
 
 def test_evaluate_scores_base_model_and_adapters_on_any_split(lab: Lab, first: Any) -> None:

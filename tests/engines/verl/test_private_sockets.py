@@ -3,31 +3,18 @@
 from __future__ import annotations
 
 import os
-import pickle
 import stat
 from pathlib import Path
 
-import psutil
 import pytest
-import zmq
-from transfer_queue.utils.serial_utils import _PICKLE_FALLBACK_SENTINEL
 
 from llmzero_ray.engines.verl.internals import QUEUE_DIR_ENV
 from llmzero_ray.records import PhaseResult
-from tests.engines.verl.conftest import SECRET, Lab
-from tests.security.processes import Seen, processes_with, speaks_zeromq, tcp_listeners
+from tests.engines.verl.conftest import SECRET, Lab, below_this_process
+from tests.security.intruder import attack, endpoint
+from tests.security.processes import Seen, processes_with, speaks_http, speaks_zeromq, tcp_listeners
 
 pytestmark = [pytest.mark.verl, pytest.mark.slow]
-
-
-class Touch:
-    """Unpickling it makes a file."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __reduce__(self) -> tuple[object, tuple[str]]:
-        return os.system, (f"touch {self.path}",)
 
 
 @pytest.fixture(scope="module")
@@ -38,8 +25,8 @@ def running(lab: Lab) -> list[Seen]:
     return [one for one in processes_with(f"{QUEUE_DIR_ENV}=/") if one.pid in below_this_process()]
 
 
-def below_this_process() -> set[int]:
-    return {process.pid for process in psutil.Process().children(recursive=True)}
+def listening(processes: list[Seen]) -> list[tuple[str, int]]:
+    return sorted({at for one in processes for at in tcp_listeners(one.pid)})
 
 
 def titles(processes: list[Seen]) -> str:
@@ -72,16 +59,15 @@ def test_the_queue_listens_in_a_directory_of_the_users_alone(running: list[Seen]
 
 
 def test_two_frames_to_any_port_of_a_slot_run_nothing(running: list[Seen], tmp_path: Path) -> None:
-    listeners = {at for one in running for at in tcp_listeners(one.pid)}
-    assert listeners  # Ray's own, and vLLM's HTTP
-    marker = tmp_path / "touched"
-    context = zmq.Context()
-    for host, port in sorted(listeners):
-        socket = context.socket(zmq.DEALER)
-        socket.setsockopt(zmq.IPV6, 1)
-        socket.connect(f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}")
-        socket.send_multipart([_PICKLE_FALLBACK_SENTINEL, pickle.dumps(Touch(marker))], zmq.DONTWAIT)
-        assert not speaks_zeromq(host, port), f"a ZeroMQ socket listens at {host}:{port}"
-        socket.close(linger=500)
-    context.destroy(linger=500)
-    assert not marker.exists()
+    assert listening(running)  # Ray's own
+    assert not [at for at in listening(running) if speaks_zeromq(*at)]
+    attack(tmp_path / "touched", [endpoint(*at) for at in listening(running)])
+    assert not (tmp_path / "touched").exists()
+
+
+def test_rollout_servers_listen_on_no_port_of_their_own(running: list[Seen]) -> None:
+    servers = [one for one in running if one.title.startswith("ray::RecordingServer")]
+    idle = [one for one in running if one.title.startswith("ray::SimpleStorageUnit")]
+    (rays_own,) = {len(tcp_listeners(one.pid)) for one in idle}
+    assert {len(tcp_listeners(one.pid)) for one in servers} == {rays_own}
+    assert not [at for at in listening(servers) if speaks_http(*at)]

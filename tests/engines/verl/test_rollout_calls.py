@@ -12,9 +12,14 @@ from pathlib import Path
 import psutil
 import pytest
 
+from llmzero_ray.engines.verl import driver_process
+from llmzero_ray.engines.verl.internals import QUEUE_NAMESPACE_ENV
+from llmzero_ray.engines.verl.queue_keys import STORE
 from llmzero_ray.records import PhaseFailure, PhaseResult, PhaseSpec
 from llmzero_ray.tasks.sandbox import find_isolation
-from tests.engines.verl.conftest import COLD_KEYS, Lab, assert_same_metrics, processes_of
+from tests.engines.verl.conftest import COLD_KEYS, Lab, assert_same_metrics, below_this_process, processes_of
+from tests.security.intruder import attack, endpoint
+from tests.security.processes import processes_with, speaks_zeromq, tcp_listeners
 
 pytestmark = [pytest.mark.verl, pytest.mark.slow]
 
@@ -49,8 +54,11 @@ def listener() -> Iterator[socket.socket]:
 
 
 @pytest.fixture
-def with_agent_loops(lab: Lab, tmp_path: Path, listener: socket.socket) -> Iterator[Lab]:
-    """The same task with a reward of its own, and a column in its training rows that needs agent loops."""
+def with_agent_loops(
+    lab: Lab, tmp_path: Path, listener: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Lab]:
+    """The same task with a reward of its own, and a column in its training rows that needs agent loops; its
+    queue listens on ports, as on a cluster of several machines."""
     import pyarrow as pa
     import pyarrow.parquet as pq
     import ray
@@ -67,6 +75,7 @@ def with_agent_loops(lab: Lab, tmp_path: Path, listener: socket.socket) -> Itera
         reward.write_text(TWO_FACED.format(**names, secrets={"ANTHROPIC_API_KEY", "RAY_AUTH_TOKEN"}))
     group = ray.util.placement_group([{"CPU": 3, "GPU": 1}], strategy="STRICT_PACK")
     ray.get(group.ready(), timeout=60)
+    monkeypatch.setattr(driver_process, "on_one_machine", lambda: False)
     settings = dataclasses.replace(
         lab.settings,
         search="loops",
@@ -129,3 +138,22 @@ def test_both_paths_give_the_same_numbers_and_helpers_start_with_the_first_need(
     again, points = with_agent_loops.run(phase(with_agent_loops))
     assert isinstance(again, PhaseResult) and again.warm, again
     assert [(i.index, i.score) for i in points[-1].items] == [(i.index, i.score) for i in theirs[-1].items]
+    assert_queue_is_closed(with_agent_loops)
+
+
+def assert_queue_is_closed(lab: Lab) -> None:
+    """Its three ports read nothing of a neighbour, and its keys are in no environment and no log."""
+    from ray.experimental.internal_kv import _internal_kv_get, _internal_kv_list
+
+    name = f"{QUEUE_NAMESPACE_ENV}={lab.settings.slot_namespace}"
+    running = [one for one in processes_with(name) if one.pid in below_this_process()]
+    ports = [at for one in running for at in tcp_listeners(one.pid) if speaks_zeromq(*at)]
+    assert len(ports) == 3
+    attack(lab.root / "touched", [endpoint(*at) for at in ports])
+    assert not (lab.root / "touched").exists()
+    (start,) = _internal_kv_list(lab.settings.slot_namespace, namespace=STORE)
+    secret = _internal_kv_get(start, namespace=STORE).split()[1]
+    assert not [one.title for one in running if secret in one.environment]
+    assert secret not in Path(lab.settings.log_path).read_bytes()
+    lab.engine.close()
+    assert _internal_kv_list(lab.settings.slot_namespace, namespace=STORE) == []

@@ -1,0 +1,127 @@
+"""Keys of a TransferQueue whose sockets are TCP ports, because its slot may lie on several machines.
+
+The queue unpickles what it receives, so only processes of the slot may speak to it. One CURVE key pair is
+made for each start of a slot. Its processes fetch it from Ray's own key-value store, which asks for Ray's
+token; it is in no environment, file or log. Servers and clients hold the same pair: a peer has to prove that
+it has the secret key before a frame of it is read, and everything is encrypted.
+
+Not here: queues on one machine, whose sockets lie in a private directory (internals.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import threading
+from dataclasses import dataclass
+from typing import Any
+
+from llmzero_ray.engines.verl.internals import QUEUE_NAMESPACE_ENV
+from llmzero_ray.errors import EngineError
+
+UNPROTECTED = "create_unprotected_zmq_socket"
+"""Name under which the package's own function is kept in a process where it is replaced."""
+STORE = b"llmzero-transfer-queue"
+"""Namespace of the keys in Ray's store."""
+_HANDLER = "inproc://zeromq.zap.01"
+"""Where ZeroMQ asks, within one context, whether a peer may connect (its RFC 27)."""
+
+
+@dataclass(frozen=True)
+class KeyPair:
+    """A CURVE key pair, as ZeroMQ writes keys (Z85)."""
+
+    public: bytes
+    secret: bytes
+
+    def __repr__(self) -> str:
+        return "KeyPair(...)"
+
+
+def publish_keys(namespace: str) -> None:
+    """Make the key pair of a start and put it where the slot's processes find it; in the slot's driver."""
+    import zmq
+    from ray.experimental.internal_kv import _internal_kv_put
+
+    public, secret = zmq.curve_keypair()
+    _internal_kv_put(namespace, public + b" " + secret, namespace=STORE)
+
+
+def forget_keys(namespace: str) -> None:
+    """Remove the pair of a start that has ended; without effect where there is none, or no cluster."""
+    from ray.experimental.internal_kv import _internal_kv_del
+
+    with contextlib.suppress(Exception):  # the cluster may be ending
+        _internal_kv_del(namespace, namespace=STORE)
+
+
+@functools.cache
+def slot_keys() -> KeyPair:
+    """The pair of this process's slot.
+
+    Raises:
+        EngineError: this process belongs to no running slot.
+    """
+    from ray.experimental.internal_kv import _internal_kv_get
+
+    namespace = os.environ[QUEUE_NAMESPACE_ENV]
+    found = _internal_kv_get(namespace, namespace=STORE)
+    if found is None:
+        raise EngineError(f"Ray's store holds no keys for the TransferQueue {namespace}; has the slot ended?")
+    return KeyPair(*found.split())
+
+
+def protect(socket: Any, keys: KeyPair) -> Any:
+    """The socket, not yet bound or connected, so that only holders of `keys` can speak to it, or it to them.
+
+    A ROUTER is a server, any other socket a client. Sockets within the process are not concerned.
+    """
+    import zmq
+
+    socket.curve_publickey, socket.curve_secretkey = keys.public, keys.secret
+    if socket.type == zmq.ROUTER:
+        _admit_only(keys.public, socket.context)
+        socket.curve_server = True
+        socket.zap_domain = b"llmzero"
+        socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)  # without an answer of the handler nobody is let in
+    else:
+        socket.curve_serverkey = keys.public
+    return socket
+
+
+def _admit_only(public: bytes, context: Any) -> None:
+    """Let nobody but the holder of this key connect to servers of this context.
+
+    pyzmq's own handler keeps its sockets open, so that a context in which it runs can never be ended.
+    """
+    import zmq
+    from zmq.utils import z85
+
+    handler = context.socket(zmq.REP)
+    try:
+        handler.bind(_HANDLER)
+    except zmq.ZMQError:  # the context has one
+        handler.close()
+        return
+    admitted = z85.decode(public)
+    threading.Thread(target=_answer, args=(handler, admitted), name="queue-admission", daemon=True).start()
+
+
+def _answer(handler: Any, admitted: bytes) -> None:
+    from zmq import ContextTerminated
+
+    with contextlib.suppress(ContextTerminated), handler:
+        while True:
+            version, request, _domain, _address, _identity, mechanism, *credentials = handler.recv_multipart()
+            known = mechanism == b"CURVE" and credentials == [admitted]
+            status = [b"200", b"OK"] if known else [b"400", b"not of this slot"]
+            handler.send_multipart([version, request, *status, b"", b""])
+
+
+def create_socket(ctx: Any, socket_type: Any, ip: str, identity: Any = None) -> Any:
+    """TransferQueue's `create_zmq_socket`, with the slot's keys."""
+    import transfer_queue.utils.zmq_utils as sockets
+
+    create = getattr(sockets, UNPROTECTED, sockets.create_zmq_socket)
+    return protect(create(ctx, socket_type, ip, identity), slot_keys())
