@@ -17,7 +17,7 @@ import ray
 import llmzero_ray
 from llmzero_ray import events as ev
 from llmzero_ray.agents.archive import archive_facts
-from llmzero_ray.agents.backend import agent_facts
+from llmzero_ray.agents.backend import agent_facts, needs_key
 from llmzero_ray.api_key import key_file
 from llmzero_ray.config import SearchConfig
 from llmzero_ray.coordinator import root_hyperparameters
@@ -87,8 +87,7 @@ def start_on(
     if owner(SearchStorage(config.storage, config.name).paths.root) is None:
         end_actor(name)  # one that has ended and is about to leave would only return its old result
     wrapped = ray.remote(SearchCoordinator).options(**restarting(name))
-    asks_a_model = config.agents.backend == "claude"
-    key = key_file(config.storage, private_head=private_head) if asks_a_model else None
+    key = key_file(config.storage, private_head=private_head) if needs_key(config.agents) else None
     coordinator = wrapped.remote(config.storage, started, private_head, key)
     joined = coordinator.join.remote()
     for call in checks:

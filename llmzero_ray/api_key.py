@@ -19,7 +19,10 @@ from llmzero_ray.private_files import PrivateEntry, private_file
 
 KEY_ENV = "ANTHROPIC_API_KEY"
 KEY_FILE_ENV = "ANTHROPIC_API_KEY_FILE"
-KEY_VARIABLES = (KEY_ENV, KEY_FILE_ENV)
+CUSTOM_HEADERS_ENV = "ANTHROPIC_CUSTOM_HEADERS"
+"""Headers that Anthropic's SDK adds to every request of a process."""
+KEY_VARIABLES = (KEY_ENV, KEY_FILE_ENV, "ANTHROPIC_AUTH_TOKEN")
+"""What must not reach other processes; the last one is read by Anthropic's SDK alone."""
 
 _written: list[PrivateEntry] = []
 
@@ -59,7 +62,7 @@ def key_file(storage: str, *, private_head: bool) -> str | None:
 
 def use_key_file(path: str | None) -> None:
     """Have this process read the key from `path`, unless its own environment already gives one."""
-    if path is not None and not any(os.environ.get(name, "").strip() for name in KEY_VARIABLES):
+    if path is not None and not any(os.environ.get(name, "").strip() for name in (KEY_ENV, KEY_FILE_ENV)):
         os.environ[KEY_FILE_ENV] = path
 
 

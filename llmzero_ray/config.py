@@ -172,6 +172,9 @@ class AgentsConfig(StrictModel):
     base_url: str | None = None
     """Another server of the Messages API, such as vLLM inside the cluster (without /v1); null: the
     public one."""
+    key_file: str | None = None
+    """File with the key of the server at `base_url`, such as the one that `llmzero serve` names. Null: the
+    environment's key is sent to the public server and to servers of this machine, and none to others."""
     temperature: float | None = setting(None, ge=0, le=2)
     """Of the agents' model; null: not sent. Left out with thinking."""
     thinking: Literal["enabled", "adaptive", "between_tools", "disabled"] | None = None
@@ -217,6 +220,11 @@ class AgentsConfig(StrictModel):
     def _consistent(self) -> AgentsConfig:
         if self.price is not None and min(self.price) < 0:
             raise ValueError(f"agents.price is {list(self.price)}; must be four numbers >= 0.")
+        if self.key_file is not None and self.base_url is None:
+            raise ValueError(
+                "agents.key_file is the key of a server of your own, which agents.base_url must name; the "
+                "key of the public one is given by ANTHROPIC_API_KEY or ANTHROPIC_API_KEY_FILE."
+            )
         if self.backend == "replay" and self.replay_from is None:
             raise ValueError(
                 "agents.backend is 'replay', which needs agents.replay_from: the directory of a search that "
@@ -447,6 +455,7 @@ def load_config(path: str | os.PathLike[str], overrides: Iterable[str] = ()) -> 
             "agents": config.agents.model_copy(
                 update={
                     "archive": None if config.agents.archive is None else _absolute(config.agents.archive),
+                    "key_file": None if config.agents.key_file is None else _absolute(config.agents.key_file),
                     "prompts": None if config.agents.prompts is None else _absolute(config.agents.prompts),
                     "replay_from": (
                         None if config.agents.replay_from is None else _absolute(config.agents.replay_from)

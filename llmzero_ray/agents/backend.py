@@ -178,6 +178,11 @@ def _check_models(config: SearchConfig, spent: float) -> Iterator[AgentCalled]:
             )
 
 
+def needs_key(agents: AgentsConfig) -> bool:
+    """Whether the agents send the key that the command's environment gives."""
+    return agents.backend == "claude" and llm_settings(agents).takes_environment_key
+
+
 QUIET: Mapping[str, Thinking] = {"claude-sonnet-5-5": "between_tools"}
 """Model -> thinking type that disables thinking before each response, for models that think by default."""
 THINKERS: tuple[AgentName, ...] = ("proposer", "error_analyzer")
@@ -203,6 +208,7 @@ def llm_settings(agents: AgentsConfig, agent: AgentName | None = None) -> LlmSet
     settings = {
         "model": model,
         "base_url": agents.base_url,
+        "key_file": agents.key_file,
         "temperature": agents.temperature,
         "thinking": thinking,
         "thinking_budget": room,

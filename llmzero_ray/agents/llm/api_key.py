@@ -15,11 +15,16 @@ _MAX_FILE_BYTES = 4096
 
 
 def read_key(settings: LlmSettings) -> str | None:
-    """The key of this process; None: none is set, and the server is one of one's own that may need none.
+    """The key for the server that is asked; None: none is meant for it, and it is one of one's own that may
+    need none.
 
     Raises:
         LlmCallError: kind `no_key`: no key for Anthropic's server, or the key or its file is unusable.
     """
+    if settings.key_file is not None:
+        return _checked(_read(settings.key_file, "agents.key_file"), "the file that agents.key_file names")
+    if not settings.takes_environment_key:
+        return None
     from_env = os.environ.get(settings.key_env, "").strip()
     if from_env:
         return _checked(from_env, settings.key_env)

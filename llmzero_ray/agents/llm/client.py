@@ -12,6 +12,7 @@ import asyncio
 import concurrent.futures
 import importlib.util
 import logging
+import os
 import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine
@@ -33,6 +34,7 @@ from llmzero_ray.agents.llm.messages_api import (
 from llmzero_ray.agents.llm.prices import FREE
 from llmzero_ray.agents.llm.settings import LlmSettings
 from llmzero_ray.agents.llm.token_bound import probe_worst_case, worst_case
+from llmzero_ray.api_key import CUSTOM_HEADERS_ENV
 from llmzero_ray.errors import ConfigError, LlmzeroError
 
 if TYPE_CHECKING:
@@ -270,6 +272,12 @@ class _Attempts:
         from llmzero_ray.agents.llm.body_limit import limit_body
 
         self._key = read_key(self._settings)
+        own_headers = {"accept-encoding": "identity"}
+        if self._key and self._settings.base_url is not None:
+            # vLLM looks for it in the first, others in the second, which the SDK leaves out beside the first.
+            own_headers |= {"authorization": f"Bearer {self._key}", "x-api-key": self._key}
+        if not self._settings.takes_environment_key:
+            os.environ.pop(CUSTOM_HEADERS_ENV, None)  # the SDK would send them to any server
         # Looser than the deadline, so that a time-out is always reported as such.
         read_s = max(self.left_s(), 0.0) + 5.0
         timeout = anthropic.Timeout(read_s, connect=min(_CONNECT_S, read_s))
@@ -278,7 +286,7 @@ class _Attempts:
             base_url=self._settings.url,
             max_retries=_MAX_RETRIES,
             timeout=timeout,
-            default_headers={"accept-encoding": "identity"},
+            default_headers=own_headers,
             http_client=anthropic.DefaultAsyncHttpxClient(
                 timeout=timeout, event_hooks={"response": [limit_body]}
             ),

@@ -56,6 +56,11 @@ def _described(status: int, reason: str, settings: LlmSettings) -> tuple[ErrorKi
     match status:
         case 401:
             # The reason is left out: it may quote part of the key.
+            if not settings.takes_environment_key:
+                return "auth", (
+                    f"{url} asks for a key of its own (401). {settings.key_env} is sent to Anthropic and to "
+                    "this machine alone; name a file with this server's key in agents.key_file."
+                )
             return "auth", (
                 f"{url} refused the API key (401). Check {settings.key_env} or {settings.key_file_env} in "
                 "the process that calls."

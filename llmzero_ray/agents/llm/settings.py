@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import urllib.parse
 from typing import Literal, TypeAlias
 
@@ -26,6 +27,8 @@ class LlmSettings(StrictModel):
     """Id of the model, as its server names it."""
     base_url: str | None = None
     """Another server of the Messages API, such as vLLM inside the cluster; None: Anthropic's."""
+    key_file: str | None = None
+    """File with the key of the server at `base_url`; None: see `takes_environment_key`."""
     temperature: float | None = None
     """None: not sent, the model's default. Left out with thinking."""
     thinking: Thinking | None = None
@@ -85,6 +88,14 @@ class LlmSettings(StrictModel):
         """Where requests go. `ANTHROPIC_BASE_URL` is not read: the settings alone decide."""
         return PUBLIC_URL if self.base_url is None else self.base_url
 
+    @property
+    def takes_environment_key(self) -> bool:
+        """Whether requests carry the key that the environment gives: to the public server and to servers on
+        this machine. Any other gets the key of `key_file` or none: the environment's was not meant for it."""
+        if self.key_file is not None:
+            return False
+        return _origin(self.url) == _origin(PUBLIC_URL) or _is_loopback(urllib.parse.urlsplit(self.url))
+
     def output_tokens(self, max_tokens: int) -> int:
         """The request's `max_tokens` for an answer of `max_tokens`: thinking counts against it too."""
         room = self.thinking_budget if self.thinks and self.thinking_budget is not None else 0
@@ -102,3 +113,17 @@ def _check_url(url: str) -> None:
         raise ValueError(
             f"agents.base_url is {url!r}; must be an address such as http://10.0.0.5:8000, without /v1."
         )
+
+
+def _origin(url: str) -> tuple[str, str | None, int | None]:
+    parts = urllib.parse.urlsplit(url)
+    return parts.scheme, parts.hostname, parts.port or {"http": 80, "https": 443}.get(parts.scheme)
+
+
+def _is_loopback(parts: urllib.parse.SplitResult) -> bool:
+    if parts.hostname == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(parts.hostname or "").is_loopback
+    except ValueError:
+        return False

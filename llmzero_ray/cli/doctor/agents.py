@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import urllib.error
 import urllib.request
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from llmzero_ray.agents.backend import agent_facts, llm_settings
 from llmzero_ray.api_key import key_file_in_use
@@ -17,6 +17,9 @@ from llmzero_ray.cli.doctor.nodes import Node, NoResult, run_on_nodes
 from llmzero_ray.cli.doctor.rows import CheckFinding
 from llmzero_ray.config import AgentsConfig, SearchConfig, parse_config
 from llmzero_ray.errors import LlmzeroError
+
+if TYPE_CHECKING:
+    from llmzero_ray.agents.llm.settings import LlmSettings
 
 _SERVER_S = 10.0
 _HEAD_S = 60.0
@@ -64,18 +67,27 @@ def _model(agents: AgentsConfig, price: dict[str, float]) -> CheckFinding:
     Prompts.load(agents.prompts).check()
     settings = llm_settings(agents)
     client = MessagesClient(settings)
-    key = "a key is set" if read_key(settings) else "no key is set"
-    described = f"{agents.model} at {settings.url}, {key}, {_price_text(price)}"
+    key = read_key(settings)
+    described = f"{agents.model} at {settings.url}, {_key_text(settings, key)}, {_price_text(price)}"
     if agents.base_url is None:
         client.check()  # asks for the model's entry, which is free there
         return CheckFinding("ok", described)
-    return _own_server(agents.base_url, agents.model, described)
+    return _own_server(agents.base_url, agents.model, described, key)
 
 
-def _own_server(base_url: str, model: str, described: str) -> CheckFinding:
+def _key_text(settings: LlmSettings, key: str | None) -> str:
+    if key:
+        return "a key is set"
+    return "no key is set" if settings.takes_environment_key else "no key is sent (agents.key_file)"
+
+
+def _own_server(base_url: str, model: str, described: str, key: str | None) -> CheckFinding:
     """Check that the server responds over HTTP; a list of models, if it has one, must contain the model."""
+    request = urllib.request.Request(f"{base_url.rstrip('/')}/v1/models")
+    if key:
+        request.add_unredirected_header("authorization", f"Bearer {key}")
     try:
-        with urllib.request.urlopen(f"{base_url.rstrip('/')}/v1/models", timeout=_SERVER_S) as answer:
+        with urllib.request.urlopen(request, timeout=_SERVER_S) as answer:
             names = [entry["id"] for entry in json.load(answer)["data"]]
     except urllib.error.HTTPError as error:
         return CheckFinding("ok", f"{described}; it answers (HTTP {error.code})")

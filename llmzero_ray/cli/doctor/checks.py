@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 from llmzero_ray import _actors
+from llmzero_ray.agents.backend import needs_key
 from llmzero_ray.api_key import key_file
 from llmzero_ray.cli.doctor import agents, cluster, files, machine_findings, memory, training
 from llmzero_ray.cli.doctor.nodes import Node, NoResult, clock_offsets
@@ -115,7 +116,7 @@ def _cluster(context: Context) -> CheckFinding:
 def _agents(context: Context) -> CheckFinding:
     """The agents can call their model from the head: key, price, server."""
     config, key = context.config, None
-    if config.agents.backend == "claude":
+    if needs_key(config.agents):
         key = key_file(config.storage, private_head=context.private_head)
     return agents.agents_from(context.nodes[0], config.to_json(), key)
 

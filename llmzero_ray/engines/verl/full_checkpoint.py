@@ -16,6 +16,7 @@ import torch
 from verl.utils.checkpoint.checkpoint_manager import BaseCheckpointManager
 
 from llmzero_ray.engines.verl.config_check import check_restored, refuse
+from llmzero_ray.engines.verl.data_only import loading_data_alone
 from llmzero_ray.engines.verl.phase import PhaseState, Progress
 from llmzero_ray.engines.verl.rolling_checkpoint import STATE, directory_of
 
@@ -61,7 +62,8 @@ def restore(trainer: Any, phase: PhaseState) -> None:
     phase.first_step = step + 1
     trainer.global_steps = step
     digests = trainer.actor_rollout_wg.load_full(str(path / _WORKERS), skip)
-    own = torch.load(path / _LOADER, weights_only=False)
+    with loading_data_alone():
+        own = torch.load(path / _LOADER)
     if "data" not in skip:
         trainer.train_dataloader.load_state_dict(own["loader"])
     # Making the iterator draws from this process's random state, which comes after it for that reason.

@@ -30,6 +30,7 @@ from llmzero_ray.engines.verl.adapters import (
     save_peft,
     write,
 )
+from llmzero_ray.engines.verl.data_only import loading_data_alone
 from llmzero_ray.engines.verl.internals import weight_socket
 
 AND_REFERENCE = "llmzero_and_reference"
@@ -205,7 +206,8 @@ class PhaseWorker(ActorRolloutRefWorker):
         parts = {"model": "adapter", "optimizer": "optimizer", "extra": "schedule"}
         self._renew_checkpoint_manager([name for name, part in parts.items() if part not in skip])
         random_states = FSDPCheckpointManager.get_rng_state()
-        engine.load_checkpoint(path, del_local_after_load=False)  # collective: all ranks
+        with loading_data_alone():
+            engine.load_checkpoint(path, del_local_after_load=False)  # collective: all ranks
         if "random" in skip:
             FSDPCheckpointManager.load_rng_state(random_states)
         return self._full_digests()
