@@ -274,6 +274,30 @@ def test_the_environment_is_empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 @confined
+def test_sockets_to_the_host_of_a_virtual_machine_cannot_be_made(tmp_path: Path) -> None:
+    made = "import socket\nsocket.socket({}, socket.SOCK_STREAM).close()\nsaid = 'made'"
+    assert said_inside(tmp_path, made.format("socket.AF_VSOCK")).startswith("refused: OSError")
+    assert said_inside(tmp_path, made.format("socket.AF_INET")) == "made"
+
+
+@confined
+def test_processes_together_have_no_more_memory_than_one(tmp_path: Path) -> None:
+    body = (
+        "import os, time\n"
+        "if solution_str == 'attack':\n"
+        "    for _ in range(2):\n"
+        "        if os.fork() == 0:\n"
+        "            held = bytearray(b'x') * 2**28\n"
+        "            time.sleep(600)\n"
+        "    time.sleep(600)\n"
+    )
+    path = reward(tmp_path, body + RIGHT)
+    hit, after = score(path, "attack", "x", limits=SandboxLimits(memory=3 * 2**27))
+    assert hit.problem == "used more than 0.375 GiB of memory" and hit.lost
+    assert after.result["acc"] == 1.0
+
+
+@confined
 @pytest.mark.parametrize("who", ["self", "parent"])
 def test_environments_in_proc_are_not_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, who: str
@@ -490,8 +514,19 @@ def test_an_answer_given_twice_does_not_pass_for_the_next_one(tmp_path: Path) ->
 # --- machines without ---------------------------------------------------------------------------------------
 
 
-def without(monkeypatch: pytest.MonkeyPatch, kind: Any) -> None:
-    found = Isolation(kind=kind, why="bwrap is not installed")
+UNSHARE = {own_user: isolation._probe("unshare", own_user=own_user) for own_user in (False, True)}
+"""What is wrong with it here, as this user and as one of its own."""
+needs_unshare = pytest.mark.parametrize(
+    "own_user",
+    [
+        pytest.param(own_user, marks=pytest.mark.skipif(problem != "", reason=f"no unshare: {problem}"))
+        for own_user, problem in UNSHARE.items()
+    ],
+)
+
+
+def without(monkeypatch: pytest.MonkeyPatch, kind: Any, *, own_user: bool = False) -> None:
+    found = Isolation(kind=kind, why="bwrap is not installed", own_user=own_user)
     monkeypatch.setattr(isolation, "find_isolation", lambda: found)
 
 
@@ -514,32 +549,34 @@ def test_a_reward_that_is_allowed_without_one_still_has_its_limits(
     without(monkeypatch, "none")
     monkeypatch.setenv("LLMZERO_TEST_SECRET", "secret")
     body = (
-        "import os\n"
+        "import os, time\n"
         "if solution_str == 'attack':\n"
+        "    if os.fork() == 0:\n"
+        "        time.sleep(600)\n"
         "    while True: pass\n"
         "return dict(score=0, acc=0, pred=' '.join(os.environ))"
     )
     hit, after = score(reward(tmp_path, body), "attack", "x", allow_unsandboxed=True)
-    assert hit.problem == "used more than 1 s of processor time"
+    assert hit.problem == "used more than 1 s of processor time"  # though another still holds its pipe
     assert "LLMZERO_TEST_SECRET" not in after.result["pred"] and "PYTHONHASHSEED" in after.result["pred"]
 
 
-@pytest.mark.skipif(isolation._probe("unshare") != "", reason="unshare does not work here")
+@needs_unshare
 def test_with_unshare_alone_there_is_no_network_and_nothing_stays_behind(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: socket.socket
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: socket.socket, own_user: bool
 ) -> None:
-    without(monkeypatch, "unshare")
+    without(monkeypatch, "unshare", own_user=own_user)
     port = server.getsockname()[1]
     body = f"import socket\nsocket.create_connection(('127.0.0.1', {port}), 5).close()\nsaid = 'connected'"
     assert said_inside(tmp_path, body, allow_unsandboxed=True).startswith("refused")
 
 
-@pytest.mark.skipif(isolation._probe("unshare") != "", reason="unshare does not work here")
+@needs_unshare
 def test_with_unshare_alone_no_process_shows_the_variables_of_this_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_user: bool
 ) -> None:
-    """The process that waits beside the reward is seen from inside, as the old /proc stays mounted."""
-    without(monkeypatch, "unshare")
+    """The processes that wait beside the reward are seen from inside, as the old /proc stays mounted."""
+    without(monkeypatch, "unshare", own_user=own_user)
     monkeypatch.setenv("LLMZERO_TEST_SECRET", "secret-of-the-parent")
     body = (
         "import os, pathlib\n"

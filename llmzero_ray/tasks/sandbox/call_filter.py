@@ -1,7 +1,8 @@
 """System calls that no reward needs, as a seccomp program for bubblewrap.
 
 Refused are namespaces of one's own, in which memory could be filled outside of all limits, memory that no
-address space holds, and the kernel's more dangerous services. Not here: the other walls (isolation.py).
+address space holds, sockets that reach the host of a virtual machine, and the kernel's more dangerous
+services. Not here: the other walls (isolation.py).
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ _NEW_NAMESPACES = 0x7E02_0000
 """Flags of clone that make a namespace."""
 _OTHER_TABLE = 0x4000_0000
 """First number of the x32 calls, which are the same calls again."""
+_SOCKETS = (1, 2, 10)
+"""AF_UNIX, AF_INET, AF_INET6."""
 _COMMON = {"io_uring_setup": 425, "open_tree": 428, "fsopen": 430, "memfd_secret": 447}
 
 
@@ -28,6 +31,7 @@ class _Machine:
     audit: int
     """The kernel's AUDIT_ARCH number."""
     clone: int
+    socket: int
     refused: dict[str, int]
 
 
@@ -36,6 +40,7 @@ _MACHINES = {
     "x86_64": _Machine(
         audit=0xC000_003E,
         clone=56,
+        socket=41,
         refused={
             "shmget": 29, "semget": 64, "msgget": 68, "ptrace": 101, "mount": 165, "mq_open": 240,
             "add_key": 248, "keyctl": 250, "unshare": 272, "perf_event_open": 298, "setns": 308,
@@ -45,6 +50,7 @@ _MACHINES = {
     "aarch64": _Machine(
         audit=0xC000_00B7,
         clone=220,
+        socket=198,
         refused={
             "mount": 40, "unshare": 97, "ptrace": 117, "mq_open": 180, "msgget": 186, "semget": 190,
             "shmget": 194, "add_key": 217, "keyctl": 219, "perf_event_open": 241, "setns": 268,
@@ -82,6 +88,11 @@ def _program(machine: _Machine) -> bytes:
         steps += [(_EQUAL, 0, 1, number), (_RETURN, 0, 0, refuse)]
     # clone3 hides its flags in memory; when it returns ENOSYS, the C library uses clone.
     steps += [(_EQUAL, 0, 1, _CLONE3), (_RETURN, 0, 0, _FAIL | errno.ENOSYS)]
+    # Sockets of Unix and the internet lead nowhere from here; others reach a virtual machine's host.
+    kinds = [(_EQUAL, 0, 1, kind) for kind in _SOCKETS]
+    steps += [(_EQUAL, 0, 2 + 2 * len(kinds), machine.socket), (_LOAD, 0, 0, _FIRST_ARGUMENT)]
+    steps += [step for kind in kinds for step in (kind, (_RETURN, 0, 0, _ALLOW))]
+    steps += [(_RETURN, 0, 0, _FAIL | errno.EAFNOSUPPORT)]
     steps += [(_EQUAL, 0, 3, machine.clone), (_LOAD, 0, 0, _FIRST_ARGUMENT)]
     steps += [(_ANY_BIT, 0, 1, _NEW_NAMESPACES), (_RETURN, 0, 0, refuse), (_RETURN, 0, 0, _ALLOW)]
     return b"".join(struct.pack("=HBBI", *step) for step in steps)

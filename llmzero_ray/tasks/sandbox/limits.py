@@ -23,7 +23,8 @@ class SandboxLimits:
     start_wall_s: float = 120.0
     """Seconds until the reward is imported."""
     memory: int = 4096 * _MIB
-    """Bytes of address space of each process."""
+    """Bytes of address space of each process, and of memory of all together (looked at while a row takes
+    long)."""
     processes: int = 4
     """Processes and threads at a time, its own included."""
     file_size: int = 16 * _MIB

@@ -9,8 +9,10 @@ import os
 import select
 import subprocess
 import time
+from collections.abc import Callable
 
 _CHUNK = 65_536
+_CHECK_S = 0.2
 
 
 class NoLineError(Exception):
@@ -32,20 +34,24 @@ class LinePipe:
         """Have a line sent while `line` waits."""
         self._unsent += line
 
-    def line(self, timeout_s: float) -> bytes:
-        """The next line, without its end.
+    def line(self, timeout_s: float, check: Callable[[], None] = lambda: None) -> bytes:
+        """The next line, without its end; `check` is called now and then while it is waited for.
 
         Raises:
-            NoLineError: why there is none.
+            NoLineError: why there is none; or what `check` raises.
         """
         deadline = time.monotonic() + timeout_s
+        next_check = time.monotonic() + _CHECK_S
         while (end := self._unread.find(b"\n", 0, self._max_line + 1)) < 0:
             if len(self._unread) > self._max_line:
                 raise NoLineError(f"gave a result of more than {self._max_line} bytes")
             left = deadline - time.monotonic()
             if left <= 0:
                 raise NoLineError(f"gave no result in {timeout_s:g} s")
-            self._exchange(left)
+            self._exchange(min(left, _CHECK_S))
+            if time.monotonic() > next_check:
+                check()
+                next_check = time.monotonic() + _CHECK_S
         found = bytes(self._unread[:end])
         del self._unread[: end + 1]
         return found

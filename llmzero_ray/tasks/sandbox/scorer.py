@@ -25,7 +25,7 @@ from llmzero_ray.errors import TaskError
 from llmzero_ray.tasks.sandbox.isolation import CHILD_FILE, Isolation, launch, require_isolation
 from llmzero_ray.tasks.sandbox.limits import SandboxLimits
 from llmzero_ray.tasks.sandbox.pipe import LinePipe, NoLineError
-from llmzero_ray.tasks.sandbox.processor_time import ProcessorTime
+from llmzero_ray.tasks.sandbox.process_tree import ProcessTree
 
 ALLOW = "set reward.allow_unsandboxed: true"
 _BATCH = 64
@@ -163,7 +163,7 @@ class Sandbox:
     def _measured(self, asked: Sequence[tuple[int, bytes]]) -> list[CallOutcome]:
         """Outcomes with processor times; what is used between two answers counts for the later one."""
         assert self._process is not None
-        clock = ProcessorTime(self._process.pid, CHILD_FILE)
+        clock = ProcessTree(self._process.pid, CHILD_FILE)
         used, others = clock.own_s(), clock.others_s()
         outcomes: list[CallOutcome] = []
         for number, line in asked:
@@ -181,7 +181,8 @@ class Sandbox:
         outcomes: list[CallOutcome] = []
         for number in numbers:
             try:
-                outcomes.append(_outcome(self._pipe.line(self._limits.wall_s), number))
+                line = self._pipe.line(self._limits.wall_s, self._check)
+                outcomes.append(_outcome(line, number))
             except NoLineError as error:
                 self._lost += 1
                 problem = str(error) or self._how_it_ended()
@@ -241,6 +242,20 @@ class Sandbox:
             place = f", line {line}, does not compile and" if isinstance(line, int) else ""
             raise TaskError(f"reward {self._path}{place} cannot be imported: {why}")
         self.asynchronous = reply.get("asynchronous") is True
+
+    def _check(self) -> None:
+        """Look at a process that takes long: its memory with that of all that it started, each of which has a
+        limit of address space besides; and whether it has ended and left its pipe to another.
+
+        Raises:
+            NoLineError: there will be no line.
+        """
+        assert self._process is not None
+        if _ends_within(self._process, 0):
+            raise NoLineError("")
+        limit = self._limits.memory
+        if ProcessTree(self._process.pid, CHILD_FILE).memory() > limit:
+            raise NoLineError(f"used more than {limit / 2**30:.3g} GiB of memory")
 
     def _how_it_ended(self) -> str:
         """Of a process that closed its pipe."""

@@ -1,6 +1,6 @@
-"""Processor time of a sandboxed process as its parent sees it: the reward's own clock is not asked.
+"""Processor time and memory of a sandbox's processes as their parent sees them: the reward is not asked.
 
-Not here: limits on it (child.py, scorer.py).
+Not here: what they are for (scorer.py), limits that processes give themselves (child.py).
 """
 
 from __future__ import annotations
@@ -13,11 +13,15 @@ from pathlib import Path
 _PROCESS_WIDE = 2
 """CPUCLOCK_SCHED of the kernel's clock ids: all threads of a process, ended ones too."""
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
-class ProcessorTime:
-    """Of everything below the process `top`: of the one that runs `program`, at any time and to the
-    nanosecond, and of the processes that it started, in a look at all processes of the machine."""
+class ProcessTree:
+    """The process `top` and all below it, of which one runs `program`, a Python file.
+
+    That one's processor time is a matter of microseconds; all else takes a look at every process of the
+    machine.
+    """
 
     def __init__(self, top: int, program: str) -> None:
         self._top = top
@@ -33,6 +37,10 @@ class ProcessorTime:
         tree = self._tree()
         alive = sum(_seconds(pid) for pid in tree if pid != self._main)
         return alive + sum(_waited_for(pid) for pid in tree)
+
+    def memory(self) -> int:
+        """Bytes of memory of all of them; what several share counts for each."""
+        return sum(map(_resident, self._tree()))
 
     def _tree(self) -> list[int]:
         below: dict[int, list[int]] = {}
@@ -67,6 +75,12 @@ def _started(pid: int) -> int:
 def _waited_for(pid: int) -> float:
     fields = _fields(pid)
     return (int(fields[13]) + int(fields[14])) / _TICKS_PER_S if fields else 0.0
+
+
+def _resident(pid: int) -> int:
+    with suppress(OSError, IndexError, ValueError):
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE
+    return 0
 
 
 def _runs(pid: int, program: str) -> bool:
