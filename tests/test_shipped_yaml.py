@@ -12,6 +12,7 @@ from ray.autoscaler._private.util import prepare_config, validate_config
 from llmzero_ray.config import load_config
 from llmzero_ray.hyperparameters import normalize
 from llmzero_ray.tasks.sft.config import load_sft
+from llmzero_ray.tasks.task_yaml import load_task_file
 
 ROOT = Path(__file__).parent.parent
 # Not in the repository: what .gitignore names.
@@ -41,6 +42,7 @@ READERS: dict[str, Callable[[Path], object]] = {
     "benchmarks": load_sweep,
     "jobs/configs": load_config,
     "jobs/configs/warm_start": load_sft,
+    "jobs/examples/one_gpu": load_task_file,
     "prompts": load_mapping,
 }
 

