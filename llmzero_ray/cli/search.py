@@ -30,6 +30,7 @@ from llmzero_ray.follow import Follower
 from llmzero_ray.presence import SearchLock, is_extension_requested, owner, request
 from llmzero_ray.storage import SearchStorage
 from llmzero_ray.tasks import PreparedTask
+from llmzero_ray.tasks.confirmation import check_spare_rows
 from llmzero_ray.tasks.prepared import check_same_task
 
 _SETTLE_S = 60.0
@@ -128,6 +129,8 @@ def _follow_or_start(
     checks = check_backends(config, follower.core.dollars)
     task = prepare_family(config, console)
     check_verl_keys(config, task)
+    if config.confirm.k and not follower.storage.paths.confirm_rows.exists():
+        check_spare_rows(task)
     _settle(config, task, follower)
     if changes:
         request(root, "set", changes=changes)  # the first thing that its coordinator takes

@@ -1,7 +1,8 @@
 """Fresh validation items of a task: rows that none of its splits uses, to confirm the winners of a search.
 
 A procedural family gives as many as are wanted; its other splits keep every row. Of other tasks the manifest
-names them (`splits.confirm`). Not here: what is done with them (coordinator/final_evaluation.py).
+names them (`splits.confirm`): `prepare` sets them aside where a data set has rows left.
+Not here: what is done with them (coordinator/final_evaluation.py).
 """
 
 from __future__ import annotations
@@ -37,10 +38,11 @@ def write_confirmation(task: PreparedTask, n: int, target: Path) -> int:
     part = target.parent / f".confirm-{uuid.uuid4().hex[:8]}"
     try:
         part.mkdir(parents=True)
+        check_spare_rows(task)
         if manifest.splits.confirm is not None:
             shutil.copyfile(directory / manifest.splits.confirm.file, part / f"{CONFIRM}.parquet")
         else:
-            _generate(task, manifest, n, part)
+            _generate(manifest, n, part)
         written = part / f"{CONFIRM}.parquet"
         facts = {split: check_split(Path(getattr(task, split)), split) for split in SPLITS}
         facts[CONFIRM] = check_split(written, CONFIRM)
@@ -53,13 +55,23 @@ def write_confirmation(task: PreparedTask, n: int, target: Path) -> int:
     return facts[CONFIRM].n_rows
 
 
-def _generate(task: PreparedTask, manifest: Manifest, n: int, directory: Path) -> None:
+def check_spare_rows(task: PreparedTask) -> None:
+    """Return quietly when the winners of a search on this task can be confirmed.
+
+    Raises:
+        TaskError: it has no spare rows: why, and what to do.
+    """
+    manifest = read_manifest(Path(task.directory))
     recipe = manifest.recipe
+    if manifest.splits.confirm is not None:
+        return
     if manifest.family is None or recipe is None:
+        why, remedies = _why_none(manifest)
+        named = "name a parquet file of further VeRL rows as splits.confirm in its manifest.json"
+        text = ", ".join((*remedies, named))
         raise TaskError(
-            f"confirm.k: the task in {task.directory} has no spare rows: its three splits hold all that is "
-            "known of it. Name a parquet file of further VeRL rows as splits.confirm in its manifest.json, "
-            "or set confirm.k=0."
+            f"confirm.k: the task in {task.directory} has no spare rows: {why}. "
+            f"{text[0].upper()}{text[1:]}, or set confirm.k=0."
         )
     family = family_named(manifest.family)
     if recipe.get("family_version") != family.version:
@@ -68,6 +80,31 @@ def _generate(task: PreparedTask, manifest: Manifest, n: int, directory: Path) -
             f"{family.name}, this is version {family.version}: its rows cannot be told apart from fresh "
             "ones. Make the task again, or set confirm.k=0."
         )
+
+
+def _why_none(manifest: Manifest) -> tuple[str, tuple[str, ...]]:
+    """Why a task has no rows to confirm with, and what helps beside naming some."""
+    if manifest.source is None or manifest.recipe is None:
+        return "its three splits hold all that is known of it", ()
+    name = f"n_{CONFIRM}"
+    again = "prepare it again in another directory (its other rows come out the same)"
+    wanted = manifest.recipe.get(name)
+    if wanted is None:
+        return "it was prepared by a version that set none aside", (again,)
+    if wanted == 0:
+        return f"its task.yaml says {name}: 0", (f"raise {name} and {again}",)
+    smaller = f"lower n_train ({manifest.recipe.get('n_train')}), which changes its training rows"
+    return (
+        "its three splits took every row of the data that could be one",
+        (f"give more data or {smaller}, and prepare it in another directory",),
+    )
+
+
+def _generate(manifest: Manifest, n: int, directory: Path) -> None:
+    recipe = manifest.recipe
+    assert manifest.family is not None
+    assert recipe is not None
+    family = family_named(manifest.family)
     sizes = {split: int(recipe[f"n_{split}"]) for split in SPLITS}
     problems = fresh_problems(family, sizes, int(recipe["seed"]), n)
     write_split(directory, CONFIRM, to_rows(family, CONFIRM, problems))

@@ -40,7 +40,8 @@ class SplitFiles(_Strict):
     val: SplitFile
     test: SplitFile
     confirm: SplitFile | None = None
-    """Further rows, to confirm the winners of a search (`confirm.k`); None: a family makes its own."""
+    """Further rows, to confirm the winners of a search (`confirm.k`); None: a family makes its own, and a
+    data set had none left."""
 
 
 _RENAMED_MODULES = {"llmzero_ray.tasks.sources.gym_reward": "llmzero_ray.tasks.rewards.reasoning_gym"}
@@ -87,6 +88,7 @@ class SplitCounts(_Strict):
     train: int = Field(ge=0)
     val: int = Field(ge=0)
     test: int = Field(ge=0)
+    confirm: int = Field(0, ge=0)
 
 
 class SourceFileEntry(_Strict):
@@ -195,6 +197,8 @@ def write_manifest(manifest: Manifest, directory: Path) -> None:
     absent: dict[str, Any] = {name: True for name in ("source", "gate") if getattr(manifest, name) is None}
     if manifest.splits.confirm is None:
         absent["splits"] = {"confirm"}
+        if manifest.source is not None:
+            absent["source"] = {"counts": {"__all__": {"confirm"}}}
     held = manifest.model_dump(mode="json", exclude=absent)
     text = json.dumps(held, indent=1, sort_keys=True)
     (directory / MANIFEST).write_text(text + "\n", encoding="utf-8")

@@ -10,13 +10,13 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from llmzero_ray.errors import TaskError
 from llmzero_ray.tasks.families.base import Family, Problem
 
 SPLITS = ("train", "val", "test")
-CONFIRM = "confirm"
+CONFIRM: Final = "confirm"
 """Fresh validation items: drawn after all others, so that these stay as they are."""
 MAX_PROBLEMS = 1_000_000
 """Of one set: far below the distance of two sets' generator seeds."""

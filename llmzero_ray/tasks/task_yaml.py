@@ -92,6 +92,9 @@ class TaskFile(StrictModel):
     """Most validation rows."""
     n_test: int = Field(500, ge=1, le=MAX_ROWS)
     """Most test rows, sealed until a search is over."""
+    n_confirm: int = Field(1000, ge=0, le=MAX_ROWS)
+    """Most rows set aside to confirm the winners of a search (`confirm.k`): further validation rows, from
+    what the other three leave. Where they leave none there are none."""
     tokenizer: str | None = None
     """Directory of a model or tokenizer to measure prompts with; null: they are measured in characters."""
     max_prompt_tokens: int | None = Field(None, ge=1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -12,10 +13,13 @@ import pytest
 from llmzero_ray.errors import TaskError
 from llmzero_ray.files import file_digest
 from llmzero_ray.tasks import load_task
-from llmzero_ray.tasks.confirmation import write_confirmation
+from llmzero_ray.tasks.confirmation import check_spare_rows, write_confirmation
 from llmzero_ray.tasks.prepare import prepare
 from llmzero_ray.tasks.prepared import PreparedTask
+from llmzero_ray.tasks.sources.prepare import prepare_source
 from llmzero_ray.tasks.splits import SPLITS
+from llmzero_ray.tasks.task_yaml import parse_task_file
+from tests.tasks.synthetic import write_jsonl
 
 
 def made(directory: Path) -> PreparedTask:
@@ -66,6 +70,92 @@ def test_a_manifest_may_name_further_rows_which_no_other_split_may_hold(tmp_path
     shutil.copyfile(task.val, Path(task.directory) / "more.parquet")
     with pytest.raises(TaskError, match="both in val and in confirm"):
         write_confirmation(named, 8, tmp_path / "b.parquet")
+
+
+# --- data sets ----------------------------------------------------------------------------------------------
+
+
+CITIES = [{"country": f"country {n}", "city": f"City {n % 7}", "district": f"d{n // 2}"} for n in range(60)]
+
+
+def own(tmp_path: Path, name: str = "own", **changes: Any) -> PreparedTask:
+    """A task of 60 rows: 20 to train, 5 to validate, 5 to test, the others to spare."""
+    rows = write_jsonl(tmp_path / "rows.jsonl", CITIES)
+    data = {
+        "name": "capitals", "files": str(rows), "prompt": "Which city is the capital of {country}?",
+        "answer": "city", "reward": "exact_match", "group": "district", "dir": str(tmp_path / name),
+        "n_train": 20, "n_val": 5, "n_test": 5, **changes,
+    }  # fmt: skip
+    return prepare_source(parse_task_file(data)).task
+
+
+def manifest_of(task: PreparedTask) -> dict[str, Any]:
+    held: dict[str, Any] = json.loads((Path(task.directory) / "manifest.json").read_text())
+    return held
+
+
+def test_rows_of_a_data_set_are_set_aside_and_its_splits_stay_as_they_are(tmp_path: Path) -> None:
+    with_rows, without = own(tmp_path), own(tmp_path, "without", n_confirm=0)
+    for split in SPLITS:
+        assert file_digest(getattr(with_rows, split)) == file_digest(getattr(without, split))
+    n = manifest_of(with_rows)["splits"]["confirm"]["rows"]
+    assert n >= 15
+    assert manifest_of(with_rows)["source"]["counts"]["capitals"]["confirm"] == n
+    assert "confirm" not in manifest_of(without)["splits"]
+    assert "confirm" not in manifest_of(without)["source"]["counts"]["capitals"]
+    assert write_confirmation(with_rows, 8, tmp_path / "a.parquet") == n
+    fresh = prompts(tmp_path / "a.parquet")
+    used = [prompt for split in SPLITS for prompt in prompts(getattr(with_rows, split))]
+    assert not set(fresh) & set(used)
+    # Rows of one district never stand apart.
+    district = {f"Which city is the capital of {row['country']}?": row["district"] for row in CITIES}
+    assert not {district[one] for one in fresh} & {district[one] for one in used}
+    few = own(tmp_path, "few", n_confirm=3)
+    assert write_confirmation(few, 8, tmp_path / "b.parquet") == 3
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"n_train": 5000},
+            r"took every row .* Give more data or lower n_train \(5000\).*, or set confirm\.k=0",
+        ),
+        ({"n_confirm": 0}, r"task\.yaml says n_confirm: 0\. Raise n_confirm and prepare it again"),
+    ],
+)
+def test_a_data_set_without_rows_left_says_why_and_what_helps(
+    tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    task = own(tmp_path, **changes)
+    with pytest.raises(TaskError, match=message):
+        check_spare_rows(task)
+    with pytest.raises(TaskError, match=message):
+        write_confirmation(task, 8, tmp_path / "a.parquet")
+
+
+def test_a_task_of_a_version_that_set_no_rows_aside_is_used_as_it_is(tmp_path: Path) -> None:
+    task = own(tmp_path, n_confirm=0)
+    manifest = manifest_of(task)
+    del manifest["recipe"]["n_confirm"]
+    (Path(task.directory) / "manifest.json").write_text(json.dumps(manifest))
+    assert own(tmp_path) == task
+    with pytest.raises(TaskError, match=r"by a version that set none aside\. Prepare it again in another"):
+        check_spare_rows(task)
+
+
+def test_a_generator_gives_further_problems_and_where_it_ends_as_many_as_there_are(tmp_path: Path) -> None:
+    def gym(name: str, **changes: Any) -> PreparedTask:
+        data = {"reasoning_gym": "chain_sum", "dir": str(tmp_path / name), "n_train": 20, "n_val": 5}
+        return prepare_source(parse_task_file({**data, "n_test": 5, **changes})).task
+
+    many, none = gym("many", n_confirm=12), gym("none", n_confirm=0)
+    for split in SPLITS:
+        assert file_digest(getattr(many, split)) == file_digest(getattr(none, split))
+    assert write_confirmation(many, 8, tmp_path / "a.parquet") == 12
+    # Sums of two digits: at most a few hundred different ones.
+    small = gym("small", n_confirm=5000, options={"min_terms": 2, "max_terms": 2, "max_digits": 1})
+    assert 0 < write_confirmation(small, 8, tmp_path / "b.parquet") < 500
 
 
 def test_a_task_of_another_version_of_its_family_is_refused(tmp_path: Path) -> None:

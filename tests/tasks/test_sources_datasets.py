@@ -73,7 +73,8 @@ def test_papersearchqa_takes_test_rows_from_its_own_test_split(tmp_path: Path) -
     }
     assert all("does test" in text for text in texts["test"])
     assert all("does train" in text for text in texts["train"] + texts["val"])
-    assert summary.dropped == {"not needed": 50}
+    assert summary.counts["papersearchqa"].confirm == 30  # all that its training file has left
+    assert summary.dropped == {"not needed": 20}
     assert (summary.rows_read, summary.warnings) == (130, ())
 
 
@@ -205,7 +206,7 @@ def test_wildsci_shares_its_splits_by_discipline_and_keeps_aligned_rows(tmp_path
     assert len(summary.counts) == 9
     assert summary.counts["wildsci_biology"].test > summary.counts["wildsci_social_sciences"].test
     assert summary.dropped["votes not aligned"] == 60
-    kept = sum(n.train + n.val + n.test for n in summary.counts.values())
+    kept = sum(n.train + n.val + n.test + n.confirm for n in summary.counts.values())
     assert kept + sum(summary.dropped.values()) == summary.rows_read == 600
     rows = [row for split in SPLIT_FILES for row in rows_of(getattr(summary.task, split))]
     assert not any("given away" in row["prompt"][0]["content"] for row in rows)

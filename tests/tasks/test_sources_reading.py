@@ -241,7 +241,8 @@ def test_splits_smaller_than_asked_are_made_and_pointed_out(tmp_path: Path) -> N
 
 def test_repeated_questions_are_dropped_and_disagreeing_ones_counted_apart(tmp_path: Path) -> None:
     rows = [*ROWS, ROWS[0], {"q": " question  1, please?", "a": "other"}]
-    dropped = prepared(tmp_path, write_jsonl(tmp_path / "rows.jsonl", rows)).dropped
+    path = write_jsonl(tmp_path / "rows.jsonl", rows)
+    dropped = prepared(tmp_path, path, n_confirm=0).dropped
     assert dropped == {"duplicate prompt": 1, "duplicate prompt with another answer": 1, "not needed": 10}
 
 
@@ -308,6 +309,7 @@ def test_prompts_beyond_the_limit_are_left_out_and_others_take_their_place(
     summary = prepared(tmp_path, path, tokenizer=str(tokenizer_dir), max_prompt_tokens=50, n_train=40)
     assert (summary.task.n_train, summary.task.n_val, summary.task.n_test) == (40, 5, 5)
     assert summary.task.max_prompt_tokens == 14 + 7
+    assert summary.counts["mine"].confirm == 60 - 50  # none of the long ones, and the splits as without them
     assert 0 < summary.dropped["prompt too long"] <= 30
     assert "111 tokens, at most 50; raise max_prompt_tokens" in summary.examples["prompt too long"][0]
 

@@ -11,7 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llmzero_ray.tasks.sources.base import Shares
-from llmzero_ray.tasks.sources.selection import ROW_KEYS, SPLIT_CODES, RowKeys, Selection, allot, select
+from llmzero_ray.tasks.sources.selection import (
+    ROW_KEYS,
+    SPLIT_CODES,
+    RowKeys,
+    Selection,
+    allot,
+    select,
+    set_aside,
+)
 from llmzero_ray.tasks.splits import SPLITS
 
 
@@ -118,6 +126,28 @@ def test_a_split_that_is_not_full_has_left_nothing_behind_that_it_might_take(
     selection = select(keys, sizes, shares)
     if len(selection.splits["train"]) < sizes["train"]:
         assert "not needed" not in selection.dropped
+
+
+@given(ROWS, SIZES, SHARES, st.integers(0, 30))
+def test_rows_are_set_aside_from_what_the_splits_leave_and_change_none_of_them(
+    rows: list[Fact], sizes: Any, shares: Shares, n: int
+) -> None:
+    keys = keys_of(rows)
+    before = select(keys, sizes, shares)
+    whole = set_aside(keys, before, n, shares)
+    assert all(np.array_equal(whole.splits[split], before.splits[split]) for split in SPLITS)
+    spare = whole.splits["confirm"]
+    assert len(spare) <= n
+    used = np.concatenate([before.splits[split] for split in SPLITS])
+    for name in ("prompt", "group"):
+        assert not set(keys[name][spare].tolist()) & set(keys[name][used].tolist())
+    assert set(keys["source"][spare].tolist()) <= set(keys["source"][before.splits["val"]].tolist())
+    assert sum(map(len, whole.splits.values())) + sum(whole.dropped.values()) == len(rows)
+    if SPLIT_CODES["val"] in keys["only_split"][before.splits["val"]]:
+        assert set(keys["only_split"][spare].tolist()) <= {SPLIT_CODES["val"]}
+    # Rows that turn out to be useless are left out, and others taken.
+    again = set_aside(keys, before, n, shares, without=spare[:1]).splits["confirm"]
+    assert not set(again.tolist()) & set(spare[:1].tolist())
 
 
 def rows_of(n_groups: int, n_each: int, source: int = 0) -> list[Fact]:

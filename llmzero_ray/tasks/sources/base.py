@@ -15,7 +15,7 @@ from llmzero_ray.tasks.manifest import RewardEntry
 
 Record: TypeAlias = Mapping[str, Any]
 """One raw row: column -> value."""
-OnlySplit: TypeAlias = Literal["", "val", "test"]
+OnlySplit: TypeAlias = Literal["", "val", "test", "confirm"]
 """The only split that a row may enter, or "" when the data set leaves that open."""
 Shares: TypeAlias = Literal["equal", "proportional"]
 """How the sources of a task share a split: the same number each, or by their sizes."""

@@ -6,7 +6,7 @@ Not here: the command line, selection and writing of rows (writer.py), the print
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ from llmzero_ray.tasks.sources.ssmr import SSMR
 from llmzero_ray.tasks.sources.summary import Summary, summarise
 from llmzero_ray.tasks.sources.wildsci import WildSci
 from llmzero_ray.tasks.sources.writer import WriteRequest, write_source_task
-from llmzero_ray.tasks.splits import SPLITS
+from llmzero_ray.tasks.splits import CONFIRM, SPLITS
 from llmzero_ray.tasks.task_directory import (
     Progress,
     check_same_recipe,
@@ -90,7 +90,7 @@ def prepare_source(
             progress("done", 1.0)
 
     create_once(target, fill, progress)
-    check_same_recipe(target, lambda found: recipe_differences(found, recipe))
+    check_same_recipe(target, lambda found: recipe_differences(found, _as_then(recipe, found)))
     prepared = load_task(target)
     accuracy = _reward_accuracy(prepared, adapter)
     return summarise(prepared, _sizes(task), accuracy, seen[0] if seen else None)
@@ -161,7 +161,14 @@ def adapter_of(task: TaskFile) -> DatasetAdapter:
 
 
 def _sizes(task: TaskFile) -> dict[str, int]:
-    return {"train": task.n_train, "val": task.n_val, "test": task.n_test}
+    return {"train": task.n_train, "val": task.n_val, "test": task.n_test, CONFIRM: task.n_confirm}
+
+
+def _as_then(recipe: Mapping[str, Any], found: Mapping[str, Any]) -> dict[str, Any]:
+    """The recipe as the version that made a task wrote it: earlier ones set no rows aside, and their tasks
+    are used as they are."""
+    name = f"n_{CONFIRM}"
+    return {key: value for key, value in recipe.items() if key != name or name in found}
 
 
 def _reward_file(task: TaskFile) -> Path | None:

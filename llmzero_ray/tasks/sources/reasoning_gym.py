@@ -6,6 +6,7 @@ prompt stands in two splits. Not here: the reward (rewards/reasoning_gym.py).
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 from collections.abc import Iterator, Mapping
@@ -17,11 +18,12 @@ from llmzero_ray.errors import TaskError
 from llmzero_ray.tasks.families.base import Problem
 from llmzero_ray.tasks.manifest import RewardEntry
 from llmzero_ray.tasks.rewards.reasoning_gym import STREAM_LENGTH, dataset_of
-from llmzero_ray.tasks.sources.base import Record, Rejection, Shares, TaskExample, slug
+from llmzero_ray.tasks.sources.base import OnlySplit, Record, Rejection, Shares, TaskExample, slug
 from llmzero_ray.tasks.sources.readers import SourceFile
-from llmzero_ray.tasks.splits import SPLITS, distinct_problems
+from llmzero_ray.tasks.splits import CONFIRM, SPLITS, distinct_problems
 from llmzero_ray.text import nearest_names
 
+_BOUND: Mapping[str, OnlySplit] = {"train": "", "val": "val", "test": "test"}
 INSTRUCTION = "Give the final answer, and nothing else, between <answer> and </answer>."
 
 
@@ -90,11 +92,19 @@ class GymTask:
             problems = distinct_problems(self, split, sizes[split], self._seed, seen)
             with path.open("w", encoding="utf-8") as stream:
                 stream.writelines(json.dumps({"problem": problem.answer}) + "\n" for problem in problems)
-            only_split: Literal["", "val", "test"] = (
-                "" if split == "train" else "val" if split == "val" else "test"
-            )
-            files.append(SourceFile(path=str(path), name=path.name, only_split=only_split))
-        return files
+            files.append(SourceFile(path=str(path), name=path.name, only_split=_BOUND[split]))
+        return [*files, *self._fresh(directory, sizes.get(CONFIRM, 0), seen)]
+
+    def _fresh(self, directory: Path, n: int, seen: set[str]) -> list[SourceFile]:
+        """A file of further problems, drawn after all others; as many as there are."""
+        path, found = directory / f"{CONFIRM}.jsonl", []
+        with contextlib.suppress(TaskError):  # few different problems: those that came before it
+            for problem in distinct_problems(self, CONFIRM, n, self._seed, seen):
+                found.append(json.dumps({"problem": problem.answer}) + "\n")
+        if not found:
+            return []
+        path.write_text("".join(found), encoding="utf-8")
+        return [SourceFile(path=str(path), name=path.name, only_split=CONFIRM)]
 
     def problems(self, seed: int) -> Iterator[Problem]:
         """Entries of generators with that seed and following ones; `answer` is the entry as JSON.

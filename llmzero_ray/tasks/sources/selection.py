@@ -5,7 +5,8 @@ another order of files, number of shares or machine chooses the same rows. Not h
 (scan.py).
 
 Prompts are unique over all splits, groups never cross them, data sources share each split, and the test set
-depends neither on the sizes of the other two nor on anything that they hold.
+depends neither on the sizes of the other two nor on anything that they hold. What is set aside to confirm
+winners is chosen from what they leave, so that it changes none of them.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from llmzero_ray.tasks.sources.base import Shares
+from llmzero_ray.tasks.splits import CONFIRM
 
 RowKeys: TypeAlias = npt.NDArray[np.void]
 """Shape (rows,), of `ROW_KEYS`."""
@@ -40,7 +42,9 @@ ROW_KEYS = np.dtype(
 whole example and of its data source; the only split that the row may enter (`SPLIT_CODES`); and the numbers
 of file and row, which decide nothing."""
 ANYWHERE = 0
-SPLIT_CODES = {"": ANYWHERE, "val": 1, "test": 2}
+SPLIT_CODES = {"": ANYWHERE, "val": 1, "test": 2, CONFIRM: 3}
+_PRECEDENCE = np.array([0, 1, 2, -1])
+"""By code: of equal prompts the row with the highest one stays."""
 
 HELD_OUT = ("test", "val")
 _LARGEST_HELD_OUT_SHARE = 3
@@ -86,9 +90,38 @@ def select(keys: RowKeys, sizes: Mapping[str, int], shares: Shares) -> Selection
     return Selection(splits=splits, dropped={reason: n for reason, n in dropped.items() if n})
 
 
+def set_aside(
+    keys: RowKeys, selection: Selection, n: int, shares: Shares, without: Indices | None = None
+) -> Selection:
+    """The selection with at most `n` further validation rows as `confirm`; its other splits stay.
+
+    They come from where validation rows come from, are of the data sources that validation has, and share no
+    group with any split. `without` are rows that may not be taken.
+    """
+    kept, _ = _first_of_each_prompt(keys)
+    groups, only_splits, sources = keys["group"], keys["only_split"], keys["source"]
+    used = np.concatenate(list(selection.splits.values()))
+    codes = (SPLIT_CODES[CONFIRM], SPLIT_CODES["val"], ANYWHERE)
+    code = next((code for code in codes if (only_splits[kept] == code).any()), ANYWHERE)
+    free = (only_splits[kept] == code) & ~np.isin(groups[kept], groups[used])
+    free &= np.isin(sources[kept], sources[selection.splits["val"]])
+    if without is not None:
+        free &= ~np.isin(kept, without)
+    members = kept[free]
+    members = members[np.lexsort((keys["key"][members], groups[members]))]
+    chosen = _take(sources, members, n, _count(sources[members]), shares)
+    chosen = chosen[np.argsort(keys["key"][chosen], kind="stable")]
+    left = selection.dropped.get(NOT_NEEDED, 0) - len(chosen)
+    dropped = {**selection.dropped, NOT_NEEDED: left}
+    return Selection(
+        splits={**selection.splits, CONFIRM: chosen},
+        dropped={reason: rows for reason, rows in dropped.items() if rows},
+    )
+
+
 def _first_of_each_prompt(keys: RowKeys) -> tuple[Indices, dict[str, int]]:
     """Positions of the rows that stay, and how many went by reason; rows bound to the test set come first."""
-    order = np.lexsort((keys["content"], keys["key"], keys["group"], -keys["only_split"].astype(np.int64)))
+    order = np.lexsort((keys["content"], keys["key"], keys["group"], -_PRECEDENCE[keys["only_split"]]))
     prompts = keys["prompt"][order]
     _, first, inverse = np.unique(prompts, return_index=True, return_inverse=True)
     repeated = np.ones(len(order), dtype=bool)

@@ -19,7 +19,7 @@ from llmzero_ray.tasks.reward_validation import (
     validation_table,
 )
 from llmzero_ray.tasks.sources.scan import ScanResult
-from llmzero_ray.tasks.splits import SPLITS
+from llmzero_ray.tasks.splits import CONFIRM, SPLITS
 from llmzero_ray.text import collapse_whitespace
 
 _PROMPT_SHOWN, _TRUTH_SHOWN = 60, 30
@@ -52,16 +52,17 @@ class Summary:
 
     def split_table(self) -> Table:
         """Header and one line per data_source: rows by split, accuracy of a constant answer."""
-        head = ("data_source", *SPLITS, "majority")
+        splits = (*SPLITS, CONFIRM) if any(n.confirm for n in self.counts.values()) else SPLITS
+        head = ("data_source", *splits, "majority")
         body = tuple(
             (
                 source,
-                *(str(getattr(n, split)) for split in SPLITS),
+                *(str(getattr(n, split)) for split in splits),
                 f"{self.majority_baselines.get(source, 0):.3f}",
             )
             for source, n in self.counts.items()
         )
-        total = ("all", *(str(sum(getattr(n, split) for n in self.counts.values())) for split in SPLITS))
+        total = ("all", *(str(sum(getattr(n, split) for n in self.counts.values())) for split in splits))
         return (head, *body, (*total, f"{self.task.majority_baseline or 0:.3f}"))
 
     def dropped_table(self) -> Table:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -31,8 +31,8 @@ from llmzero_ray.tasks.sources.base import DatasetAdapter, TaskExample
 from llmzero_ray.tasks.sources.prompt_length import PromptMeter
 from llmzero_ray.tasks.sources.readers import SourceFile
 from llmzero_ray.tasks.sources.scan import Place, Scanner, ScanResult
-from llmzero_ray.tasks.sources.selection import RowKeys, Selection, select
-from llmzero_ray.tasks.splits import SPLITS
+from llmzero_ray.tasks.sources.selection import Indices, RowKeys, Selection, select, set_aside
+from llmzero_ray.tasks.splits import CONFIRM, SPLITS
 from llmzero_ray.tasks.task_directory import Progress
 from llmzero_ray.tasks.verl_rows import verl_row, write_split
 
@@ -49,6 +49,7 @@ class WriteRequest:
     adapter: DatasetAdapter
     files: Sequence[SourceFile]
     sizes: Mapping[str, int]
+    """Most rows of train, val and test, and of what is set aside to confirm winners (absent: none)."""
     recipe: Mapping[str, Any]
     reward_file: Path | None = None
     """The user's reward, to be copied into the task under the name in the adapter's reward."""
@@ -85,7 +86,7 @@ def write_source_task(
         split: write_split(
             directory, split, _to_rows(request.adapter, split, chosen.examples[split]), request.adapter.extra
         )
-        for split in SPLITS
+        for split in chosen.examples
     }
     reward_hash = None
     if request.reward_file is not None and request.adapter.reward.path is not None:
@@ -105,34 +106,64 @@ def _choose(
     request: WriteRequest, scanned: ScanResult, scanner: Scanner, meter: PromptMeter | None
 ) -> _Chosen:
     """The examples of each split; prompts that are too long are dropped, and others chosen in their place."""
-    keys, lengths = scanned.keys, dict[Place, int]()
-    known: dict[Place, TaskExample] = {}
+    keys, pool = scanned.keys, _Pool(request, scanner, meter)
     for _ in range(_MAX_ROUNDS):
         selection = select(keys, request.sizes, request.adapter.shares)
         _check_not_empty(request, selection, scanned)
-        places = {split: _places(keys, rows) for split, rows in selection.splits.items()}
-        new = [place for each in places.values() for place in each if place not in known]
-        known |= scanner.fetch(request.adapter, request.files, _by_file(new))
-        if meter is not None:
-            measured = meter.lengths([known[place] for place in new])
-            lengths |= dict(zip(new, measured, strict=True))
-        limit = meter.limit if meter is not None else None
-        long = {place for place in new if limit is not None and lengths[place] > limit}
+        long = pool.too_long(place for rows in selection.splits.values() for place in _places(keys, rows))
         if not long:
-            longest = max(lengths[place] for each in places.values() for place in each) if meter else None
-            examples = {split: [known[place] for place in each] for split, each in places.items()}
-            return _Chosen(examples=examples, dropped=selection.dropped, max_prompt_tokens=longest)
+            return _with_spare_rows(request, keys, selection, pool)
         for number, row in sorted(long):
             detail = (
-                f"{lengths[number, row]} tokens, at most {limit}; raise max_prompt_tokens if the model can"
+                f"{pool.lengths[number, row]} tokens, at most {pool.limit}; raise max_prompt_tokens if the "
+                "model can"
             )
             scanned.statistics.drop(TOO_LONG, f"{request.files[number].name}, row {row}", detail)
-        held = zip(keys["file"].tolist(), keys["row"].tolist(), strict=True)
-        keys = keys[np.array([place not in long for place in held], dtype=bool)]
+        keys = keys[[place not in long for place in _places(keys, np.arange(len(keys)))]]
     raise TaskError(
-        f"{request.adapter.name}: after {_MAX_ROUNDS} rounds prompts are still longer than {limit} tokens: "
-        "most of this data set does not fit; raise max_prompt_tokens, or use another model"
+        f"{request.adapter.name}: after {_MAX_ROUNDS} rounds prompts are still longer than {pool.limit} "
+        "tokens: most of this data set does not fit; raise max_prompt_tokens, or use another model"
     )
+
+
+def _with_spare_rows(request: WriteRequest, keys: RowKeys, selection: Selection, pool: _Pool) -> _Chosen:
+    """The selection's examples, and those set aside to confirm winners; what is too long among these is not
+    taken, so that the other splits stay as they are."""
+    n, without = request.sizes.get(CONFIRM, 0), np.empty(0, dtype=np.int64)
+    whole = set_aside(keys, selection, n, request.adapter.shares)
+    while long := pool.too_long(_places(keys, whole.splits[CONFIRM])):
+        rows: Indices = whole.splits[CONFIRM]
+        without = np.concatenate([without, rows[[place in long for place in _places(keys, rows)]]])
+        whole = set_aside(keys, selection, n, request.adapter.shares, without)
+    places = {split: _places(keys, rows) for split, rows in whole.splits.items() if len(rows)}
+    examples = {
+        split: [pool.known[place] for place in places[split]]
+        for split in (*SPLITS, CONFIRM)
+        if split in places
+    }
+    lengths = [pool.lengths[place] for each in places.values() for place in each] if pool.lengths else []
+    return _Chosen(examples=examples, dropped=whole.dropped, max_prompt_tokens=max(lengths, default=None))
+
+
+class _Pool:
+    """The examples that were fetched so far, with the lengths of their prompts where these are measured."""
+
+    def __init__(self, request: WriteRequest, scanner: Scanner, meter: PromptMeter | None) -> None:
+        self._request, self._scanner, self._meter = request, scanner, meter
+        self.known: dict[Place, TaskExample] = {}
+        self.lengths: dict[Place, int] = {}
+        self.limit = None if meter is None else meter.limit
+
+    def too_long(self, places: Iterable[Place]) -> set[Place]:
+        """Those of the places whose prompts are too long; the examples of all of them are known then."""
+        wanted = list(places)
+        new = [place for place in wanted if place not in self.known]
+        self.known |= self._scanner.fetch(self._request.adapter, self._request.files, _by_file(new))
+        if self._meter is not None:
+            measured = self._meter.lengths([self.known[place] for place in new])
+            self.lengths |= dict(zip(new, measured, strict=True))
+        limit = self.limit
+        return set() if limit is None else {place for place in wanted if self.lengths[place] > limit}
 
 
 def _places(keys: RowKeys, rows: Any) -> list[Place]:
@@ -177,8 +208,8 @@ def _manifest(
     request: WriteRequest, scanned: ScanResult, chosen: _Chosen, splits: SplitFiles, reward_hash: str | None
 ) -> Manifest:
     adapter, examples = request.adapter, chosen.examples
-    sources = sorted({example.data_source for each in examples.values() for example in each})
-    counts = {split: Counter(example.data_source for example in examples[split]) for split in SPLITS}
+    sources = sorted({example.data_source for split in SPLITS for example in examples[split]})
+    counts = {split: Counter(example.data_source for example in each) for split, each in examples.items()}
     baselines = _baselines(examples["test"])
     n_right = sum(baselines[source] * counts["test"][source] for source in baselines)
     recipe = dict(request.recipe)
@@ -203,8 +234,7 @@ def _manifest(
                 for number, file in enumerate(request.files)
             ),
             counts={
-                source: SplitCounts(**{split: counts[split][source] for split in SPLITS})
-                for source in sources
+                source: SplitCounts(**{split: n[source] for split, n in counts.items()}) for source in sources
             },
             dropped=dict(sorted((scanned.statistics.dropped + Counter(chosen.dropped)).items())),
             majority_baselines=baselines,
