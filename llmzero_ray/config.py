@@ -165,8 +165,9 @@ class AgentsConfig(StrictModel):
     """Length of the two phases in opposite directions that `local` and `hybrid` run first from a checkpoint;
     the better one goes on. 1: no race."""
     archive: str | None = None
-    """Directory that holds earlier searches, such as `runs`: what they gained on the same task and model
-    guides `local` and `hybrid`, and stands in their rationales. Read once, at the start."""
+    """Directory that holds earlier searches, such as `runs`: what their phases gained on the same rows and
+    base model guides the steps of `local` and `hybrid`, is shown to the language model, and stands in the
+    rationales of the expert and of `local`. Read once, at the start; what of it cannot be used is said."""
     model: str = setting("claude-sonnet-5-5", min_length=1)
     """Id of the language model, as its server names it."""
     base_url: str | None = None

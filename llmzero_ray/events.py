@@ -52,7 +52,7 @@ class SearchStarted(Event):
     agents: Mapping[str, Any] = field(default_factory=dict)
     """Facts of the agents, frozen for the search. Of a language model: `prompts` (file -> text), `digest`
     (sha256 over them), `price` (dollars per million tokens). With `agents.archive`: `lessons` (fields of
-    `agents.lessons.Lesson`), `archive` (a line on each search that was left out)."""
+    `agents.lessons.Lesson`), `archive` (a line on each search that was left out or read in part)."""
     memory: Mapping[str, Any] = field(default_factory=dict)
     """What phases are judged by before they begin: `gpu_gib` (of one GPU) and `shape` (of the model). Empty:
     none is."""

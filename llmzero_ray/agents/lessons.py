@@ -5,7 +5,7 @@ Not here: reading them from an archive (archive.py), what a proposer makes of th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,3 +52,17 @@ class Lesson:
             f"{self.name}, from step {self.start_step} at {self.start:.3f}: {moves or 'unchanged'}, "
             f"{self.n_steps} steps: {self.gain:+.3f} ± {self.error:.3f}"
         )
+
+
+def nearest_lessons(lessons: Sequence[Lesson], keys: Collection[str], most: int) -> tuple[Lesson, ...]:
+    """At most so many lessons: those that changed most of these keys, of equals the clearest ones."""
+
+    def rank(lesson: Lesson) -> tuple[int, float]:
+        return -len(lesson.changes.keys() & set(keys)), -abs(lesson.gain) / lesson.error
+
+    return tuple(sorted(lessons, key=rank)[:most])
+
+
+def lesson_sentences(lessons: Sequence[Lesson], keys: Collection[str], most: int = 3) -> tuple[str, ...]:
+    """The lessons nearest to changes of these keys, as sentences of a rationale."""
+    return tuple(f"Earlier: {one.line()}." for one in nearest_lessons(lessons, keys, most))

@@ -14,7 +14,7 @@ from llmzero_ray.events import REFERENCE
 from llmzero_ray.hyperparameters import diff, format_value, short
 from llmzero_ray.records import Event, PhaseSpec
 from llmzero_ray.stopping.request import saving_text
-from llmzero_ray.text import one_line, short_duration, size
+from llmzero_ray.text import one_line, plural, short_duration, size
 
 POLICY_NAMES = {"base": "base model", "best": "best strategy", "reference": "default recipe"}
 _MAX_CHANGES = 5
@@ -164,7 +164,16 @@ def _describe_called(_: CoordinatorCore, event: ev.AgentCalled) -> str | None:
     return f"{_name(event.node)} {event.agent} call failed ({event.outcome}), ${event.dollars:.4f}"
 
 
+def _describe_begun(_: CoordinatorCore, event: ev.SearchStarted) -> str | None:
+    if "lessons" not in event.agents:
+        return None
+    unused = [str(note) for note in event.agents.get("archive", ())]
+    text = f"the archive gives {plural(len(event.agents['lessons']), 'lesson')}"
+    return text + (f"; not used: {' | '.join(unused)}" if unused else "")
+
+
 _DESCRIPTIONS: dict[type[Event], Callable[[CoordinatorCore, Any], str | None]] = {
+    ev.SearchStarted: _describe_begun,
     ev.CoordinatorStarted: lambda _, e: (
         f"a coordinator is at work again (the {e.epoch}.)" if e.epoch > 1 else None
     ),

@@ -25,6 +25,7 @@ from llmzero_ray.agents.expert.moves import UNCHANGED, MoveSet, move_sets, suite
 from llmzero_ray.agents.expert.proposer import Reading, proposal_base, read, tried_lines, write
 from llmzero_ray.agents.expert.rejection import mentioned_keys
 from llmzero_ray.agents.expert.resume import StartPoint, choose_length
+from llmzero_ray.agents.lessons import lesson_sentences
 from llmzero_ray.agents.local.levers import Lever, changes_of, live_levers, moved_value
 from llmzero_ray.agents.local.memory import Step, steps, transitions
 from llmzero_ray.hyperparameters import CAPACITY
@@ -123,8 +124,8 @@ class LocalProposer:
         n_steps = choose_length(finding, request.task, unchanged=not chosen.changes)
         if racing and chosen.changes:
             n_steps = self._leg(request)
-        lessons = tuple(f"Earlier: {one.line()}." for one in request.lessons[-3:])
-        lines = (*tried_lines(seen.tried, base.hyperparameters), *lessons)
+        earlier = lesson_sentences(request.lessons, [change.key for change in chosen.changes])
+        lines = (*tried_lines(seen.tried, base.hyperparameters), *earlier)
         return write(request, finding.to_record(), chosen, seen.start, n_steps, beside=lines, agent="local")
 
     def _candidates(
