@@ -1,4 +1,7 @@
-"""Start, attach to or resume a search: python -m jobs.search CONFIG [--set KEY=VALUE ...]"""
+"""Start, attach to or resume a search: python -m jobs.search CONFIG [--set KEY=VALUE ...]
+
+From a folder of data: python -m jobs.search FOLDER SENTENCE --yes [--base CONFIG] [--set KEY=VALUE ...]
+"""
 
 import sys
 

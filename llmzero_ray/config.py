@@ -7,6 +7,7 @@ with it. Not here: the meaning of hyper-parameters (hyperparameters/), the numbe
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -443,11 +444,21 @@ def load_config(path: str | os.PathLike[str], overrides: Iterable[str] = ()) -> 
         ConfigError: no such file, broken YAML (with its line), unknown keys (with the nearest one) or values
         out of bounds.
     """
-    source = os.path.basename(os.fspath(path))
-    data = read_yaml(Path(path))
+    return resolve_config(read_yaml(Path(path)), overrides, source=os.path.basename(os.fspath(path)))
+
+
+def resolve_config(
+    data: Mapping[str, Any], overrides: Iterable[str] = (), *, source: str = "search.yaml"
+) -> SearchConfig:
+    """`load_config` for the data of a file; `source` opens the messages.
+
+    Raises:
+        ConfigError: unknown keys (with the nearest one) or values out of bounds.
+    """
+    changed = copy.deepcopy(dict(data))
     for override in overrides:
-        _apply_override(data, override)
-    config = parse_config(data, source=source)
+        _apply_override(changed, override)
+    config = parse_config(changed, source=source)
     return config.model_copy(
         update={
             "storage": _absolute(config.storage),

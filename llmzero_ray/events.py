@@ -38,8 +38,46 @@ node's best step) on fresh validation items."""
 
 
 @dataclass(frozen=True, kw_only=True)
+class InitializationStarted(Event):
+    """The first event of a search that begins with a folder of data: what its task is drafted from. Another
+    one follows when the user decides something else."""
+
+    folder: str
+    sentence: str
+    choices: Mapping[str, Any]
+    """Decisions of the user, those that were made (fields of `agents.drafting.base.UserChoices`)."""
+    backend: str
+    """`agents.backend`."""
+    prompts: str
+    """sha256 over the templates of the initialization agents; empty: rules answer."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskDrafted(Event):
+    """The initialization agents have drafted task and configuration."""
+
+    files: Mapping[str, str]
+    """File below initialization/ -> sha256."""
+    found: tuple[str, ...]
+    """What they found and decided, a line each."""
+    problems: tuple[str, ...]
+    """What is open or does not work yet, a line each; empty: it can be trained."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class InitializationConfirmed(Event):
+    """The user wants this task to be trained."""
+
+    by: Literal["terminal", "yes"]
+    """Where they said so: at the terminal, or with --yes."""
+    files: Mapping[str, str]
+    """File below initialization/ -> sha256, edits of the user included."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class SearchStarted(Event):
-    """The first event of a journal: configuration, task facts and versions."""
+    """The first event of a journal, or the first after the initialization: configuration, task facts and
+    versions."""
 
     config: Mapping[str, Any]
     """`SearchConfig.to_json()`."""
@@ -60,7 +98,8 @@ class SearchStarted(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class CoordinatorStarted(Event):
-    """A coordinator took over (`epoch` 1 is the first one)."""
+    """A coordinator took over. Epochs count writers of the journal, commands that initialize a search
+    included."""
 
     epoch: int
     host: str
@@ -205,7 +244,8 @@ class AgentCalled(Event):
 
     node: int
     agent: str
-    """proposer, error_analyzer or early_stopper."""
+    """proposer, error_analyzer or early_stopper; before the search task_descriptor, reward_writer or
+    tool_selector."""
     call: str
     """File of the record below the node's agents/, without its ending; empty: there is none, since the
     process died in the call, or it only checked the server."""
@@ -231,7 +271,8 @@ class AgentCalled(Event):
 
 
 CallHolder: TypeAlias = Literal["coordinator", "stopper"]
-"""The process that makes a call."""
+"""The process that makes a call; before the search starts, the command that initializes it counts as the
+coordinator."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -249,6 +290,16 @@ class CallReserved(Event):
     cache_read_tokens: int = 0
     cache_creation_tokens: int = 0
     dollars: float = 0.0
+
+
+INITIALIZATION: tuple[type[Event], ...] = (
+    InitializationStarted,
+    TaskDrafted,
+    InitializationConfirmed,
+    AgentCalled,
+    CallReserved,
+)
+"""What may stand before `SearchStarted`."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,7 @@ Reads files only, so it works during a search, after it, and on a copy. Not here
 
 from __future__ import annotations
 
-from llmzero_ray.coordinator import CoordinatorCore
+from llmzero_ray.coordinator import CoordinatorCore, not_started
 from llmzero_ray.errors import ConfigError
 from llmzero_ray.events import PhaseStarted, SearchFinished
 from llmzero_ray.journal import JournalReader, active_seconds
@@ -25,11 +25,11 @@ class Follower:
         self._reader: JournalReader | None = None
 
     @classmethod
-    def of(cls, storage: SearchStorage) -> Follower:
-        """The follower of a search that exists, up to date.
+    def of(cls, storage: SearchStorage, *, started: bool = True) -> Follower:
+        """The follower of a search that exists, up to date; `started` False: or that is being initialized.
 
         Raises:
-            ConfigError: there is none.
+            ConfigError: there is none, or it has not started.
             JournalError: its journal is damaged.
         """
         follower = cls(storage)
@@ -37,6 +37,8 @@ class Follower:
             raise ConfigError(
                 f"{storage.paths.root}: there is no search here. Start one with `llmzero search`."
             )
+        if started and follower.core.started is None:
+            raise ConfigError(not_started(follower.core, storage.paths.root))
         return follower
 
     @property

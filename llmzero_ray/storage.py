@@ -2,6 +2,7 @@
 
     <storage>/<name>/
         search.yaml · journal/ · strategy.yaml · best/ · report.md · reference/ · final/ · logs/
+        initialization/ · task/ (of a search that began with a folder)
         nodes/0003/{spec.yaml, metrics.parquet, val_items.parquet, log.txt, agents/}
         checkpoints/0003/step_000120/ (PEFT adapter; of a repeat after lost hardware step_000120.001/)
 
@@ -28,7 +29,7 @@ from llmzero_ray.config_text import read_yaml
 from llmzero_ray.errors import ConfigError, LlmzeroError, StorageError
 from llmzero_ray.events import REFERENCE
 from llmzero_ray.files import replace_file, storage_error
-from llmzero_ray.journal import open_store
+from llmzero_ray.journal import keep_initialization, open_store
 from llmzero_ray.records import (
     Checkpoint,
     PhaseFailure,
@@ -63,6 +64,16 @@ class SearchPaths:
     def journal(self) -> Path:
         """One file per event."""
         return self.root / "journal"
+
+    @property
+    def initialization(self) -> Path:
+        """What the initialization agents drafted from a folder: task.yaml, search.yaml and others."""
+        return self.root / "initialization"
+
+    @property
+    def task(self) -> Path:
+        """The prepared task of a search that began with a folder."""
+        return self.root / "task"
 
     @property
     def strategy(self) -> Path:
@@ -239,9 +250,13 @@ class SearchStorage:
         replace_file(self.paths.config, config.to_yaml())
 
     def start_over(self) -> None:
-        """Remove a search that never trained anything, so that it can start with another configuration."""
+        """Remove a search that never trained anything, so that it can start with another configuration; its
+        initialization stays, which was paid for."""
         address = self.journal_address()
+        initialized = keep_initialization(address)
         self.paths.config.unlink(missing_ok=True)
+        if initialized:
+            return
         if isinstance(address, Path):
             shutil.rmtree(address, ignore_errors=True)
             return

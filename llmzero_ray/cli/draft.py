@@ -1,39 +1,29 @@
 """The command `draft`: a task drafted from a folder and a sentence, for the user to edit.
 
-Not here: drafting (llmzero_ray/agents/drafting), making the task (prepare.py).
+Not here: drafting (llmzero_ray/agents/drafting), making the task (prepare.py), a search from a folder
+(initialize.py).
 """
 
 from __future__ import annotations
 
 import dataclasses
-import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 
 from llmzero_ray.cli import options
-from llmzero_ray.cli.output import print_line, printable
+from llmzero_ray.cli.drafting import ask_user, check_sentence, print_text, user_choices
 from llmzero_ray.config_changes import read_settings
 from llmzero_ray.errors import ConfigError
 
 if TYPE_CHECKING:
-    from llmzero_ray.agents.drafting.base import OpenQuestion
     from llmzero_ray.agents.drafting.draft import Draft
     from llmzero_ray.agents.drafting.session import DraftingSession
 
 INCOMPLETE = 2
-_FIELDS = {
-    "--question-field": "question",
-    "--answer-field": "answer",
-    "--options-field": "options",
-    "--answer-form": "answer_form",
-    "--reward": "reward",
-    "--table": "table",
-}
-"""Option that answers an open question -> field of the draft."""
 
 
 def draft(
@@ -43,15 +33,7 @@ def draft(
     sentence: Annotated[str, typer.Argument(metavar="SENTENCE", help="what the model must learn")],
     *,
     out: Annotated[str, typer.Option(metavar="DIR", help="receives the files of the draft")],
-    options_field: Annotated[
-        list[str],
-        typer.Option(
-            metavar="COLUMN",
-            help="holds the options, or one of them: give it again for each",
-            default_factory=list,
-            show_default=False,
-        ),
-    ],
+    options_field: options.OptionsField,
     settings: Annotated[
         list[str],
         options.settings_option("set a field of agents, such as agents.base_url=http://localhost:8000"),
@@ -63,21 +45,14 @@ def draft(
         str | None, typer.Option(metavar="ID", help="language model (default: that of agents.model)")
     ] = None,
     max_dollars: Annotated[float, typer.Option(metavar="DOLLARS", help="most that calls may cost")] = 1.0,
-    repairs: Annotated[int, typer.Option(metavar="N", help="how often a reward is mended")] = 2,
+    repairs: options.Repairs = 2,
     force: Annotated[bool, typer.Option("--force", help="replace files of DIR that differ")] = False,
     name: Annotated[str | None, typer.Option(metavar="NAME", help="of the task")] = None,
-    table: Annotated[
-        int | None, typer.Option(metavar="N", help="which files, where their columns differ")
-    ] = None,
-    question_field: Annotated[str | None, typer.Option(metavar="COLUMN", help="holds the question")] = None,
-    answer_field: Annotated[str | None, typer.Option(metavar="COLUMN", help="holds the right answer")] = None,
-    answer_form: Annotated[
-        Literal["letter", "text", "index"] | None, typer.Option(help="with options: what it holds")
-    ] = None,
-    reward: Annotated[
-        str | None,
-        typer.Option(metavar="R", help="exact_match, mcq, math, regex=PATTERN, FILE.py:function"),
-    ] = None,
+    table: options.TableNumber = None,
+    question_field: options.QuestionField = None,
+    answer_field: options.AnswerField = None,
+    answer_form: options.AnswerForm = None,
+    reward: options.Reward = None,
 ) -> int:
     """Draft, ask for what is open where somebody can answer, write, say what comes next.
 
@@ -86,7 +61,6 @@ def draft(
     Raises:
         LlmzeroError: nothing could be drafted or written.
     """
-    from llmzero_ray.agents.drafting.base import UserChoices
     from llmzero_ray.agents.drafting.draft import draft_task
     from llmzero_ray.agents.drafting.draft_files import write_draft
     from llmzero_ray.agents.drafting.inspect_data import inspect_data
@@ -95,17 +69,16 @@ def draft(
 
     if name is not None and not NAME.fullmatch(name):
         raise ConfigError(f"--name {name}: must be 1 to 63 of a-z, 0-9, _ and -")
-    user = UserChoices(
+    user = user_choices(
         name=name,
         table=table,
         question=question_field,
         answer=answer_field,
-        options=tuple(options_field),
+        options=options_field,
         answer_form=answer_form,
-        reward=str(Path(reward).absolute()) if reward is not None and ".py:" in reward else reward,
+        reward=reward,
     )
-    if not sentence.strip():
-        raise ConfigError("the sentence is empty; say in a few words what the model must learn")
+    check_sentence(sentence)
     console = Console()
     agents = agents_config(backend, model, read_settings(settings))
     profile = inspect_data(Path(folder))
@@ -117,40 +90,16 @@ def draft(
             user,
             session.agents,
             repairs=max(0, repairs),
-            on_progress=lambda doing: _print(console, f"draft: {doing}"),
+            on_progress=lambda doing: print_text(console, f"draft: {doing}"),
         )
-        answers = _ask_user(console, drafted.open) if drafted.open and sys.stdin.isatty() else {}
+        answers = ask_user(console, drafted.open)
         if not answers:
             break
         user = dataclasses.replace(user, **answers)
     written = write_draft(drafted, Path(out), session.record(sentence), secret=session.secret, force=force)
     for line in _outcome_lines(drafted, session, Path(out), written):
-        _print(console, line)
+        print_text(console, line)
     return 0 if drafted.works else INCOMPLETE
-
-
-def _ask_user(console: Console, questions: tuple[OpenQuestion, ...]) -> dict[str, Any]:
-    """Answers of the user at the terminal; an empty line leaves a question open."""
-    answers: dict[str, Any] = {}
-    for question in questions:
-        _print(console, f"{question.text} {_choices(question)}")
-        while answer := console.input("> ").strip():
-            if question.field != "reward" and question.choices and answer not in question.choices:
-                _print(console, f"{answer} is none of them. {_choices(question)}")
-                continue
-            answers[_FIELDS[question.flag]] = _read(question.flag, answer)
-            break
-    return answers
-
-
-def _read(flag: str, answer: str) -> Any:
-    if flag == "--options-field":
-        return tuple(name.strip() for name in answer.split(","))
-    return int(answer) if flag == "--table" else answer
-
-
-def _choices(question: OpenQuestion) -> str:
-    return f"One of: {', '.join(question.choices)}." if question.choices else ""
 
 
 def _outcome_lines(drafted: Draft, session: DraftingSession, out: Path, written: list[str]) -> Iterator[str]:
@@ -164,12 +113,8 @@ def _outcome_lines(drafted: Draft, session: DraftingSession, out: Path, written:
     yield f"written to {out}: {', '.join(written) or 'nothing new'}"
     for question in drafted.open:
         how = f"Answer with {question.flag} (and --force), or in task.yaml."
-        yield " ".join(filter(None, ("open:", question.text, _choices(question), how)))
+        yield " ".join(filter(None, ("open:", question.text, question.listed_choices, how)))
     for finding in drafted.findings:
         yield f"does not work yet: {finding}"
     yield f"look at {out / 'description.md'} and {out / 'task.yaml'}, edit them, then run:"
     yield f"  llmzero prepare {out / 'task.yaml'}"
-
-
-def _print(console: Console, line: str) -> None:
-    print_line(console, printable(line, keep="\n"))

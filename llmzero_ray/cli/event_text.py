@@ -172,11 +172,23 @@ def _describe_begun(_: CoordinatorCore, event: ev.SearchStarted) -> str | None:
     return text + (f"; not used: {' | '.join(unused)}" if unused else "")
 
 
+def _describe_coordinator(core: CoordinatorCore, event: ev.CoordinatorStarted) -> str | None:
+    # The command that initialized a search wrote its journal in epochs before the first coordinator's.
+    is_first = event.epoch == 1 or (core.initialization is not None and event.previous_alive is None)
+    return None if is_first else f"a coordinator is at work again (the {event.epoch}.)"
+
+
+def _describe_drafted(_: CoordinatorCore, event: ev.TaskDrafted) -> str:
+    what = f"{len(event.problems)} things are open or do not work yet" if event.problems else "it works"
+    return f"the task is drafted: {what}"
+
+
 _DESCRIPTIONS: dict[type[Event], Callable[[CoordinatorCore, Any], str | None]] = {
+    ev.InitializationStarted: lambda _, e: f"a task is drafted from {e.folder}: {one_line(e.sentence, 120)}",
+    ev.TaskDrafted: _describe_drafted,
+    ev.InitializationConfirmed: lambda _, e: f"the task is confirmed ({e.by})",
     ev.SearchStarted: _describe_begun,
-    ev.CoordinatorStarted: lambda _, e: (
-        f"a coordinator is at work again (the {e.epoch}.)" if e.epoch > 1 else None
-    ),
+    ev.CoordinatorStarted: _describe_coordinator,
     ev.Decided: _describe_decided,
     ev.ProposalFailed: lambda _, e: f"node={e.node} no proposal: {e.reason}",
     ev.ProposalRefused: _describe_refused,

@@ -104,16 +104,12 @@ def explain_directory(path: Path) -> list[DecisionRow]:
         ConfigError: the directory holds no search.
         JournalError: its journal is damaged.
     """
-    from llmzero_ray.coordinator import check_decisions, replay
+    from llmzero_ray.coordinator import check_decisions, started_core
     from llmzero_ray.journal import read_all
     from llmzero_ray.storage import SearchStorage
 
     events = read_all(SearchStorage.at(path).journal_address())
-    if not events:
-        raise ConfigError(
-            f"{path} holds no search: journal/ is missing or empty. Name the folder <storage>/<name>."
-        )
-    outcomes = replay(events, path).search.nodes
+    outcomes = started_core(events, path).search.nodes
     return [decision_row(check, outcomes) for check in check_decisions(events, path)]
 
 

@@ -5,7 +5,7 @@ Not here: options of one command alone (at its function).
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -25,3 +25,26 @@ def settings_option(help_text: str) -> typer.models.OptionInfo:
 
 
 Settings = Annotated[list[str], settings_option("set a field, such as budget.runs=8")]
+
+# --- of a draft ---------------------------------------------------------------------------------------------
+
+OptionsField = Annotated[
+    list[str],
+    typer.Option(
+        metavar="COLUMN",
+        help="holds the options, or one of them: give it again for each",
+        default_factory=list,
+        show_default=False,
+    ),
+]
+TableNumber = Annotated[int | None, typer.Option(metavar="N", help="which files, where their columns differ")]
+QuestionField = Annotated[str | None, typer.Option(metavar="COLUMN", help="holds the question")]
+AnswerField = Annotated[str | None, typer.Option(metavar="COLUMN", help="holds the right answer")]
+AnswerForm = Annotated[
+    Literal["letter", "text", "index"] | None, typer.Option(help="with options: what it holds")
+]
+Reward = Annotated[
+    str | None,
+    typer.Option(metavar="R", help="exact_match, mcq, math, regex=PATTERN, FILE.py:function"),
+]
+Repairs = Annotated[int, typer.Option(metavar="N", help="how often a reward is mended")]

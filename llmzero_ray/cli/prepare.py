@@ -48,7 +48,9 @@ def prepare(
     """Make the task of a search.yaml or of a task.yaml, or see that it is there; say what it holds."""
     console = Console()
     if is_task_file(Path(config), on_ray=ray):
-        _prepare_source(config, settings, console, on_ray=ray)
+        made = prepare_source_task(config, settings, console, on_ray=ray)
+        use = f"to train on it, write into search.yaml: task: {{dir: {made.directory}}}"
+        print_line(console, printable(use))
         return 0
     task = prepare_family(load_config(config, settings), console)
     accuracy = "" if task.greedy_val_accuracy is None else f", base model {task.greedy_val_accuracy:.3f}"
@@ -108,7 +110,16 @@ def is_task_file(path: Path, *, on_ray: bool) -> bool:
     return bool(of_task)
 
 
-def _prepare_source(path: str, settings: list[str], console: Console, *, on_ray: bool) -> None:
+def prepare_source_task(
+    path: str, settings: list[str], console: Console, *, on_ray: bool = False
+) -> PreparedTask:
+    """The task of a task.yaml, made where it is not there yet, after a summary of it was printed.
+
+    Raises:
+        ConfigError: the file is wrong.
+        TaskError: the task cannot be made, or another one is there.
+        StorageError: it cannot be written.
+    """
     from llmzero_ray.tasks.prepared import DESCRIPTION
     from llmzero_ray.tasks.sources.prepare import prepare_source
 
@@ -117,6 +128,7 @@ def _prepare_source(path: str, settings: list[str], console: Console, *, on_ray:
         summary = prepare_source(task, progress=_report_progress(console), scanner=scanner)
     _copy_description(Path(path).absolute().parent / DESCRIPTION, Path(task.dir) / DESCRIPTION)
     _print_summary(summary, console)
+    return summary.task
 
 
 def _copy_description(beside: Path, there: Path) -> None:
@@ -176,7 +188,6 @@ def _print_summary(summary: Summary, console: Console) -> None:
         console.print(table)
     for warning in summary.warnings:
         print_line(console, printable(f"warning: {warning}"))
-    print_line(console, printable(f"to train on it, write into search.yaml: task: {{dir: {task.directory}}}"))
 
 
 def _sizes(task: PreparedTask) -> str:

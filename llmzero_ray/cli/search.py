@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -15,6 +16,8 @@ from rich.console import Console
 
 from llmzero_ray import _actors
 from llmzero_ray.cli import options
+from llmzero_ray.cli.drafting import user_choices
+from llmzero_ray.cli.initialize import FolderSearch, initialize
 from llmzero_ray.cli.locate import find
 from llmzero_ray.cli.output import print_line, print_lines
 from llmzero_ray.cli.preflight import check_backends, check_verl_keys, refuse_job_directory
@@ -23,7 +26,7 @@ from llmzero_ray.cli.terminal import LOOK_S, end_check, watch
 from llmzero_ray.cli.view import outcome_lines
 from llmzero_ray.config import SearchConfig, load_config
 from llmzero_ray.config_changes import differing_keys, read_settings, with_changes
-from llmzero_ray.coordinator import extension_problem, root_hyperparameters
+from llmzero_ray.coordinator import extension_problem, not_started, root_hyperparameters
 from llmzero_ray.errors import ConfigError, CoordinatorGoneError, SearchBusyError
 from llmzero_ray.events import AgentCalled
 from llmzero_ray.follow import Follower
@@ -38,9 +41,15 @@ _SETTLE_S = 60.0
 
 
 def search(
-    config: options.SearchYaml,
+    config: Annotated[
+        str, typer.Argument(metavar="CONFIG", help="search.yaml; or, before a SENTENCE, a folder of data")
+    ],
+    sentence: Annotated[
+        str | None, typer.Argument(metavar="[SENTENCE]", help="what the model must learn from the folder")
+    ] = None,
     *,
     settings: options.Settings,
+    options_field: options.OptionsField,
     resume: Annotated[
         bool, typer.Option("--resume", help="CONFIG may be a search's directory or name")
     ] = False,
@@ -53,8 +62,49 @@ def search(
     like: Annotated[
         str | None, typer.Option(metavar="SEARCH", help="--dry-run: take the seconds of another search")
     ] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="FOLDER: train what was found, unasked")] = False,
+    base: Annotated[
+        str | None, typer.Option(metavar="CONFIG", help="FOLDER: a search.yaml for all that is not drafted")
+    ] = None,
+    repairs: options.Repairs = 2,
+    table: options.TableNumber = None,
+    question_field: options.QuestionField = None,
+    answer_field: options.AnswerField = None,
+    answer_form: options.AnswerForm = None,
+    reward: options.Reward = None,
 ) -> int:
-    """Start, attach or resume, by name; follow to the end."""
+    """Start, attach or resume, by name; follow to the end.
+
+    With a folder of data and a sentence, agents first draft its task and configuration.
+    """
+    if sentence is not None:
+        if resume or dry_run:
+            raise ConfigError(
+                "--resume and --dry-run take a search.yaml or a search, no folder with a sentence. Leave the "
+                "option out: a search from a folder goes on where it was, by itself."
+            )
+        choices = user_choices(
+            table=table,
+            question=question_field,
+            answer=answer_field,
+            options=options_field,
+            answer_form=answer_form,
+            reward=reward,
+        )
+        given = FolderSearch(
+            folder=Path(config),
+            sentence=sentence,
+            choices=choices,
+            base=base,
+            repairs=max(0, repairs),
+            yes=yes,
+        )
+        return _search(initialize(given, settings, Console()), settings, from_folder=True)
+    if Path(config).is_dir() and not resume:
+        raise ConfigError(
+            f"{config} is a folder. Say beside it what the model must learn (`llmzero search FOLDER "
+            "SENTENCE`), or go on with the search that it holds: `llmzero resume`."
+        )
     loaded = _known(config, "runs", settings) if resume else load_config(config, settings)
     if dry_run:
         from llmzero_ray.cli.dry_run import show_estimate
@@ -78,11 +128,15 @@ def _known(search: str, storage: str, settings: list[str]) -> SearchConfig:
     config = place.config()
     if config is None:
         raise ConfigError(f"{place.paths.root}: there is no search here. Start one with `llmzero search`.")
+    follower = Follower(place)
+    follower.poll()
+    if follower.core.started is None and follower.core.initialization is not None:
+        raise ConfigError(not_started(follower.core, place.paths.root))
     config = with_changes(config, read_settings(settings))
     return config.model_copy(update={"storage": str(place.paths.root.parent)})
 
 
-def _search(config: SearchConfig, settings: list[str]) -> int:
+def _search(config: SearchConfig, settings: list[str], *, from_folder: bool = False) -> int:
     """Follow the search's coordinator, or become the command that starts one.
 
     Between the check for a coordinator and the start of one, another process may start one: Ray that restarts
@@ -95,7 +149,7 @@ def _search(config: SearchConfig, settings: list[str]) -> int:
         storage.check()
         while True:
             try:
-                return _follow_or_start(config, settings, console, storage)
+                return _follow_or_start(config, settings, console, storage, from_folder=from_folder)
             except SearchBusyError:
                 if time.monotonic() > deadline:
                     raise
@@ -103,10 +157,17 @@ def _search(config: SearchConfig, settings: list[str]) -> int:
 
 
 def _follow_or_start(
-    config: SearchConfig, settings: list[str], console: Console, storage: SearchStorage
+    config: SearchConfig,
+    settings: list[str],
+    console: Console,
+    storage: SearchStorage,
+    *,
+    from_folder: bool,
 ) -> int:
     follower, root = Follower(storage), storage.paths.root
     follower.poll()
+    if follower.core.initialization is not None and not (follower.has_trained or from_folder):
+        raise ConfigError(not_started(follower.core, root))
     someone = owner(root)
     changes = storage.check_same(config) if someone is not None or follower.has_trained else {}
     if follower.finished is not None and not _is_extended(follower, config, settings, console):

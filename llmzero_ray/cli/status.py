@@ -16,6 +16,7 @@ from llmzero_ray.cli.event_text import event_line
 from llmzero_ray.cli.locate import find
 from llmzero_ray.cli.output import print_line, print_lines
 from llmzero_ray.cli.view import live_view, outcome_lines
+from llmzero_ray.coordinator import not_started
 from llmzero_ray.follow import Follower
 from llmzero_ray.presence import owner
 
@@ -31,7 +32,7 @@ def status(
 ) -> int:
     """Show a search from its journal."""
     console, place = Console(), find(search, storage)
-    follower = Follower.of(place)
+    follower = Follower.of(place, started=False)
     someone = None if offline else owner(place.paths.root)
     if log:
         lines = [(event.time, event_line(follower.core, event)) for event in follower.events]
@@ -46,6 +47,8 @@ def status(
         print_lines(console, outcome_lines(follower))
     elif someone is not None:
         print_line(console, f"{someone} is at work on it")
+    elif follower.core.started is None and not offline:
+        print_line(console, not_started(follower.core, place.paths.root))
     elif not offline:
         print_line(
             console, "nobody is at work on it: `llmzero search` with its configuration goes on with it"

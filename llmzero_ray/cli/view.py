@@ -40,6 +40,8 @@ _MARKS = {
 def live_view(follower: Follower, *, now: float | None = None) -> RenderableType:
     """Headline, tree and progress of running phases, as of the follower's last poll."""
     core = follower.core
+    if core.started is None and core.initialization is not None:
+        return Text("\n".join(initialization_lines(core)))
     if core.started is None:
         return Text("waiting for the coordinator ...")
     parts: list[RenderableType] = [headline(follower, now=now)]
@@ -49,6 +51,21 @@ def live_view(follower: Follower, *, now: float | None = None) -> RenderableType
     if core.search.nodes:
         parts.append(_tree(core))
     return Group(*parts)
+
+
+def initialization_lines(core: CoordinatorCore) -> list[str]:
+    """How far the initialization of a search has come."""
+    begun = core.initialization
+    assert begun is not None
+    stage = "drafted" if core.drafted is not None else "being drafted"
+    if core.drafted is not None and core.drafted.problems:
+        stage += ", not trainable yet"
+    if core.confirmed is not None:
+        stage += ", confirmed"
+    lines = [f"{core.paths.root.name}  initializing  from {begun.folder}: {begun.sentence}", f"  {stage}"]
+    if core.drafted is not None:
+        lines += [f"  {line}" for line in (*core.drafted.found, *core.drafted.problems)]
+    return lines + ([f"  {core.n_calls} calls, ${core.dollars:.4f}"] if core.n_calls else [])
 
 
 def progress_lines(follower: Follower) -> list[str]:

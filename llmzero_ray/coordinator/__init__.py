@@ -3,7 +3,7 @@
 from llmzero_ray.coordinator.budget import busy_gpu_hours, over_budget
 from llmzero_ray.coordinator.core import CoordinatorCore
 from llmzero_ray.coordinator.plan import root_hyperparameters
-from llmzero_ray.coordinator.replay import DecisionCheck, check_decisions, replay
+from llmzero_ray.coordinator.replay import DecisionCheck, check_decisions, not_started, replay, started_core
 from llmzero_ray.coordinator.requests import (
     build_request,
     earlier_verdicts,
@@ -25,11 +25,13 @@ __all__ = [
     "extension_problem",
     "incumbent_chain",
     "node_view",
+    "not_started",
     "over_budget",
     "overlay_record",
     "refusal",
     "replay",
     "request_record",
     "root_hyperparameters",
+    "started_core",
     "task_view",
 ]

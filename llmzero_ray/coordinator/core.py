@@ -60,9 +60,10 @@ class CoordinatorCore(SearchState):
         Raises:
             JournalError: the event cannot follow the earlier events.
         """
-        if self.started is None and not isinstance(event, ev.SearchStarted):
+        if self.started is None and not isinstance(event, (ev.SearchStarted, *ev.INITIALIZATION)):
             raise JournalError(
-                f"the journal begins with {type(event).__name__}; its first event must be SearchStarted."
+                f"the journal begins with {type(event).__name__}; its first event must be SearchStarted, or "
+                "one of a search's initialization."
             )
         handler = _HANDLERS.get(type(event))
         if handler is None:
@@ -83,6 +84,16 @@ class CoordinatorCore(SearchState):
         return next_commands(self)
 
     # --- what happened --------------------------------------------------------------------------------------
+
+    def _on_initialization_started(self, event: ev.InitializationStarted) -> None:
+        self.initialization, self.n_initializations = event, self.n_initializations + 1
+        self.drafted = self.confirmed = None
+
+    def _on_task_drafted(self, event: ev.TaskDrafted) -> None:
+        self.drafted, self.confirmed = event, None
+
+    def _on_confirmed(self, event: ev.InitializationConfirmed) -> None:
+        self.confirmed = event
 
     def _on_search_started(self, event: ev.SearchStarted) -> None:
         if self.started is not None:
@@ -409,6 +420,9 @@ def _thawed(data: Any) -> Any:
 
 
 _HANDLERS: dict[type[Event], Callable[[CoordinatorCore, Any], None]] = {
+    ev.InitializationStarted: CoordinatorCore._on_initialization_started,
+    ev.TaskDrafted: CoordinatorCore._on_task_drafted,
+    ev.InitializationConfirmed: CoordinatorCore._on_confirmed,
     ev.SearchStarted: CoordinatorCore._on_search_started,
     ev.CoordinatorStarted: CoordinatorCore._on_coordinator_started,
     ev.SearchPaused: CoordinatorCore._on_interrupted,

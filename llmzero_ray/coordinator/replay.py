@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from llmzero_ray.coordinator.core import CoordinatorCore
+from llmzero_ray.errors import ConfigError
 from llmzero_ray.events import Decided, SearchStarted
 from llmzero_ray.records import Event
 from llmzero_ray.search import Decision
@@ -41,6 +42,29 @@ def replay(events: Iterable[Event], root: Path) -> CoordinatorCore:
     for event in events:
         core.apply(event)
     return core
+
+
+def started_core(events: Iterable[Event], root: Path) -> CoordinatorCore:
+    """`replay` of a search that has started.
+
+    Raises:
+        ConfigError: there is none, or its task is still being initialized.
+        JournalError: an event cannot follow the earlier events.
+    """
+    core = replay(events, root)
+    if core.started is None:
+        raise ConfigError(not_started(core, root))
+    return core
+
+
+def not_started(core: CoordinatorCore, root: Path) -> str:
+    """What a command that needs a search says of one that has not started."""
+    if core.initialization is None:
+        return f"{root} holds no search: journal/ is missing or empty. Name the folder <storage>/<name>."
+    return (
+        f"{root}: the search has not started; its task is being drafted from "
+        f"{core.initialization.folder}. Go on with it as it was begun: `llmzero search FOLDER SENTENCE`."
+    )
 
 
 def check_decisions(events: Iterable[Event], root: Path) -> Iterator[DecisionCheck]:

@@ -79,6 +79,14 @@ class SearchState:
         """Cost of all agent calls, in dollars."""
         self.n_calls = 0
         """Number of agent calls."""
+        self.initialization: ev.InitializationStarted | None = None
+        """What the task is drafted from; None: the search did not begin with a folder."""
+        self.n_initializations = 0
+        """How often the user's decisions on it changed, the first time included."""
+        self.drafted: ev.TaskDrafted | None = None
+        """The draft of these decisions; None: there is none yet."""
+        self.confirmed: ev.InitializationConfirmed | None = None
+        """The user's consent to that draft."""
         self.started: ev.SearchStarted | None = None
         self.n_ended = 0
         """Nodes of the tree that have an outcome."""
@@ -89,9 +97,9 @@ class SearchState:
 
     @property
     def stage(self) -> str:
-        """new, searching, measuring, writing, finished or interrupted."""
+        """new, initializing, searching, measuring, writing, finished or interrupted."""
         if self.started is None:
-            return "new"
+            return "new" if self.initialization is None else "initializing"
         if self.interrupted is not None:
             return "interrupted"
         if self.finished is not None:

@@ -9,6 +9,7 @@ Not here: what events mean (coordinator/).
 
 from llmzero_ray.journal.base import JournalStore
 from llmzero_ray.journal.event_file import FORMAT
+from llmzero_ray.journal.initialization import keep_initialization
 from llmzero_ray.journal.local import LocalStore
 from llmzero_ray.journal.opening import open_store
 from llmzero_ray.journal.reader import Damage, Entry, JournalReader, read_all
@@ -24,6 +25,7 @@ __all__ = [
     "JournalStore",
     "LocalStore",
     "active_seconds",
+    "keep_initialization",
     "open_store",
     "read_all",
 ]

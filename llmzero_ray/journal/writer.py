@@ -20,7 +20,7 @@ import uuid
 from pathlib import Path
 
 from llmzero_ray.errors import JournalError, LlmzeroError, StorageError
-from llmzero_ray.events import CoordinatorStarted
+from llmzero_ray.events import INITIALIZATION, CoordinatorStarted
 from llmzero_ray.journal.epochs import Claim, Writer, read_claims, take_epoch, withdraw
 from llmzero_ray.journal.event_file import BodyError, decode, encode
 from llmzero_ray.journal.names import EventName, SegmentName, read_names
@@ -201,7 +201,9 @@ class ActiveTime:
         self._last = 0.0
 
     def take(self, event: Event) -> None:
-        """Apply an event, in the order of the journal."""
+        """Apply an event, in the order of the journal; those before the search has started do not count."""
+        if self._begun is None and isinstance(event, INITIALIZATION):
+            return
         if self._begun is None:
             self._begun = self._last = event.time
         if isinstance(event, CoordinatorStarted):

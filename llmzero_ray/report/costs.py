@@ -112,16 +112,17 @@ def costs(facts: SearchFacts) -> Costs:
     """The account of a search, as far as it has come."""
     events = _until_written(facts.events)
     stays = stays_of(events)
+    begun = next(e.time for e in events if isinstance(e, ev.SearchStarted))
     first_ready = next((e.time for e in events if isinstance(e, ev.SlotReady)), events[-1].time)
     wall_s, after_s = active_seconds(events), _after_s(events)
-    searching = wall_s - after_s - (first_ready - events[0].time)
+    searching = wall_s - after_s - (first_ready - begun)
     outcomes = [run.outcome for run in facts.core.runs.values() if run.outcome is not None]
     results = [outcome for outcome in outcomes if isinstance(outcome, PhaseResult)]
     reference_hours = facts.core.reference_gpu_hours
     hours = facts.core.gpu_hours + reference_hours
     return Costs(
         wall_s=wall_s,
-        until_ready_s=first_ready - events[0].time,
+        until_ready_s=first_ready - begun,
         search_s=max(0.0, searching),
         busy_s=_covered(stay for stay in stays if stay.node != REFERENCE),
         after_s=after_s,

@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from llmzero_ray.config import SearchConfig
-from llmzero_ray.coordinator import replay
+from llmzero_ray.coordinator import started_core
 from llmzero_ray.coordinator.runs import FinalJob, PhaseRun
-from llmzero_ray.errors import ConfigError
 from llmzero_ray.events import REFERENCE, FinalWhat
 from llmzero_ray.hyperparameters import canonical, diff
 from llmzero_ray.hyperparameters.table import ROLLOUT_N, TRAIN_BATCH
@@ -77,12 +76,7 @@ class SearchFacts:
         self.storage = search if isinstance(search, SearchStorage) else SearchStorage.at(search)
         self.paths: SearchPaths = self.storage.paths
         self.events: tuple[Event, ...] = read_all(self.storage.journal_address())
-        if not self.events:
-            raise ConfigError(
-                f"{self.paths.root} holds no search: journal/ is missing or empty. Name the folder "
-                "<storage>/<name>."
-            )
-        self.core = replay(self.events, self.paths.root)
+        self.core = started_core(self.events, self.paths.root)
         self._curves: dict[int, Curves] = {}
         self._items: dict[int, dict[int, tuple[ItemOutcome, ...]]] = {}
         self._test_items: dict[str, tuple[ItemOutcome, ...]] = {}

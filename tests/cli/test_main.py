@@ -46,7 +46,7 @@ def test_the_version_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
         (["search"], "search: Missing argument 'CONFIG'. See `llmzero search --help`."),
         (["search", "s.yaml", "--resme"], "search: No such option: --resme"),
         (["search", "s.yaml", "--set"], "Option '--set' requires an argument"),
-        (["search", "s.yaml", "more"], "search: Got unexpected extra argument(s) (more)"),
+        (["search", "s.yaml", "more", "words"], "search: Got unexpected extra argument(s) (words)"),
         (["search", "s.yaml", "--seconds-per-step", "fast"], "(given: 'fast')"),
         (["clone", "s", "1", "--steps", "1.5"], "clone: Invalid value for '--steps'"),
         (

@@ -79,7 +79,12 @@ class OpenQuestion:
     choices: tuple[str, ...]
     """Empty: anything."""
     flag: str
-    """Option of `llmzero draft` that answers it."""
+    """Option of `llmzero draft` and `llmzero search` that answers it."""
+
+    @property
+    def listed_choices(self) -> str:
+        """`One of: a, b.`; empty: anything."""
+        return f"One of: {', '.join(self.choices)}." if self.choices else ""
 
 
 @dataclass(frozen=True, kw_only=True)

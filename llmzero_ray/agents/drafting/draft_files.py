@@ -133,7 +133,7 @@ def task_yaml(
     questions: Sequence[OpenQuestion],
 ) -> str:
     """task.yaml: the known fields, and each open question as a comment in place of its field."""
-    lines = ["# A draft: look at it, edit it, then run `llmzero prepare` with this file."]
+    lines = ["# A draft: look at it, edit it; then run `llmzero prepare` with it, or the search again."]
     lines += [f"# {_comment(line)}" for line in evidence]
     lines += [f"# Doubt: {_comment(line)}" for line in doubts]
     open_fields = {question.field: question for question in questions}
@@ -148,20 +148,23 @@ def task_yaml(
 
 def open_line(question: OpenQuestion) -> str:
     """An open question as one line of comment."""
-    choices = f" One of: {', '.join(question.choices)}." if question.choices else ""
-    return f"{_OPEN} {question.field}: {_comment(question.text + choices, 600)} ({question.flag})"
+    asked = f"{question.text} {question.listed_choices}".strip()
+    return f"{_OPEN} {question.field}: {_comment(asked, 600)} ({question.flag})"
 
 
 def search_yaml(fields: Mapping[str, Any], ranking: RecipeRanking) -> str:
-    """search.yaml with the reason for its recipe; the base model, which the user must add, as a comment."""
+    """search.yaml with the reason for its recipe; a base model that the user must add, as a comment."""
     first, *others = ranking.names
+    no_model = [
+        "# Prepare the task, and name the base model before a search starts:",
+        "# model: {path: /directory/of/the/model}",
+    ]
     lines = [
-        "# A suggestion: look at it, edit it. Prepare the task before a search.",
+        "# A suggestion: look at it, edit it.",
         f"# Recipe: {first}; then {', '.join(others)}." if others else f"# Recipe: {first}.",
         f"# {_comment(ranking.explanation, 600)}",
         "# Lengths are estimated from the sampled rows, at three characters a token.",
-        "# Name the base model before a search starts:",
-        "# model: {path: /directory/of/the/model}",
+        *([] if "model" in fields else no_model),
         _dumped(fields),
     ]
     return "\n".join(lines) + "\n"

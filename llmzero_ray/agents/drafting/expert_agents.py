@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from pathlib import Path
 
 from llmzero_ray.agents.drafting.base import (
     DataProfile,
@@ -48,7 +49,7 @@ class ExpertDraftingAgents:
         roles = find_roles(table, user)
         return TaskSpec(
             table=table,
-            name=user.name or task_name(profile),
+            name=user.name or task_name(profile.folder),
             description=_description(sentence, table),
             template=roles.template,
             answer=roles.answer,
@@ -110,9 +111,9 @@ def _open_table(profile: DataProfile, user: UserChoices) -> tuple[OpenQuestion, 
     )
 
 
-def task_name(profile: DataProfile) -> str:
+def task_name(folder: Path) -> str:
     """The folder's name as a slug that metric names can contain."""
-    return slug(profile.folder.absolute().name)[:_MAX_NAME].strip("_") or "task"
+    return slug(folder.absolute().name)[:_MAX_NAME].strip("_") or "task"
 
 
 def licence_of(profile: DataProfile) -> str | None:

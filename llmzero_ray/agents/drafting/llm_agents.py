@@ -8,6 +8,7 @@ be reached or the budget is used up, the rules do everything. Not here: prompts 
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -53,12 +54,24 @@ class LlmDraftingAgents:
     """Task descriptor, tool selector and reward writer."""
 
     def __init__(
-        self, client: AgentClient, ledger: BudgetLedger, *, strict: bool = True, secret: str | None = None
+        self,
+        client: AgentClient,
+        ledger: BudgetLedger,
+        *,
+        strict: bool = True,
+        secret: str | None = None,
+        cap: str = "--max-dollars",
+        stops_at_cap: bool = False,
+        attempt: int = 0,
     ) -> None:
-        """`strict`: the server enforces the schemas; `secret`: the API key, redacted in every prompt."""
+        """`strict`: the server enforces the schemas; `secret`: the API key, redacted in every prompt; `cap`:
+        what the limit of dollars is called; `stops_at_cap`: an agent that may not be asked raises
+        CapReachedError; `attempt` names the records of the calls."""
         self._client, self._ledger, self._expert = client, ledger, ExpertDraftingAgents()
         self._request = partial(drafting_request, strict=strict, secret=secret)
+        self._cap, self._stops_at_cap, self._attempt = cap, stops_at_cap, attempt
         self._outage = ""
+        self._asked: Counter[str] = Counter()
         self.notes: list[str] = []
         """Fallbacks to the rules, one line each with the reason."""
 
@@ -152,13 +165,15 @@ class LlmDraftingAgents:
         if self._outage:
             self._note(agent, self._outage)
             return None
+        name = f"{agent}-{self._attempt}" + (f"-{self._asked[agent]}" if self._asked[agent] else "")
+        self._asked[agent] += 1
         try:
-            return self._client.generate(self._request(agent, values, validate))
+            return self._client.generate(self._request(agent, values, validate, name=name))
         except CapReachedError:
+            if self._stops_at_cap:
+                raise
             cap, spent = self._ledger.cap_dollars, self._ledger.dollars
-            self._outage = (
-                f"--max-dollars {cap:g} does not allow another call ({spent:.4f} dollars are spent)"
-            )
+            self._outage = f"{self._cap} {cap:g} does not allow another call ({spent:.4f} dollars are spent)"
             self._note(agent, self._outage)
         except AgentError as error:
             # An error that no retry cures would recur in the next call.

@@ -109,9 +109,16 @@ Validate: TypeAlias = Callable[[Any], list[str]]
 
 
 def drafting_request(
-    agent: DraftingAgent, values: Mapping[str, Any], validate: Validate, *, strict: bool, secret: str | None
+    agent: DraftingAgent,
+    values: Mapping[str, Any],
+    validate: Validate,
+    *,
+    name: str,
+    strict: bool,
+    secret: str | None,
 ) -> StructuredRequest:
-    """The request with these template values; `secret`, the API key, is redacted in the prompt."""
+    """The request with these template values; `name` is that of its record; `secret`, the API key, is
+    redacted in the prompt."""
 
     def render_both(rejection: str | None) -> Rendered:
         reason = "" if rejection is None else quote(rejection, label="refusal", max_lines=12, max_chars=2_000)
@@ -121,7 +128,7 @@ def drafting_request(
     return StructuredRequest(
         agent=agent,
         node=0,
-        name=agent,
+        name=name,
         render=render_both,
         tool=TOOLS[agent].definition(strict=strict),
         parse=TOOLS[agent].parse,

@@ -1,25 +1,26 @@
 """Who answers in one drafting: rules, or a language model with a key, a price and a cap.
 
-Not here: the agents (llm_agents.py, expert_agents.py).
+Not here: the agents (llm_agents.py, expert_agents.py), the journal of a search (initialization.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import dataclasses
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from llmzero_ray import __version__
-from llmzero_ray.agents.backend import llm_settings
+from llmzero_ray.agents.backend import MODEL_BACKENDS, llm_settings
 from llmzero_ray.agents.drafting.base import DraftingAgents
 from llmzero_ray.agents.drafting.expert_agents import ExpertDraftingAgents
 from llmzero_ray.agents.drafting.llm_agents import LlmDraftingAgents
 from llmzero_ray.agents.drafting.llm_requests import draft_record, prompts_digest
-from llmzero_ray.agents.llm.agent_client import AgentClient
+from llmzero_ray.agents.llm.agent_client import AgentClient, CallReport, Report
 from llmzero_ray.agents.llm.api_key import read_key
-from llmzero_ray.agents.llm.budget import BudgetLedger
+from llmzero_ray.agents.llm.budget import BudgetClient, BudgetLedger, LlmClient
 from llmzero_ray.agents.llm.errors import redacted
-from llmzero_ray.agents.llm.prices import price_of
+from llmzero_ray.agents.llm.prices import FREE, Price, price_of
 from llmzero_ray.config import AgentsConfig, parse_config
 from llmzero_ray.errors import ConfigError
 
@@ -82,7 +83,7 @@ def agents_config(backend: str, model: str | None, settings: Mapping[str, Any]) 
 
 
 def open_session(agents: AgentsConfig, max_dollars: float) -> DraftingSession:
-    """The agents, after a check that the model can be reached.
+    """The agents of one draft, after a check that the model can be reached.
 
     Raises:
         ConfigError: no price is known, or a package is missing.
@@ -100,18 +101,102 @@ def open_session(agents: AgentsConfig, max_dollars: float) -> DraftingSession:
     secret = read_key(settings)
     client.check(budget=ledger)
     records: list[dict[str, Any]] = []
-    agent_client = AgentClient(
+    asked = _AskedModel(
         client=lambda _node, _name: client,
         budget=ledger,
+        ledger=ledger,
         report=lambda report: records.append(draft_record(report)),
+        secret=secret,
+    )
+    return dataclasses.replace(_model_session(agents, asked), records=records)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchCalls:
+    """What a search gives the agents that initialize it."""
+
+    budget: Callable[[Price], tuple[BudgetClient, BudgetLedger]]
+    """The search's budget at a price: where calls are reserved, and the ledger behind it."""
+    answered: Mapping[str, dict[str, Any]]
+    """Hash of a prompt -> record of its call, of an interrupted initialization: they are not made again."""
+    report: Report
+    """Keeps and journals a call."""
+    attempt: int
+    """How often the user decided something else before; in the names of the records."""
+
+
+def open_search_session(agents: AgentsConfig, calls: SearchCalls) -> DraftingSession:
+    """The agents that initialize a search with these settings: of a language model, of its recorded answers,
+    else the rules.
+
+    Raises:
+        ConfigError: no price is known, a package is missing, or there is nothing to replay.
+        AgentError: no key.
+    """
+    if agents.backend not in MODEL_BACKENDS:
+        return DraftingSession(agents=ExpertDraftingAgents(), backend="expert")
+    from llmzero_ray.agents.llm.replay import RecordedResponses, ResumingClient
+
+    if agents.backend == "replay":
+        budget, ledger = calls.budget(FREE)
+        client = RecordedResponses(str(agents.replay_from)).client
+        asked = _AskedModel(client=client, budget=budget, ledger=ledger, report=calls.report, secret=None)
+        return _model_session(agents, asked, calls)
+    from llmzero_ray.agents.llm.client import MessagesClient
+
+    settings = llm_settings(agents)
+    price = price_of(agents.model, agents.price, agents.prompts)
+    budget, ledger = calls.budget(price)
+    live = MessagesClient(settings)
+    live.warm_up()
+    resuming = ResumingClient(calls.answered, live)
+
+    def report(report: CallReport) -> None:
+        if report.response is None or report.n_attempts:  # else it is kept already
+            calls.report(report)
+
+    asked = _AskedModel(
+        client=lambda _node, _name: resuming,
+        budget=budget,
+        ledger=ledger,
+        report=report,
+        secret=read_key(settings),
+    )
+    return _model_session(agents, asked, calls)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _AskedModel:
+    """Who answers, who pays, and who keeps the calls."""
+
+    client: Callable[[int, str], LlmClient]
+    budget: BudgetClient
+    ledger: BudgetLedger
+    report: Report
+    secret: str | None
+
+
+def _model_session(
+    agents: AgentsConfig, asked: _AskedModel, calls: SearchCalls | None = None
+) -> DraftingSession:
+    agent_client = AgentClient(
+        client=asked.client,
+        budget=asked.budget,
+        report=asked.report,
         model=agents.model,
         deadline_s=agents.deadline_s,
     )
+    in_search: dict[str, Any] = {}
+    if calls is not None:
+        stops = agents.on_cap == "stop"
+        in_search = {"cap": "budget.dollars", "stops_at_cap": stops, "attempt": calls.attempt}
+    drafting = LlmDraftingAgents(
+        agent_client, asked.ledger, strict=agents.strict_tools, secret=asked.secret, **in_search
+    )
     return DraftingSession(
-        agents=LlmDraftingAgents(agent_client, ledger, strict=agents.strict_tools, secret=secret),
-        backend="claude",
+        agents=drafting,
+        backend=agents.backend,
         model=agents.model,
-        ledger=ledger,
-        secret=secret,
-        records=records,
+        ledger=asked.ledger,
+        secret=asked.secret,
     )

@@ -98,7 +98,7 @@ class CallReport:
     model: str
     response: LlmResponse | None
     outcome: str
-    """`ok`, `schema`, `refused`, `cap`, or the error's kind."""
+    """`ok`, `schema`, `refused`, `cap`, `interrupted`, or the error's kind."""
     problem: str
     usage: Usage
     """Tokens as booked in the budget."""
@@ -178,7 +178,7 @@ class AgentClient:
         client = self._client(call.node, name)
         budget = CallBudget(self._budget, call.agent, call.node, client.worst_case(call))
         response: LlmResponse | None = None
-        problem, outcome = "", "ok"
+        problem, outcome = "", "interrupted"
         try:
             response = call_within_budget(client, call, budget)
             try:
@@ -186,8 +186,7 @@ class AgentClient:
             except ProposalError as error:
                 raise _FormError(str(error), response.content) from error
             problems = tuple(request.validate(parsed))
-            if problems:
-                problem, outcome = "; ".join(problems), "refused"
+            problem, outcome = "; ".join(problems), "refused" if problems else "ok"
             return StructuredResponse(
                 parsed=parsed, problems=problems, conversation=conversation, content=response.content
             )

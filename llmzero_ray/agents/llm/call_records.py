@@ -93,6 +93,32 @@ def call_event(
     )
 
 
+def recorded_event(
+    name: str, record: Mapping[str, Any], reservations: tuple[str, ...] = ()
+) -> ev.AgentCalled:
+    """The event of a call of node 0 whose process died before it was journalled, from its record; it settles
+    these reservations."""
+    answer = record["answer"] or {}
+    usage = answer.get("usage", {})
+    return ev.AgentCalled(
+        node=0,
+        agent=record["agent"],
+        call=name,
+        outcome=record["outcome"],
+        model=record["model"],
+        prompt=record["prompt"],
+        input_tokens=usage.get("input", 0),
+        output_tokens=usage.get("output", 0),
+        cache_read_tokens=usage.get("cache_read", 0),
+        cache_creation_tokens=usage.get("cache_creation", 0),
+        dollars=record["dollars"],
+        latency_s=record["latency_s"],
+        n_attempts=answer.get("n_attempts", 0),
+        reservations=reservations,
+        source=f"call:0:{name}:{record['prompt'][:16]}",
+    )
+
+
 def booked_entry(event: ev.AgentCalled) -> LedgerEntry:
     """What `call_event` was given as `entry`."""
     return LedgerEntry(
@@ -150,7 +176,7 @@ def open_reservations(events: Iterable[Event]) -> dict[str, tuple[Reservation, e
 
 
 def prompt_hash(call: LlmCall) -> str:
-    """sha256 over everything a call sends: texts, picture, tool."""
+    """sha256 over all that a call sends: texts, picture, tool, refused answers without ids of the server."""
     parts: dict[str, Any] = {
         "system": [block.text for block in call.system],
         "content": [
@@ -160,7 +186,10 @@ def prompt_hash(call: LlmCall) -> str:
         "tool": [call.tool.name, call.tool.description, dict(call.tool.schema)],
     }
     if call.refused:
-        parts["refused"] = _refused(call)
+        parts["refused"] = [
+            {**turn, "answer": [{k: v for k, v in block.items() if k != "id"} for block in turn["answer"]]}
+            for turn in _refused(call)
+        ]
     return text_digest(json.dumps(parts, sort_keys=True))
 
 

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from llmzero_ray.agents.llm.budget import CallBudget
+from llmzero_ray.agents.llm.budget import CallBudget, LlmClient
+from llmzero_ray.agents.llm.call_records import prompt_hash
 from llmzero_ray.agents.llm.errors import LlmCallError
 from llmzero_ray.agents.llm.messages import LlmCall, LlmResponse, Usage
 from llmzero_ray.errors import ConfigError
@@ -67,6 +69,10 @@ class RecordedClient:
             LlmCallError: none was recorded, or what was recorded is an error.
         """
         budget.reserve()  # no request is sent
+        return self.answer(call)
+
+    def answer(self, call: LlmCall) -> LlmResponse:
+        """`call` without a budget."""
         if self._record is None:
             raise LlmCallError(f"No answer was recorded for {self._what}.", kind="not_found")
         response = self._record.get("answer")
@@ -88,6 +94,43 @@ class RecordedClient:
         """The tokens of the recorded response; a replay costs nothing."""
         response = (self._record or {}).get("answer")
         return Usage() if response is None else Usage(**response["usage"])
+
+
+class ResumingClient:
+    """A client that repeats what was answered to a prompt before its process died, at no cost, and asks
+    another client everything else."""
+
+    def __init__(self, answered: Mapping[str, dict[str, Any]], client: LlmClient) -> None:
+        """`answered`: hash of a prompt -> record of the call (`answered_calls`)."""
+        self._answered, self._client = answered, client
+
+    def call(self, call: LlmCall, budget: CallBudget) -> LlmResponse:
+        """The recorded response, or the client's. Raises LlmCallError."""
+        recorded = self._recorded(call)
+        return self._client.call(call, budget) if recorded is None else recorded.answer(call)
+
+    def worst_case(self, call: LlmCall) -> Usage:
+        """The recorded tokens, or the client's upper bound."""
+        recorded = self._recorded(call)
+        return self._client.worst_case(call) if recorded is None else recorded.worst_case(call)
+
+    def _recorded(self, call: LlmCall) -> RecordedClient | None:
+        record = self._answered.get(prompt_hash(call))
+        return None if record is None else RecordedClient(record, call.agent)
+
+
+def recorded_calls(folder: Path) -> dict[str, dict[str, Any]]:
+    """Name -> record of every call in a node's folder.
+
+    Raises:
+        LlmCallError: a record cannot be read.
+    """
+    return {path.name.removesuffix(".call.json"): _read(path) for path in sorted(folder.glob("*.call.json"))}
+
+
+def answered_calls(records: Mapping[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Hash of the prompt -> record, of calls that got an answer."""
+    return {record["prompt"]: record for record in records.values() if record["answer"] is not None}
 
 
 def _tool_use(call: LlmCall, answer: dict[str, Any]) -> list[dict[str, Any]]:

@@ -1,0 +1,32 @@
+"""What stays of a journal when a search that has trained nothing starts over: its initialization.
+
+Not here: what else starts over (storage.py).
+"""
+
+from __future__ import annotations
+
+from llmzero_ray.events import SearchStarted
+from llmzero_ray.journal.names import read_names
+from llmzero_ray.journal.reader import JournalReader, Where
+
+
+def keep_initialization(where: Where) -> bool:
+    """Remove the events from `SearchStarted` on, the newest first; False: nothing stands before it, and
+    nothing was removed.
+
+    A kill in between leaves a shorter journal that is whole.
+
+    Raises:
+        JournalError: the journal is damaged.
+        StorageError: it cannot be read or changed.
+    """
+    reader = JournalReader(where)
+    events = reader.poll()
+    kept = next(
+        (place for place, event in enumerate(events) if isinstance(event, SearchStarted)), len(events)
+    )
+    if kept:
+        listing = read_names(reader.store.names(), place=str(reader.store))
+        for name in reversed([event for event in listing.events if event.number > kept]):
+            reader.store.remove(str(name))
+    return kept > 0
