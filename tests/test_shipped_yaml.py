@@ -13,6 +13,7 @@ from llmzero_ray.config import load_config
 from llmzero_ray.hyperparameters import normalize
 from llmzero_ray.tasks.sft.config import load_sft
 from llmzero_ray.tasks.task_yaml import load_task_file
+from tests.test_kubernetes import check as check_manifest
 
 ROOT = Path(__file__).parent.parent
 # Not in the repository: what .gitignore names.
@@ -30,6 +31,10 @@ def load_cluster(path: Path) -> None:
     validate_config(prepare_config(yaml.safe_load(path.read_text())))
 
 
+def load_manifest(path: Path) -> None:
+    check_manifest(yaml.safe_load(path.read_text()))
+
+
 def load_sweep(path: Path) -> None:
     recipes = yaml.safe_load(path.read_text())
     assert len({tuple(sorted(normalize(recipe).items())) for recipe in recipes}) == 8
@@ -40,6 +45,8 @@ READERS: dict[str, Callable[[Path], object]] = {
     ".": load_cluster,
     ".github/workflows": load_mapping,
     "benchmarks": load_sweep,
+    "deploy": load_cluster,
+    "deploy/k8s": load_manifest,
     "jobs/configs": load_config,
     "jobs/configs/warm_start": load_sft,
     "jobs/examples/one_gpu": load_task_file,

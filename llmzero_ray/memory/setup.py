@@ -143,7 +143,9 @@ def setup_of(config: SearchConfig, hyperparameters: Hyperparameters, *, gpu_gib:
     """
     engine, n_gpus = config.engine, config.slots.n_gpus
     fixed = {key.lstrip("+"): value for key, value in engine.overrides.items()}
-    keys = _Keys({**VERL_DEFAULTS, **fixed, **resolve(hyperparameters, n_gpus=n_gpus)})
+    # The engine's own choice on several machines.
+    shards = {_FSDP + "fsdp_size": config.slots.gpus_per_node} if config.slots.nodes > 1 else {}
+    keys = _Keys({**VERL_DEFAULTS, **shards, **fixed, **resolve(hyperparameters, n_gpus=n_gpus)})
     longest = max(engine.max_response_length, config.eval.max_response_length)
     max_model_len = engine.max_prompt_length + longest
     max_tokens = keys.whole(MAX_TOKENS)

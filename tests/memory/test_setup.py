@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 from llmzero_ray.config import load_config
 from llmzero_ray.coordinator import root_hyperparameters
 from llmzero_ray.engines.verl.factory import _MICRO_BATCH_LIMIT, check_root
-from llmzero_ray.engines.verl.overrides import all_overrides, compose
+from llmzero_ray.engines.verl.overrides import all_overrides, compose, engine_overrides
 from llmzero_ray.errors import ConfigError
 from llmzero_ray.hyperparameters import canonical, complete, defaults, resolve
 from llmzero_ray.memory import VERL_DEFAULTS, assess, read_shape, setup_of
@@ -59,6 +59,14 @@ def test_defaults_are_those_of_the_composed_configuration() -> None:
         if value is None:  # follows the actor's
             value = OmegaConf.select(config, "actor_rollout_ref.actor.ppo_max_token_len_per_gpu")
         assert given == value, key
+
+
+def test_a_slot_of_several_machines_keeps_a_copy_of_the_weights_on_each() -> None:
+    config = load_config(ROOT / "jobs" / "configs" / "paper_4b.yaml")
+    assert (config.slots.nodes, config.slots.gpus_per_node) == (4, 8)
+    assert setup_of(config, root_hyperparameters(config, 5000), gpu_gib=39.4).shards == 8
+    settings = verl_settings(platform="gpu", n_gpus_per_node=8, placement_groups=("0", "1"), nnodes=2)
+    assert engine_overrides(settings)["actor_rollout_ref.actor.fsdp_config.fsdp_size"] == 8
 
 
 def test_the_engines_chunks_of_the_entropy_follow_the_actors() -> None:

@@ -82,6 +82,10 @@ def engine_overrides(settings: VerlSettings) -> dict[str, Any]:
             f"{ROLLOUT}.gpu_memory_utilization": settings.gpu_memory_utilization,
             f"{MODEL}.use_shm": False,
         }
+        if settings.nnodes > 1:
+            # Shards within a machine, copies between them: an adapter's gradients are small, gathered weights
+            # are not.
+            keys[f"{ACTOR}.fsdp_config.fsdp_size"] = settings.n_gpus_per_node
     _refuse_other_reward(settings.overrides)
     return keys | dict(settings.overrides)
 

@@ -1,0 +1,218 @@
+"""deploy/k8s holds what KubeRay accepts, and agrees with cluster.yaml on everything that both say.
+
+The fields are those of the custom resource definitions of KubeRay 1.5.1 (ray.io/v1), the oldest version with
+token authentication, as far as the files use them: what is not listed is refused, as the API server does.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from ray.autoscaler._private.kuberay.autoscaling_config import _derive_autoscaling_config_from_ray_cr
+
+ROOT = Path(__file__).parent.parent
+K8S = ROOT / "deploy" / "k8s"
+Manifest = dict[str, Any]
+
+QUANTITY, FREE = (int, str), "*"
+RESOURCES = {"requests": {FREE: QUANTITY}, "limits": {FREE: QUANTITY}}
+SECURITY = {
+    "runAsUser": int,
+    "capabilities": {"add": [str]},
+    "appArmorProfile": {"type": str},
+    "seccompProfile": {"type": str},
+}
+CONTAINER = {
+    "name": str,
+    "image": str,
+    "ports": [{"name": str, "containerPort": int}],
+    "env": [{"name": str, "value": str}],
+    "resources": RESOURCES,
+    "securityContext": SECURITY,
+    "volumeMounts": [{"name": str, "mountPath": str, "readOnly": bool}],
+}
+VOLUME = {
+    "name": str,
+    "persistentVolumeClaim": {"claimName": str},
+    "emptyDir": {"medium": str, "sizeLimit": QUANTITY},
+    "hostPath": {"path": str, "type": str},
+    "secret": {"secretName": str, "optional": bool, "defaultMode": int},
+}
+POD = {
+    "spec": {
+        "containers": [CONTAINER],
+        "volumes": [VOLUME],
+        "tolerations": [{"key": str, "operator": str, "effect": str}],
+    }
+}
+CLUSTER = {
+    "rayVersion": str,
+    "enableInTreeAutoscaling": bool,
+    "autoscalerOptions": {"idleTimeoutSeconds": int},
+    "authOptions": {"mode": ("disabled", "token")},
+    "headGroupSpec": {"rayStartParams": {FREE: str}, "template": POD},
+    "workerGroupSpecs": [
+        {
+            "groupName": str,
+            "replicas": int,
+            "minReplicas": int,
+            "maxReplicas": int,
+            "rayStartParams": {FREE: str},
+            "template": POD,
+        }
+    ],
+}
+JOB = {
+    "entrypoint": str,
+    "submissionMode": ("K8sJobMode", "HTTPMode", "InteractiveMode", "SidecarMode"),
+    "backoffLimit": int,
+    "shutdownAfterJobFinishes": bool,
+    "ttlSecondsAfterFinished": int,
+    "rayClusterSpec": CLUSTER,
+}
+SPECS = {"RayCluster": CLUSTER, "RayJob": JOB}
+
+
+def check(manifest: Manifest) -> None:
+    """Refuse a field that the kind does not have and a value of another type, with their place."""
+    assert manifest["apiVersion"] == "ray.io/v1"
+    assert re.fullmatch(r"[a-z]([-a-z0-9]{0,45}[a-z0-9])?", manifest["metadata"]["name"])
+    _check(manifest["spec"], SPECS[manifest["kind"]], "spec")
+
+
+def _check(value: Any, allowed: Any, place: str) -> None:
+    if isinstance(allowed, dict):
+        if not isinstance(value, dict):
+            raise ValueError(f"{place} is {value!r}; must be a mapping")
+        for key, inner in value.items():
+            if key not in allowed and FREE not in allowed:
+                raise ValueError(f"{place}.{key} is no field of it; known are {', '.join(allowed)}")
+            _check(inner, allowed.get(key, allowed.get(FREE)), f"{place}.{key}")
+    elif isinstance(allowed, list):
+        if not isinstance(value, list):
+            raise ValueError(f"{place} is {value!r}; must be a list")
+        for i, each in enumerate(value):
+            _check(each, allowed[0], f"{place}[{i}]")
+    elif isinstance(allowed, tuple) and isinstance(allowed[0], str):
+        if value not in allowed:
+            raise ValueError(f"{place} is {value!r}; must be one of {', '.join(allowed)}")
+    elif not isinstance(value, allowed) or (isinstance(value, bool) and allowed is not bool):
+        raise ValueError(f"{place} is {value!r}, of another type")
+
+
+def load(name: str) -> Manifest:
+    manifest: Manifest = yaml.safe_load((K8S / name).read_text())
+    return manifest
+
+
+@pytest.fixture
+def cluster() -> Manifest:
+    return load("raycluster.yaml")
+
+
+@pytest.fixture
+def job() -> Manifest:
+    return load("rayjob.yaml")
+
+
+@pytest.fixture
+def aws() -> Manifest:
+    config: Manifest = yaml.safe_load((ROOT / "cluster.yaml").read_text())
+    return config
+
+
+def pods(manifest: Manifest) -> list[Manifest]:
+    spec = manifest["spec"].get("rayClusterSpec", manifest["spec"])
+    return [group["template"]["spec"] for group in (spec["headGroupSpec"], *spec["workerGroupSpecs"])]
+
+
+@pytest.mark.parametrize("path", sorted(K8S.glob("*.yaml")), ids=lambda path: path.name)
+def test_kuberay_knows_every_field(path: Path) -> None:
+    check(load(path.name))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda spec: spec.update(authOption=spec.pop("authOptions")), "spec.authOption is no field"),
+        (lambda spec: spec["authOptions"].update(mode="tokens"), "must be one of disabled, token"),
+        (lambda spec: spec["headGroupSpec"]["rayStartParams"].update({"num-cpus": 0}), "num-cpus is 0"),
+        (lambda spec: spec["workerGroupSpecs"][0].update(replicas="4"), "replicas is '4'"),
+        (lambda spec: spec.update(workerGroupSpecs={}), "workerGroupSpecs is {}; must be a list"),
+    ],
+    ids=["misspelt key", "unknown mode", "a number for text", "text for a number", "no list"],
+)
+def test_a_spoilt_file_is_refused(
+    cluster: Manifest, spoil: Callable[[Manifest], object], message: str
+) -> None:
+    spoilt = copy.deepcopy(cluster)
+    spoil(spoilt["spec"])
+    with pytest.raises(ValueError, match=re.escape(message)):
+        check(spoilt)
+
+
+def test_rays_autoscaler_finds_a_head_without_and_workers_with_gpus(cluster: Manifest) -> None:
+    named = {**cluster, "metadata": {**cluster["metadata"], "namespace": "default"}}
+    kinds = _derive_autoscaling_config_from_ray_cr(named)["available_node_types"]
+    resources = {name: kind["resources"] for name, kind in kinds.items()}
+    head, workers = (
+        next(v for k, v in resources.items() if ("head" in k) is is_head) for is_head in (True, False)
+    )
+    assert (head["CPU"], head.get("GPU", 0)) == (0, 0)
+    assert (workers["CPU"], workers["GPU"]) == (90, 8)
+    assert {kind["max_workers"] for kind in kinds.values()} == {0, 4}
+
+
+def test_a_jobs_own_cluster_is_the_shared_one(cluster: Manifest, job: Manifest) -> None:
+    assert job["spec"]["rayClusterSpec"] == cluster["spec"]
+
+
+def test_every_pod_takes_the_image_and_the_shared_directory_of_cluster_yaml(
+    cluster: Manifest, job: Manifest, aws: Manifest
+) -> None:
+    (mount,) = re.findall(r"-v (/shared)\S*", " ".join(aws["docker"]["run_options"]))
+    for pod in (*pods(cluster), *pods(job)):
+        (container,) = pod["containers"]
+        assert container["image"] == aws["docker"]["image"]
+        places = {each["name"]: each["mountPath"] for each in container["volumeMounts"]}
+        assert (places["shared"], places["shm"]) == (mount, "/dev/shm")
+        assert set(places) == {volume["name"] for volume in pod["volumes"]}
+        (shm,) = (volume["emptyDir"] for volume in pod["volumes"] if volume["name"] == "shm")
+        needed = 64 if "nvidia.com/gpu" in container["resources"]["limits"] else 4
+        assert shm["medium"] == "Memory" and int(shm["sizeLimit"].removesuffix("Gi")) >= needed
+    assert job["spec"]["entrypoint"].split()[-1].startswith(f"{mount}/")
+
+
+def test_rays_version_is_the_one_of_the_image(cluster: Manifest) -> None:
+    pins = (ROOT / "deploy" / "constraints.txt").read_text()
+    assert f"\nray=={cluster['spec']['rayVersion']}\n" in pins
+
+
+def test_every_pod_permits_the_sandbox_as_cluster_yaml_does(
+    cluster: Manifest, job: Manifest, aws: Manifest
+) -> None:
+    options = aws["docker"]["run_options"]
+    assert {"--cap-add=SYS_ADMIN", "--security-opt apparmor=unconfined"} <= set(options)
+    for pod in (*pods(cluster), *pods(job)):
+        context = pod["containers"][0]["securityContext"]
+        assert (context["runAsUser"], context["capabilities"]["add"]) == (0, ["SYS_ADMIN"])
+        assert context["appArmorProfile"] == context["seccompProfile"] == {"type": "Unconfined"}
+
+
+def test_the_key_is_a_file_of_the_head_alone(cluster: Manifest, job: Manifest) -> None:
+    for manifest in (cluster, job):
+        head, *workers = pods(manifest)
+        (container,) = head["containers"]
+        variables = {each["name"]: each["value"] for each in container["env"]}
+        assert "ANTHROPIC_API_KEY" not in variables
+        (place,) = (m["mountPath"] for m in container["volumeMounts"] if m["name"] == "api-key")
+        assert Path(variables["ANTHROPIC_API_KEY_FILE"]).parent == Path(place)
+        (secret,) = (volume["secret"] for volume in head["volumes"] if volume["name"] == "api-key")
+        assert secret == {"secretName": "llmzero-api-key", "optional": True, "defaultMode": 0o400}
+        assert all("ANTHROPIC" not in str(pod) and "secret" not in str(pod) for pod in workers)
