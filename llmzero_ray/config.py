@@ -150,6 +150,43 @@ class AgentModelConfig(StrictModel):
         return tuple(float(v) for v in value) if _is_prices(value) else value
 
 
+class AllowedKey(StrictModel):
+    """Bounds within which proposals may set a key."""
+
+    kind: Literal["float", "int", "bool", "choice", "text"]
+    """What its values are; a `text` has at most 200 plain characters."""
+    low: float | None = None
+    """Smallest number."""
+    high: float | None = None
+    """Largest number."""
+    choices: tuple[str, ...] = ()
+    """The words of a `choice`."""
+    nullable: bool = False
+    """Whether null is a value."""
+    doc: str = setting("", max_length=200)
+    """What it does, for the agents."""
+
+    @field_validator("choices", mode="before")
+    @classmethod
+    def _as_tuple(cls, value: Any) -> Any:
+        return tuple(value) if isinstance(value, list) else value
+
+    @field_validator("low", "high", mode="before")
+    @classmethod
+    def _as_float(cls, value: Any) -> Any:
+        whole = isinstance(value, int) and not isinstance(value, bool) and abs(value) <= 2**53
+        return float(value) if whole else value
+
+    @model_validator(mode="after")
+    def _bounded(self) -> AllowedKey:
+        if self.kind in ("float", "int"):
+            if self.low is None or self.high is None or self.low > self.high:
+                raise ValueError(f"a key of kind {self.kind} needs low and high, low <= high.")
+        elif self.kind == "choice" and not self.choices:
+            raise ValueError("a key of kind choice needs choices: [a, b].")
+        return self
+
+
 class AgentsConfig(StrictModel):
     """Who proposes, analyses errors and judges running phases."""
 
@@ -195,6 +232,9 @@ class AgentsConfig(StrictModel):
     """Whose experience the prompts hold: `paper` our notes with the conclusions of the LLMZero paper,
     `appendix_f` what the paper gives its own agents, `none` only what metrics and hyper-parameters are: for
     an analysis of what a search found by itself."""
+    allow: dict[str, AllowedKey] = Field(default_factory=dict)
+    """Keys that proposals may set besides the known hyper-parameters, each with its bounds, such as
+    `data.truncation: {kind: choice, choices: [error, left]}`; also of an engine or algorithm of your own."""
     strict_tools: bool = True
     """Ask the server to enforce the schema of an answer while it generates."""
     deadline_s: float = setting(120.0, "seconds", gt=0)

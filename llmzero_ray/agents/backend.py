@@ -14,6 +14,7 @@ from llmzero_ray.config import AgentModelConfig, AgentsConfig, SearchConfig
 from llmzero_ray.config_text import validated
 from llmzero_ray.errors import CapReachedError, ConfigError
 from llmzero_ray.events import AgentCalled
+from llmzero_ray.hyperparameters import space_with
 from llmzero_ray.plugin import load_factory
 
 if TYPE_CHECKING:
@@ -247,6 +248,7 @@ def _model_agents(config: SearchConfig, n_val: int, services: AgentServices) -> 
         priors=agents.priors,
         strict_tools=agents.strict_tools,
         on_cap=agents.on_cap,
+        space=space_with(agents.allow),
         backend=agents.backend,
     )
     return LlmAgents(clients, prompts, settings, services.draw)

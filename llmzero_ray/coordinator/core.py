@@ -27,6 +27,7 @@ from llmzero_ray.coordinator.runs import PhaseRun, SlotState, finite, without_in
 from llmzero_ray.coordinator.state import SearchState
 from llmzero_ray.errors import JournalError
 from llmzero_ray.events import REFERENCE
+from llmzero_ray.hyperparameters import space_with
 from llmzero_ray.memory import SearchMemory
 from llmzero_ray.metrics import accuracy_error
 from llmzero_ray.records import Event, NodeKind, PhaseFailure, PhaseResult, ResumeFrom
@@ -113,6 +114,7 @@ class CoordinatorCore(SearchState):
             root=dict(event.root),
             paths=self.paths,
             runs=self.runs,
+            space=space_with(self.config.agents.allow),
         )
         self.final = FinalEvaluation(self.config, self.planner, self.runs)
         self.memory = SearchMemory(self.config, event.memory) if event.memory else None

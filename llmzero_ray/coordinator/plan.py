@@ -7,7 +7,7 @@ Pure. Not here: calling agents (actors/), choosing what to expand (search/), sin
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Any
 
@@ -16,7 +16,7 @@ from llmzero_ray.config import SearchConfig
 from llmzero_ray.coordinator.runs import PhaseRun
 from llmzero_ray.errors import ConfigError, HyperparameterError, ProposalError
 from llmzero_ray.events import REFERENCE
-from llmzero_ray.hyperparameters import VERL_SPACE, Limits, Space, format_value
+from llmzero_ray.hyperparameters import VERL_SPACE, Limits, Space, format_value, space_with
 from llmzero_ray.hyperparameters.table import LR, MAX_RESPONSE
 from llmzero_ray.records import Change, Hyperparameters, NodeKind, PhaseSpec, Proposal, ResumeFrom
 from llmzero_ray.search import nearest_saved_step
@@ -49,13 +49,15 @@ def limits(config: SearchConfig, n_train: int | None) -> Limits:
 
 
 def root_hyperparameters(
-    config: SearchConfig, n_train: int | None, space: Space = VERL_SPACE
+    config: SearchConfig, n_train: int | None, space: Space | None = None
 ) -> dict[str, Any]:
     """The root's complete configuration: defaults, then the blocks of search.yaml, then `root.overrides`.
 
     Raises:
-        ConfigError: an override is unknown, out of bounds, breaks a coupling, or belongs to another block.
+        ConfigError: an override is unknown, out of bounds, breaks a coupling, or belongs to another block;
+            agents.allow names a key that no proposal may set.
     """
+    space = space_with(config.agents.allow) if space is None else space
     try:
         overrides = space.normalize(config.root.overrides)
         for name in config.root.overrides:
@@ -109,8 +111,7 @@ class Planner:
         Raises:
             ProposalError: it breaks a rule; the message names the rule and what is allowed, for the agent.
         """
-        for change in proposal.changes:
-            self._check_allowed(change.key)
+        proposal = self._within_bounds(proposal, by_user=run.clone is not None)
         self._check_length(proposal.n_steps)
         source, note = self._source(run, proposal.resume_from, offered)
         if len({change.key for change in proposal.changes}) != len(proposal.changes):
@@ -226,13 +227,20 @@ class Planner:
                     return moved, f" with {self.space.short(LR)} {old} -> {new}"
         return full, ""
 
-    def _check_allowed(self, name: str) -> None:
-        try:
-            reason = self.space.forbidden(self.space.canonical(name))
-        except HyperparameterError as error:
-            raise ProposalError(str(error)) from error
-        if reason is not None:
-            raise ProposalError(f"{name} may not be changed: {reason}. Leave it out.")
+    def _within_bounds(self, proposal: Proposal, *, by_user: bool) -> Proposal:
+        """The proposal with typed values. What a user asks for is bound only where the root is."""
+        changes: list[Change] = []
+        for change in proposal.changes:
+            try:
+                key = self.space.canonical(change.key)
+                reason = self.space.denied(key) if by_user else None
+                if reason is not None:
+                    raise ProposalError(f"{key} may not be changed: {reason}. Leave it out.")
+                value = change.new if by_user else self.space.proposed(key, change.new)
+            except HyperparameterError as error:
+                raise ProposalError(str(error)) from error
+            changes.append(replace(change, new=value))
+        return replace(proposal, changes=tuple(changes))
 
     def _check_length(self, n_steps: int) -> None:
         longest = self.config.phase.max_steps

@@ -10,11 +10,11 @@ from llmzero_ray.hyperparameters.inert import clip_is_inert, inert_keys
 from llmzero_ray.hyperparameters.space import AUTO, Limits, Parameter, Space, allowed, format_value
 from llmzero_ray.hyperparameters.table import ADAPTER, CAPACITY
 from llmzero_ray.hyperparameters.verl_keys import VERL_VERSION
-from llmzero_ray.hyperparameters.verl_space import VERL_SPACE
+from llmzero_ray.hyperparameters.verl_space import VERL_SPACE, space_with
 
 SPACE, BY_KEY, NAMES = VERL_SPACE.parameters, VERL_SPACE.by_key, VERL_SPACE.names
 canonical, short, is_hot = VERL_SPACE.canonical, VERL_SPACE.short, VERL_SPACE.is_hot
-owned, forbidden = VERL_SPACE.owned, VERL_SPACE.forbidden
+owned, denied, forbidden = VERL_SPACE.owned, VERL_SPACE.denied, VERL_SPACE.forbidden
 defaults, normalize, diff = VERL_SPACE.defaults, VERL_SPACE.normalize, VERL_SPACE.diff
 complete, validate = VERL_SPACE.complete, VERL_SPACE.validate
 check_transition = VERL_SPACE.check_transition
@@ -38,6 +38,7 @@ __all__ = [
     "clip_is_inert",
     "complete",
     "defaults",
+    "denied",
     "diff",
     "forbidden",
     "format_value",
@@ -48,5 +49,6 @@ __all__ = [
     "owned",
     "resolve",
     "short",
+    "space_with",
     "validate",
 ]

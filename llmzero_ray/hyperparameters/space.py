@@ -16,9 +16,13 @@ from typing import Any, Literal, TypeAlias
 
 from llmzero_ray.errors import HyperparameterError
 from llmzero_ray.records import Hyperparameters, HyperparameterValue
-from llmzero_ray.text import nearest
+from llmzero_ray.text import clean, nearest, one_line
 
 AUTO = "auto"
+MAX_TEXT = 200
+"""Most characters of a text that a proposal sets."""
+MISSING = "???"
+"""OmegaConf's mark of a value that is not there."""
 _NOT_TRAINED = ("duration", "fixed")
 
 Kind: TypeAlias = Literal["float", "int", "bool", "choice", "betas", "text"]
@@ -101,6 +105,8 @@ class Space:
     """Couplings that refuse, in this order."""
     kept_at_resume: tuple[str, ...] = ()
     """Keys that a phase must share with the one whose checkpoint it resumes."""
+    proposable: tuple[Parameter, ...] = ()
+    """Keys without a row of `parameters` that proposals may set all the same, each with its bounds."""
     inert: Callable[[Hyperparameters], Mapping[str, str]] = _none_inert
     """The keys that have no effect in a full configuration, each with the reason."""
     from_config: Mapping[str, str] = field(default_factory=dict)
@@ -118,16 +124,15 @@ class Space:
         return {row.key: row for row in self.parameters}
 
     @cached_property
+    def _proposable(self) -> Mapping[str, Parameter]:
+        """Every key that has bounds."""
+        return {row.key: row for row in (*self.proposable, *self.parameters)}
+
+    @cached_property
     def names(self) -> Mapping[str, str]:
         """Every short name -> key: aliases, synonyms, and ends of keys that belong to one key only."""
         named = {name: p.key for p in self.parameters for name in (p.alias, *p.also)}
-        ends: dict[str, set[str]] = {}
-        for p in self.parameters:
-            parts = p.key.split(".")
-            for i in range(1, len(parts)):
-                ends.setdefault(".".join(parts[i:]), set()).add(p.key)
-        unique = {end: next(iter(keys)) for end, keys in ends.items() if len(keys) == 1}
-        return {**unique, **named}
+        return {**_unique_ends(self.proposable), **_unique_ends(self.parameters), **named}
 
     # --- names ----------------------------------------------------------------------------------------------
 
@@ -142,9 +147,10 @@ class Space:
             return name
         if name in self.names:
             return self.names[name]
-        if self.is_other_key(name):
+        if name in self._proposable or self.is_other_key(name):
             return name
         known_to = f"{self.trainer} {self.version}".strip()
+        name = one_line(name, MAX_TEXT)
         near = nearest(name, [*self.names, *self.by_key, *self.other_keys])
         some = ", ".join(row.alias for row in self.parameters[:6])
         hint = (
@@ -169,8 +175,8 @@ class Space:
                 return f"set {setting} in search.yaml"
         return next((reason for pattern, reason in self.owned_by if re.fullmatch(pattern, key)), None)
 
-    def forbidden(self, key: str) -> str | None:
-        """Why a proposer may never change a key; None: it may.
+    def denied(self, key: str) -> str | None:
+        """Why nobody may change a key during a search; None: the user may.
 
         Refused: what runs code or touches paths, rewards and logging, and what the engine or the measurement
         owns. Keys whose root value a field of search.yaml gives may be changed (those of `kept_at_resume`
@@ -181,6 +187,37 @@ class Space:
         if key in self.fixed:
             return self.fixed[key]
         return None if key in self.from_config.values() else self.owned(key)
+
+    def forbidden(self, key: str) -> str | None:
+        """Why a proposer may never change a key; None: it may, within its bounds. Keys without bounds are
+        refused."""
+        reason = self.denied(key)
+        if reason is None and key not in self._proposable:
+            return "it has no bounds for proposals; agents.allow in search.yaml gives a key some"
+        return reason
+
+    def bounds(self, key: str) -> Parameter | None:
+        """The row with the bounds of a proposal's value; None: the key has none."""
+        return self._proposable.get(key)
+
+    def proposed(self, key: str, value: Any) -> HyperparameterValue:
+        """A proposal's value of a key, typed and within the bounds that hold for proposals.
+
+        Raises:
+            HyperparameterError: the key is not one that a proposal may set, or the value is none for it.
+        """
+        reason = self.forbidden(key)
+        if reason is not None:
+            raise HyperparameterError(
+                f"{one_line(key, MAX_TEXT)} may not be changed: {reason}. Leave it out."
+            )
+        row = self._proposable[key]
+        found = typed(row, value)
+        if isinstance(found, str) and (len(found) > MAX_TEXT or clean(found) != found or "\n" in found):
+            raise HyperparameterError(
+                f"{row.alias}={_shown(found)}: must be at most {MAX_TEXT} plain characters."
+            )
+        return found
 
     # --- values ---------------------------------------------------------------------------------------------
 
@@ -288,6 +325,16 @@ class Space:
         return {key: pair for key, pair in pairs.items() if not _same(*pair)}
 
 
+def _unique_ends(rows: tuple[Parameter, ...]) -> dict[str, str]:
+    """End of a dotted key -> the key, where it is the end of one key only."""
+    ends: dict[str, set[str]] = {}
+    for row in rows:
+        parts = row.key.split(".")
+        for i in range(1, len(parts)):
+            ends.setdefault(".".join(parts[i:]), set()).add(row.key)
+    return {end: next(iter(keys)) for end, keys in ends.items() if len(keys) == 1}
+
+
 # --- single values ------------------------------------------------------------------------------------------
 
 
@@ -309,11 +356,15 @@ def typed(row: Parameter, value: Any) -> HyperparameterValue:
 def _plain(key: str, value: Any) -> HyperparameterValue:
     """A value of a key outside the table: any finite scalar, but nothing that hydra would evaluate."""
     if isinstance(value, str) and "${" in value:
-        raise HyperparameterError(f"{key}={value!r}: interpolations are not allowed; write the value itself.")
+        raise HyperparameterError(
+            f"{key}={_shown(value)}: interpolations are not allowed; write the value itself."
+        )
+    if value == MISSING:
+        raise HyperparameterError(f"{key}={value}: stands for no value at all; write the value itself.")
     if isinstance(value, list | tuple) and all(_is_number(v) for v in value):
         return tuple(float(v) for v in value)
     if value is not None and not isinstance(value, bool | int | float | str):
-        raise HyperparameterError(f"{key}={value!r}: must be a number, a text, true, false or null.")
+        raise HyperparameterError(f"{key}={_shown(value)}: must be a number, a text, true, false or null.")
     if isinstance(value, float) and not math.isfinite(value):
         raise HyperparameterError(f"{key}={value!r}: must be finite.")
     return value
@@ -326,7 +377,7 @@ def _is_number(value: Any) -> bool:
 def _float(row: Parameter, value: Any) -> float:
     try:
         number = float(value) if not isinstance(value, bool) else math.nan
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         number = math.nan
     if not math.isfinite(number):
         raise _wrong(row, value)
@@ -348,7 +399,7 @@ def _bool(row: Parameter, value: Any) -> bool:
 
 
 def _text(row: Parameter, value: Any) -> str:
-    if not isinstance(value, str) or not value.strip() or "${" in value:
+    if not isinstance(value, str) or value.strip() in ("", MISSING) or "${" in value:
         raise _wrong(row, value)
     return value.strip()
 
@@ -377,10 +428,17 @@ def _in_bounds(row: Parameter, value: Any) -> HyperparameterValue:
 
 
 def _wrong(row: Parameter, value: Any) -> HyperparameterError:
-    usual = format_value(row.key, row.default)
-    return HyperparameterError(
-        f"{row.alias}={value!r} ({row.key}): must be {allowed(row)} (default {usual})."
-    )
+    name = row.alias if row.alias != row.key else ""
+    what = f"{name}={_shown(value)} ({row.key})" if name else f"{row.key}={_shown(value)}"
+    usual = "" if row.default is None and not name else f" (default {format_value(row.key, row.default)})"
+    return HyperparameterError(f"{what}: must be {allowed(row)}{usual}.")
+
+
+def _shown(value: Any) -> str:
+    """A wrong value in a message, however long or large it is."""
+    if isinstance(value, int) and not isinstance(value, bool) and value.bit_length() > 512:
+        return f"a whole number of {value.bit_length()} bits"
+    return one_line(repr(value), MAX_TEXT)
 
 
 def allowed(row: Parameter) -> str:
@@ -404,7 +462,7 @@ def _same(a: HyperparameterValue, b: HyperparameterValue) -> bool:
 
 
 def format_value(key: str, value: HyperparameterValue) -> str:
-    """A value as text: `5e-5`, `0.001`, `true`, `(0.9, 0.999)`, `null`."""
+    """A value as text: `5e-5`, `0.001`, `true`, `(0.9, 0.999)`, `null`; at most 200 characters of a text."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -413,7 +471,9 @@ def format_value(key: str, value: HyperparameterValue) -> str:
         return "(" + ", ".join(format_value(key, v) for v in value) + ")"
     if isinstance(value, float):
         return _number_text(value)
-    return str(value)
+    if isinstance(value, str):
+        return one_line(value, MAX_TEXT)
+    return _shown(value)
 
 
 def _number_text(value: float) -> str:

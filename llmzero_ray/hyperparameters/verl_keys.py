@@ -104,7 +104,7 @@ OPEN_PREFIXES = (
     "actor_rollout_ref.rollout.engine_kwargs.",
     "actor_rollout_ref.model.override_config.",
     "actor_rollout_ref.actor.optim.override_optimizer_config.",
-    "actor_rollout_ref.actor.fsdp_config.mixed_precision",
+    "actor_rollout_ref.actor.fsdp_config.mixed_precision.",
 )
 """Mappings that VeRL hands on as they are: any key below them may be written."""
 
@@ -123,4 +123,4 @@ VERL_KEYS: frozenset[str] = frozenset(_read(_TEXT))
 
 def is_verl_key(key: str) -> bool:
     """Whether VeRL 0.9.1 has this key, or hands on a mapping that may hold it."""
-    return key in VERL_KEYS or key.startswith(OPEN_PREFIXES)
+    return key in VERL_KEYS or f"{key}." in OPEN_PREFIXES or key.startswith(OPEN_PREFIXES)

@@ -1,7 +1,13 @@
-"""The space that searches use: VeRL's hyper-parameters with their couplings and their owners."""
+"""The space that searches use: VeRL's hyper-parameters with their couplings and their owners, and what a user
+lets proposals set besides."""
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Mapping
+
+from llmzero_ray.config import AllowedKey
+from llmzero_ray.errors import ConfigError
 from llmzero_ray.hyperparameters.access import FIXED, FROM_CONFIG, NEVER, OWNED_BY
 from llmzero_ray.hyperparameters.couplings import (
     check_batches,
@@ -14,7 +20,8 @@ from llmzero_ray.hyperparameters.couplings import (
     follow_mini_batch,
 )
 from llmzero_ray.hyperparameters.inert import inert_keys
-from llmzero_ray.hyperparameters.space import Space
+from llmzero_ray.hyperparameters.proposable import PROPOSABLE
+from llmzero_ray.hyperparameters.space import Parameter, Space
 from llmzero_ray.hyperparameters.table import ADAPTER, PARAMETERS
 from llmzero_ray.hyperparameters.verl_keys import VERL_KEYS, VERL_VERSION, is_verl_key
 
@@ -27,9 +34,42 @@ VERL_SPACE = Space(
     follow=(follow_clip, follow_kl, follow_mini_batch, follow_micro_batches),
     checks=(check_batches, check_lengths, check_task, check_gpus),
     kept_at_resume=ADAPTER,
+    proposable=PROPOSABLE,
     inert=inert_keys,
     from_config=FROM_CONFIG,
     owned_by=OWNED_BY,
     fixed=FIXED,
     never=NEVER,
 )
+
+
+def space_with(allow: Mapping[str, AllowedKey], space: Space = VERL_SPACE) -> Space:
+    """The space with the keys of `agents.allow`, which proposals may set too; they need not be VeRL's.
+
+    Raises:
+        ConfigError: a key that no proposal may ever set.
+    """
+    if not allow:
+        return space
+    rows: dict[str, Parameter] = {row.key: row for row in space.proposable}
+    for name, bounds in allow.items():
+        key = space.names.get(name.strip(), name.strip())
+        reason = space.denied(key)
+        if reason is not None:
+            raise ConfigError(f"agents.allow: {key} may not be changed by a proposal: {reason}.")
+        if key in space.by_key:
+            raise ConfigError(
+                f"agents.allow: {key} has bounds of its own and may be changed anyway; leave it out here."
+            )
+        rows[key] = Parameter(
+            key=key,
+            alias=key,
+            kind=bounds.kind,
+            low=bounds.low,
+            high=bounds.high,
+            choices=bounds.choices,
+            default=None,
+            doc=bounds.doc,
+            nullable=bounds.nullable,
+        )
+    return dataclasses.replace(space, proposable=tuple(rows.values()))

@@ -12,6 +12,7 @@ from llmzero_ray.plots import style
 from llmzero_ray.records import HyperparameterValue
 from llmzero_ray.report import formatting as fmt
 from llmzero_ray.report.facts import SearchFacts
+from llmzero_ray.text import one_line
 
 ALWAYS = tuple(map(canonical, ("lr", "kl_loss_coef", "temperature", "n", "max_response_length")))
 MOST = 12
@@ -68,7 +69,7 @@ def _row(axes: Any, facts: SearchFacts, key: str) -> None:
         axes.plot((begin, end), (height, height), color=colour, linewidth=2.8, zorder=3)
         cramped = end == facts.path[-1].end and end - begin < 0.08 * end  # its label would leave the picture
         axes.annotate(
-            fmt.value(key, value),
+            one_line(fmt.value(key, value), 40),
             (end if cramped else (begin + end) / 2, height),
             xytext=(0, 4),
             zorder=4,
@@ -76,6 +77,7 @@ def _row(axes: Any, facts: SearchFacts, key: str) -> None:
             ha="right" if cramped else "center",
             va="bottom",
             fontsize=8.5,
+            parse_math=False,
             color=colour,
             fontweight="bold" if value != default else "normal",
             bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.4, "alpha": 0.75},

@@ -28,6 +28,7 @@ from llmzero_ray.agents.llm.prompts import Prompts, Rendered
 from llmzero_ray.agents.llm.proposal_response import ProposalBounds, bounds_of, enforce_bounds, parse_proposal
 from llmzero_ray.agents.llm.response_schemas import TOOLS, ErrorSchema, ProposalSchema, VerdictSchema
 from llmzero_ray.errors import AgentError, CapReachedError
+from llmzero_ray.hyperparameters import VERL_SPACE, Space
 from llmzero_ray.records import Diagnosis, Proposal, StopDecision
 from llmzero_ray.text import collapse_whitespace
 
@@ -59,6 +60,8 @@ class LlmAgentSettings:
     strict_tools: bool = True
     """Whether the server enforces the response schemas."""
     on_cap: Literal["expert", "stop"] = "expert"
+    space: Space = VERL_SPACE
+    """What a proposal may set."""
     backend: str = "claude"
     """Recorded as the author of proposals."""
 
@@ -173,7 +176,7 @@ class LlmAgents:
         proposal_from: Callable[[Any, ProposalBounds], Proposal],
         expert: Callable[[], Proposal],
     ) -> Proposal:
-        bounds = bounds_of(request, self._settings.n_gpus)
+        bounds = bounds_of(request, self._settings.n_gpus, self._settings.space)
         base = request.failed if isinstance(request, ErrorRequest) else request.on
         node = base.node if request.node is None else request.node
         refused = self._answers.pop((agent, node), None) if request.rejected is not None else None
@@ -235,6 +238,7 @@ class LlmAgents:
             visual=self._settings.visual,
             multi_stage=self._settings.multi_stage,
             priors=self._settings.priors,
+            space=self._settings.space,
         )
 
         def render(rejection: str | None) -> Rendered:

@@ -30,10 +30,10 @@ from llmzero_ray.agents.llm import context_nodes as nodes
 from llmzero_ray.agents.llm.context_metrics import describe, gain_course, summarise, validation_course
 from llmzero_ray.agents.llm.prompt_text import quote, safe_name, score
 from llmzero_ray.hyperparameters import (
-    BY_KEY,
     NAMES,
-    SPACE,
+    VERL_SPACE,
     Parameter,
+    Space,
     clip_is_inert,
     diff,
     forbidden,
@@ -93,12 +93,13 @@ def stable_context(
     visual: bool = True,
     multi_stage: bool = True,
     priors: Priors = "paper",
+    space: Space = VERL_SPACE,
 ) -> Context:
     """The context that all calls of a search share: the task, its limits, notes on metrics and
     hyper-parameters.
 
     `n_val`: validation items. `visual`: a picture comes with each call. `multi_stage`: phases may resume.
-    `priors`: whose experience the notes hold.
+    `priors`: whose experience the notes hold. `space`: what a proposal may set.
     """
     knowledge = knowledge.with_priors(priors)
     notes = list(knowledge.metrics.values())
@@ -124,7 +125,7 @@ def stable_context(
             "chance": "" if task.chance is None else score(task.chance),
         },
         "metrics": [_metric(note) for note in notes if note.level != "background"],
-        "hyperparameters": [] if agent == "early_stopper" else _guide(knowledge.hyperparameters),
+        "hyperparameters": [] if agent == "early_stopper" else _guide(knowledge.hyperparameters, space),
         "visual": visual,
         "multi_stage": multi_stage,
         "priors": priors,
@@ -147,10 +148,10 @@ def _metric(note: MetricNote) -> Context:
     }
 
 
-def _guide(notes: Mapping[str, str]) -> list[Context]:
+def _guide(notes: Mapping[str, str], space: Space) -> list[Context]:
     """The hyper-parameters that a proposal may change, by group, with what they accept and what they do."""
     groups: dict[str, list[Context]] = {}
-    for row in SPACE:
+    for row in space.parameters:
         if row.group not in _UNCHANGEABLE and row.key in notes and forbidden(row.key) is None:
             entry = {
                 "name": row.alias,
@@ -160,9 +161,9 @@ def _guide(notes: Mapping[str, str]) -> list[Context]:
             }
             groups.setdefault(row.group, []).append(entry)
     others = [
-        {"name": key, "key": "", "allowed": "", "note": note}
-        for key, note in notes.items()
-        if key not in BY_KEY and forbidden(key) is None
+        {"name": row.key, "key": "", "allowed": _range(row), "note": notes.get(row.key, row.doc)}
+        for row in space.proposable
+        if row not in VERL_SPACE.proposable  # those are named in the prompt, a few words for all
     ]
     found: list[Context] = [{"group": group, "rows": rows} for group, rows in groups.items()]
     return found + ([{"group": "further", "rows": others}] if others else [])

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -25,6 +26,7 @@ from llmzero_ray.hyperparameters import (
     format_value,
 )
 from llmzero_ray.records import Change, Diagnosis, Hyperparameters, HyperparameterValue, Proposal, ResumeFrom
+from llmzero_ray.text import one_line
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,11 +56,15 @@ class ProposalBounds:
         return self.space.complete(self.base(resume), values, n_gpus=self.n_gpus, limits=self.limits)
 
 
-def bounds_of(request: ProposalRequest | ErrorRequest, n_gpus: int) -> ProposalBounds:
+def bounds_of(
+    request: ProposalRequest | ErrorRequest, n_gpus: int, space: Space = VERL_SPACE
+) -> ProposalBounds:
     """The bounds of a response to this request."""
     scratch = isinstance(request, ProposalRequest) and request.from_scratch
     offered = () if scratch else request.checkpoints
-    return ProposalBounds(task=request.task, base=request.base, checkpoints=offered, n_gpus=n_gpus)
+    return ProposalBounds(
+        task=request.task, base=request.base, checkpoints=offered, n_gpus=n_gpus, space=space
+    )
 
 
 # --- reading ------------------------------------------------------------------------------------------------
@@ -118,7 +124,7 @@ def _change(response: ChangeSchema, base: Hyperparameters, space: Space) -> Chan
     except HyperparameterError:
         return Change(key=response.name, old=None, new=value, reason=response.reason)
     with contextlib.suppress(HyperparameterError):  # a wrong one is refused later, with the reason
-        value = space.normalize({key: value})[key]
+        value = space.proposed(key, value)
     return Change(key=key, old=base.get(key), new=value, reason=response.reason)
 
 
@@ -140,7 +146,14 @@ def enforce_bounds(proposal: Proposal, bounds: ProposalBounds) -> tuple[Proposal
         for change in proposal.changes
         if (bounded := _within_bounds(change, resume, bounds.space, notes)) is not None
     ]
-    changes = list({change.key: change for change in changes}.values())
+    once = {change.key: change for change in changes}
+    named = Counter(change.key for change in changes)
+    notes += [
+        f"{bounds.space.short(key)} was named {n} times: the last value counts"
+        for key, n in named.items()
+        if n > 1
+    ]
+    changes = list(once.values())
     changes = _without_conflicts(changes, resume, bounds, notes)
     if proposal.changes and not changes:
         return None
@@ -185,29 +198,30 @@ def _within_bounds(
         notes.append(f"{space.short(key)} left out: {reason}")
         return None
     try:
-        return dataclasses.replace(change, key=key, new=space.normalize({key: change.new})[key])
+        return dataclasses.replace(change, key=key, new=space.proposed(key, change.new))
     except HyperparameterError:
         value = _clipped(key, change.new, space)
     if value is None:
-        notes.append(f"{space.short(key)} left out: {change.new!r} is no value for it")
+        notes.append(f"{space.short(key)} left out: {one_line(repr(change.new))} is no value for it")
         return None
     notes.append(
-        f"{space.short(key)} {change.new!r} -> {format_value(key, value)}, the nearest that is allowed"
+        f"{space.short(key)} {one_line(repr(change.new))} -> {format_value(key, value)}, the nearest that is "
+        "allowed"
     )
     return dataclasses.replace(change, key=key, new=value)
 
 
 def _clipped(key: str, value: HyperparameterValue, space: Space) -> HyperparameterValue:
     """A number clipped to the bounds of its key; None where that is impossible."""
-    row = space.by_key.get(key)
+    row = space.bounds(key)
     if row is None or row.low is None or row.high is None or isinstance(value, bool | tuple):
         return None
     try:
         number = min(max(float(value or 0), row.low), row.high)
         if number != number:
             return None
-        return space.normalize({key: round(number) if row.kind == "int" else number})[key]
-    except (TypeError, ValueError, HyperparameterError):
+        return space.proposed(key, round(number) if row.kind == "int" else number)
+    except (TypeError, ValueError, OverflowError, HyperparameterError):
         return None
 
 

@@ -7,19 +7,41 @@ fields (prompts/).
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from llmzero_ray.agents.base import AgentName
 from llmzero_ray.agents.llm.structured_output import FEW, ResponseSchema, ResponseTool, Text, Texts
 from llmzero_ray.records import DiagnosisState
+from llmzero_ray.text import clean
+
+_LARGEST = 2**53
+"""Whole numbers beyond it are no floats any more."""
+_LONGEST = 200
+"""Characters of a value or a name."""
+_MOST_NUMBERS = 16
+
+
+def _bounded(value: Any) -> Any:
+    """A value that every later step can hold, print and draw. Raises ValueError with what is allowed."""
+    if isinstance(value, int) and abs(value) > _LARGEST:
+        raise ValueError("a whole number must lie within ±2**53")
+    if isinstance(value, list) and len(value) > _MOST_NUMBERS:
+        raise ValueError(f"a list must have at most {_MOST_NUMBERS} numbers")
+    if isinstance(value, str) and (len(value) > _LONGEST or clean(value) != value or "\n" in value):
+        raise ValueError(f"a text must have at most {_LONGEST} plain characters")
+    return value
+
+
+Whole = Annotated[int, AfterValidator(_bounded)]
+"""A whole number of a size that counts something."""
 
 
 class InflectionPoint(ResponseSchema):
     """Where the run changed its course."""
 
-    step: int
+    step: Whole
     """Step of the phase."""
     what: Text
     """What turned there."""
@@ -43,9 +65,9 @@ class DiagnosisSchema(ResponseSchema):
 class ChangeSchema(ResponseSchema):
     """One hyper-parameter with a new value."""
 
-    name: Annotated[Text, Field(min_length=1)]
+    name: Annotated[Text, Field(min_length=1, max_length=_LONGEST)]
     """Short name or VeRL key, as in the configuration."""
-    value: bool | int | float | str | list[float] | None
+    value: Annotated[bool | int | float | str | list[float] | None, AfterValidator(_bounded)]
     """The new value itself, never a factor."""
     reason: Text
     """Which observed cause it acts on, and what should be seen if it works."""
@@ -54,8 +76,8 @@ class ChangeSchema(ResponseSchema):
 class SavedStep(ResponseSchema):
     """A checkpoint that is offered."""
 
-    node: int
-    step: int
+    node: Whole
+    step: Whole
     """Counted inside that node's phase."""
 
 
@@ -71,9 +93,9 @@ class CheckpointSchema(ResponseSchema):
 class LengthSchema(ResponseSchema):
     """Stage 4: how long it trains."""
 
-    n_steps: int
+    n_steps: Whole
     """Training steps of the new phase."""
-    total_epochs: int
+    total_epochs: Whole
     """Passes over the training data on the whole path when it ends, rounded up."""
     arithmetic: Text
     """The sum written out."""

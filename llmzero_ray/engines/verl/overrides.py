@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import importlib.util
 import math
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -192,8 +193,9 @@ def hydra_literal(value: Any) -> str:
     if isinstance(value, int | float):
         return repr(value)
     if isinstance(value, str):
-        escaped = value.replace("\\", "\\\\").replace("'", "\\'")
-        return f"'{escaped}'"
+        # Hydra reads a backslash as itself, except before a quote: there, and at the end, two are one.
+        escaped = re.sub(r"(\\*)'", lambda found: found[1] * 2 + "\\'", value)
+        return "'" + re.sub(r"\\+$", lambda found: found[0] * 2, escaped) + "'"
     if isinstance(value, list | tuple):
         return "[" + ",".join(hydra_literal(v) for v in value) + "]"
     if isinstance(value, Mapping):
