@@ -126,7 +126,7 @@ class Scene:
             return happened()
 
         if not until(look, within_s=_PATIENCE_S, look_s=0.02):
-            raise TimeoutError(f"not within {_PATIENCE_S:.0f} s: {self.command.said[-2000:]}")
+            raise TimeoutError(f"not within {_PATIENCE_S:.0f} s: {self.command.output[-2000:]}")
 
 
 def main() -> None:

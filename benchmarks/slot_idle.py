@@ -98,7 +98,7 @@ def measure(lab: Lab, root: Path, name: str, *, runs: int, agents: Mapping[str, 
     path.write_text(config.to_yaml())
     command = lab.command("jobs.search", path)
     if not until(lambda: not command.running, within_s=_PATIENCE_S) or command.process.returncode:
-        raise RuntimeError(f"{name} did not end well: {command.said[-2000:]}")
+        raise RuntimeError(f"{name} did not end well: {command.output[-2000:]}")
     return idle_of(read_all(SearchStorage(config.storage, name).paths.journal))
 
 

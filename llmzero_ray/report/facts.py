@@ -95,6 +95,12 @@ class SearchFacts:
         return self.core.started.task
 
     @property
+    def agents(self) -> Mapping[str, Any]:
+        """Facts of the agents that were frozen with the search (`events.SearchStarted`)."""
+        assert self.core.started is not None
+        return self.core.started.agents
+
+    @property
     def versions(self) -> Mapping[str, str]:
         """Software that can change results."""
         assert self.core.started is not None

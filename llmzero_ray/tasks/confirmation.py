@@ -17,7 +17,7 @@ from llmzero_ray.files import storage_error
 from llmzero_ray.tasks.families.registry import family_named
 from llmzero_ray.tasks.manifest import Manifest, read_manifest
 from llmzero_ray.tasks.prepare import to_rows
-from llmzero_ray.tasks.prepared import PreparedTask
+from llmzero_ray.tasks.prepared import PreparedTask, check_unchanged
 from llmzero_ray.tasks.splits import CONFIRM, SPLITS, fresh_problems
 from llmzero_ray.tasks.verl_rows import check_between, check_split, write_split
 
@@ -40,7 +40,9 @@ def write_confirmation(task: PreparedTask, n: int, target: Path) -> int:
         part.mkdir(parents=True)
         check_spare_rows(task)
         if manifest.splits.confirm is not None:
-            shutil.copyfile(directory / manifest.splits.confirm.file, part / f"{CONFIRM}.parquet")
+            named = directory / manifest.splits.confirm.file
+            check_unchanged(named, CONFIRM, manifest.splits.confirm)
+            shutil.copyfile(named, part / f"{CONFIRM}.parquet")
         else:
             _generate(manifest, n, part)
         written = part / f"{CONFIRM}.parquet"

@@ -127,13 +127,22 @@ def _check_file(path: Path, split: str, entry: SplitFile) -> SplitFacts:
             f"{path} ({split}) has {facts.n_rows} rows, the manifest says {entry.rows}; make the task again, "
             "or correct the manifest"
         )
+    check_unchanged(path, split, entry)
+    return facts
+
+
+def check_unchanged(path: Path, split: str, entry: SplitFile) -> None:
+    """Return quietly when the file at `path` is the one that the manifest's entry describes.
+
+    Raises:
+        TaskError: its checksum is another one.
+    """
     if entry.sha256 is not None and (found := file_digest(path)) != entry.sha256:
         raise TaskError(
             f"{path} ({split}) has changed since the task was made: its sha256 is {found[:12]}..., the "
             f"manifest says {entry.sha256[:12]}...; make the task again, or remove sha256 from the "
             "manifest"
         )
-    return facts
 
 
 def _checked_reward(root: Path, manifest: Manifest, facts: Mapping[str, SplitFacts]) -> str:

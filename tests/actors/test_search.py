@@ -58,6 +58,11 @@ def test_metrics_and_items_of_every_phase_are_on_the_disk(make_search: MakeSearc
     items = load_items(search.storage, 0)
     assert sorted(items) == [0, 5, 10]
     assert len(items[5]) == 32
+    # The phase's result has the paired gain of its best step.
+    outcome = search.core.runs[0].outcome
+    solved = {step: sum(item.acc for item in items[step]) for step in items}
+    assert outcome.gain == pytest.approx((solved[outcome.best_step] - solved[0]) / 32)
+    assert outcome.gain_error > 0
     assert (search.storage.paths.node(0) / "metrics.parquet").is_file()
 
 

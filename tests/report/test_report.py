@@ -17,7 +17,7 @@ from llmzero_ray.records import ItemOutcome, PhaseFailure
 from llmzero_ray.report.costs import costs, stays_of
 from llmzero_ray.report.facts import SearchFacts
 from llmzero_ray.report.recipe import best_strategy
-from llmzero_ray.report.render import card_text
+from llmzero_ray.report.render import card_text, report_text
 from llmzero_ray.report.strategy import load_strategy
 from tests.builders import make_config
 from tests.report.builder import T0, Phase, SearchBuilder, items, proposal
@@ -144,6 +144,18 @@ def test_the_confirmed_score_goes_with_the_strategy_and_the_card(tmp_path: Path)
     search.post(ev.OutcomeWritten())
     (line,) = [line for line in outcome_lines(Follower.of(search.storage)) if line.startswith("best:")]
     assert "validation 0.5000, confirmed 0.4500 (95 % 0.3561 to 0.5476); recipe" in line
+
+
+def test_what_of_an_archive_is_used_and_what_is_not_stands_in_the_report(tmp_path: Path) -> None:
+    config = make_config(agents={"archive": "runs"}, budget={"runs": 2})
+    facts = SearchFacts(SearchBuilder(tmp_path, config=config).ready().play().storage)
+    assert "## Earlier searches" not in report_text(facts, (), ())
+    assert facts.core.started is not None
+    agents = {"lessons": [{}, {}], "archive": ["old: left out: it holds no search"]}
+    facts.core.started = replace(facts.core.started, agents=agents)
+    told = section(report_text(facts, (), ()), "## Earlier searches")
+    assert "took 2 lessons along from `runs`" in told
+    assert "- old: left out: it holds no search" in told
 
 
 def test_shrunk_scores_stand_beside_the_measured_ones(tmp_path: Path) -> None:

@@ -114,6 +114,13 @@ def test_rows_of_a_data_set_are_set_aside_and_its_splits_stay_as_they_are(tmp_pa
     assert write_confirmation(few, 8, tmp_path / "b.parquet") == 3
 
 
+def test_rows_that_were_changed_since_they_were_set_aside_are_refused(tmp_path: Path) -> None:
+    task = own(tmp_path)
+    shutil.copyfile(own(tmp_path, "few", n_confirm=3).val, Path(task.directory) / "confirm.parquet")
+    with pytest.raises(TaskError, match="has changed since the task was made"):
+        write_confirmation(task, 8, tmp_path / "a.parquet")
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
