@@ -80,14 +80,15 @@ def disconnecting() -> Iterator[None]:
 def start_private_head(**options: Any) -> None:
     """Start a Ray head that ends with this process; `options` of `ray.init` are what it has.
 
-    The head and all its workers inherit this process's environment without the variables of the API key.
+    The head and all its workers inherit this process's environment without the variables of the API key, and
+    listen on loopback alone.
 
     Raises:
         CapacityError: Ray did not start in three tries, for example because the machine is too busy for its
             time limits. Nothing is left running.
     """
     _prepare_environment()
-    with key_hidden():
+    with key_hidden(), _on_loopback():
         for n_tries in itertools.count(1):
             before = time.time()
             try:
@@ -106,7 +107,26 @@ def start_private_head(**options: Any) -> None:
 def _start_ray(options: Mapping[str, Any]) -> None:
     import ray
 
-    ray.init(address="local", include_dashboard=False, **options, **_QUIET)
+    alone = {"address": "local", "include_dashboard": False, "_node_ip_address": "127.0.0.1"}
+    ray.init(**alone, **options, **_QUIET)
+
+
+@contextlib.contextmanager
+def _on_loopback() -> Iterator[None]:
+    """A head that is started inside is told that it stays alone, as on a laptop: otherwise Ray puts the
+    machine's address in the place of loopback, and all its processes listen on every address."""
+    from ray._private import ray_constants
+
+    name = ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR
+    may_grow, given = ray_constants.ENABLE_RAY_CLUSTER, os.environ.get(name)
+    ray_constants.ENABLE_RAY_CLUSTER, os.environ[name] = False, "0"
+    try:
+        yield
+    finally:
+        ray_constants.ENABLE_RAY_CLUSTER = may_grow
+        del os.environ[name]
+        if given is not None:
+            os.environ[name] = given
 
 
 def _end_what_started(since: float) -> None:

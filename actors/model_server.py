@@ -22,7 +22,9 @@ from typing import Any
 from llmzero_ray.api_key import without_key
 from llmzero_ray.engines.verl.parent_death import die_with_parent
 from llmzero_ray.errors import CapacityError, EngineError
+from llmzero_ray.private_files import private_file
 
+from .model_server_key import SERVER_KEY_FILE_ENV, RequireKey
 from .names import actor_options
 
 _LOOK_S = 1.0
@@ -35,26 +37,32 @@ _CPU_ENV = {
 
 
 class ModelServer:
-    """vLLM's HTTP server as a child of this actor; it ends with it."""
+    """vLLM's HTTP server as a child of this actor; it ends with it. Every request needs `key`."""
 
-    def __init__(self, model: str, name: str, extra: Sequence[str], log: str, on_cpu: bool) -> None:
+    def __init__(self, model: str, name: str, extra: Sequence[str], log: str, on_cpu: bool, key: str) -> None:
         import ray
 
         host, port = ray.util.get_node_ip_address(), _free_port()
         self.base_url = f"http://{host}:{port}"
         command = [sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", model]
         command += ["--served-model-name", name, "--host", host, "--port", str(port)]
-        command += ["--enable-auto-tool-choice", "--tool-call-parser", "hermes", *extra]
+        command += ["--enable-auto-tool-choice", "--tool-call-parser", "hermes"]
+        command += ["--middleware", f"{RequireKey.__module__}.{RequireKey.__name__}", *extra]
+        self._key, self._key_file = key, private_file("server-key", key + "\n")
         self._log = Path(log)
         self._log.parent.mkdir(parents=True, exist_ok=True)
         own = {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", **(_CPU_ENV if on_cpu else {})}
+        own |= {SERVER_KEY_FILE_ENV: str(self._key_file.path), "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "false"}
+        inherited = without_key(os.environ)
+        root = str(Path(__file__).parent.parent)
+        own["PYTHONPATH"] = os.pathsep.join(filter(None, [root, inherited.get("PYTHONPATH", "")]))
         with self._log.open("ab") as out:
             self._child = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=subprocess.STDOUT,
-                env={**without_key(os.environ), **own},
+                env={**inherited, **own},
                 preexec_fn=functools.partial(die_with_parent, os.getpid(), signal.SIGTERM),
                 start_new_session=True,
             )
@@ -86,14 +94,16 @@ class ModelServer:
             )
 
     def _answers(self) -> bool:
+        request = urllib.request.Request(f"{self.base_url}/health", headers={"x-api-key": self._key})
         try:
-            with urllib.request.urlopen(f"{self.base_url}/health", timeout=5) as answer:
+            with urllib.request.urlopen(request, timeout=5) as answer:
                 return bool(answer.status == 200)
         except OSError:
             return False
 
     def close(self) -> None:
         """End the server with everything it started."""
+        self._key_file.remove()
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._child.pid, signal.SIGTERM)
         try:
@@ -107,9 +117,17 @@ class ModelServer:
 
 
 def start_server(
-    model: str, name: str, *, gpus: int, cpus: int, extra: Sequence[str], log: str, timeout_s: float
+    model: str,
+    name: str,
+    *,
+    gpus: int,
+    cpus: int,
+    extra: Sequence[str],
+    log: str,
+    timeout_s: float,
+    key: str,
 ) -> tuple[Any, Any, str]:
-    """(actor, placement group, address) of a model that is being served.
+    """(actor, placement group, address) of a model that is being served to holders of `key`.
 
     Raises:
         CapacityError: the cluster does not have the hardware.
@@ -128,7 +146,7 @@ def start_server(
     place = PlacementGroupSchedulingStrategy(placement_group=group)
     options = actor_options(f"model-{name}", scheduling_strategy=place)
     options |= {"lifetime": None, "num_cpus": cpus, "num_gpus": gpus}
-    actor = ray.remote(ModelServer).options(**options).remote(model, name, list(extra), log, gpus == 0)
+    actor = ray.remote(ModelServer).options(**options).remote(model, name, list(extra), log, gpus == 0, key)
     try:
         return actor, group, ray.get(actor.wait.remote(timeout_s))
     except ray.exceptions.RayTaskError as error:

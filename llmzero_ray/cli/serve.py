@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import secrets
 import signal
 import time
 from pathlib import Path
@@ -18,6 +19,7 @@ from rich.console import Console
 from llmzero_ray import _actors
 from llmzero_ray.cli.output import print_line, print_lines
 from llmzero_ray.errors import ConfigError
+from llmzero_ray.private_files import private_file
 from llmzero_ray.tasks import check_model_dir
 
 _LOOK_S = 1.0
@@ -69,6 +71,8 @@ def serve(
             _actors.head.start_private_head()
         name = name or Path(model).name
         print_line(console, f"starting vLLM with {model}; its log is {log}")
+        key = secrets.token_urlsafe(32)
+        key_file = private_file("serve", key + "\n")
         actor, group, base_url = _actors.model_server.start_server(
             model,
             name,
@@ -77,11 +81,11 @@ def serve(
             extra=vllm_options,
             log=str(Path(log).absolute()),
             timeout_s=timeout,
+            key=key,
         )
         lines = ["agents:", "  backend: claude", f"  base_url: {base_url}", f"  model: {name}"]
-        print_lines(
-            console, (f"serving {name} until Ctrl-C; in search.yaml:", *lines, "  price: [0, 0, 0, 0]")
-        )
+        lines += [f"  key_file: {key_file.path}", "  price: [0, 0, 0, 0]"]
+        print_lines(console, (f"serving {name} until Ctrl-C; in search.yaml:", *lines))
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         try:
             while True:
@@ -96,4 +100,5 @@ def serve(
                 ray.get(actor.close.remote(), timeout=60)
             ray.kill(actor)
             ray.util.remove_placement_group(group)
+            key_file.remove()
     return 0

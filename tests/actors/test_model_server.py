@@ -26,8 +26,8 @@ ENV = {k: v for k, v in os.environ.items() if not k.startswith(("RAY_", "ANTHROP
 
 
 @pytest.fixture
-def served(tmp_path: Path) -> Iterator[tuple[str, subprocess.Popen[str]]]:
-    """(address, command) of an untrained model of a room that is large enough for the agents' questions."""
+def served(tmp_path: Path) -> Iterator[tuple[dict[str, str], subprocess.Popen[str]]]:
+    """(lines for search.yaml, command) of an untrained model with room for the agents' questions."""
     tokenizer = tiny_model.make_tokenizer()
     model = tiny_model.make_model(tokenizer, seed=1)
     model.config.max_position_embeddings = tokenizer.model_max_length = 65536
@@ -43,20 +43,19 @@ def served(tmp_path: Path) -> Iterator[tuple[str, subprocess.Popen[str]]]:
         start_new_session=True,
     )
     assert command.stdout is not None
-    address = None
-    while address is None:
+    given: dict[str, str] = {}
+    while given.keys() < {"base_url", "key_file"}:
         line = command.stdout.readline()
         assert line, f"the server did not start: {(tmp_path / 'server.log').read_text()[-2000:]}"
-        found = re.search(r"base_url: (\S+)", line)
-        address = found[1] if found else None
-    yield address, command
+        given |= re.findall(r"(base_url|key_file): (\S+)", line)
+    yield given, command
     if command.poll() is None:
         command.send_signal(signal.SIGINT)
         command.wait(timeout=PATIENCE_S)
 
 
 def test_a_server_that_dies_ends_its_command_with_the_reason(
-    served: tuple[str, subprocess.Popen[str]], tmp_path: Path
+    served: tuple[dict[str, str], subprocess.Popen[str]], tmp_path: Path
 ) -> None:
     _, command = served
     for process in psutil.process_iter(["cmdline"]):
@@ -70,9 +69,9 @@ def test_a_server_that_dies_ends_its_command_with_the_reason(
 
 
 def test_nonsense_of_a_served_model_is_repaired_or_replaced_and_the_journal_says_so(
-    served: tuple[str, subprocess.Popen[str]], task_dir: Path, tmp_path: Path
+    served: tuple[dict[str, str], subprocess.Popen[str]], task_dir: Path, tmp_path: Path
 ) -> None:
-    address, command = served
+    given, command = served
     config = scripted_search(
         tmp_path,
         task_dir,
@@ -82,7 +81,7 @@ def test_nonsense_of_a_served_model_is_repaired_or_replaced_and_the_journal_says
         phase={"max_steps": 20},
         agents={
             "backend": "claude",
-            "base_url": address,
+            **given,
             "model": "tiny",
             "price": [0, 0, 0, 0],
             "visual": False,

@@ -50,6 +50,16 @@ def speaks_http(host: str, port: int) -> bool:
     return answer == b"HTTP/"
 
 
+def addresses_of_listeners(pid: int) -> set[str]:
+    """Addresses of the TCP sockets on which a process listens; empty when it has gone."""
+    found = set()
+    with contextlib.suppress(psutil.Error):
+        for connection in psutil.Process(pid).net_connections(kind="tcp"):
+            if connection.status == psutil.CONN_LISTEN:
+                found.add(connection.laddr.ip.removeprefix("::ffff:"))
+    return found
+
+
 def tcp_listeners(pid: int) -> list[tuple[str, int]]:
     """(address, port) of every TCP socket on which a process listens; any address becomes loopback."""
     found = []

@@ -25,7 +25,7 @@ from tests.actors.test_model_search import sensible
 from tests.agents.llm.messages_server import KEY, MessagesServer, Reply, Request
 from tests.searches import CHECKOUT, scripted_search
 
-from .processes import Seen, processes_with
+from .processes import Seen, addresses_of_listeners, processes_with
 
 VARIABLES = (b"ANTHROPIC_API_KEY=", b"ANTHROPIC_API_KEY_FILE=")
 RUNNING_S = 240.0
@@ -44,6 +44,7 @@ class Watcher:
     def __init__(self, mark: str, runtime_dir: Path) -> None:
         self.mark, self.runtime_dir = mark, runtime_dir
         self.seen: dict[int, Seen] = {}
+        self.listening: set[tuple[str, str]] = set()
         self.key_files: list[tuple[int, str]] = []
         self.asked: list[str] = []
         self.killed = threading.Event()
@@ -52,6 +53,8 @@ class Watcher:
         self.asked.append(request.tool)
         found = processes_with(self.mark)
         self.seen |= {one.pid: one for one in found}
+        for one in found:
+            self.listening |= {(one.title, address) for address in addresses_of_listeners(one.pid)}
         for path in self.runtime_dir.glob("llmzero/key-*"):
             self.key_files.append((stat.S_IMODE(path.stat().st_mode), path.read_text()))
         if request.tool == "propose_phase" and not self.killed.is_set():
@@ -107,6 +110,9 @@ def test_no_process_of_ray_has_the_key_and_a_killed_coordinator_still_calls(
         one.title for one in watcher.seen.values() if any(name in one.environment for name in VARIABLES)
     ]
     assert holders and all("jobs.search" in title for title in holders), holders
+
+    beyond = {(title, at) for title, at in watcher.listening if at not in ("127.0.0.1", "::1")}
+    assert watcher.listening and beyond == set(), "a private head is out of reach for the network"
 
     if given == "ANTHROPIC_API_KEY":
         assert set(watcher.key_files) == {(0o600, KEY + "\n")}

@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeAlias
 from llmzero_ray import _actors
 from llmzero_ray.agents.backend import needs_key
 from llmzero_ray.api_key import key_file
-from llmzero_ray.cli.doctor import agents, cluster, files, machine_findings, memory, training
+from llmzero_ray.cli.doctor import agents, cluster, files, machine_findings, memory, sockets, training
 from llmzero_ray.cli.doctor.nodes import Node, NoResult, clock_offsets
 from llmzero_ray.cli.doctor.rows import CheckFinding, Kind, Row
 from llmzero_ray.cli.doctor.scratch import Scratch
@@ -140,6 +140,18 @@ def _gpu_memory(context: Context) -> CheckFinding:
     return found
 
 
+def _sockets(context: Context) -> list[Row]:
+    """What a search listens on, and who may speak to it."""
+    from ray._private.authentication.authentication_utils import is_token_auth_enabled
+
+    return sockets.listeners(
+        private_head=context.private_head,
+        n_machines=len(context.nodes),
+        n_gpus=context.config.slots.n_gpus,
+        has_token=is_token_auth_enabled(),
+    )
+
+
 def _training(context: Context) -> list[Row]:
     """Two steps of the root on every slot; the adapters score again what they scored."""
     assert context.task is not None
@@ -235,6 +247,14 @@ CHECKS: tuple[Check, ...] = (
         run=lambda context: machine_findings.clocks(clock_offsets(context.nodes, limit_s=_CLOCK_S)),
         limit_per_node_s=_CLOCK_S,
         needed_for_training=False,
+    ),
+    Check(
+        name="sockets",
+        kind="capacity",
+        stage="machines",
+        run=_sockets,
+        needed_for_training=False,
+        listed_without_cluster=False,
     ),
     Check(name="step", kind="engine", stage="training", run=_training, limit_s=None, skip=_why_not_train),
 )

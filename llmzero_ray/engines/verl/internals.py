@@ -139,6 +139,10 @@ RAY_PRIVATE: Final[dict[str, tuple[str, ...]]] = {
     # Ray has no public way to
     # list jobs and actors without the dashboard, which a private head lacks (liveness.py, driver_process.py)
     "ray._private.state": ("state",),
+    # keep a head that nobody else shall join on loopback (actors/head.py)
+    "ray._private": ("ray_constants",),
+    # say whether a cluster asks for Ray's token (cli/doctor/checks.py)
+    "ray._private.authentication.authentication_utils": ("is_token_auth_enabled",),
     # find the cluster of this machine that `ray start` wrote down (actors/head.py)
     "ray._private.utils": ("read_ray_address",),
     # hand the queue's keys to the processes of a slot and to no others (queue_keys.py)

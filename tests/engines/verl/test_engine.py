@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+import urllib.error
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ LR = f"{ACTOR}.optim.lr".replace(".", "__")
 N = f"{ROLLOUT}.n".replace(".", "__")
 TEMPERATURE = f"{ROLLOUT}.temperature".replace(".", "__")
 CAP = "data__max_response_length"
+SERVER_KEY = "key-of-the-served-model"
 
 
 @pytest.fixture(scope="session")
@@ -141,9 +143,12 @@ def test_a_checkpoint_is_served_by_a_vllm_that_was_started_with_it(
     options = ["--enable-lora", "--max-lora-rank", "8", "--lora-modules", f"candidate={path}"]
     options += ["--max-model-len", "64", "--dtype", "float32", "--enforce-eager"]
     model = str(lab.task.model_path)
-    server = ModelServer(model, "base", options, str(tmp_path / "server.log"), on_cpu=True)
+    server = ModelServer(model, "base", options, str(tmp_path / "server.log"), on_cpu=True, key=SERVER_KEY)
     try:
         address = server.wait(300)
+        for path in ("/v1/models", "/health", "/invocations"):
+            with pytest.raises(urllib.error.HTTPError, match="401"):
+                urllib.request.urlopen(address + path, timeout=60)
         answer = json.loads(post(address, "/v1/chat/completions", body))["choices"][0]["message"]["content"]
     finally:
         server.close()
@@ -371,7 +376,7 @@ def post(address: str, path: str, body: dict[str, Any]) -> bytes:
     request = urllib.request.Request(
         f"{address}{path}",
         data=json.dumps(body).encode(),
-        headers={"content-type": "application/json"},
+        headers={"content-type": "application/json", "authorization": f"Bearer {SERVER_KEY}"},
     )
     with urllib.request.urlopen(request, timeout=60) as reply:
         content: bytes = reply.read()

@@ -1,0 +1,46 @@
+"""The key of a served model, asked for by vLLM's HTTP server at every path.
+
+vLLM's own option `--api-key` leaves many paths open, among them some that generate. Loaded by vLLM itself, by
+name, in a process that imports nothing else of this project.
+"""
+
+from __future__ import annotations
+
+import hmac
+import os
+from collections.abc import Awaitable, Callable, MutableMapping
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+SERVER_KEY_FILE_ENV: Final = "LLMZERO_SERVER_KEY_FILE"
+"""Names the file with the key, in the server's environment."""
+
+_Message: TypeAlias = MutableMapping[str, Any]
+_Receive: TypeAlias = Callable[[], Awaitable[_Message]]
+_Send: TypeAlias = Callable[[_Message], Awaitable[None]]
+
+
+class RequireKey:
+    """ASGI middleware: a request without the key (`authorization: Bearer` or `x-api-key`) gets a 401."""
+
+    def __init__(self, app: Callable[[_Message, _Receive, _Send], Awaitable[None]]) -> None:
+        self._app = app
+        self._key = Path(os.environ[SERVER_KEY_FILE_ENV]).read_bytes().strip()
+
+    async def __call__(self, scope: _Message, receive: _Receive, send: _Send) -> None:
+        """Pass on what has the key, and the messages of a server's start and end."""
+        if scope["type"] == "lifespan" or self._has_key(scope):
+            await self._app(scope, receive, send)
+        elif scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1008})
+        else:
+            headers = [(b"content-type", b"application/json")]
+            await send({"type": "http.response.start", "status": 401, "headers": headers})
+            body = b'{"error": {"message": "the key of this server is missing or wrong"}}'
+            await send({"type": "http.response.body", "body": body})
+
+    def _has_key(self, scope: _Message) -> bool:
+        given = {name.lower(): value for name, value in scope["headers"]}
+        scheme, _, token = given.get(b"authorization", b"").partition(b" ")
+        offered = (token.strip() if scheme.lower() == b"bearer" else b"", given.get(b"x-api-key", b""))
+        return any(hmac.compare_digest(one, self._key) for one in offered)

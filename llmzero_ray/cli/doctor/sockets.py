@@ -1,0 +1,48 @@
+"""What a search listens on, with who may speak to it: a row each. SECURITY.md says the same in words.
+
+Pure. Not here: what makes it so (actors/head.py, engines/verl/queue_keys.py, actors/model_server.py).
+"""
+
+from __future__ import annotations
+
+from llmzero_ray.cli.doctor.rows import Row, Status
+
+_CLOSED = "this needs a network that is closed to others"
+_TOKEN = "set RAY_AUTH_MODE=token where Ray is started and here; see cluster.yaml"
+
+
+def listeners(*, private_head: bool, n_machines: int, n_gpus: int, has_token: bool) -> list[Row]:
+    """Rows for a cluster of `n_machines` with slots of `n_gpus` each; `has_token`: Ray asks for its token.
+
+    A `warn` is a socket that lets a neighbour run code. Those of slots are there while a search runs.
+    """
+    ray_is_closed = private_head or has_token
+    at = "loopback" if private_head else "every address"
+    rows = [
+        _row("Ray", f"{at}: gRPC of GCS, raylet and workers, HTTP of agents", _asked(has_token))
+        if ray_is_closed
+        else _row("Ray", f"{at}: gRPC of GCS, raylet and workers", "anybody may run code", _TOKEN, bad=True),
+        _row("Ray's metrics", at, "no authentication", "" if private_head else _CLOSED),
+    ]
+    if n_machines == 1:
+        rows.append(_row("TransferQueue", "files in a directory of mode 0700", "processes of this user"))
+    else:
+        rows.append(
+            _row("TransferQueue", "the nodes' addresses", "keys made for each start of a slot (CURVE)")
+        )
+    if n_gpus > 1 or not private_head:
+        rows.append(_row("torch's process group", "the node's address", "no authentication", _CLOSED))
+    rows.append(_row("vLLM", "no port", "calls of a Ray actor"))
+    where = "loopback" if private_head else "the node's address, HTTP without encryption"
+    rows.append(_row("llmzero serve", where, "a key made for each start"))
+    return rows
+
+
+def _asked(has_token: bool) -> str:
+    return "Ray's token" if has_token else "no authentication"
+
+
+def _row(who: str, where: str, authentication: str, todo: str = "", *, bad: bool = False) -> Row:
+    status: Status = "warn" if bad else "ok"
+    found = f"{where}; {authentication}"
+    return Row(name=f"sockets, {who}", kind="capacity", status=status, found=found, todo=todo)
