@@ -10,7 +10,17 @@ import logging
 from collections.abc import Iterator
 from pathlib import Path
 
+from llmzero_ray.text import clean
+
 _FORMAT = "%(asctime)s %(levelname)s %(message)s"
+
+
+class _PlainFormatter(logging.Formatter):
+    """Lines without control characters; what follows a line's end is indented, so that no text can look like
+    an entry of its own."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return clean(super().format(record)).replace("\n", "\n    ")
 
 
 def log_to(path: Path) -> logging.Handler:
@@ -18,7 +28,7 @@ def log_to(path: Path) -> logging.Handler:
     closes."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handler = logging.FileHandler(path)
-    handler.setFormatter(logging.Formatter(_FORMAT))
+    handler.setFormatter(_PlainFormatter(_FORMAT))
     library = logging.getLogger("llmzero_ray")
     library.addHandler(handler)
     library.setLevel(logging.INFO)

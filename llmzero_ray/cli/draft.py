@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
 from llmzero_ray.cli import options
 from llmzero_ray.cli.drafting import ask_user, check_sentence, print_text, user_choices
+from llmzero_ray.cli.output import TerminalConsole
 from llmzero_ray.config_changes import read_settings
 from llmzero_ray.errors import ConfigError
 
@@ -79,7 +79,7 @@ def draft(
         reward=reward,
     )
     check_sentence(sentence)
-    console = Console()
+    console = TerminalConsole()
     agents = agents_config(backend, model, read_settings(settings))
     profile = inspect_data(Path(folder))
     session = open_session(agents, max_dollars)

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from llmzero_ray.cli.output import print_line, printable
+from llmzero_ray.cli.output import print_line
 from llmzero_ray.errors import ConfigError
+from llmzero_ray.text import clean
 
 if TYPE_CHECKING:
     from llmzero_ray.agents.drafting.base import OpenQuestion, UserChoices
@@ -68,7 +69,7 @@ def ask(console: Console, prompt: str) -> str:
 
 def print_text(console: Console, text: str) -> None:
     """Print text that holds what others wrote."""
-    print_line(console, printable(text, keep="\n"))
+    print_line(console, clean(text))
 
 
 def _read(flag: str, answer: str) -> Any:

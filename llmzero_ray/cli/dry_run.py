@@ -12,12 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
 from llmzero_ray.adapter_size import adapter_size
 from llmzero_ray.cli.gpu_memory import show_memory
-from llmzero_ray.cli.output import print_lines
+from llmzero_ray.cli.output import TerminalConsole, print_lines
 from llmzero_ray.cli.step_times import measured
 from llmzero_ray.config import SearchConfig
 from llmzero_ray.coordinator import root_hyperparameters
@@ -40,7 +39,7 @@ def show_estimate(
         ConfigError: the configuration cannot be trained, or no measured step time exists.
         TaskError: there is no such task.
     """
-    console = Console()
+    console = TerminalConsole()
     try:
         task = _task(config)
     except TaskError:

@@ -21,6 +21,7 @@ from llmzero_ray.decision_text import DecisionRow, decision_row
 from llmzero_ray.errors import ConfigError, HistoryError, LlmzeroError
 from llmzero_ray.search import Decision, SearchRules, TreeNode, TreeSearch
 from llmzero_ray.search.history import play_history, play_outcomes, read_history, read_outcomes
+from llmzero_ray.text import clean
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -173,7 +174,7 @@ def explain(
             answer = explain_outcomes(read_json(closed_loop), rules, budget)
             _note_unused(answer)
     except LlmzeroError as error:
-        typer.echo(f"{type(error).__name__}: {error}", err=True)
+        typer.echo(clean(f"{type(error).__name__}: {error}"), err=True)
         return error.exit_code
     typer.echo(json.dumps(answer, indent=2, allow_nan=False))
     return 0

@@ -17,7 +17,7 @@ from typer.core import TyperGroup
 
 import llmzero_ray
 from llmzero_ray.errors import ConfigError, LlmzeroError
-from llmzero_ray.text import collapse_whitespace, nearest
+from llmzero_ray.text import clean, collapse_whitespace, nearest
 
 _USAGE = 2
 _INTERRUPTED = 130
@@ -103,10 +103,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except typer.Exit as end:  # --help and --version
         return end.exit_code
     except typer.TyperException as error:
-        typer.echo(f"llmzero: {_usage_text(error)}", err=True)
+        typer.echo(clean(f"llmzero: {_usage_text(error)}"), err=True)
         return _USAGE
     except LlmzeroError as error:
-        typer.echo(f"llmzero: {error}", err=True)
+        typer.echo(clean(f"llmzero: {error}"), err=True)
         return error.exit_code
     except KeyboardInterrupt:
         return _INTERRUPTED

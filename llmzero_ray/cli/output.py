@@ -6,9 +6,26 @@ Not here: following a search (terminal.py), its tree (view.py).
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from rich.console import Console
+from rich.segment import Segment
 from rich.text import Text
+
+from llmzero_ray.text import clean
+
+
+class TerminalConsole(Console):
+    """A console on which no text does anything: control characters of agents, servers, rewards and files are
+    left out of whatever is printed. Colours and redrawing are rich's own and stay."""
+
+    def render(self, renderable: Any, options: Any = None) -> Iterable[Segment]:
+        """The segments of a renderable, their texts cleaned."""
+        for segment in super().render(renderable, options):
+            if segment.control or (segment.text.isascii() and segment.text.isprintable()):
+                yield segment
+            else:
+                yield Segment(clean(segment.text), segment.style)
 
 
 def print_line(console: Console, line: str) -> None:
@@ -20,8 +37,3 @@ def print_lines(console: Console, lines: Iterable[str]) -> None:
     """Print each line."""
     for line in lines:
         print_line(console, line)
-
-
-def printable(text: str, *, keep: str = "") -> str:
-    """Untrusted text for a terminal: control characters become U+FFFD, except those in `keep`."""
-    return "".join(each if each.isprintable() or each in keep else "\ufffd" for each in text)

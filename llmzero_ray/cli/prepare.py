@@ -17,13 +17,14 @@ from rich.text import Text
 
 from llmzero_ray import _actors
 from llmzero_ray.cli import options
-from llmzero_ray.cli.output import print_line, printable
+from llmzero_ray.cli.output import TerminalConsole, print_line
 from llmzero_ray.config import SearchConfig, load_config
 from llmzero_ray.config_changes import read_settings
 from llmzero_ray.config_text import read_yaml
 from llmzero_ray.errors import CapacityError, ConfigError, StorageError
 from llmzero_ray.files import replace_file
 from llmzero_ray.tasks.task_yaml import TaskFile, load_task_file
+from llmzero_ray.text import one_line
 
 if TYPE_CHECKING:
     from llmzero_ray.tasks import PreparedTask
@@ -46,15 +47,15 @@ def prepare(
     ] = False,
 ) -> int:
     """Make the task of a search.yaml or of a task.yaml, or see that it is there; say what it holds."""
-    console = Console()
+    console = TerminalConsole()
     if is_task_file(Path(config), on_ray=ray):
         made = prepare_source_task(config, settings, console, on_ray=ray)
         use = f"to train on it, write into search.yaml: task: {{dir: {made.directory}}}"
-        print_line(console, printable(use))
+        print_line(console, one_line(use, None))
         return 0
     task = prepare_family(load_config(config, settings), console)
     accuracy = "" if task.greedy_val_accuracy is None else f", base model {task.greedy_val_accuracy:.3f}"
-    print_line(console, printable(f"task {task.name} in {task.directory}: {_sizes(task)}{accuracy}"))
+    print_line(console, one_line(f"task {task.name} in {task.directory}: {_sizes(task)}{accuracy}", None))
     return 0
 
 
@@ -169,7 +170,7 @@ def _report_progress(console: Console) -> Progress:
         part = doing.split(":")[0]
         if part != last_part or share >= last_share + _SHARE:
             last_part, last_share = part, share
-            print_line(console, printable(f"preparing the task: {doing} ({share:.0%})"))
+            print_line(console, one_line(f"preparing the task: {doing} ({share:.0%})", None))
 
     return progress
 
@@ -177,17 +178,17 @@ def _report_progress(console: Console) -> Progress:
 def _print_summary(summary: Summary, console: Console) -> None:
     task = summary.task
     came = f"made from {summary.rows_read} rows" if summary.made else "was there already"
-    print_line(console, printable(f"task {task.name} in {task.directory} {came}: {_sizes(task)}"))
+    print_line(console, one_line(f"task {task.name} in {task.directory} {came}: {_sizes(task)}", None))
     tables = [summary.split_table(), summary.dropped_table(), summary.sample_table(), summary.gate_table()]
     for head, *lines in filter(None, tables):
         if not lines:
             continue
         table = Table(*head)
         for line in lines:
-            table.add_row(*(Text(printable(cell), overflow="fold") for cell in line))
+            table.add_row(*(Text(one_line(cell, None), overflow="fold") for cell in line))
         console.print(table)
     for warning in summary.warnings:
-        print_line(console, printable(f"warning: {warning}"))
+        print_line(console, one_line(f"warning: {warning}", None))
 
 
 def _sizes(task: PreparedTask) -> str:

@@ -19,6 +19,7 @@ import typer
 from llmzero_ray.errors import ConfigError, TaskError
 from llmzero_ray.tasks.rewards.loading import RewardFunction, load_file, load_module, load_task_reward
 from llmzero_ray.tasks.rewards.registry import KINDS, reward_module, unmet
+from llmzero_ray.text import clean
 
 _TEXTS = ("data_source", "solution_str", "ground_truth")
 
@@ -75,7 +76,7 @@ def score(
                 text = _score_line(line, choose, reward_options)
             except TaskError as error:
                 n_bad += 1
-                typer.echo(f"llmzero: {jsonl}, line {number}: {error}", err=True)
+                typer.echo(clean(f"llmzero: {jsonl}, line {number}: {error}"), err=True)
             else:
                 typer.echo(text)
     if n_rows == 0:

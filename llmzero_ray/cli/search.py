@@ -19,7 +19,7 @@ from llmzero_ray.cli import options
 from llmzero_ray.cli.drafting import user_choices
 from llmzero_ray.cli.initialize import FolderSearch, initialize
 from llmzero_ray.cli.locate import find
-from llmzero_ray.cli.output import print_line, print_lines
+from llmzero_ray.cli.output import TerminalConsole, print_line, print_lines
 from llmzero_ray.cli.preflight import check_backends, check_verl_keys, refuse_job_directory
 from llmzero_ray.cli.prepare import prepare_family
 from llmzero_ray.cli.terminal import LOOK_S, end_check, watch
@@ -99,7 +99,7 @@ def search(
             repairs=max(0, repairs),
             yes=yes,
         )
-        return _search(initialize(given, settings, Console()), settings, from_folder=True)
+        return _search(initialize(given, settings, TerminalConsole()), settings, from_folder=True)
     if Path(config).is_dir() and not resume:
         raise ConfigError(
             f"{config} is a folder. Say beside it what the model must learn (`llmzero search FOLDER "
@@ -143,7 +143,7 @@ def _search(config: SearchConfig, settings: list[str], *, from_folder: bool = Fa
     it, or another command. That coordinator is then followed.
     """
     refuse_job_directory(config)
-    console, storage = Console(), SearchStorage(config.storage, config.name)
+    console, storage = TerminalConsole(), SearchStorage(config.storage, config.name)
     deadline = time.monotonic() + _SETTLE_S
     with storage.kept_if_used():
         storage.check()

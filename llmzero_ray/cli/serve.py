@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from llmzero_ray import _actors
-from llmzero_ray.cli.output import print_line, print_lines
+from llmzero_ray.cli.output import TerminalConsole, print_line, print_lines
 from llmzero_ray.errors import ConfigError
 from llmzero_ray.private_files import private_file
 from llmzero_ray.tasks import check_model_dir
@@ -54,7 +53,7 @@ def serve(
     """
     if vllm_options and not vllm_options[0].startswith("-"):
         raise ConfigError(f"serve: unexpected {vllm_options[0]!r}; options of `vllm serve` follow a `--`.")
-    console = Console()
+    console = TerminalConsole()
     if not model:
         raise ConfigError("serve: the model's directory or name is empty.")
     if Path(model).is_dir():

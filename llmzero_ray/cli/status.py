@@ -9,12 +9,11 @@ import time
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from llmzero_ray.cli import options
 from llmzero_ray.cli.event_text import event_line
 from llmzero_ray.cli.locate import find
-from llmzero_ray.cli.output import print_line, print_lines
+from llmzero_ray.cli.output import TerminalConsole, print_line, print_lines
 from llmzero_ray.cli.view import live_view, outcome_lines
 from llmzero_ray.coordinator import not_started
 from llmzero_ray.follow import Follower
@@ -31,7 +30,7 @@ def status(
     storage: options.Storage = "runs",
 ) -> int:
     """Show a search from its journal."""
-    console, place = Console(), find(search, storage)
+    console, place = TerminalConsole(), find(search, storage)
     follower = Follower.of(place, started=False)
     someone = None if offline else owner(place.paths.root)
     if log:

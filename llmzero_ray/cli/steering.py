@@ -10,14 +10,13 @@ import time
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 from llmzero_ray import _actors
 from llmzero_ray.agents.backend import MODEL_BACKENDS
 from llmzero_ray.cli import options
 from llmzero_ray.cli.event_text import event_line
 from llmzero_ray.cli.locate import find
-from llmzero_ray.cli.output import print_line
+from llmzero_ray.cli.output import TerminalConsole, print_line
 from llmzero_ray.cli.terminal import LOOK_S, end_check
 from llmzero_ray.config_changes import read_settings
 from llmzero_ray.errors import ConfigError
@@ -32,7 +31,7 @@ _ANSWER_S = 60.0
 def pause(search: options.Search, *, reason: options.Reason = "", storage: options.Storage = "runs") -> int:
     """End the processes and give the hardware back; `resume` goes on from the last full checkpoints."""
     place = find(search, storage)
-    console, follower = Console(), Follower.of(place)
+    console, follower = TerminalConsole(), Follower.of(place)
     root = place.paths.root
     if owner(root) is None:
         raise ConfigError(f"nobody is at work on {root}: there is nothing to pause.")
@@ -117,7 +116,7 @@ def _send(place: SearchStorage, kind: RequestKind, reason: str = "", **fields: A
     Raises:
         ConfigError: the request was refused, by the coordinator or already here.
     """
-    console, follower = Console(), Follower.of(place)
+    console, follower = TerminalConsole(), Follower.of(place)
     root, core = place.paths.root, follower.core
     if kind == "set" and follower.finished is not None:
         settings = " ".join(f"--set {key}={value}" for key, value in fields["changes"].items())

@@ -9,12 +9,11 @@ import time
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from llmzero_ray import _actors
 from llmzero_ray.cli import options
 from llmzero_ray.cli.locate import find
-from llmzero_ray.cli.output import print_line, print_lines
+from llmzero_ray.cli.output import TerminalConsole, print_line, print_lines
 from llmzero_ray.cli.terminal import LOOK_S, end_check
 from llmzero_ray.cli.view import outcome_lines
 from llmzero_ray.finalize import finalize
@@ -34,7 +33,7 @@ def stop(
     storage: options.Storage = "runs",
 ) -> int:
     """End a search in good order, also one that nobody works on any more."""
-    console, place = Console(), find(search, storage)
+    console, place = TerminalConsole(), find(search, storage)
     follower, root = Follower.of(place), place.paths.root
     if follower.finished is None and owner(root) is not None:
         request(root, "stop", reason, deadline_s=0.0 if now else deadline)

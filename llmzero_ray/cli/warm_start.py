@@ -15,7 +15,7 @@ from rich.console import Console
 
 from llmzero_ray import _actors
 from llmzero_ray.cli import options
-from llmzero_ray.cli.output import print_line
+from llmzero_ray.cli.output import TerminalConsole, print_line
 from llmzero_ray.config_changes import read_settings
 from llmzero_ray.errors import CapacityError, ConfigError
 from llmzero_ray.tasks.sft.config import SftConfig, load_sft
@@ -36,7 +36,7 @@ def warm_start(
     """Train a base model on a task's gold answers, or see that it has been done."""
     from llmzero_ray.tasks.sft.job import only_one, open_job, result_in
 
-    console = Console()
+    console = TerminalConsole()
     loaded = load_sft(config, read_settings(settings))
     _refuse_job_directory(loaded)
     with only_one(Path(loaded.output)):

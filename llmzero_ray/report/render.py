@@ -24,7 +24,7 @@ from llmzero_ray.report.costs import costs
 from llmzero_ray.report.facts import SearchFacts
 from llmzero_ray.report.pictures import CURVES, RECIPE, SCORES, TREE, Picture
 from llmzero_ray.significance import NOISE
-from llmzero_ray.text import collapse_whitespace
+from llmzero_ray.text import clean, collapse_whitespace
 
 VLLM_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """Values that vLLM's `--max-lora-rank` accepts."""
@@ -109,7 +109,33 @@ def _vllm_rank(rank: int) -> int:
 
 def _render(template: str, values: Mapping[str, Any]) -> str:
     rendered: str = _environment().get_template(template).render(values)
-    return re.sub(r"\n{3,}", "\n\n", rendered).strip() + "\n"
+    return inert(re.sub(r"\n{3,}", "\n\n", rendered).strip() + "\n")
+
+
+_OWN_LINKS = (*(picture.file for picture in (SCORES, CURVES, TREE, RECIPE)), "strategy.yaml", "best/")
+_OWN_LINK = "|".join(map(re.escape, _OWN_LINKS))
+_LIVE = (
+    (re.compile(r"<(?=[A-Za-z/!?])"), "&lt;"),
+    (re.compile(rf"\](?=[\[:]|\((?!(?:{_OWN_LINK})\)))"), "&#93;"),
+    (re.compile(r"(?i)\b(https?|ftp|mailto|xmpp):"), r"\1&#58;"),
+    (re.compile(r"(?i)\bwww\."), "www&#46;"),
+)
+"""What Markdown makes tags, links and pictures of, and how it is written as text."""
+
+
+def inert(markdown: str) -> str:
+    """A report in which nothing of agents, servers, rewards or tasks is more than text: no tags, links or
+    pictures but the report's own, no control characters. Code blocks, which show text as it is, are left."""
+    parts = re.split(r"(?m)^(```(?:python|bash|text)?)$", clean(markdown))
+    in_code, found = False, []
+    for part in parts:
+        if part.startswith("```"):
+            in_code = not in_code
+        elif not in_code:
+            for pattern, written in _LIVE:
+                part = pattern.sub(written, part)
+        found.append(part)
+    return "".join(found)
 
 
 @cache

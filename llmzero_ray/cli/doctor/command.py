@@ -12,7 +12,6 @@ from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 from llmzero_ray.cli import options
 from llmzero_ray.cli.doctor.checks import Context
@@ -20,6 +19,7 @@ from llmzero_ray.cli.doctor.examination import examine
 from llmzero_ray.cli.doctor.rows import exit_code, ordered, table_of
 from llmzero_ray.cli.doctor.scratch import Scratch
 from llmzero_ray.cli.gpu_memory import memory_table
+from llmzero_ray.cli.output import TerminalConsole
 from llmzero_ray.cli.step_times import DOCTOR_FILE, FORMAT, read_doctor
 from llmzero_ray.config import load_config
 from llmzero_ray.files import replace_file
@@ -41,8 +41,8 @@ def doctor(
         ConfigError: the configuration cannot be read.
     """
     loaded = load_config(config, settings)
-    console = Console()
-    console = console if console.is_terminal else Console(width=_WIDTH)
+    console = TerminalConsole()
+    console = console if console.is_terminal else TerminalConsole(width=_WIDTH)
     context = Context(config=loaded, step=not no_step, scratch=Scratch(loaded))
     try:
         examine(context, console)
