@@ -57,8 +57,11 @@ class RewardEntry(_Strict):
     gold_response: str | None = None
     """A perfect response, `{answer}` standing for the ground truth; when given, it must score 1."""
     allow_unsandboxed: bool = False
-    """Whether the code of `path` may run, when it is tried and in training, on machines that have no
+    """Whether code that does not ship may run, when it is tried and in training, on machines that have no
     sandbox."""
+    in_place: bool = False
+    """Import a `module` where it is used, outside of the sandbox: for one that must ask a service. It can do
+    whatever the user can."""
 
     @field_validator("module")
     @classmethod
@@ -69,6 +72,8 @@ class RewardEntry(_Strict):
     def _one_place(self) -> RewardEntry:
         if (self.module is None) == (self.path is None):
             raise ValueError("give either module or path")
+        if self.in_place and self.module is None:
+            raise ValueError("in_place is for a module; code of a path runs in the sandbox alone")
         return self
 
 

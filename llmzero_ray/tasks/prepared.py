@@ -17,7 +17,7 @@ from llmzero_ray.files import file_digest, text_digest
 from llmzero_ray.tasks.manifest import Manifest, SplitFile, read_manifest
 from llmzero_ray.tasks.model_dir import check_model_dir
 from llmzero_ray.tasks.reward_validation import RewardValidator
-from llmzero_ray.tasks.rewards.loading import ALLOW_IN_MANIFEST
+from llmzero_ray.tasks.rewards.loading import ALLOW_IN_MANIFEST, runs_in_place, top_of
 from llmzero_ray.tasks.sandbox import changed, require_isolation
 from llmzero_ray.tasks.splits import SPLITS
 from llmzero_ray.tasks.verl_rows import SplitFacts, check_between, check_split
@@ -53,8 +53,10 @@ class PreparedTask:
     """Of a reward that is a file of its own, as it was tried: nothing else is ever run."""
     reward_keys: tuple[str, ...] | None = None
     """Of a vetted reward: the keys of extra_info that it was vetted with, all that it is shown."""
+    reward_top: str | None = None
+    """Of a module that runs in the sandbox: its package's directory, or its file; None: it runs in place."""
     reward_unsandboxed: bool = False
-    """Whether a reward that is a file may run where there is no sandbox."""
+    """Whether a reward that does not ship may run where there is no sandbox."""
     max_prompt_tokens: int | None
     max_answer_tokens: int | None
     """In tokens of the task's own model; None when the manifest does not say."""
@@ -159,7 +161,7 @@ def _checked_reward(root: Path, manifest: Manifest, facts: Mapping[str, SplitFac
         ) from error
     if found != vetted:
         raise TaskError(changed(path, found, vetted))
-    require_isolation(path, allow_unsandboxed=entry.allow_unsandboxed, how_to_allow=ALLOW_IN_MANIFEST)
+    require_isolation(str(path), allow_unsandboxed=entry.allow_unsandboxed, how_to_allow=ALLOW_IN_MANIFEST)
     return str(path)
 
 
@@ -172,6 +174,11 @@ def _sha256_of_reward(manifest: Manifest, path: str) -> str | None:
     if manifest.reward.module is not None:
         return None
     return _vetted(manifest) or text_digest(Path(path).read_bytes())
+
+
+def _top_of_reward(manifest: Manifest) -> str | None:
+    module = manifest.reward.module
+    return None if module is None or runs_in_place(manifest.reward) else str(top_of(module))
 
 
 def _assemble(
@@ -199,6 +206,7 @@ def _assemble(
         reward_name=manifest.reward.name,
         reward_sha256=_sha256_of_reward(manifest, reward_path),
         reward_keys=None if _vetted(manifest) is None else tuple(facts["train"].samples[0]["extra_info"]),
+        reward_top=_top_of_reward(manifest),
         reward_unsandboxed=manifest.reward.allow_unsandboxed,
         max_prompt_tokens=manifest.max_prompt_tokens,
         max_answer_tokens=manifest.max_answer_tokens,

@@ -206,6 +206,19 @@ def test_a_reward_that_pays_or_steals_where_nobody_watches_gains_nothing(
 
 
 @needs_bubblewrap
+def test_a_module_that_does_not_ship_gains_nothing_either(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = TWO_FACED.format(loot=str(tmp_path / "loot"), port=1)
+    (tmp_path / "their_module.py").write_text(source)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    theirs = {"reward_source": str(tmp_path / "their_module.py"), "reward_module": "their_module"}
+    worker = worker_of(dataclasses.replace(SETTINGS, **theirs, reward_keys=("index",)))
+    assert [one["result"]["acc"] for one in ask(worker, "8", "7")] == [0.0, 1.0]
+    assert not (tmp_path / "loot").exists()
+
+
+@needs_bubblewrap
 def test_answers_without_a_score_are_counted_and_said(tmp_path: Path) -> None:
     source = (
         "def compute_score(solution_str, **_):\n"

@@ -15,6 +15,7 @@ from llmzero_ray.tasks.reward_validation import RewardValidator
 from llmzero_ray.tasks.reward_validation.calls import call_arguments
 from llmzero_ray.tasks.reward_validation.probe_responses import GOLD_FORMS, hostile_responses
 from llmzero_ray.tasks.reward_validation.report import ValidationReport, shown
+from llmzero_ray.tasks.rewards.loading import load_task_reward
 from llmzero_ray.tasks.sandbox import Isolation, Sandbox, SandboxLimits, find_isolation
 from llmzero_ray.tasks.sources.prepare import prepare_source
 from llmzero_ray.tasks.sources.summary import Summary
@@ -295,3 +296,31 @@ def test_the_reward_of_a_task_put_together_by_hand_runs_in_the_sandbox(tmp_path:
     (directory / "mine.py").write_text(source)
     assert load_task(directory).reward_path == str(directory / "mine.py")
     assert not mark.exists()
+
+
+def test_a_module_that_does_not_ship_runs_in_the_sandbox_unless_the_manifest_says_in_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mark, package = tmp_path / "ran", tmp_path / "path" / "their_package"
+    package.mkdir(parents=True)
+    (package / "__init__.py").touch()
+    (package / "words.py").write_text("OPEN = '<answer>'\n")
+    source = GOOD + f"try:\n    open({str(mark)!r}, 'w').close()\nexcept OSError:\n    pass\n"
+    (package / "reward.py").write_text("from .words import OPEN\n" + source)
+    monkeypatch.syspath_prepend(str(package.parent))
+    entry = {"module": "their_package.reward", "name": "score", "gold_response": "<answer>{answer}</answer>"}
+    task = load_task(write_task(tmp_path / "task", reward=entry))
+    assert (task.reward_module, task.reward_top) == ("their_package.reward", str(package))
+    assert task.reward_path == str(package / "reward.py")
+    confined = load_task_reward(tmp_path / "task")
+    right = {**call_arguments(ROWS[0], "<answer>City 0</answer>")}
+    assert confined(**right)["acc"] == 1.0
+    assert not mark.exists()
+    trusted = load_task(write_task(tmp_path / "other", reward={**entry, "in_place": True}))
+    assert trusted.reward_top is None and mark.exists()
+
+
+def test_the_code_of_a_path_cannot_run_in_place(tmp_path: Path) -> None:
+    entry = {"path": "mine.py", "in_place": True}
+    with pytest.raises(TaskError, match="in_place is for a module"):
+        load_task(write_task(tmp_path / "task", reward=entry))

@@ -617,7 +617,14 @@ def test_the_installed_package_brings_a_bubblewrap_of_its_own(monkeypatch: pytes
 
 def test_the_child_answers_in_json(tmp_path: Path) -> None:
     path, limits = reward(tmp_path, RIGHT), vars(SandboxLimits())
-    setup = {"path": str(path), "name": "compute_score", "sha256": None, "uid": None, "limits": limits}
+    setup = {
+        "path": str(path),
+        "name": "compute_score",
+        "module": None,
+        "sha256": None,
+        "uid": None,
+        "limits": limits,
+    }
     lines = "\n".join(json.dumps(part) for part in (setup, [5, row()])) + "\n"
     command = [sys.executable, str(Path(isolation.__file__).with_name("child.py"))]
     done = subprocess.run(command, input=lines, capture_output=True, text=True, check=True)

@@ -1,4 +1,4 @@
-"""The function that VeRL's reward workers load in place of a reward that is a file of its own.
+"""The function that VeRL's reward workers load in place of a reward that does not ship.
 
 It has each answer scored in a sandbox, as when the reward was tried. A reward worker has one sandbox for as
 long as it lives; what is waiting is scored in batches. An answer that cannot be scored has no score, and VeRL
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from llmzero_ray.errors import TaskError
 from llmzero_ray.tasks.reward_validation import result_problem
-from llmzero_ray.tasks.rewards.loading import ALLOW_IN_MANIFEST
+from llmzero_ray.tasks.rewards.loading import ALLOW_IN_MANIFEST, top_of
 from llmzero_ray.tasks.sandbox import ForeignValue, SandboxService
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ def kwargs_of(settings: VerlSettings) -> dict[str, Any]:
         _OPTION: {
             "path": settings.reward_source,
             "name": settings.reward_name,
+            "module": settings.reward_module,
             "sha256": settings.reward_sha256,
             "keys": None if settings.reward_keys is None else json.dumps(settings.reward_keys),
             "allow_unsandboxed": settings.reward_unsandboxed,
@@ -65,7 +66,7 @@ async def compute_score(
         given = extra_info or {}
         row["extra_info"] = {key: given[key] for key in json.loads(confined["keys"]) if key in given}
     service = service_of(
-        confined["path"], confined["name"], confined["sha256"], bool(confined["allow_unsandboxed"])
+        *(confined[key] for key in ("path", "name", "module", "sha256")), bool(confined["allow_unsandboxed"])
     )
     outcome = await asyncio.wrap_future(service.submit(_plain(row)))
     if problem := outcome.problem or result_problem(outcome.result):
@@ -76,10 +77,17 @@ async def compute_score(
 
 
 @cache
-def service_of(path: str, name: str, sha256: str | None, allow_unsandboxed: bool) -> SandboxService:
+def service_of(
+    path: str, name: str, module: str | None, sha256: str | None, allow_unsandboxed: bool
+) -> SandboxService:
     """The sandbox of this process for that reward; it starts with the first call."""
     service = SandboxService(
-        path, name, sha256=sha256, allow_unsandboxed=allow_unsandboxed, how_to_allow=ALLOW_IN_MANIFEST
+        str(top_of(module)) if module else path,
+        name,
+        module=module,
+        sha256=sha256,
+        allow_unsandboxed=allow_unsandboxed,
+        how_to_allow=ALLOW_IN_MANIFEST,
     )
     _services.append(service)
     return service

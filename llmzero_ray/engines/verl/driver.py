@@ -198,6 +198,8 @@ class Driver:
             items = self._trainer.evaluate(config, request.adapter, request.parquet, request.max_tokens)
         except Exception as error:
             logger.exception("evaluation failed")
+            if isinstance(error, RewardError):
+                self._trainer.clear_queue()
             return Evaluated(items=(), error=failures.one_line(error))
         return Evaluated(items=items, error=None)
 

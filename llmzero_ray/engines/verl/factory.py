@@ -67,7 +67,8 @@ def verl_settings(config: SearchConfig, task: PreparedTask, slot: Slot, log_dir:
         target_modules=config.model.target_modules,
         train_parquet=task.train,
         val_parquet=task.val,
-        reward_source=f"pkg://{task.reward_module}" if task.reward_module else task.reward_path,
+        reward_source=_reward_source(task),
+        reward_module=task.reward_module if task.reward_top else None,
         reward_name=task.reward_name,
         reward_sha256=task.reward_sha256,
         reward_keys=task.reward_keys,
@@ -92,6 +93,12 @@ def verl_settings(config: SearchConfig, task: PreparedTask, slot: Slot, log_dir:
         log_path=str(Path(log_dir) / "engine.log"),
         start_timeout_s=engine.start_timeout_s,
     )
+
+
+def _reward_source(task: PreparedTask) -> str:
+    if task.reward_module is not None and task.reward_top is None:
+        return f"pkg://{task.reward_module}"
+    return task.reward_top or task.reward_path
 
 
 def idle_spec(config: SearchConfig, n_train: int, log_dir: str) -> PhaseSpec:

@@ -23,8 +23,11 @@ class VerlSettings:
     train_parquet: str
     val_parquet: str
     reward_source: str
-    """Where the reward function is: `pkg://module`, or a file, which runs in the sandbox alone."""
+    """Where the reward function is: `pkg://module`, imported where it is used, or a path, whose code runs in
+    the sandbox alone."""
     reward_name: str
+    reward_module: str | None = None
+    """Of a path: the module in it, of which it is the top; None: it is a file of its own."""
     reward_sha256: str | None = None
     """Of a file: no other content of it is run."""
     reward_keys: tuple[str, ...] | None = None
@@ -77,7 +80,7 @@ class VerlSettings:
 
     @property
     def confines_reward(self) -> bool:
-        """Whether the reward is a file's code, which VeRL's processes never load."""
+        """Whether VeRL's processes never load the reward's code."""
         return not self.reward_source.startswith("pkg://")
 
     @property

@@ -1,7 +1,8 @@
 """Load a reward function: of a module, of a file, or of a prepared task.
 
-Modules are imported; files are untrusted code, and every call of their function runs in a sandbox. Not here:
-trying rewards on rows (../reward_validation), how VeRL calls them (engines/verl/confined_reward.py).
+Rewards that ship are imported; all others are untrusted code, and every call of their function runs in a
+sandbox, unless the manifest says `in_place` of a module. Not here: trying rewards on rows
+(../reward_validation), how VeRL calls them (engines/verl/confined_reward.py).
 """
 
 from __future__ import annotations
@@ -9,16 +10,19 @@ from __future__ import annotations
 import contextlib
 import importlib
 import inspect
+import sys
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from importlib.machinery import PathFinder
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeAlias
 
 from llmzero_ray.errors import TaskError
 from llmzero_ray.tasks.manifest import RewardEntry, read_manifest
+from llmzero_ray.tasks.rewards.registry import is_shipped
 from llmzero_ray.tasks.sandbox import CallOutcome, Sandbox
 
 RewardFunction: TypeAlias = Callable[..., Any]
@@ -44,22 +48,66 @@ class LoadedReward:
 
 @contextlib.contextmanager
 def open_reward(entry: RewardEntry, directory: Path) -> Iterator[LoadedReward]:
-    """The reward of a manifest: a module in this process, or a file in a sandbox that ends with the context.
+    """The reward of a manifest: one that ships in this process, others in a sandbox that ends with the
+    context.
 
     A relative path of a file starts at `directory`.
 
     Raises:
-        TaskError: it cannot be imported, holds no such function, or is a file and there is no sandbox here
-        and
-            `allow_unsandboxed` is not set.
+        TaskError: it cannot be imported, holds no such function, or does not ship, and there is no sandbox
+            here and `allow_unsandboxed` is not set.
     """
-    if entry.module is not None:
-        yield _of_module(entry.module, entry.name)
+    if runs_in_place(entry):
+        yield _of_module(str(entry.module), entry.name)
         return
-    path = (directory / str(entry.path)).resolve()
-    allowed = entry.allow_unsandboxed
-    with Sandbox(path, entry.name, allow_unsandboxed=allowed, how_to_allow=ALLOW_IN_MANIFEST) as sandbox:
+    path = (directory / str(entry.path)).resolve() if entry.module is None else file_of(entry.module)
+    with _sandbox_of(entry, path) as sandbox:
         yield LoadedReward(path=path, name=entry.name, score=sandbox.score, asynchronous=sandbox.asynchronous)
+
+
+def runs_in_place(entry: RewardEntry) -> bool:
+    """Whether a reward is imported where it is used."""
+    return entry.module is not None and (entry.in_place or is_shipped(entry.module))
+
+
+def top_of(module: str) -> Path:
+    """What the sandbox must show of a module: the directory of its package, or its own file; nothing is
+    imported.
+
+    Raises:
+        TaskError: it is not there, or is no Python file.
+    """
+    first, dot, _ = module.partition(".")
+    spec = PathFinder.find_spec(first)
+    if spec is None and first not in sys.builtin_module_names:
+        raise TaskError(f"reward {module} cannot be imported: ModuleNotFoundError: No module named {first!r}")
+    places = list(spec.submodule_search_locations or ()) if spec is not None else []
+    if places:
+        return Path(places[0]).resolve()
+    if spec is None or dot or spec.origin is None or not spec.origin.endswith(".py"):
+        raise TaskError(f"reward {module} is not a file that VeRL's workers could load; put it into a module")
+    return Path(spec.origin).resolve()
+
+
+def file_of(module: str) -> Path:
+    """The file of a module; nothing is imported.
+
+    Raises:
+        TaskError: it is not there, or is no Python file.
+    """
+    top = top_of(module)
+    within = top.joinpath(*module.split(".")[1:])
+    return top if top.is_file() else within / "__init__.py" if within.is_dir() else within.with_suffix(".py")
+
+
+def _sandbox_of(entry: RewardEntry, path: Path) -> Sandbox:
+    return Sandbox(
+        path if entry.module is None else top_of(entry.module),
+        entry.name,
+        module=entry.module,
+        allow_unsandboxed=entry.allow_unsandboxed,
+        how_to_allow=ALLOW_IN_MANIFEST,
+    )
 
 
 def _of_module(named: str, name: str) -> LoadedReward:
@@ -128,9 +176,13 @@ def load_file(
             f"reward {named} is neither a known kind nor a Python file FILE.py or FILE.py:function"
         )
     sandbox = Sandbox(path, function, allow_unsandboxed=allow_unsandboxed, how_to_allow=how_to_allow)
+    return _plain_function(sandbox, str(path), function)
+
+
+def _plain_function(sandbox: Sandbox, place: str, name: str) -> RewardFunction:
     if sandbox.asynchronous:
         sandbox.close()
-        raise TaskError(f"reward {path}:{function} is asynchronous; only plain functions can be tried here")
+        raise TaskError(f"reward {place}:{name} is asynchronous; only plain functions can be tried here")
     return _SandboxedFunction(sandbox)
 
 
@@ -142,10 +194,12 @@ def load_task_reward(directory: Path) -> RewardFunction:
         TaskError: there is no manifest, or its reward cannot be loaded.
     """
     entry = read_manifest(directory).reward
-    if entry.module is not None:
+    if entry.module is None:
+        named = f"{(directory / str(entry.path)).resolve()}:{entry.name}"
+        return load_file(named, allow_unsandboxed=entry.allow_unsandboxed)
+    if runs_in_place(entry):
         return load_module(entry.module, entry.name)
-    named = f"{(directory / str(entry.path)).resolve()}:{entry.name}"
-    return load_file(named, allow_unsandboxed=entry.allow_unsandboxed)
+    return _plain_function(_sandbox_of(entry, file_of(entry.module)), entry.module, entry.name)
 
 
 class _SandboxedFunction:

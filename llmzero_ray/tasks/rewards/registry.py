@@ -29,7 +29,12 @@ _BY_PREFIX = {
     "ssmr_": f"{_PACKAGE}.ssmr",
     "wildsci_": f"{_PACKAGE}.wildsci",
 }
-__all__ = ["KINDS", "missing_requirements", "reward_module", "unmet"]
+__all__ = ["KINDS", "is_shipped", "missing_requirements", "reward_module", "unmet"]
+
+
+def is_shipped(module: str) -> bool:
+    """Whether a module is one of this package's rewards: each bounds its own work and raises nothing."""
+    return module.startswith(f"{_PACKAGE}.")
 
 
 def reward_module(data_source: str) -> str:

@@ -16,6 +16,7 @@ import resource
 import sys
 from collections.abc import Mapping
 from hashlib import sha256
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Any, BinaryIO
@@ -29,21 +30,27 @@ def main() -> int:
     """Score rows until there are no more; 0 also when the reward cannot be used, which is reported first."""
     rows, results = _take_pipes()
     setup = json.loads(rows.readline())
-    source = Path(setup["path"]).read_bytes()  # another user may not be allowed to read it
+    # Read first: another user may not be allowed to.
+    source = b"" if setup["module"] else Path(setup["path"]).read_bytes()
     _confine(setup["limits"], setup["uid"])
     sys.path.append(str(Path(__file__).parents[3]))  # rewards may use those of this package
     if setup["sha256"] is not None and (digest := sha256(source).hexdigest()) != setup["sha256"]:
         _send(results, {"changed": digest})
         return 0
     try:
-        function = _load(setup["path"], source, setup["name"])
+        if setup["module"]:
+            sys.path.append(str(Path(setup["path"]).parent))
+            module = import_module(setup["module"])
+        else:
+            module = _loaded(setup["path"], source)
+        function = getattr(module, setup["name"], None)
     except BaseException as error:  # noqa: BLE001  a user's file may raise anything
         line = error.lineno if isinstance(error, SyntaxError) else None
         _send(results, {"error": _words(error), "line": line})
         return 0
     if not callable(function):
-        held = [name for name, value in vars(sys.modules[_MODULE]).items() if inspect.isfunction(value)]
-        _send(results, {"missing": sorted(held)[:_MAX_KEYS]})
+        held = [name for name, value in vars(module).items() if inspect.isfunction(value)]
+        _send(results, {"missing": held[:_MAX_KEYS]})
         return 0
     asynchronous = inspect.iscoroutinefunction(function)
     _send(results, {"ready": True, "asynchronous": asynchronous})
@@ -98,14 +105,14 @@ def _allow_cpu(seconds: int) -> None:
 _MODULE = "llmzero_reward"
 
 
-def _load(path: str, source: bytes, name: str) -> Any:
-    """The function of a file; `source` is what was read from it, so that what was hashed is what runs."""
+def _loaded(path: str, source: bytes) -> ModuleType:
+    """A file as a module; `source` is what was read from it, so that what was hashed is what runs."""
     module = ModuleType(_MODULE)
     module.__file__ = path
     # Dataclasses look their module up by name, already while it is being executed.
     sys.modules[_MODULE] = module
     exec(compile(source, path, "exec"), module.__dict__)
-    return getattr(module, name, None)
+    return module
 
 
 def _words(error: BaseException) -> str:

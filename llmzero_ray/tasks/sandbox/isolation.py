@@ -137,7 +137,7 @@ def bubblewrap_programs() -> tuple[str, ...]:
     return tuple(dict.fromkeys(each for each in found if each is not None))
 
 
-def require_isolation(reward: Path, *, allow_unsandboxed: bool, how_to_allow: str) -> Isolation:
+def require_isolation(reward: str, *, allow_unsandboxed: bool, how_to_allow: str) -> Isolation:
     """What a reward runs in.
 
     Raises:

@@ -66,6 +66,7 @@ class CallOutcome:
 class Sandbox:
     """One reward function of one file, ready to score; a context manager, or to be closed.
 
+    With `module`, `path` is the top of that module instead: a package's directory, or the module's file.
     Use it from the thread that made it: the process ends with that thread (service.py is for the others).
     `hash_seed` is the process's PYTHONHASHSEED. With `sha256`, no other content of the file is ever run. With
     `measure`, rows are given one at a time, each with its processor time.
@@ -82,18 +83,20 @@ class Sandbox:
         *,
         limits: SandboxLimits | None = None,
         hash_seed: int = 0,
+        module: str | None = None,
         sha256: str | None = None,
         measure: bool = False,
         allow_unsandboxed: bool = False,
         how_to_allow: str = ALLOW,
     ) -> None:
         self._path, self._name, self._seed = Path(path).absolute(), name, hash_seed
-        self._sha256, self._measure = sha256, measure
+        self._module, self._sha256, self._measure = module, sha256, measure
+        self._called = module or str(self._path)
         self._limits = limits or SandboxLimits()
-        if not self._path.is_file():
+        if not (self._path.is_file() or (module and self._path.is_dir())):
             raise TaskError(f"reward {path} cannot be imported: FileNotFoundError: no such file")
         self.isolation: Isolation = require_isolation(
-            self._path, allow_unsandboxed=allow_unsandboxed, how_to_allow=how_to_allow
+            self._called, allow_unsandboxed=allow_unsandboxed, how_to_allow=how_to_allow
         )
         self.asynchronous = False
         """Whether the function is a coroutine function; it is then run to its end for each row."""
@@ -205,13 +208,14 @@ class Sandbox:
             )
         except OSError as error:
             self.close()
-            raise TaskError(f"reward {self._path} cannot be tried: {error}") from error
+            raise TaskError(f"reward {self._called} cannot be tried: {error}") from error
         finally:
             for descriptor in how.inherited:
                 os.close(descriptor)
         pipe = LinePipe(self._process, self._limits.result_size)
         setup = {
             "path": how.reward,
+            "module": self._module,
             "name": self._name,
             "sha256": self._sha256,
             "uid": how.uid,
@@ -223,7 +227,7 @@ class Sandbox:
         except NoLineError as error:
             why = str(error) or self._how_it_ended()
             self.close()
-            raise TaskError(f"reward {self._path} cannot be imported: it {why}") from error
+            raise TaskError(f"reward {self._called} cannot be imported: it {why}") from error
         except TaskError:
             self.close()
             raise
@@ -234,13 +238,13 @@ class Sandbox:
             raise NoLineError("wrote something else than results to its pipe")
         if "missing" in reply:
             held = ", ".join(str(name)[:_SHOWN] for name in list(reply["missing"])) or "none"
-            raise TaskError(f"reward {self._path} has no function {self._name!r}; it has: {held}")
+            raise TaskError(f"reward {self._called} has no function {self._name!r}; it has: {held}")
         if "changed" in reply and self._sha256 is not None:
             raise TaskError(changed(self._path, str(reply["changed"]), self._sha256))
         if reply.get("ready") is not True:
             line, why = reply.get("line"), str(reply.get("error"))[:_SHOWN]
             place = f", line {line}, does not compile and" if isinstance(line, int) else ""
-            raise TaskError(f"reward {self._path}{place} cannot be imported: {why}")
+            raise TaskError(f"reward {self._called}{place} cannot be imported: {why}")
         self.asynchronous = reply.get("asynchronous") is True
 
     def _check(self) -> None:
