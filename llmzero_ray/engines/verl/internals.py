@@ -66,6 +66,8 @@ RELIED_ON: Final[dict[str, tuple[str, ...]]] = {
         "ReplayBuffer.sample",
     ),
     "verl.experimental.agent_loop.agent_loop": (
+        "AgentLoopManager._init_agent_loop_workers",
+        "ray",
         "AgentLoopWorker._run_agent_loop",
         "AgentLoopWorker._compute_score",
     ),
@@ -110,6 +112,7 @@ RELIED_ON: Final[dict[str, tuple[str, ...]]] = {
         "RewardLoopWorker",
         "RewardLoopWorker._init_reward_fn",
         "RewardLoopManager._init_reward_loop_workers",
+        "ray",
     ),
     "verl.utils.tokenizer.continuous_token_wiring": ("create_continuous_token_builder",),
     "verl.single_controller.base.decorator": ("make_nd_compute_dataproto_dispatch_fn",),

@@ -51,6 +51,7 @@ from llmzero_ray.engines.verl.verl_hooks import (
     NumberedRows,
     ReservedBundles,
     mean_accuracy,
+    nodes_of,
     outcomes_of,
     scalars,
     tell_of_answers,
@@ -90,6 +91,7 @@ class PhaseTrainer(DeterministicTrainer):
         if batched:
             self._start_load_balancer = patches.postpone_load_balancer()
         patches.start_reward_workers_of(BatchRewardWorker)
+        patches.place_helpers_on(nodes_of(self._groups))
         if self.settings.platform == "cpu" and self.settings.queue_dir:  # all on this machine
             n_servers = self.settings.n_gpus // self.settings.tensor_model_parallel_size
             early = start_servers_early(n_servers, self.config.actor_rollout_ref.rollout.max_num_seqs)
