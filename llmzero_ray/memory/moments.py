@@ -243,7 +243,7 @@ def _weight_sync(shape: ModelShape, setup: Setup) -> Moment:
 
 def _saving(shape: ModelShape, setup: Setup) -> Moment:
     """An adapter that is saved after a validation: vLLM is awake, and reading the adapter brings offloaded
-    shards back (`get_per_tensor_param`). Full checkpoints hold shards as they are, and are written while vLLM
-    sleeps."""
+    shards back (`get_per_tensor_param`). Full checkpoints are written then, too, and hold shards as they
+    are."""
     trainer = _trainer(shape, setup, model=True, optimizer=False)
     return _moment(SAVING, setup, *trainer, *_awake(setup))

@@ -128,10 +128,10 @@ class Setup:
 
     def _tokens(self, micro_batch: int, budget: int) -> Range:
         """With a fixed micro batch every sequence may reach its cap, and over a phase some micro batch of
-        such sequences comes; low: half as long. With a budget `rearrange_micro_batches` balances attention
-        work, not tokens, so that a micro batch may exceed it."""
+        such sequences comes; low: half as long. A budget holds: `rearrange_micro_batches` splits until every
+        micro batch is within it."""
         if self.dynamic_bsz:
-            return Range(0.8, 1.0, 1.1) * budget
+            return Range(0.8, 1.0, 1.0) * budget
         return Range(0.5, 1.0, 1.0) * (micro_batch * self.sequence / self.ulysses)
 
 

@@ -110,6 +110,49 @@ def test_a_dead_process_is_infrastructure_unless_it_ran_out_of_memory() -> None:
     assert not failures.is_lost_process(ValueError("bad value"))
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "torch.AcceleratorError: CUDA error: uncorrectable ECC error encountered",
+        "RuntimeError: CUDA error: unspecified launch failure",
+        "torch.distributed.DistBackendError: NCCL error in: x.cpp:12, remote process exited or there was a "
+        "network error, NCCL version 2.28.9\nncclRemoteError: A call failed possibly due to a network error",
+        "RuntimeError: [Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7)",
+        "RuntimeError: No CUDA-capable device is detected",
+    ],
+)
+def test_a_card_or_a_connection_that_failed_is_infrastructure(text: str) -> None:
+    assert failures.is_lost_process(RuntimeError(text))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "CUDA error: an illegal memory access was encountered",
+        "CUDA error: device-side assert triggered",
+        "CUDA out of memory. Tried to allocate 2 GiB; NCCL watchdog thread terminated",
+    ],
+)
+def test_what_the_phase_computed_wrongly_or_too_largely_is_its_own_fault(text: str) -> None:
+    assert not failures.is_lost_process(RuntimeError(text))
+
+
+def test_a_server_that_died_of_its_memory_says_so_in_the_log_alone() -> None:
+    cause = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.00 GiB"
+    assert failures.memory_cause(CORE_LOG.format(cause=cause)) == cause
+    assert failures.memory_cause(CORE_LOG.format(cause="ValueError: of another kind")) is None
+    assert failures.memory_cause(f"(WorkerDict pid=70) {cause}") is None  # it raises, where it is seen
+
+
+def test_only_what_a_log_received_since_then_is_read(tmp_path: Path) -> None:
+    log = tmp_path / "engine.log"
+    assert (failures.size(str(log)), failures.since(str(log), 0)) == (0, "")
+    log.write_text("of an earlier phase\n")
+    began = failures.size(str(log))
+    log.write_text("of an earlier phase\nof this one\n")
+    assert failures.since(str(log), began) == "of this one\n"
+
+
 def test_the_cause_is_the_last_telling_line_and_never_longer_than_600_characters() -> None:
     text = 'ray::WorkerDict.init_model()\n  File "x.py", line 3\nValueError: LoRA rank 7 is not supported'
     assert failures.one_line(RuntimeError(text)) == "RuntimeError: ValueError: LoRA rank 7 is not supported"

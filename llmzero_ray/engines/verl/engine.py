@@ -96,7 +96,7 @@ class VerlEngine:
         self._clock.enter("start")
         found = rolling_checkpoint.newest(spec, self._settings.n_gpus)
         progress = Progress() if found is None else Progress.from_state(found.state, spec.checkpoint_dir)
-        carried_s = progress.wall_s
+        carried_s, log_began = progress.wall_s, failures.size(self._settings.log_path)
         try:
             cold = self._cold_reason(spec)
             failure = refused_adapter(spec, progress)
@@ -104,6 +104,15 @@ class VerlEngine:
                 failure = self._start(spec)
             started = time.monotonic()
             outcome = failure or self._train(spec, on_metric, skip, found, progress)
+        except EngineLostError:
+            self._abandon_driver("engine lost")
+            # Repeated, it would run out of memory again.
+            cause = failures.memory_cause(failures.since(self._settings.log_path, log_began))
+            if cause is None:
+                raise
+            outcome = progress.failure(
+                spec, "oom", f"vLLM ran out of memory: {cause}", failures.tail(self._settings.log_path)
+            )
         except EngineError:
             self._abandon_driver("engine lost")
             raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 
 from llmzero_ray.errors import ConfigError, EffectiveConfigError, NonFiniteError, RewardError
@@ -15,6 +16,13 @@ _OOM = re.compile(
 _LOST = re.compile(
     r"ActorDiedError|ActorUnavailableError|NodeDiedError|WorkerCrashedError|LocalRayletDiedError|OwnerDiedError"
 )
+_HARDWARE = re.compile(
+    r"uncorrectable (?:ECC|NVLink)|GPU is lost|fallen off the bus|unspecified launch failure"
+    r"|no CUDA-capable device|hardware stack error|Xid \(|ncclRemoteError|ncclSystemError"
+    r"|remote process exited or there was a network error|Watchdog caught collective operation timeout",
+    re.IGNORECASE,
+)
+"""What CUDA, its driver and NCCL say of a card or a connection that failed, whatever was computed on it."""
 _NOISE = re.compile(r"^(ray::|\s|File |Traceback|During handling|The above exception|full_key)")
 _CORE_FAILED = "Engine core initialization failed"
 """vLLM's words in the process that started the core; the cause is in what the core printed alone."""
@@ -43,12 +51,13 @@ def failure_class(error: BaseException) -> FailureClass:
 
 
 def is_lost_process(error: BaseException) -> bool:
-    """Whether the exception means that a process or node went away: infrastructure, not the phase's fault.
+    """Whether the exception means that a process, a node, a card or the network between cards failed:
+    infrastructure, not the phase's fault.
 
     A worker that ran out of memory and said so is the phase's fault.
     """
     text = f"{type(error).__name__}: {error}"
-    return bool(_LOST.search(text)) and not _OOM.search(text)
+    return bool(_LOST.search(text) or _HARDWARE.search(text)) and not _OOM.search(text)
 
 
 def one_line(error: BaseException) -> str:
@@ -78,6 +87,37 @@ def cause_of_core_failure(log: str) -> str | None:
         if _RAISED.match(text) and _CORE_FAILED not in text:
             found = text
     return found
+
+
+def memory_cause(log: str) -> str | None:
+    """What vLLM's processes said when they ran out of memory, in what the driver logged of a phase; None:
+    they did not.
+
+    A server that dies of it looks like lost hardware: its exception says only that it has gone.
+    """
+    found = None
+    for line in log.splitlines():
+        if (server := _SERVER_LINE.match(line)) is None:
+            continue
+        text = _REPEATED.sub("", _MARKS.sub("", server[1])).strip()
+        if _RAISED.match(text) and _OOM.search(text):
+            found = text
+    return found if found is None or len(found) <= _LIMIT else found[: _LIMIT - 1] + "…"
+
+
+def size(path: str) -> int:
+    """Bytes of a log file so far."""
+    return os.path.getsize(path) if os.path.exists(path) else 0
+
+
+def since(path: str, began: int) -> str:
+    """What a log file holds from this byte on; empty when there is none."""
+    try:
+        with open(path, "rb") as log:
+            log.seek(began)
+            return log.read().decode("utf-8", "replace")
+    except OSError:
+        return ""
 
 
 def tail(path: str, n_lines: int = 60) -> str:
