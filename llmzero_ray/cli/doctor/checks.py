@@ -147,7 +147,6 @@ def _sockets(context: Context) -> list[Row]:
     return sockets.listeners(
         private_head=context.private_head,
         n_machines=len(context.nodes),
-        n_gpus=context.config.slots.n_gpus,
         has_token=is_token_auth_enabled(),
     )
 

@@ -11,8 +11,8 @@ _CLOSED = "this needs a network that is closed to others"
 _TOKEN = "set RAY_AUTH_MODE=token where Ray is started and here; see cluster.yaml"
 
 
-def listeners(*, private_head: bool, n_machines: int, n_gpus: int, has_token: bool) -> list[Row]:
-    """Rows for a cluster of `n_machines` with slots of `n_gpus` each; `has_token`: Ray asks for its token.
+def listeners(*, private_head: bool, n_machines: int, has_token: bool) -> list[Row]:
+    """Rows for a cluster of `n_machines`; `has_token`: Ray asks for its token.
 
     A `warn` is a socket that lets a neighbour run code. Those of slots are there while a search runs.
     """
@@ -30,8 +30,7 @@ def listeners(*, private_head: bool, n_machines: int, n_gpus: int, has_token: bo
         rows.append(
             _row("TransferQueue", "the nodes' addresses", "keys made for each start of a slot (CURVE)")
         )
-    if n_gpus > 1 or not private_head:
-        rows.append(_row("torch's process group", "the node's address", "no authentication", _CLOSED))
+    rows.append(_row("torch's process groups", "every address", "no authentication", _CLOSED))
     rows.append(_row("vLLM", "no port", "calls of a Ray actor"))
     where = "loopback" if private_head else "the node's address, HTTP without encryption"
     rows.append(_row("llmzero serve", where, "a key made for each start"))
