@@ -63,6 +63,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "llmzero_ray.agents.backend",
         "llmzero_ray.agents.drafting",
         "llmzero_ray.agents.llm",
+        "llmzero_ray.agents.prompt_eval",
         "llmzero_ray.engines.registry",
         "llmzero_ray.engines.verl",
         "llmzero_ray.decision_text",

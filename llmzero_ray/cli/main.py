@@ -59,6 +59,9 @@ SUBCOMMANDS = {
     "budget": _Subcommand("steering", "budget", "change limits of a search at work: --set runs=24"),
     "set": _Subcommand("steering", "configure", "change settings of a search at work"),
     "draft": _Subcommand("draft", "draft", "draft task.yaml and its reward from a folder and a sentence"),
+    "prompt-eval": _Subcommand(
+        "prompt_eval", "prompt_eval", "put recorded requests to the agents' model and score its answers"
+    ),
     "explain": _Subcommand("explain", "explain", "say why: for a search directory or a history"),
     "score": _Subcommand("score", "score", "score answers of a JSONL file with a reward"),
 }

@@ -1,0 +1,192 @@
+"""Requests to the agents as searches made them, kept in files: recording, writing, reading.
+
+A case holds the request as a value, not as a prompt, so that other prompts can be tried on it. The set that
+ships, in recorded/, comes from searches of `make demo` on real VeRL; requests after a failure come from the
+scripted engine of the tests. Not here: asking (evaluate.py), judging answers (scoring.py).
+"""
+
+from __future__ import annotations
+
+import functools
+import gzip
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from llmzero_ray import commands as cmd
+from llmzero_ray import events as ev
+from llmzero_ray.agents.base import (
+    AgentName,
+    Budget,
+    EarlierVerdict,
+    ErrorRequest,
+    MemoryView,
+    NodeView,
+    OfferedCheckpoint,
+    ProposalRequest,
+    Standing,
+    StopRequest,
+    TaskView,
+)
+from llmzero_ray.agents.lessons import Lesson
+from llmzero_ray.coordinator import (
+    CoordinatorCore,
+    build_request,
+    earlier_verdicts,
+    incumbent_chain,
+    node_view,
+    started_core,
+    task_view,
+)
+from llmzero_ray.errors import ConfigError, JournalError
+from llmzero_ray.files import replace_file
+from llmzero_ray.journal import read_all
+from llmzero_ray.metric_files import load_curves, load_items
+from llmzero_ray.metrics import Curves
+from llmzero_ray.records import from_json, register_record, to_json
+from llmzero_ray.significance import Difference
+from llmzero_ray.stopping.request import stop_request
+from llmzero_ray.storage import SearchStorage
+
+RECORDED = Path(__file__).parent / "recorded"
+"""The set that ships."""
+_DIGITS = 4
+"""Significant digits of recorded numbers that are not whole."""
+Request: TypeAlias = ProposalRequest | ErrorRequest | StopRequest
+
+for _record in (
+    Budget, Curves, Difference, EarlierVerdict, ErrorRequest, Lesson, MemoryView, NodeView, OfferedCheckpoint,
+    ProposalRequest, Standing, StopRequest, TaskView,
+):  # fmt: skip
+    register_record(_record)
+
+
+@register_record
+@dataclass(frozen=True, kw_only=True)
+class RecordedRequest:
+    """One recorded request."""
+
+    name: str
+    agent: AgentName
+    request: Request
+    n_val: int
+    """Validation items of the search."""
+    n_gpus: int
+    """GPUs of a slot."""
+    multi_stage: bool = True
+    wins: bool | None = None
+    """Of a running phase: whether its best validation score, in the end, beat the incumbent's; None: it was
+    stopped, so that nobody knows."""
+
+
+def recorded_cases(search: Path) -> Iterator[RecordedRequest]:
+    """The requests of a search, in the order in which they were made; those of later tries are left out.
+
+    Raises:
+        ConfigError: there is no search.
+        JournalError: its journal is damaged.
+    """
+    storage = SearchStorage.at(search)
+    events = read_all(storage.journal_address())
+    whole = started_core(events, storage.paths.root)
+    n_val = int(_facts(whole)["n_val"])
+    case = functools.partial(
+        RecordedRequest,
+        n_val=n_val,
+        n_gpus=whole.config.slots.n_gpus,
+        multi_stage=whole.config.search.multi_stage,
+    )
+    core = CoordinatorCore(storage.paths)
+    seen = set[int]()
+
+    def curves_of(node: int) -> Curves:
+        return load_curves(storage, node, gains=True)
+
+    for event in events:
+        if isinstance(event, ev.VerdictPosted):
+            request = _verdict_request(core, event, storage, curves_of, n_val)
+            if request is not None:
+                name = f"{search.name}/{event.node} at step {event.step}"
+                wins = _wins(whole, request)
+                yield case(name=name, agent="early_stopper", request=request, wins=wins)
+        core.apply(event)
+        for command in core.outstanding() if isinstance(event, ev.Decided) else ():
+            if isinstance(command, cmd.Propose | cmd.Analyze) and command.node not in seen:
+                seen.add(command.node)
+                agent: AgentName = "proposer" if isinstance(command, cmd.Propose) else "error_analyzer"
+                made = build_request(core, command, curves_of)
+                yield case(name=f"{search.name}/{command.node}", agent=agent, request=made)
+
+
+def write_cases(cases: Sequence[RecordedRequest], path: Path) -> None:
+    """Write a recorded set.
+
+    Raises:
+        StorageError: it cannot be written.
+    """
+    text = json.dumps([_rounded(to_json(case)) for case in cases], separators=(",", ":"))
+    replace_file(path, gzip.compress(text.encode(), mtime=0))
+
+
+def read_cases(place: Path) -> tuple[RecordedRequest, ...]:
+    """The cases of a file, or of all files of a directory.
+
+    Raises:
+        ConfigError: there are none, or a file cannot be read.
+    """
+    files = sorted(place.glob("*.json.gz")) if place.is_dir() else [place]
+    found: list[RecordedRequest] = []
+    for file in files:
+        try:
+            found += from_json(json.loads(gzip.decompress(file.read_bytes())))
+        except (OSError, EOFError, ValueError, TypeError, JournalError) as error:
+            raise ConfigError(f"{file}: holds no recorded requests ({error}).") from error
+    if not found or not all(isinstance(case, RecordedRequest) for case in found):
+        raise ConfigError(f"{place}: holds no recorded requests; record some with --record SEARCH.")
+    return tuple(found)
+
+
+def _verdict_request(
+    core: CoordinatorCore, event: ev.VerdictPosted, storage: SearchStorage, curves_of: Any, n_val: int
+) -> StopRequest | None:
+    """What the stopper was asked; None where a rule decided without the incumbent, or at the last step."""
+    pushed = [command for command in core.outstanding() if isinstance(command, cmd.PushIncumbent)]
+    agents = event.decision.rule in ("early_stopper", "curve_bank")
+    if not (pushed and agents) or event.node < 0:
+        return None
+    running = node_view(core, event.node, lambda node: curves_of(node).until(event.step))
+    chain = incumbent_chain(core, pushed[0], curves_of)
+    if event.step >= running.n_steps:
+        return None  # nothing is left to be saved
+    verdicts = earlier_verdicts(core, event.node, event.phase_attempt)
+    return stop_request(
+        core.config,
+        task_view(core),
+        running,
+        chain,
+        verdicts,
+        lambda node: load_items(storage, node, responses=False),
+        n_val=n_val,
+    )
+
+
+def _wins(whole: CoordinatorCore, request: StopRequest) -> bool | None:
+    run = whole.runs[request.running.node]
+    if run.status != "completed" or run.score is None or request.incumbent.score is None:
+        return None
+    return run.score > request.incumbent.score
+
+
+def _facts(core: CoordinatorCore) -> Mapping[str, Any]:
+    assert core.started is not None
+    return core.started.task
+
+
+def _rounded(data: Any) -> Any:
+    if isinstance(data, float):
+        return float(f"{data:.{_DIGITS}g}")
+    if isinstance(data, dict):
+        return {key: _rounded(value) for key, value in data.items()}
+    return [_rounded(value) for value in data] if isinstance(data, list) else data
