@@ -14,6 +14,7 @@ import pytest
 from llmzero_ray import api_key
 from llmzero_ray.errors import StorageError
 from llmzero_ray.private_files import MAX_SOCKET_PATH, private_directory, private_file
+from llmzero_ray.tasks.sandbox import Sandbox, find_isolation
 
 
 @pytest.fixture
@@ -124,3 +125,21 @@ def test_children_started_meanwhile_do_not_inherit_the_key() -> None:
         done = subprocess.run(["env"], capture_output=True, text=True, check=True)
     assert "ANTHROPIC_API_KEY" not in done.stdout
     assert os.environ["ANTHROPIC_API_KEY"] == "sk-ant-secret"
+
+
+@pytest.mark.skipif(not find_isolation().full, reason=f"no sandbox: {find_isolation().why}")
+@pytest.mark.usefixtures("key_in_environment", "runtime_dir")
+def test_confined_rewards_read_no_key(tmp_path: Path) -> None:
+    path = api_key.key_file(str(tmp_path), private_head=True)
+    (tmp_path / "reward.py").write_text(
+        "import os, pathlib\n"
+        "def compute_score(data_source, solution_str, ground_truth, extra_info=None, **others):\n"
+        f"    there = os.path.exists({path!r}) or os.path.exists({str(Path(str(path)).parent)!r})\n"
+        "    return dict(score=0, acc=0, pred=f\"{there} {os.environ.get('ANTHROPIC_API_KEY')}\")\n"
+    )
+    row = {"data_source": "d", "solution_str": "x", "ground_truth": "x", "extra_info": {}}
+    with Sandbox(tmp_path / "reward.py") as sandbox:
+        (outcome,) = sandbox.score([row])
+    assert Path(str(path)).exists()
+    api_key.remove_key_file()
+    assert "False None" in repr(outcome), outcome
