@@ -426,7 +426,7 @@ def test_nothing_listening_is_a_connection_error_that_cost_nothing(client_of: Cl
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    error, estimated = failure_and_estimate(client_of(base_url=f"http://127.0.0.1:{port}", deadline_s=1.0))
+    error, estimated = failure_and_estimate(client_of(base_url=f"http://127.0.0.1:{port}", deadline_s=3.0))
     assert error.kind == "connection" and f":{port}" in str(error)
     assert not estimated
 
@@ -586,7 +586,7 @@ def test_an_event_loop_goes_on_while_a_thread_of_it_asks(
     messages_server: MessagesServer, client_of: ClientOf
 ) -> None:
     messages_server.play([Hang()])
-    client = client_of(deadline_s=1.0)
+    client = client_of(deadline_s=3.0)
 
     async def ticks_while_asking() -> int:
         n_ticks = 0
