@@ -64,9 +64,16 @@ def test_the_two_clip_ratios_are_distinguished() -> None:
 
 
 def test_nothing_is_read_before_it_is_asked_for() -> None:
-    code = "import sys, llmzero_ray.agents.expert, llmzero_ray.agents.knowledge; print('yaml' in sys.modules)"
+    code = (
+        "import sys\n"
+        "read = []\n"
+        "sys.addaudithook(lambda event, args: read.append(str(args[0])) if event == 'open' else None)\n"
+        "import llmzero_ray.agents.expert, llmzero_ray.agents.knowledge as knowledge\n"
+        "notes = lambda: sum(path.endswith(knowledge.METRICS) for path in read)\n"
+        "before = notes(); knowledge.metric_notes(); print(before, notes())"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "False"
+    assert done.stdout.split() == ["0", "1"]
 
 
 def test_every_noted_hyperparameter_is_a_key_of_verl(packaged: Knowledge) -> None:

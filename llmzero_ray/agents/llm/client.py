@@ -54,6 +54,7 @@ _PASSING: frozenset[ErrorKind] = frozenset({"rate_limited", "overloaded", "serve
 """What the SDK tries again: 408, 409, 429, 5xx and broken connections."""
 # These failed before the request left, so that nothing can have been billed.
 _UNSENT = frozenset({"ConnectError", "ConnectTimeout", "PoolTimeout", "UnsupportedProtocol", "ProxyError"})
+_KEY_HEADERS = ("authorization", "x-api-key")
 # Fields that every version of the SDK takes by name. The others come and go (temperature went, effort came),
 # while the server decides by model what it accepts.
 _NAMED = frozenset({"model", "max_tokens", "messages", "system", "tools", "tool_choice"})
@@ -275,7 +276,7 @@ class _Attempts:
         own_headers = {"accept-encoding": "identity"}
         if self._key and self._settings.base_url is not None:
             # vLLM looks for it in the first, others in the second, which the SDK leaves out beside the first.
-            own_headers |= {"authorization": f"Bearer {self._key}", "x-api-key": self._key}
+            own_headers |= dict(zip(_KEY_HEADERS, (f"Bearer {self._key}", self._key), strict=True))
         if not self._settings.takes_environment_key:
             os.environ.pop(CUSTOM_HEADERS_ENV, None)  # the SDK would send them to any server
         # Looser than the deadline, so that a time-out is always reported as such.
@@ -288,11 +289,18 @@ class _Attempts:
             timeout=timeout,
             default_headers=own_headers,
             http_client=anthropic.DefaultAsyncHttpxClient(
-                timeout=timeout, event_hooks={"response": [limit_body]}
+                timeout=timeout,
+                event_hooks={"request": [self._withhold_key], "response": [limit_body]},
             ),
             middleware=[self._attempt],
         ) as sdk:
             return await work(self, sdk)
+
+    async def _withhold_key(self, request: Any) -> None:
+        """Request hook: a redirect to another server takes no key along; the HTTP library drops one of two."""
+        if not self._settings.is_own_server(str(request.url)):
+            for name in _KEY_HEADERS:
+                request.headers.pop(name, None)
 
     async def _attempt(self, request: Any, call_next: Callable[[Any], Awaitable[Any]]) -> Any:
         """One attempt, reserved before it is sent. Whether another one follows is for the SDK to decide."""

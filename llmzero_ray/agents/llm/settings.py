@@ -96,6 +96,10 @@ class LlmSettings(StrictModel):
             return False
         return _origin(self.url) == _origin(PUBLIC_URL) or _is_loopback(urllib.parse.urlsplit(self.url))
 
+    def is_own_server(self, url: str) -> bool:
+        """Whether an address is of the server that the key is meant for: scheme, host and port of `url`."""
+        return _origin(url) == _origin(self.url)
+
     def output_tokens(self, max_tokens: int) -> int:
         """The request's `max_tokens` for an answer of `max_tokens`: thinking counts against it too."""
         room = self.thinking_budget if self.thinks and self.thinking_budget is not None else 0
