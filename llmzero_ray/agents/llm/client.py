@@ -297,7 +297,7 @@ class _Attempts:
             return await work(self, sdk)
 
     async def _withhold_key(self, request: Any) -> None:
-        """Request hook: a redirect to another server takes no key along; the HTTP library drops one of two."""
+        """Request hook: a redirect to another server takes no key along; the HTTP library drops one."""
         if not self._settings.is_own_server(str(request.url)):
             for name in _KEY_HEADERS:
                 request.headers.pop(name, None)
