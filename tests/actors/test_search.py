@@ -103,7 +103,8 @@ def test_a_bug_of_the_engine_is_a_failed_phase_too(make_search: MakeSearch) -> N
 
 @pytest.mark.slow
 def test_a_loss_that_is_no_number_ends_the_phase_by_the_hard_rule(make_search: MakeSearch) -> None:
-    search = make_search({"nan": [0], "step_s": 0.1}, budget={"runs": 1}, phase={"n_steps": 600})
+    script = {"nan": [0], "hold": [0], "hold_at": 20}  # it waits there for the stop
+    search = make_search(script, budget={"runs": 2}, phase={"n_steps": 30})
     core = search.start().wait()
     assert core.runs[0].status == "early_stopped"
     assert "non_finite" in core.runs[0].outcome.stop_reason
