@@ -551,8 +551,9 @@ def test_a_reward_that_is_allowed_without_one_still_has_its_limits(
     body = (
         "import os, time\n"
         "if solution_str == 'attack':\n"
-        "    if os.fork() == 0:\n"
-        "        time.sleep(600)\n"
+        "    try:\n"
+        "        if os.fork() == 0: time.sleep(600)\n"
+        "    except BlockingIOError: pass\n"  # its user has as many processes as a reward may start
         "    while True: pass\n"
         "return dict(score=0, acc=0, pred=' '.join(os.environ))"
     )
