@@ -18,7 +18,7 @@ from llmzero_ray import events as ev
 from llmzero_ray.agents.backend import MODEL_BACKENDS, llm_settings
 from llmzero_ray.agents.llm.api_key import read_key
 from llmzero_ray.agents.llm.budget import BudgetLedger, LedgerEntry, Reservation
-from llmzero_ray.agents.llm.call_records import booked_entry, call_event, open_reservations, reserved_event
+from llmzero_ray.agents.llm.call_records import booked_entry, lost_event, open_reservations, reserved_event
 from llmzero_ray.agents.llm.messages import Usage
 from llmzero_ray.agents.llm.prices import Price
 from llmzero_ray.config import SearchConfig
@@ -114,17 +114,8 @@ class SearchBudget:
             if self._holders.get(reservation.id) != holder:
                 continue
             del self._holders[reservation.id]
-            entry = self.ledger.settle(reservation, usage=None, latency_s=0.0, outcome="lost")
-            event = call_event(
-                entry,
-                call="",
-                model=self._model_of(entry.agent),
-                prompt="",
-                n_attempts=1,
-                source=f"lost:{reservation.id}",
-                reservations=(reservation.id,),
-            )
-            lost.append(event)
+            self.ledger.settle(reservation, usage=None, latency_s=0.0, outcome="lost")
+            lost.append(lost_event(reservation, self._model_of(reservation.agent)))
         return lost
 
     def _model_of(self, agent: str) -> str:

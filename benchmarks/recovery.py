@@ -32,7 +32,7 @@ from llmzero_ray.coordinator.runs import PhaseRun
 from llmzero_ray.storage import SearchStorage
 from llmzero_ray.tasks.prepare import prepare
 from tests.chaos.checks import losses, steps_lost
-from tests.chaos.lab import Lab, kill, until
+from tests.chaos.lab import Lab, kill
 from tests.chaos.trial import scripted_config
 from tests.chaos.witness import Witness
 
@@ -121,11 +121,7 @@ class Scene:
         return self.lab.actors()[actor].pid
 
     def _wait(self, happened: Callable[[], bool]) -> None:
-        def look() -> bool:
-            self.witness.look()
-            return happened()
-
-        if not until(look, within_s=_PATIENCE_S, look_s=0.02):
+        if not self.witness.until(happened, within_s=_PATIENCE_S, look_s=0.02):
             raise TimeoutError(f"not within {_PATIENCE_S:.0f} s: {self.command.output[-2000:]}")
 
 

@@ -32,7 +32,7 @@ from llmzero_ray.presence import last_heartbeat, request
 from llmzero_ray.records import Event
 from llmzero_ray.storage import SearchStorage
 from llmzero_ray.tasks.prepare import prepare
-from tests.chaos.lab import Lab, until
+from tests.chaos.lab import Lab
 from tests.chaos.trial import scripted_config
 from tests.chaos.witness import Witness
 
@@ -119,11 +119,7 @@ class Scene:
         return found[0]
 
     def _until(self, happened: Callable[[], bool]) -> None:
-        def look() -> bool:
-            self.witness.look()
-            return happened()
-
-        if not until(look, within_s=_PATIENCE_S, look_s=0.02):
+        if not self.witness.until(happened, within_s=_PATIENCE_S, look_s=0.02):
             raise TimeoutError(f"not within {_PATIENCE_S:.0f} s: {self.command.output[-2000:]}")
 
 

@@ -127,18 +127,25 @@ def time_limits(
     engine = config.engine
     hang_s, stop_s = engine.hang_min_s, engine.stop_deadline_s
     if hang_s is None or stop_s is None:
-        times = _times(config, hyperparameters, model, rows)
-        hang_s = _limit(None if times is None else times.longest_s) if hang_s is None else hang_s
-        step_s = None if times is None else times.rollout_s + times.update_s
-        stop_s = _limit(step_s) if stop_s is None else stop_s
-        if engine.backend != "verl" or engine.platform == "cpu":
-            hang_s = LEAST_S if engine.hang_min_s is None else hang_s
-            stop_s = LEAST_S if engine.stop_deadline_s is None else stop_s
+        estimated = _estimated_limits(config, hyperparameters, model, rows)
+        hang_s = estimated.hang_s if hang_s is None else hang_s
+        stop_s = estimated.stop_s if stop_s is None else stop_s
     return TimeLimits(hang_s=hang_s, stop_s=stop_s)
 
 
-def _limit(estimated_s: float | None) -> float:
-    return UNKNOWN_S if estimated_s is None else max(LEAST_S, float(math.ceil(_MARGIN * estimated_s)))
+def _estimated_limits(
+    config: SearchConfig, hyperparameters: Hyperparameters, model: str | None, rows: int
+) -> TimeLimits:
+    if config.engine.backend != "verl" or config.engine.platform == "cpu":
+        return TimeLimits(hang_s=LEAST_S, stop_s=LEAST_S)
+    times = _times(config, hyperparameters, model, rows)
+    if times is None:
+        return TimeLimits(hang_s=UNKNOWN_S, stop_s=UNKNOWN_S)
+    return TimeLimits(hang_s=_limit(times.longest_s), stop_s=_limit(times.rollout_s + times.update_s))
+
+
+def _limit(estimated_s: float) -> float:
+    return max(LEAST_S, float(math.ceil(_MARGIN * estimated_s)))
 
 
 def _times(

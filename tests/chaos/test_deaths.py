@@ -56,12 +56,11 @@ class Search:
 
     def until_step(self, node: int, step: int) -> None:
         def reached() -> bool:
-            self.witness.look()
             return any(
                 run.node == node and self.witness.step(node) >= step for run in self.witness.training()
             )
 
-        assert until(reached, within_s=PATIENCE_S), self.command.output
+        assert self.witness.until(reached, within_s=PATIENCE_S), self.command.output
 
     def to_its_end(self, command: Command) -> None:
         assert until(lambda: not command.running, within_s=PATIENCE_S), command.output

@@ -121,12 +121,7 @@ class Trial:
 
     def _wait(self, happened: Callable[[], bool], otherwise: str) -> bool:
         """Wait for something as long as patience goes; it is wrong when it does not happen."""
-
-        def look() -> bool:
-            self._witness.look()
-            return happened()
-
-        if until(look, within_s=self._patience_s):
+        if self._witness.until(happened, within_s=self._patience_s):
             return True
         output = self._command.output[-2000:] if self._command is not None else ""
         self.story.wrong.append(f"{otherwise} within {self._patience_s:.0f} s; its command said: {output}")

@@ -5,6 +5,7 @@ Not here: judging it (checks.py).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TypeAlias
 
 from llmzero_ray.coordinator import CoordinatorCore
@@ -13,6 +14,8 @@ from llmzero_ray.errors import LlmzeroError
 from llmzero_ray.follow import Follower
 from llmzero_ray.records import Event, PhaseFailure, PhaseResult
 from llmzero_ray.storage import SearchStorage
+
+from .lab import until
 
 Outcome: TypeAlias = PhaseResult | PhaseFailure
 
@@ -50,6 +53,15 @@ class Witness:
             if run.outcome is not None:
                 self.seen.setdefault(node, run.outcome)
         return new
+
+    def until(self, happened: Callable[[], bool], *, within_s: float, look_s: float = 0.05) -> bool:
+        """Follow the search until something has happened; whether it did in time."""
+
+        def look() -> bool:
+            self.look()
+            return happened()
+
+        return until(look, within_s=within_s, look_s=look_s)
 
     def training(self) -> list[PhaseRun]:
         """Phases under way."""

@@ -25,7 +25,7 @@ from llmzero_ray.agents.llm.budget import BudgetLedger, LedgerEntry, Reservation
 from llmzero_ray.agents.llm.call_records import (
     CallRecorder,
     booked_entry,
-    call_event,
+    lost_event,
     open_reservations,
     recorded_event,
     reserved_event,
@@ -223,25 +223,7 @@ class Initialization:
                 held = self._reserved(record["agent"])
                 self._post(recorded_event(name, record, tuple(one.id for one in held)))
         for lost in self._reserved():
-            entry = LedgerEntry(
-                agent=lost.agent,
-                node=lost.node,
-                usage=lost.worst,
-                dollars=lost.dollars,
-                latency_s=0.0,
-                outcome="lost",
-                estimated=True,
-            )
-            event = call_event(
-                entry,
-                call="",
-                model=self._config.agents.model,
-                prompt="",
-                n_attempts=1,
-                source=f"lost:{lost.id}",
-                reservations=(lost.id,),
-            )
-            self._post(event)
+            self._post(lost_event(lost, self._config.agents.model))
 
     def _reserved(self, agent: str | None = None) -> list[Reservation]:
         """Reservations that no call has settled."""

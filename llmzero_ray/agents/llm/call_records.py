@@ -80,10 +80,7 @@ def call_event(
         outcome=entry.outcome,
         model=model,
         prompt=prompt,
-        input_tokens=entry.usage.input,
-        output_tokens=entry.usage.output,
-        cache_read_tokens=entry.usage.cache_read,
-        cache_creation_tokens=entry.usage.cache_creation,
+        **_token_fields(entry.usage),
         dollars=entry.dollars,
         latency_s=entry.latency_s,
         n_attempts=n_attempts,
@@ -93,29 +90,51 @@ def call_event(
     )
 
 
+def lost_event(reservation: Reservation, model: str) -> ev.AgentCalled:
+    """The event of a request whose process died before the bill was known: its worst case, which the provider
+    may have billed in full."""
+    entry = LedgerEntry(
+        agent=reservation.agent,
+        node=reservation.node,
+        usage=reservation.worst,
+        dollars=reservation.dollars,
+        latency_s=0.0,
+        outcome="lost",
+        estimated=True,
+    )
+    return call_event(
+        entry,
+        call="",
+        model=model,
+        prompt="",
+        n_attempts=1,
+        source=f"lost:{reservation.id}",
+        reservations=(reservation.id,),
+    )
+
+
 def recorded_event(
     name: str, record: Mapping[str, Any], reservations: tuple[str, ...] = ()
 ) -> ev.AgentCalled:
     """The event of a call of node 0 whose process died before it was journalled, from its record; it settles
     these reservations."""
     answer = record["answer"] or {}
-    usage = answer.get("usage", {})
-    return ev.AgentCalled(
-        node=0,
+    entry = LedgerEntry(
         agent=record["agent"],
-        call=name,
-        outcome=record["outcome"],
-        model=record["model"],
-        prompt=record["prompt"],
-        input_tokens=usage.get("input", 0),
-        output_tokens=usage.get("output", 0),
-        cache_read_tokens=usage.get("cache_read", 0),
-        cache_creation_tokens=usage.get("cache_creation", 0),
+        node=0,
+        usage=Usage(**answer.get("usage", {})),
         dollars=record["dollars"],
         latency_s=record["latency_s"],
+        outcome=record["outcome"],
+    )
+    return call_event(
+        entry,
+        call=name,
+        model=record["model"],
+        prompt=record["prompt"],
         n_attempts=answer.get("n_attempts", 0),
-        reservations=reservations,
         source=f"call:0:{name}:{record['prompt'][:16]}",
+        reservations=reservations,
     )
 
 
@@ -124,12 +143,7 @@ def booked_entry(event: ev.AgentCalled) -> LedgerEntry:
     return LedgerEntry(
         agent=event.agent,
         node=event.node,
-        usage=Usage(
-            input=event.input_tokens,
-            output=event.output_tokens,
-            cache_read=event.cache_read_tokens,
-            cache_creation=event.cache_creation_tokens,
-        ),
+        usage=_usage_of(event),
         dollars=event.dollars,
         latency_s=event.latency_s,
         outcome=event.outcome,
@@ -139,18 +153,34 @@ def booked_entry(event: ev.AgentCalled) -> LedgerEntry:
 
 def reserved_event(reservation: Reservation, holder: ev.CallHolder) -> ev.CallReserved:
     """The event of a reservation that a process is about to use."""
-    worst = reservation.worst
     return ev.CallReserved(
         node=reservation.node,
         agent=reservation.agent,
         holder=holder,
         reservation=reservation.id,
-        input_tokens=worst.input,
-        output_tokens=worst.output,
-        cache_read_tokens=worst.cache_read,
-        cache_creation_tokens=worst.cache_creation,
+        **_token_fields(reservation.worst),
         dollars=reservation.dollars,
         source=f"reserved:{reservation.id}",
+    )
+
+
+def _token_fields(usage: Usage) -> dict[str, int]:
+    """The fields of an event that hold these tokens."""
+    return {
+        "input_tokens": usage.input,
+        "output_tokens": usage.output,
+        "cache_read_tokens": usage.cache_read,
+        "cache_creation_tokens": usage.cache_creation,
+    }
+
+
+def _usage_of(event: ev.AgentCalled | ev.CallReserved) -> Usage:
+    """The tokens that `_token_fields` was given."""
+    return Usage(
+        input=event.input_tokens,
+        output=event.output_tokens,
+        cache_read=event.cache_read_tokens,
+        cache_creation=event.cache_creation_tokens,
     )
 
 
@@ -159,14 +189,12 @@ def open_reservations(events: Iterable[Event]) -> dict[str, tuple[Reservation, e
     found: dict[str, tuple[Reservation, ev.CallHolder]] = {}
     for event in events:
         if isinstance(event, ev.CallReserved):
-            worst = Usage(
-                input=event.input_tokens,
-                output=event.output_tokens,
-                cache_read=event.cache_read_tokens,
-                cache_creation=event.cache_creation_tokens,
-            )
             reservation = Reservation(
-                agent=event.agent, node=event.node, worst=worst, dollars=event.dollars, id=event.reservation
+                agent=event.agent,
+                node=event.node,
+                worst=_usage_of(event),
+                dollars=event.dollars,
+                id=event.reservation,
             )
             found[event.reservation] = (reservation, event.holder)
         elif isinstance(event, ev.AgentCalled):

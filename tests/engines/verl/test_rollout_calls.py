@@ -20,6 +20,7 @@ from llmzero_ray.tasks.sandbox import find_isolation
 from tests.engines.verl.conftest import COLD_KEYS, Lab, assert_same_metrics, below_this_process, processes_of
 from tests.security.intruder import attack, endpoint
 from tests.security.processes import processes_with, speaks_zeromq, tcp_listeners
+from tests.waiting import PATIENCE_S
 
 pytestmark = [pytest.mark.verl, pytest.mark.slow]
 
@@ -74,7 +75,7 @@ def with_agent_loops(
         names = {"loot": str(tmp_path / "loot"), "port": listener.getsockname()[1]}
         reward.write_text(TWO_FACED.format(**names, secrets={"ANTHROPIC_API_KEY", "RAY_AUTH_TOKEN"}))
     group = ray.util.placement_group([{"CPU": 3, "GPU": 1}], strategy="STRICT_PACK")
-    ray.get(group.ready(), timeout=60)
+    ray.get(group.ready(), timeout=PATIENCE_S)
     monkeypatch.setattr(driver_process, "on_one_machine", lambda: False)
     settings = dataclasses.replace(
         lab.settings,
