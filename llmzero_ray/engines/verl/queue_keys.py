@@ -93,12 +93,13 @@ def protect(socket: Any, keys: KeyPair) -> Any:
 def _admit_only(public: bytes, context: Any) -> None:
     """Let nobody but the holder of this key connect to servers of this context.
 
-    pyzmq's own handler keeps its sockets open, so that a context in which it runs can never be ended.
+    pyzmq's own handler keeps its sockets open, so that a context in which it runs can never be ended. The socket
+    is unknown to `context`, whose `destroy` would close it while the thread waits on it, which aborts a process.
     """
     import zmq
     from zmq.utils import z85
 
-    handler = context.socket(zmq.REP)
+    handler = zmq.Context.shadow(context).socket(zmq.REP)
     try:
         handler.bind(_HANDLER)
     except zmq.ZMQError:  # the context has one
