@@ -5,14 +5,18 @@ Not here: reserving (placement.py).
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from llmzero_ray.capacity import Machine
 
 
-def cluster_machines() -> tuple[Machine, ...]:
-    """The machines that are up now, with everything they have."""
+def cluster_machines(without: Collection[str] = ()) -> tuple[Machine, ...]:
+    """The machines that are up now, with everything they have; `without` are ids of nodes that do not
+    count."""
     import ray
 
-    found = [(node["NodeManagerAddress"], node["Resources"]) for node in ray.nodes() if node["Alive"]]
+    alive = [node for node in ray.nodes() if node["Alive"] and node["NodeID"] not in without]
+    found = [(node["NodeManagerAddress"], node["Resources"]) for node in alive]
     return tuple(
         Machine(address=address, cpus=has.get("CPU", 0.0), gpus=has.get("GPU", 0.0)) for address, has in found
     )

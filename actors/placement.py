@@ -35,6 +35,8 @@ class Placement:
         self._asked: set[int] = set()
         """Slots whose hardware was requested and not released since."""
         self._waiting: set[int] = set()
+        self._avoided: set[str] = set()
+        """Nodes (hex ids) on which a card failed: nothing is requested there any more."""
         self._changing = asyncio.Lock()
         """Held while groups are created or removed, so that none is created after its slot was released."""
         self._looking = asyncio.Lock()
@@ -53,7 +55,8 @@ class Placement:
             async with self._changing:  # an autoscaler sees the whole demand at once
                 self._asked.update(slots)
                 for slot in slots:
-                    await self._threads.run(_request_group, config, slot, 0, beside=())
+                    for machine in range(config.slots.nodes):
+                        await self._request(config, slot, machine)
             found = await asyncio.gather(*(self._reserved(config, slot, deadline) for slot in slots))
             await self._wait_for_side_cpus(config, deadline)
         except CapacityError:
@@ -71,6 +74,29 @@ class Placement:
         """
         self._asked.add(slot)
         return await self._reserved(config, slot, time.monotonic() + config.slots.timeout_s)
+
+    async def avoid_machine_of(self, config: SearchConfig, slot: int) -> str | None:
+        """Give the hardware of a slot back and request it elsewhere from now on; the node's id.
+
+        None, and nothing has changed: the slot has no hardware or several machines, of which any may be the
+        one with the fault, or the other machines that are up do not hold all slots.
+        """
+        if config.slots.nodes > 1:
+            return None
+        node = await self._threads.run(_node_of_slot, self._search, slot)
+        if node is None:
+            return None
+        avoided = self._avoided | {node}
+        if shortfall(await self._threads.run(cluster_machines, avoided), config) is not None:
+            return None
+        self._avoided = avoided
+        await self.release(slot)
+        return str(node)
+
+    async def _request(self, config: SearchConfig, slot: int, machine: int, taken: Sequence[str] = ()) -> Any:
+        """The group of one machine of a slot, requested unless it exists; not on the nodes `taken`."""
+        beside = sorted({*taken, *self._avoided})
+        return await self._threads.run(_request_group, config, slot, machine, beside=beside)
 
     async def cancel(self, slot: int) -> None:
         """Stop waiting for the hardware of one slot and give back what there is of it; no effect once it is
@@ -108,7 +134,7 @@ class Placement:
                 async with self._changing:
                     if slot not in self._asked:
                         return None
-                    group = await self._threads.run(_request_group, config, slot, machine, beside=taken)
+                    group = await self._request(config, slot, machine, taken)
                 node = await self._node_of(group, config, slot, deadline)
                 if node is None:
                     return None
@@ -154,6 +180,17 @@ class Placement:
                 what = f"the slots fit, but only {free:g} CPUs are free beside them and VeRL needs {needed}"
                 raise CapacityError(f"{what}; {required_and_available(there, config)}")
             await asyncio.sleep(_CPU_LOOK_S)
+
+
+def _node_of_slot(search: str, slot: int) -> str | None:
+    """The node (hex id) of a slot's first group; None: there is none that is created."""
+    from ray.util import placement_group_table
+
+    name = group_name(search, slot, 0)
+    for entry in placement_group_table().values():
+        if entry["name"] == name and entry["state"] == "CREATED":
+            return str(next(iter(entry["bundles_to_node_id"].values())))
+    return None
 
 
 def check_fixed_capacity(config: SearchConfig) -> None:

@@ -116,6 +116,11 @@ class RunnerPool:
 
         ray.kill(self.runner(slot))
 
+    async def avoid_machine_of(self, slot: int) -> str | None:
+        """Take the slot's hardware elsewhere from now on, because its machine has a failed card; the node
+        that is avoided. None: nothing has changed."""
+        return await self._placement.avoid_machine_of(self._settings(), slot)
+
     async def stop_waiting(self, slot: int) -> None:
         """Stop waiting for the hardware of a slot."""
         await self._placement.cancel(slot)

@@ -15,6 +15,7 @@ from typing import Any
 from llmzero_ray import commands as cmd
 from llmzero_ray import events as ev
 from llmzero_ray.coordinator import CoordinatorCore
+from llmzero_ray.engines.card_faults import card_fault
 from llmzero_ray.errors import CapacityError, EngineError, EngineLostError, EngineVersionError, LlmzeroError
 from llmzero_ray.metric_files import lost_phase
 from llmzero_ray.records import FailureClass
@@ -83,7 +84,11 @@ class RunnerRecovery:
             if isinstance(error, EngineVersionError) or slot in self._cannot_start:
                 raise _cause_of(error)
             self._cannot_start.add(slot)
-        await self.lost(slot, node, attempt, _first_line(error))
+        reason = _first_line(error)
+        if card_fault(str(error)) is not None:
+            avoided = await self._pool.avoid_machine_of(slot)
+            reason += f"; node {avoided} is used no more" if avoided else "; no other machine has room for it"
+        await self.lost(slot, node, attempt, reason)
 
     async def lost(self, slot: int, node: int | None, attempt: int, reason: str) -> None:
         """Handle a lost runner that was training `node`, or (None) that was idle or scoring."""

@@ -25,7 +25,8 @@ class Machine:
 
 
 def side_cpus(config: SearchConfig) -> int:
-    """CPUs that one slot needs outside its bundles; an engine of one's own is taken to need none.
+    """CPUs that one slot needs on its machines outside its bundles; an engine of one's own is taken to need
+    none.
 
     Batched rollouts start agent workers for batches that need an agent loop alone, and these fit into what
     VeRL's other actors leave then. Reward workers count: only the task says whether its reward needs them.
@@ -51,24 +52,28 @@ def private_head_resources(config: SearchConfig, *, has_gpus: bool) -> dict[str,
 
 def shortfall(machines: Sequence[Machine], config: SearchConfig) -> str | None:
     """Why the slots do not fit on these machines even when nothing else runs there; None: they fit."""
-    slots = config.slots
+    slots, side = config.slots, side_cpus(config)
     gpus, cpus = slots.gpus_per_node, slots.gpus_per_node * slots.cpus_per_gpu
     room = [[machine.gpus, machine.cpus] for machine in machines]
     for _ in range(slots.count):
-        fitting = [free for free in room if free[0] >= gpus and free[1] >= cpus]
-        if len(fitting) < slots.nodes:
-            return required_and_available(machines, config)
-        for free in fitting[: slots.nodes]:
+        room.sort(key=lambda free: free[1], reverse=True)
+        own = [free for free in room if free[0] >= gpus and free[1] >= cpus][: slots.nodes]
+        for free in own:
             free[0], free[1] = free[0] - gpus, free[1] - cpus
-    beside = sum(free[1] for free in room)
-    return None if beside >= slots.count * side_cpus(config) else required_and_available(machines, config)
+        if len(own) < slots.nodes or sum(free[1] for free in own) < side:
+            return required_and_available(machines, config)
+        wanted = float(side)
+        for free in own:
+            taken = min(free[1], wanted)
+            free[1], wanted = free[1] - taken, wanted - taken
+    return None
 
 
 def required_and_available(machines: Sequence[Machine], config: SearchConfig) -> str:
     """Required and available resources, for an error message."""
     slots, beside = config.slots, side_cpus(config)
     each = f"{slots.gpus_per_node} GPUs and {slots.gpus_per_node * slots.cpus_per_gpu} CPUs"
-    side = f", and {beside} more CPUs per slot for VeRL's servers and workers" if beside else ""
+    side = f", and {beside} more CPUs on each slot's machines for VeRL's processes" if beside else ""
     there = "; ".join(f"{m.address}: {m.gpus:g} GPUs, {m.cpus:g} CPUs" for m in machines) or "no machine"
     return (
         f"asked: {slots.count} slot(s) of {slots.nodes} machine(s) with {each} each{side}. There: {there}. "

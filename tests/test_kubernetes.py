@@ -1,12 +1,13 @@
 """deploy/k8s holds what KubeRay accepts, and agrees with cluster.yaml on everything that both say.
 
-The fields are those of the custom resource definitions of KubeRay 1.5.1 (ray.io/v1), the oldest version with
-token authentication, as far as the files use them: what is not listed is refused, as the API server does.
+The schema is that of the custom resource definitions of KubeRay 1.5.1 (ray.io/v1), the oldest version with
+token authentication.
 """
 
 from __future__ import annotations
 
 import copy
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -14,68 +15,32 @@ from typing import Any
 
 import pytest
 import yaml
+from jsonschema import Draft202012Validator
+from jsonschema.exceptions import best_match
 from ray.autoscaler._private.kuberay.autoscaling_config import _derive_autoscaling_config_from_ray_cr
 
 ROOT = Path(__file__).parent.parent
 K8S = ROOT / "deploy" / "k8s"
 Manifest = dict[str, Any]
 
-QUANTITY, FREE = (int, str), "*"
-RESOURCES = {"requests": {FREE: QUANTITY}, "limits": {FREE: QUANTITY}}
-SECURITY = {
-    "runAsUser": int,
-    "capabilities": {"add": [str]},
-    "appArmorProfile": {"type": str},
-    "seccompProfile": {"type": str},
-}
-CONTAINER = {
-    "name": str,
-    "image": str,
-    "ports": [{"name": str, "containerPort": int}],
-    "env": [{"name": str, "value": str}],
-    "resources": RESOURCES,
-    "securityContext": SECURITY,
-    "volumeMounts": [{"name": str, "mountPath": str, "readOnly": bool}],
-}
-VOLUME = {
-    "name": str,
-    "persistentVolumeClaim": {"claimName": str},
-    "emptyDir": {"medium": str, "sizeLimit": QUANTITY},
-    "hostPath": {"path": str, "type": str},
-    "secret": {"secretName": str, "optional": bool, "defaultMode": int},
-}
-POD = {
-    "spec": {
-        "containers": [CONTAINER],
-        "volumes": [VOLUME],
-        "tolerations": [{"key": str, "operator": str, "effect": str}],
-    }
-}
-CLUSTER = {
-    "rayVersion": str,
-    "enableInTreeAutoscaling": bool,
-    "autoscalerOptions": {"idleTimeoutSeconds": int},
-    "authOptions": {"mode": ("disabled", "token")},
-    "headGroupSpec": {"rayStartParams": {FREE: str}, "template": POD},
-    "workerGroupSpecs": [
-        {
-            "groupName": str,
-            "replicas": int,
-            "minReplicas": int,
-            "maxReplicas": int,
-            "rayStartParams": {FREE: str},
-            "template": POD,
-        }
-    ],
-}
-JOB = {
-    "entrypoint": str,
-    "submissionMode": ("K8sJobMode", "HTTPMode", "InteractiveMode", "SidecarMode"),
-    "backoffLimit": int,
-    "shutdownAfterJobFinishes": bool,
-    "ttlSecondsAfterFinished": int,
-    "rayClusterSpec": CLUSTER,
-}
+SCHEMA: Manifest = json.loads((ROOT / "tests" / "data" / "kuberay_1.5.1_rayjob.json").read_text())
+
+
+def closed(schema: Any) -> Any:
+    """The schema, with unknown fields refused, as by an API server that is asked to be strict."""
+    if isinstance(schema, list):
+        return [closed(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    found = {key: closed(value) for key, value in schema.items()}
+    keeps_unknown = "x-kubernetes-preserve-unknown-fields" in schema or "additionalProperties" in schema
+    if isinstance(schema.get("properties"), dict) and "type" in schema and not keeps_unknown:
+        found["additionalProperties"] = False
+    return found
+
+
+JOB = Draft202012Validator(closed(SCHEMA))
+CLUSTER = Draft202012Validator(closed({**SCHEMA["properties"]["rayClusterSpec"], "$defs": SCHEMA["$defs"]}))
 SPECS = {"RayCluster": CLUSTER, "RayJob": JOB}
 
 
@@ -83,27 +48,9 @@ def check(manifest: Manifest) -> None:
     """Refuse a field that the kind does not have and a value of another type, with their place."""
     assert manifest["apiVersion"] == "ray.io/v1"
     assert re.fullmatch(r"[a-z]([-a-z0-9]{0,45}[a-z0-9])?", manifest["metadata"]["name"])
-    _check(manifest["spec"], SPECS[manifest["kind"]], "spec")
-
-
-def _check(value: Any, allowed: Any, place: str) -> None:
-    if isinstance(allowed, dict):
-        if not isinstance(value, dict):
-            raise ValueError(f"{place} is {value!r}; must be a mapping")
-        for key, inner in value.items():
-            if key not in allowed and FREE not in allowed:
-                raise ValueError(f"{place}.{key} is no field of it; known are {', '.join(allowed)}")
-            _check(inner, allowed.get(key, allowed.get(FREE)), f"{place}.{key}")
-    elif isinstance(allowed, list):
-        if not isinstance(value, list):
-            raise ValueError(f"{place} is {value!r}; must be a list")
-        for i, each in enumerate(value):
-            _check(each, allowed[0], f"{place}[{i}]")
-    elif isinstance(allowed, tuple) and isinstance(allowed[0], str):
-        if value not in allowed:
-            raise ValueError(f"{place} is {value!r}; must be one of {', '.join(allowed)}")
-    elif not isinstance(value, allowed) or (isinstance(value, bool) and allowed is not bool):
-        raise ValueError(f"{place} is {value!r}, of another type")
+    found = best_match(SPECS[manifest["kind"]].iter_errors(manifest["spec"]))
+    if found is not None:
+        raise ValueError(f"spec{found.json_path[1:]}: {found.message}")
 
 
 def load(name: str) -> Manifest:
@@ -140,11 +87,20 @@ def test_kuberay_knows_every_field(path: Path) -> None:
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (lambda spec: spec.update(authOption=spec.pop("authOptions")), "spec.authOption is no field"),
-        (lambda spec: spec["authOptions"].update(mode="tokens"), "must be one of disabled, token"),
-        (lambda spec: spec["headGroupSpec"]["rayStartParams"].update({"num-cpus": 0}), "num-cpus is 0"),
-        (lambda spec: spec["workerGroupSpecs"][0].update(replicas="4"), "replicas is '4'"),
-        (lambda spec: spec.update(workerGroupSpecs={}), "workerGroupSpecs is {}; must be a list"),
+        (lambda spec: spec.update(authOption=spec.pop("authOptions")), "'authOption' was unexpected"),
+        (
+            lambda spec: spec["authOptions"].update(mode="tokens"),
+            "spec.authOptions.mode: 'tokens' is not one of ['disabled', 'token']",
+        ),
+        (
+            lambda spec: spec["headGroupSpec"]["rayStartParams"].update({"num-cpus": 0}),
+            "0 is not of type 'string'",
+        ),
+        (
+            lambda spec: spec["workerGroupSpecs"][0].update(replicas="4"),
+            "spec.workerGroupSpecs[0].replicas: '4' is not of type 'integer'",
+        ),
+        (lambda spec: spec.update(workerGroupSpecs={}), "spec.workerGroupSpecs: {} is not of type 'array'"),
     ],
     ids=["misspelt key", "unknown mode", "a number for text", "text for a number", "no list"],
 )

@@ -42,6 +42,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "llmzero_ray.files",
         "llmzero_ray.engines",
         "llmzero_ray.engines.base",
+        "llmzero_ray.engines.card_faults",
         "llmzero_ray.failpoints",
         "llmzero_ray.journal",
         "llmzero_ray.logs",

@@ -652,11 +652,18 @@ def test_cpus_beside_the_bundles_count() -> None:
     assert shortfall(machines((1, 13)), config) is None
 
 
+def test_cpus_of_other_machines_do_not_help_a_slot() -> None:
+    config = make_config(slots={"count": 2, "gpus_per_node": 1, "cpus_per_gpu": 3})
+    assert shortfall(machines((0, 64), (1, 12), (1, 64)), config) is not None
+    assert shortfall(machines((0, 0), (1, 13), (1, 13)), config) is None
+    assert shortfall(machines((2, 25)), config) is not None
+    assert shortfall(machines((2, 26)), config) is None
+
+
 def test_what_was_asked_and_what_there_is_are_both_said() -> None:
     output = required_and_available(machines((1, 4)), make_config(slots={"gpus_per_node": 8}))
-    assert (
-        "asked: 1 slot(s) of 1 machine(s) with 8 GPUs and 24 CPUs each, and 10 more CPUs per slot" in output
-    )
+    each = "asked: 1 slot(s) of 1 machine(s) with 8 GPUs and 24 CPUs each"
+    assert f"{each}, and 10 more CPUs on each slot's machines" in output
     assert "There: 10.0.0.0: 1 GPUs, 4 CPUs." in output
 
 

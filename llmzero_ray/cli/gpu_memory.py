@@ -1,4 +1,5 @@
-"""The estimate of GPU memory as text: a table of a training step's stages, the verdict, and remedies.
+"""The estimate of memory as text: a table of a training step's stages on a GPU, the verdict, remedies, and
+what a machine needs.
 
 Not here: the estimate (llmzero_ray.memory), a doctor's row (doctor/memory.py).
 """
@@ -17,7 +18,7 @@ from llmzero_ray.cli.output import print_lines
 from llmzero_ray.config import SearchConfig
 from llmzero_ray.coordinator import root_hyperparameters
 from llmzero_ray.errors import ConfigError
-from llmzero_ray.memory import GIB, Assessment, Range, assess, read_shape, setup_of
+from llmzero_ray.memory import GIB, Assessment, Moment, Range, assess, host_moments, read_shape, setup_of
 from llmzero_ray.tasks import PreparedTask
 
 _SMI = ("nvidia-smi", "--query-gpu=memory.total,memory.reserved", "--format=csv,noheader,nounits")
@@ -95,8 +96,10 @@ def _cell(size: Range | None) -> str:
     return "" if size is None else f"{size.likely / GIB:.1f}"
 
 
-def memory_lines(root: Assessment, demanding: Assessment) -> Iterator[str]:
-    """The verdict, its reason, and remedies."""
+def memory_lines(
+    root: Assessment, demanding: Assessment, config: SearchConfig | None = None
+) -> Iterator[str]:
+    """The verdict, its reason, and remedies; with the configuration also what a machine needs."""
     setup = root.setup
     yield f"GPU memory: {root.reason}"
     yield from remedy_lines(root)
@@ -108,6 +111,32 @@ def memory_lines(root: Assessment, demanding: Assessment) -> Iterator[str]:
         f"KV cache of one server: about {root.cache_tokens:,.0f} tokens, {sequences:.1f} sequences of "
         f"{setup.max_model_len} tokens at once"
     )
+    if config is not None:
+        yield f"memory of a machine: {host_text(config, root, n_slots=1, total=None)}"
+
+
+def host_text(config: SearchConfig, root: Assessment, *, n_slots: int, total: float | None) -> str:
+    """Memory that `n_slots` slots take of a machine, in one sentence; `total`: bytes that it has, if
+    known."""
+    worst = host_worst(config, root, n_slots=n_slots, total=total or 0.0)
+    need, largest = worst.total, worst.largest
+    has = "" if total is None else f" of {total / GIB:.0f} GiB"
+    return (
+        f"about {need.likely / GIB:.0f} GiB (up to {need.high / GIB:.0f}){has} for {n_slots} slot(s), most "
+        f"while {worst.name}; largest: {largest.name}, {largest.size.likely / GIB:.0f} GiB"
+    )
+
+
+def host_worst(config: SearchConfig, root: Assessment, *, n_slots: int, total: float) -> Moment:
+    """The moment at which `n_slots` slots take most of a machine of `total` bytes."""
+    engine, slots = config.engine, config.slots
+    helpers = -(-(engine.agent_workers + engine.reward_workers) // slots.nodes)
+    found = host_moments(
+        root.shape, root.setup, gpus=slots.gpus_per_node, helpers=helpers, limit=total / n_slots
+    )
+    worst = max(found, key=lambda moment: moment.total.likely)
+    items = tuple(replace(item, size=item.size * float(n_slots)) for item in worst.items)
+    return replace(worst, items=items, limit=total)
 
 
 def demanding_phase_text(demanding: Assessment) -> str:
@@ -135,5 +164,5 @@ def show_memory(console: Console, config: SearchConfig, task: PreparedTask | Non
             lines = [str(error)]
         else:
             console.print(memory_table(root))
-            lines = list(memory_lines(root, demanding))
+            lines = list(memory_lines(root, demanding, config))
     print_lines(console, lines)

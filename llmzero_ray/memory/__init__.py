@@ -1,8 +1,10 @@
-"""GPU memory that a phase will take, estimated from the model's shape and the configuration. Pure arithmetic.
+"""Memory of GPUs and machines that a phase will take, estimated from the model's shape and the
+configuration. Pure arithmetic.
 
 Not here: the size of a card, and tables (cli/gpu_memory.py, cli/doctor/memory.py).
 """
 
+from llmzero_ray.memory.host import host_moments
 from llmzero_ray.memory.moments import moments
 from llmzero_ray.memory.search_memory import SearchMemory, memory_facts
 from llmzero_ray.memory.setup import VERL_DEFAULTS, Setup, setup_of
@@ -24,6 +26,7 @@ __all__ = [
     "Setup",
     "Status",
     "assess",
+    "host_moments",
     "memory_facts",
     "model_shape",
     "moments",

@@ -100,6 +100,29 @@ def test_more_machines_than_there_are_is_refused_and_gives_everything_back(make_
 
 
 @pytest.mark.slow
+def test_the_machine_of_a_failed_card_is_used_no_more(make_search: MakeSearch) -> None:
+    config = make_search(slots={"gpus_per_node": 2, "cpus_per_gpu": 2, "timeout_s": 20.0}).config
+
+    async def move() -> tuple[Any, ...]:
+        hardware = Placement(config.name)
+        nothing = await hardware.avoid_machine_of(config, 0)
+        before = await hardware.reserve(config, 0)
+        assert before is not None
+        (there,) = machines_of(before)
+        avoided = await hardware.avoid_machine_of(config, 0)
+        after = await hardware.reserve(config, 0)
+        assert after is not None
+        (elsewhere,) = machines_of(after)
+        return nothing, there, avoided, elsewhere, await hardware.avoid_machine_of(config, 0)
+
+    nothing, there, avoided, elsewhere, last = asyncio.run(move())
+    assert (nothing, {avoided}) == (None, there) and elsewhere != there
+    assert last is None  # no third machine: it keeps the one it has
+    assert len(machines_of(reserved(config))) == 1
+    placement.remove_groups(config.name)
+
+
+@pytest.mark.slow
 def test_cpus_that_verl_needs_beside_the_slots_are_counted(make_search: MakeSearch) -> None:
     engine = {"backend": "verl", "rollout_calls": "per_request"}
     search = make_search(engine=engine, slots={"count": 2, "gpus_per_node": 2, "timeout_s": 8.0})

@@ -1,4 +1,5 @@
-"""A vLLM that died of its memory is the phase's failure; one that died of something else is lost hardware."""
+"""A vLLM that died of its memory is the phase's failure; one that died of something else is lost hardware,
+and a failed card is named."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from llmzero_ray.engines.card_faults import card_fault
 from llmzero_ray.engines.verl.engine import VerlEngine
 from llmzero_ray.errors import EngineLostError
 from llmzero_ray.records import PhaseFailure
@@ -51,3 +53,28 @@ def test_what_an_earlier_phase_printed_is_not_held_against_this_one(tmp_path: Pa
     with pytest.raises(EngineLostError, match="went away"):
         lost.run(spec(), lambda _: None)
     assert lost.stage() is None
+
+
+ECC = "torch.AcceleratorError: CUDA error: uncorrectable ECC error encountered"
+
+
+def test_a_failed_card_is_read_from_the_log_of_a_lost_engine(tmp_path: Path) -> None:
+    lost = engine(tmp_path / "log", f"(WorkerDict pid=71) {ECC}\n(WorkerDict pid=71) Aborted\n")
+    with pytest.raises(
+        EngineLostError, match=r"went away: RecordingServer; its log says: .*uncorrectable ECC"
+    ):
+        lost.run(spec(), lambda _: None)
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        ECC,
+        "NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus.",
+        "RuntimeError: no CUDA-capable device is",
+    ],
+)
+def test_a_card_that_failed_is_told_from_other_losses(fault: str) -> None:
+    assert card_fault(f"Traceback\n  {fault}\nAborted") == fault
+    for other in (OUT, "ActorDiedError: the actor died", "NCCL error: remote process exited", ""):
+        assert card_fault(other) is None

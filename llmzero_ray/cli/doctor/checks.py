@@ -15,8 +15,9 @@ from llmzero_ray import _actors
 from llmzero_ray.agents.backend import needs_key
 from llmzero_ray.api_key import key_file
 from llmzero_ray.cli.doctor import agents, cluster, files, machine_findings, memory, sockets, training
-from llmzero_ray.cli.doctor.nodes import Node, NoResult, clock_offsets
-from llmzero_ray.cli.doctor.rows import CheckFinding, Kind, Row
+from llmzero_ray.cli.doctor.gpu_probe import PROBE_S, probe_gpus
+from llmzero_ray.cli.doctor.nodes import Node, NoResult, clock_offsets, run_on_nodes
+from llmzero_ray.cli.doctor.rows import CheckFinding, Kind, Row, skipped
 from llmzero_ray.cli.doctor.scratch import Scratch
 from llmzero_ray.cli.gpu_memory import is_for_gpus
 from llmzero_ray.config import SearchConfig
@@ -140,6 +141,18 @@ def _gpu_memory(context: Context) -> CheckFinding:
     return found
 
 
+def _gpus(context: Context) -> CheckFinding:
+    """The GPUs of every machine compute and reach each other."""
+    nodes = [node for node in context.nodes if node.gpus >= 1]
+    if not nodes:
+        return skipped("no machine with GPUs is up")
+    answers: dict[str, Any | NoResult] = {}
+    for n_gpus in sorted({int(node.gpus) for node in nodes}):
+        alike = [node for node in nodes if int(node.gpus) == n_gpus]
+        answers |= run_on_nodes(alike, probe_gpus, n_gpus, limit_s=PROBE_S + _CHECK_S / 2)
+    return machine_findings.gpus(answers)
+
+
 def _sockets(context: Context) -> list[Row]:
     """What a search listens on, and who may speak to it."""
     from ray._private.authentication.authentication_utils import is_token_auth_enabled
@@ -227,10 +240,28 @@ CHECKS: tuple[Check, ...] = (
         listed_without_cluster=False,
     ),
     Check(
+        name="machine memory",
+        kind="capacity",
+        stage="machines",
+        run=lambda context: memory.on_machines(context.config, context.memory, context.nodes, context.probed),
+        applies=lambda context: is_for_gpus(context.config),
+        needed_for_training=False,  # an estimate is not a measurement
+        listed_without_cluster=False,
+    ),
+    Check(
         name="versions",
         kind="engine",
         stage="machines",
         run=lambda context: machine_findings.versions(context.nodes, context.probed),
+    ),
+    Check(
+        name="gpus",
+        kind="engine",
+        stage="machines",
+        run=_gpus,
+        limit_s=PROBE_S + _CHECK_S,
+        applies=lambda context: is_for_gpus(context.config),
+        listed_without_cluster=False,
     ),
     Check(
         name="/tmp and /dev/shm",

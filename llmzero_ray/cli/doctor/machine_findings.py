@@ -18,6 +18,9 @@ CLOCK_WARN_S, CLOCK_FAIL_S = 1.0, 30.0
 _TMP_WARN, _TMP_FAIL = 5 * GIB, GIB // 2
 _SHM_WARN, _SHM_FAIL = 2 * GIB, GIB // 8
 """A container's /dev/shm has 64 MiB by default; NCCL, vLLM and Ray need more."""
+_USED_WARN_MIB = 1024.0
+_DRIVERS = {"12": 525, "13": 580}
+"""Major version of CUDA -> the oldest driver that runs it."""
 
 
 def versions(nodes: Sequence[Node], probed: Mapping[str, Any | NoResult]) -> CheckFinding:
@@ -68,6 +71,31 @@ def room(nodes: Sequence[Node], probed: Mapping[str, Any | NoResult]) -> CheckFi
         found = f"{_all(answers)}: at least {', '.join(free_in)} free"
     todo = "free space; for /dev/shm start containers with --ipc=host or --shm-size" if full or short else ""
     return CheckFinding(status, found, todo)
+
+
+def gpus(answers: Mapping[str, Any | NoResult]) -> CheckFinding:
+    """The GPUs of every machine that has some compute, reach each other and are free."""
+    given, problems = _split(answers)
+    busy = []
+    for label, answer in given.items():
+        driver, cuda = answer["driver"], answer["cuda"]
+        needed = _DRIVERS.get(str(cuda).split(".")[0])
+        if needed is not None and driver is not None and int(driver.split(".")[0]) < needed:
+            problems.append(
+                f"{label}: driver {driver} is too old for CUDA {cuda}, which needs {needed} or later"
+            )
+            continue
+        problems += [f"{label}: {problem}" for problem in answer["problems"]]
+        used = [mib for mib in answer["used_mib"] if mib > _USED_WARN_MIB]
+        if used:
+            busy.append(f"{label}: {len(used)} GPU(s) with up to {max(used) / 1024:.1f} GiB in use")
+    if problems:
+        todo = "update the driver, install flash-attn (requirements/README.md), or leave the machine out"
+        return CheckFinding("FAIL", first_few(problems), todo)
+    if busy:
+        return CheckFinding("warn", first_few(busy), "end what runs there: nvidia-smi names the processes")
+    drivers = ", ".join(dict.fromkeys(str(answer["driver"]) for answer in given.values()))
+    return CheckFinding("ok", f"{_all(given)}: matrix product, flash attention, NCCL; driver {drivers}")
 
 
 def clocks(offsets: Mapping[str, tuple[float, float] | NoResult]) -> CheckFinding:

@@ -1,4 +1,4 @@
-"""Whether the search fits on the GPUs that the machines report.
+"""Whether the search fits on the GPUs that the machines report, and into the machines' memory.
 
 Not here: the estimate (llmzero_ray.memory), its table (../gpu_memory.py).
 """
@@ -6,15 +6,24 @@ Not here: the estimate (llmzero_ray.memory), its table (../gpu_memory.py).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from llmzero_ray.cli.doctor.nodes import Node, NoResult, run_on_nodes
-from llmzero_ray.cli.doctor.rows import CheckFinding, Status, skipped
-from llmzero_ray.cli.gpu_memory import assessed, card_gib, demanding_phase_text, remedy_lines
+from llmzero_ray.cli.doctor.rows import CheckFinding, Status, first_few, skipped
+from llmzero_ray.cli.gpu_memory import (
+    assessed,
+    card_gib,
+    demanding_phase_text,
+    host_text,
+    host_worst,
+    remedy_lines,
+)
 from llmzero_ray.config import SearchConfig
 from llmzero_ray.errors import ConfigError
 from llmzero_ray.memory import Assessment
 from llmzero_ray.tasks import PreparedTask
 
+_ORDER: tuple[Status, ...] = ("ok", "warn", "FAIL")
 _STATUS: Mapping[str, Status] = {"fits": "ok", "tight": "warn", "does not fit": "FAIL"}
 
 
@@ -23,6 +32,33 @@ def card_of(config: SearchConfig, nodes: Sequence[Node], *, limit_s: float) -> f
     answers = run_on_nodes([node for node in nodes if node.gpus > 0], card_gib, limit_s=limit_s)
     sizes = [answer for answer in answers.values() if not isinstance(answer, NoResult) and answer is not None]
     return min(sizes, default=config.slots.gpu_memory_gib)
+
+
+def on_machines(
+    config: SearchConfig, root: Assessment | None, nodes: Sequence[Node], probed: Mapping[str, Any | NoResult]
+) -> CheckFinding:
+    """Whether each machine with GPUs has the memory for as many slots as its GPUs allow."""
+    if root is None:
+        return skipped("there is no estimate of the root")
+    status: Status = "ok"
+    lines: list[tuple[Status, str]] = []
+    for node in nodes:
+        n_slots = min(config.slots.count, int(node.gpus // config.slots.gpus_per_node))
+        answer = probed.get(node.label)
+        if n_slots < 1 or answer is None or isinstance(answer, NoResult):
+            continue
+        total = float(answer["memory"])
+        need = host_worst(config, root, n_slots=n_slots, total=total).total
+        found: Status = "FAIL" if need.likely > total else "warn" if need.high > total else "ok"
+        status = max(status, found, key=_ORDER.index)
+        lines.append((found, f"{node.label}: {host_text(config, root, n_slots=n_slots, total=total)}"))
+    if not lines:
+        return skipped("no machine with GPUs for a slot is up")
+    worst = [line for found, line in lines if found == status]
+    todo = (
+        "" if status == "ok" else "fewer slots on a machine, slots.gpus_per_node lower, or no param_offload"
+    )
+    return CheckFinding(status, f"estimated, {first_few(worst)}", todo)
 
 
 def estimate(

@@ -22,11 +22,13 @@ from llmzero_ray.files import file_digest, storage_error, text_digest
 
 PACKAGES = ("ray", "verl", "vllm", "torch", "transformers", "peft", "numpy")
 ROOMS = ("/tmp", "/dev/shm")
+_MEMORY_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 _LOOK_S = 0.2
 
 
 def probe_machine(backend: str, engine_platform: str) -> dict[str, Any]:
-    """Versions, what the engine says of them (None: nothing), and path -> (free, total) bytes."""
+    """Versions, what the engine says of them (None: nothing), path -> (free, total) bytes, and bytes of
+    memory."""
     versions = {"python": platform.python_version()}
     for package in PACKAGES:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
@@ -43,7 +45,16 @@ def probe_machine(backend: str, engine_platform: str) -> dict[str, Any]:
             refused = str(error)
     usage = {path: shutil.disk_usage(path) for path in ROOMS if os.path.isdir(path)}
     room = {path: (found.free, found.total) for path, found in usage.items()}
-    return {"versions": versions, "refused": refused, "room": room}
+    return {"versions": versions, "refused": refused, "room": room, "memory": memory_bytes()}
+
+
+def memory_bytes() -> int:
+    """Bytes of memory that processes have here: the machine's, or those of the container."""
+    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    for path in _MEMORY_LIMITS:
+        with contextlib.suppress(OSError, ValueError):  # absent, or "max"
+            total = min(total, int(Path(path).read_text()))
+    return total
 
 
 def digests(paths: Sequence[str]) -> dict[str, str | None]:

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from llmzero_ray.engines.base import OnMetric, Stage
+from llmzero_ray.engines.card_faults import card_fault
 from llmzero_ray.engines.verl import failures, internals, rolling_checkpoint
 from llmzero_ray.engines.verl.driver_process import DriverProcess, wait_until_slot_is_free
 from llmzero_ray.engines.verl.messages import (
@@ -104,12 +105,16 @@ class VerlEngine:
                 failure = self._start(spec)
             started = time.monotonic()
             outcome = failure or self._train(spec, on_metric, skip, found, progress)
-        except EngineLostError:
+        except EngineLostError as error:
             self._abandon_driver("engine lost")
+            log = failures.since(self._settings.log_path, log_began)
             # Repeated, it would run out of memory again.
-            cause = failures.memory_cause(failures.since(self._settings.log_path, log_began))
+            cause = failures.memory_cause(log)
             if cause is None:
-                raise
+                fault = card_fault(log)
+                if fault is None or card_fault(str(error)) is not None:
+                    raise
+                raise EngineLostError(f"{error}; its log says: {fault}") from error
             outcome = progress.failure(
                 spec, "oom", f"vLLM ran out of memory: {cause}", failures.tail(self._settings.log_path)
             )

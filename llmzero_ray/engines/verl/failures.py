@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 
+from llmzero_ray.engines.card_faults import CARD_FAULT
 from llmzero_ray.errors import ConfigError, EffectiveConfigError, NonFiniteError, RewardError
 from llmzero_ray.records import FailureClass
 
@@ -17,8 +18,7 @@ _LOST = re.compile(
     r"ActorDiedError|ActorUnavailableError|NodeDiedError|WorkerCrashedError|LocalRayletDiedError|OwnerDiedError"
 )
 _HARDWARE = re.compile(
-    r"uncorrectable (?:ECC|NVLink)|GPU is lost|fallen off the bus|unspecified launch failure"
-    r"|no CUDA-capable device|hardware stack error|Xid \(|ncclRemoteError|ncclSystemError"
+    CARD_FAULT + r"|unspecified launch failure|ncclRemoteError|ncclSystemError"
     r"|remote process exited or there was a network error|Watchdog caught collective operation timeout",
     re.IGNORECASE,
 )

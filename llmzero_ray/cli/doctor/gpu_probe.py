@@ -1,0 +1,156 @@
+"""Whether the GPUs of a machine compute, and reach each other: driver, matrix product, flash attention, NCCL.
+
+`probe_gpus` runs as a Ray task on a machine; the work is done by a process of its own, one process for each
+GPU below it, so that nothing of CUDA stays behind. Not here: what the results mean (machine_findings.py).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import traceback
+from typing import Any
+
+from llmzero_ray.errors import EngineError
+
+PROBE_S = 240.0
+"""Imports, a context on each GPU and the first collective of NCCL."""
+_SMI = ("nvidia-smi", "--query-gpu=driver_version,memory.total,memory.used", "--format=csv,noheader,nounits")
+_SMI_S = 20.0
+_SIZE = 256
+
+
+def probe_gpus(n_gpus: int, device: str = "cuda") -> dict[str, Any]:
+    """`driver`, `cuda` (both None where there is none), `used_mib` of each card, and `problems`: a line for
+    each GPU and check that failed. `device` "cpu" checks the same without GPUs.
+
+    Raises:
+        EngineError: the checks themselves did not end.
+    """
+    command = [sys.executable, "-m", "llmzero_ray.cli.doctor.gpu_probe", str(n_gpus), device]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=PROBE_S, check=False)
+    except subprocess.TimeoutExpired as error:
+        raise EngineError(f"the GPUs did not answer within {PROBE_S:g} s; a collective may hang") from error
+    if done.returncode != 0:
+        last = (done.stderr.strip().splitlines() or ["it printed nothing"])[-1]
+        raise EngineError(f"the check of the GPUs ended with exit code {done.returncode}: {last}")
+    driver, used = _driver()
+    answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return {"driver": driver, "used_mib": used, **answer}
+
+
+def _driver() -> tuple[str | None, list[float]]:
+    try:
+        listing = subprocess.run(_SMI, capture_output=True, text=True, timeout=_SMI_S, check=True).stdout
+        rows = [line.split(",") for line in listing.splitlines() if line.strip()]
+        return rows[0][0].strip(), [float(row[2]) for row in rows]
+    except (OSError, subprocess.SubprocessError, ValueError, IndexError):
+        return None, []
+
+
+def check_all(n_gpus: int, device: str) -> dict[str, Any]:
+    """Everything that needs torch; see `probe_gpus`."""
+    import torch
+    import torch.multiprocessing as processes
+
+    found: dict[str, Any] = {"cuda": torch.version.cuda if device == "cuda" else None, "problems": []}
+    if device == "cuda":
+        if not torch.cuda.is_available():
+            return {**found, "problems": ["torch finds no GPU"]}
+        if torch.cuda.device_count() < n_gpus:
+            return {**found, "problems": [f"torch finds {torch.cuda.device_count()} of {n_gpus} GPUs"]}
+    context = processes.get_context("spawn")
+    problems = context.Queue()
+    port = _free_port()
+    ranks = [
+        context.Process(target=_check_one, args=(rank, n_gpus, device, port, problems))
+        for rank in range(n_gpus)
+    ]
+    for process in ranks:
+        process.start()
+    for process in ranks:
+        process.join()
+    lines = [problems.get() for _ in range(problems.qsize())]
+    lines += [f"GPU {i}: ended with exit code {p.exitcode}" for i, p in enumerate(ranks) if p.exitcode]
+    return {**found, "problems": sorted(lines)}
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+def _check_one(rank: int, n_gpus: int, device: str, port: int, problems: Any) -> None:
+    """All checks of one GPU; a line for each that fails."""
+    checks = [("matrix product", _product), ("collective", _collective)]
+    if device == "cuda":
+        checks.insert(1, ("flash attention", _flash_attention))
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), WORLD_SIZE=str(n_gpus))
+    for name, check in checks:
+        try:
+            check(rank, n_gpus, device)
+        except Exception as error:  # noqa: BLE001  whatever CUDA raises is what was asked for
+            last = traceback.format_exception_only(error)[-1].strip().splitlines()[0]
+            problems.put(f"GPU {rank}: {name}: {last}")
+            return  # a card that fails once fails again, and others would wait for it
+
+
+def _place(rank: int, device: str) -> Any:
+    import torch
+
+    return torch.device(device, rank) if device == "cuda" else torch.device(device)
+
+
+def _product(rank: int, _: int, device: str) -> None:
+    """A product in bf16 is that of the CPU."""
+    import torch
+
+    drawn = torch.Generator().manual_seed(rank)
+    one, other = (torch.randn(_SIZE, _SIZE, generator=drawn).bfloat16() for _ in range(2))
+    place = _place(rank, device)
+    found = (one.to(place) @ other.to(place)).cpu().float()
+    torch.testing.assert_close(found, one.float() @ other.float(), rtol=0.05, atol=0.5)
+
+
+def _flash_attention(rank: int, _: int, device: str) -> None:
+    """flash-attn's kernel runs on this card and gives what torch's attention gives."""
+    import torch
+    from flash_attn import flash_attn_func  # type: ignore[import-not-found]
+
+    shape = (1, 64, 2, 64)
+    given = [torch.randn(shape, device=_place(rank, device), dtype=torch.bfloat16) for _ in range(3)]
+    found = flash_attn_func(*given, causal=True)
+    parts = [tensor.transpose(1, 2) for tensor in given]
+    right = torch.nn.functional.scaled_dot_product_attention(*parts, is_causal=True).transpose(1, 2)
+    torch.testing.assert_close(found, right, rtol=0.05, atol=0.05)
+
+
+def _collective(rank: int, n_gpus: int, device: str) -> None:
+    """The sum over all GPUs of the machine arrives on each."""
+    import datetime
+
+    import torch
+    import torch.distributed as dist
+
+    place = _place(rank, device)
+    if device == "cuda":
+        torch.cuda.set_device(place)
+    limit = datetime.timedelta(seconds=PROBE_S / 2)
+    dist.init_process_group("nccl" if device == "cuda" else "gloo", timeout=limit)
+    try:
+        value = torch.full((1024,), float(rank + 1), device=place)
+        dist.all_reduce(value)
+        wanted = n_gpus * (n_gpus + 1) / 2
+        if not bool((value == wanted).all()):
+            raise RuntimeError(f"the sum over {n_gpus} GPUs is {value[0].item():g}, not {wanted:g}")
+    finally:
+        dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    sys.stdout.write(json.dumps(check_all(int(sys.argv[1]), sys.argv[2])) + "\n")

@@ -1,0 +1,66 @@
+"""Memory of a machine's processes, estimated: while a slot's model is loaded, and while it trains.
+
+Sources: VeRL 0.9.1 and vLLM 0.24 to 0.27, by reading; what a process takes beside its tensors is a range of
+sizes seen. Ray's object store and files that are being read are left out: the kernel takes their memory back.
+Not here: GPUs (moments.py), what a machine has (cli/doctor/machine_findings.py).
+"""
+
+from __future__ import annotations
+
+from llmzero_ray.memory.setup import Setup
+from llmzero_ray.memory.shapes import ModelShape
+from llmzero_ray.memory.sizes import GIB, Item, Moment, Range
+
+LOADING, TRAINING = "loading", "training"
+
+# CUDA context, NCCL's pinned buffers and imports of one process that trains.
+_TRAINER = Range(2.0, 3.0, 5.0) * GIB
+# A vLLM server with its engine core, and a worker beside it for each further GPU.
+_SERVER, _SERVER_WORKER = Range(3.0, 4.5, 7.0) * GIB, Range(2.0, 3.0, 4.0) * GIB
+# An agent-loop or reward worker imports VeRL.
+_HELPER = Range(0.6, 0.9, 1.3) * GIB
+# Runner, driver, queue, and Ray's own processes.
+_OTHERS = Range(3.0, 4.0, 7.0) * GIB
+_BF16 = 2
+
+
+def host_moments(
+    shape: ModelShape, setup: Setup, *, gpus: int, helpers: int, limit: float
+) -> tuple[Moment, ...]:
+    """What one slot holds on a machine on which it has `gpus` GPUs, at the two points that are largest.
+
+    `helpers`: agent-loop and reward workers there; `limit`: bytes that the machine has.
+    """
+    processes = (
+        Item(name="trainers", size=_TRAINER * gpus),
+        Item(name="agent and reward workers", size=_HELPER * helpers),
+        Item(name="other processes", size=_OTHERS),
+    )
+    whole = setup.weight_bytes * shape.parameters
+    # Tied weights have no meta tensors in VeRL: every rank reads the whole model, otherwise the first alone.
+    read = Item(name="model being read", size=Range.exactly(whole * (gpus if shape.tied else 1)))
+    offloaded = whole * gpus / setup.shards if setup.param_offload or setup.offload_policy else 0.0
+    return (
+        Moment(name=LOADING, items=(*processes, read), limit=limit, limit_name="the machine"),
+        Moment(
+            name=TRAINING,
+            items=(
+                *processes,
+                Item(name="vLLM's servers", size=_servers(setup, gpus)),
+                Item(name="vLLM's sleeping weights", size=Range.exactly(_asleep(shape, setup, gpus))),
+                Item(name="offloaded weights", size=Range.exactly(offloaded)),
+            ),
+            limit=limit,
+            limit_name="the machine",
+        ),
+    )
+
+
+def _servers(setup: Setup, gpus: int) -> Range:
+    servers = max(1, gpus // setup.tensor_parallel)
+    return _SERVER * servers + _SERVER_WORKER * max(0, gpus - servers)
+
+
+def _asleep(shape: ModelShape, setup: Setup, gpus: int) -> float:
+    """Sleep of level 1, which serving an adapter needs, copies all weights to pinned memory."""
+    return setup.sleeps * _BF16 * shape.parameters * gpus / setup.tensor_parallel
