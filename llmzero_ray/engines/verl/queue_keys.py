@@ -93,8 +93,9 @@ def protect(socket: Any, keys: KeyPair) -> Any:
 def _admit_only(public: bytes, context: Any) -> None:
     """Let nobody but the holder of this key connect to servers of this context.
 
-    pyzmq's own handler keeps its sockets open, so that a context in which it runs can never be ended. The socket
-    is unknown to `context`, whose `destroy` would close it while the thread waits on it, which aborts a process.
+    pyzmq's own handler keeps its sockets open, so that a context in which it runs can never be ended. The
+    socket is unknown to `context`, whose `destroy` would close it while the thread waits on it, which aborts
+    a process.
     """
     import zmq
     from zmq.utils import z85
