@@ -76,6 +76,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "llmzero_ray.stage_times",
         "llmzero_ray.tasks",
         "llmzero_ray.testing",
+        "llmzero_ray.tune",
     ),
     ("actors",),
     ("llmzero_ray._actors",),

@@ -1,0 +1,21 @@
+"""The search as a plug-in of Ray Tune: `tree_search` for any `Tuner`, `StrategyReplay` for what it found.
+
+    search_alg, scheduler = tree_search(
+        metric="accuracy", space={"lr": tune.loguniform(1e-4, 1e-1)}, root={"lr": 1e-2}, phase_steps=10
+    )
+    tune.Tuner(
+        train,
+        tune_config=tune.TuneConfig(
+            search_alg=search_alg, scheduler=scheduler, num_samples=-1, max_concurrent_trials=2
+        ),
+    ).fit()
+
+Each trial is a phase: it starts from scratch or from a checkpoint of another trial, with other
+hyper-parameters. Not here: searches on VeRL (actors/), which need no Tune.
+"""
+
+from llmzero_ray.tune.factory import tree_search
+from llmzero_ray.tune.replay import StrategyReplay
+from llmzero_ray.tune.trainable import get_checkpoint
+
+__all__ = ["StrategyReplay", "get_checkpoint", "tree_search"]

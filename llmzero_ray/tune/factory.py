@@ -1,0 +1,123 @@
+"""`tree_search`: the pair of search algorithm and scheduler that a `ray.tune.Tuner` is given."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from typing import Any, get_args
+
+from ray import cloudpickle
+
+from llmzero_ray.agents.local import LocalProposer
+from llmzero_ray.agents.local.any_space import AnySpaceProposer
+from llmzero_ray.errors import ConfigError
+from llmzero_ray.hyperparameters import VERL_SPACE, Space
+from llmzero_ray.plugin import load_factory
+from llmzero_ray.search import SearchRules
+from llmzero_ray.tune.domains import trial_space
+from llmzero_ray.tune.early_stop import EarlyStops
+from llmzero_ray.tune.internals import check_ray
+from llmzero_ray.tune.proposals import AsyncProposals
+from llmzero_ray.tune.scheduler import TreeScheduler
+from llmzero_ray.tune.searcher import TreeSearcher
+from llmzero_ray.tune.state import Mode, TuneSearch
+
+
+def tree_search(
+    *,
+    metric: str,
+    mode: Mode = "max",
+    space: Space | Mapping[str, Any],
+    root: Mapping[str, Any],
+    proposer: Any = "local",
+    stopper: Any = None,
+    rules: SearchRules | None = None,
+    budget: int = 16,
+    phase_steps: int | None = None,
+    seed: int = 1,
+) -> tuple[TreeSearcher, TreeScheduler]:
+    """(search_alg, scheduler) for `TuneConfig`: a tree search over phases, each trial being one.
+
+    `metric` is a name of what trials report, not necessarily in every result. `space` is a mapping from names
+    to Ray Tune's domains, or a `Space`; `root` the configuration of the first trial. `budget` counts trials;
+    `phase_steps` results end a trial (None: the trainable ends by itself).
+
+    `proposer` is `local`, `package.module:factory` (called without arguments where the search runs), an
+    object with `propose(ProposalRequest)`, or a function of the request that gives a `Proposal` or a mapping
+    from names to new values. It runs on a thread of its own. `stopper` is `StopperSettings`, a
+    `ray.tune.Stopper`, or a function of the running phase and the best one that gives True or a reason.
+
+    Raises:
+        ConfigError: the root does not lie in the space, or an argument is none of these.
+        EngineVersionError: the installed Ray is not one that this was tested with.
+    """
+    check_ray()
+    if mode not in get_args(Mode):
+        raise ConfigError(f"mode is {mode!r}; must be 'max' or 'min'.")
+    for name, value in (("budget", budget), ("phase_steps", phase_steps)):
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+            raise ConfigError(f"{name} is {value!r}; must be a whole number >= 1.")
+    trials = trial_space(space, root)
+    stops = EarlyStops(stopper)
+    _check_pickle("stopper", stopper)
+    search = TuneSearch(
+        search_id=uuid.uuid4().hex[:12],
+        metric=metric,
+        mode=mode,
+        trials=trials,
+        rules=rules or SearchRules(),
+        budget=budget,
+        phase_steps=phase_steps,
+    )
+    proposals = AsyncProposals(search, _proposer(proposer, trials.space, seed), seed)
+    searcher = TreeSearcher(search, proposals)
+    return searcher, TreeScheduler(searcher, stops)
+
+
+def _proposer(given: Any, space: Space, seed: int) -> Any:
+    if given == "local":
+        # Its levers and diagnosis are VeRL's.
+        return LocalProposer(seed=seed) if space is VERL_SPACE else AnySpaceProposer(space, seed=seed)
+    if isinstance(given, str):
+        if ":" not in given:
+            raise ConfigError(
+                f"proposer is {given!r}; must be 'local', 'package.module:factory', an object with propose, "
+                "or a function."
+            )
+        return NamedProposer(given)
+    if not callable(given) and not callable(getattr(given, "propose", None)):
+        raise ConfigError(
+            f"proposer is {given!r}; must be 'local', 'package.module:factory', an object with propose, or a "
+            "function."
+        )
+    _check_pickle("proposer", given)
+    return given
+
+
+class NamedProposer:
+    """The proposer of a factory, made where it is used: its clients and keys are in no file."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._made: Any = None
+        load_factory(name, field="proposer")
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_name": self._name, "_made": None}
+
+    def __call__(self, request: Any) -> Any:
+        """What the proposer answers."""
+        if self._made is None:
+            self._made = load_factory(self._name, field="proposer")()
+        return getattr(self._made, "propose", self._made)(request)
+
+
+def _check_pickle(what: str, given: Any) -> None:
+    try:
+        cloudpickle.dumps(given)
+    except Exception as error:
+        raise ConfigError(
+            f"{what} {given!r} cannot be pickled ({error}), and Tuner keeps it in tuner.pkl for "
+            "Tuner.restore. Make what it holds (clients, locks, files) inside it when it is first called"
+            + (", or name a factory: proposer='package.module:factory'." if what == "proposer" else ".")
+        ) from error

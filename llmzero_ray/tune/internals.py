@@ -1,0 +1,197 @@
+"""Everything that this package relies on inside Ray Tune without a public promise, in one place.
+
+Ray offers no public way to start a trial from another trial's checkpoint, to save the experiment's state now,
+or to give a restored trial results that the state did not hold. Each use of a private name is a function
+here, and `check_ray` refuses a Ray in which one is missing. When Ray moves on, this file is what to read
+first. Not here: what Ray promises (Searcher, TrialScheduler, Checkpoint).
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import posixpath
+from collections.abc import Mapping
+from functools import cache
+from typing import Any, Final
+
+import ray
+
+from llmzero_ray.errors import EngineVersionError
+
+RAY_VERSIONS: Final = ("2.60",)
+"""Minor versions that the contract tests have passed with."""
+
+RELIED_ON: Final[dict[str, tuple[str, ...]]] = {
+    "ray.train._internal.session": ("_TrainingResult",),
+    "ray.train._internal.storage": (
+        "StorageContext.experiment_fs_path",
+        "StorageContext.trial_fs_path",
+        "StorageContext._make_checkpoint_dir_name",
+    ),
+    "ray.train._internal.checkpoint_manager": (
+        "_CheckpointManager.latest_checkpoint_result",
+        "_CheckpointManager.best_checkpoint_results",
+        "_CheckpointManager.checkpoint_config",
+    ),
+    "ray.tune.experiment.trial": (
+        "Trial.latest_checkpoint_result",
+        "Trial.on_checkpoint",
+        "Trial.update_last_result",
+        "Trial.get_error",
+        "Trial.set_config",
+    ),
+    "ray.tune.execution.tune_controller": (
+        "TrialRunnerWrapper",
+        "TuneController.stop_trial",
+        "TuneController.pause_trial",
+        "TuneController._schedule_trial_save",
+    ),
+    "ray.tune.execution.experiment_state": ("_ExperimentCheckpointManager.sync_up_experiment_state",),
+    "ray.tune.search": ("Searcher.FINISHED",),
+    "ray.tune.search.sample": ("Categorical", "Domain", "Float", "Integer", "Quantized"),
+}
+"""Module -> names, or Class.name for attributes."""
+
+_SOURCES: Final[dict[str, tuple[str, ...]]] = {
+    "ray.tune.experiment.trial:Trial": ("self._restore_checkpoint_result", "current_checkpoint_index"),
+    "ray.tune.execution.tune_controller:TuneController": ("self._checkpoint_manager",),
+    "ray.tune.execution.tune_controller:TrialRunnerWrapper": ("self._tune_controller",),
+    "ray.tune.execution.experiment_state:_ExperimentCheckpointManager": ("self._should_force_sync_up",),
+}
+"""Class -> attributes that exist on instances only, as its source must have them; the index is in the storage
+that a trial holds."""
+
+
+@cache
+def check_ray() -> None:
+    """Refuse a Ray that this package was not written against.
+
+    Raises:
+        EngineVersionError: another version, or a name that is relied on is not there.
+    """
+    _check_version(ray.__version__)
+    missing = [
+        f"{module}.{name}" for module, names in RELIED_ON.items() for name in names if not _has(module, name)
+    ]
+    if missing:
+        raise EngineVersionError(
+            f"Ray {ray.__version__} lacks {', '.join(missing)}, which llmzero_ray.tune relies on; "
+            f"install ray[tune]=={RAY_VERSIONS[-1]}.*."
+        )
+
+
+def _check_version(version: str) -> None:
+    if ".".join(version.split(".")[:2]) not in RAY_VERSIONS:
+        raise EngineVersionError(
+            f"Ray {version} is installed; llmzero_ray.tune relies on internals of Ray Tune and was tested "
+            f"with {', '.join(f'{known}.*' for known in RAY_VERSIONS)}. Install "
+            f"'ray[tune]=={RAY_VERSIONS[-1]}.*'."
+        )
+
+
+def _has(module: str, name: str) -> bool:
+    try:
+        found: Any = importlib.import_module(module)
+        for part in name.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError):
+        return False
+    return True
+
+
+def missing_attributes() -> list[str]:
+    """The attributes of instances that Ray's source does not have (empty: all are there)."""
+    found = []
+    for place, names in _SOURCES.items():
+        module, _, cls = place.partition(":")
+        source = inspect.getsource(importlib.import_module(module))
+        if cls == "Trial":
+            source += inspect.getsource(importlib.import_module("ray.train._internal.storage"))
+        found += [f"{place}: {name}" for name in names if name not in source]
+    return found
+
+
+# --- trials and their checkpoints ---------------------------------------------------------------------------
+
+
+def experiment_dir(trial: Any) -> str:
+    """Directory of the experiment on its storage, in the storage's own notation."""
+    return str(trial.storage.experiment_fs_path)
+
+
+def relative_checkpoint(trial: Any, path: str) -> str:
+    """A checkpoint's path relative to its experiment's directory: valid after the directory was moved."""
+    return posixpath.relpath(path, experiment_dir(trial))
+
+
+def reported_checkpoint(trial: Any, result: Mapping[str, Any]) -> str | None:
+    """Path, relative to the experiment, of the checkpoint reported with a result; None: there was none."""
+    name = result.get("checkpoint_dir_name")
+    return None if not name else relative_checkpoint(trial, f"{trial.storage.trial_fs_path}/{name}")
+
+
+def saved_checkpoints(trial: Any) -> list[tuple[str, Mapping[str, Any]]]:
+    """(path relative to the experiment, metrics) of each checkpoint that Ray has on record for a trial."""
+    results = trial.run_metadata.checkpoint_manager.best_checkpoint_results
+    return [(relative_checkpoint(trial, found.checkpoint.path), found.metrics or {}) for found in results]
+
+
+def latest_checkpoint(trial: Any) -> tuple[str, Mapping[str, Any]] | None:
+    """(path relative to the experiment, metrics) of the trial's own newest checkpoint on Ray's record."""
+    found = trial.run_metadata.checkpoint_manager.latest_checkpoint_result
+    if found is None or found.checkpoint is None:
+        return None
+    return relative_checkpoint(trial, found.checkpoint.path), found.metrics or {}
+
+
+def checkpoint_limit(trial: Any) -> int | None:
+    """`num_to_keep`: how many checkpoints Ray leaves of a trial; None: all."""
+    limit = trial.run_metadata.checkpoint_manager.checkpoint_config.num_to_keep
+    return None if limit is None else int(limit)
+
+
+def start_from(trial: Any, path: str, metrics: Mapping[str, Any]) -> None:
+    """Let a trial without a checkpoint of its own start from that one.
+
+    The slot is that of `tune.run(restore=...)`: Ray reads it until the trial has saved a checkpoint itself.
+    `metrics` are those that the trial goes on counting from; empty: it counts from 1.
+    """
+    trial._restore_checkpoint_result = _result(trial, path, metrics)
+
+
+def add_checkpoint(trial: Any, path: str, metrics: Mapping[str, Any]) -> None:
+    """Put a checkpoint of this trial on record that Ray's saved state does not have.
+
+    The trial's next checkpoint is numbered after it.
+    """
+    trial.on_checkpoint(_result(trial, path, metrics))
+    number = posixpath.basename(path).rpartition("_")[2]
+    if number.isdigit():
+        trial.storage.current_checkpoint_index = max(int(number), trial.storage.current_checkpoint_index)
+
+
+def _result(trial: Any, path: str, metrics: Mapping[str, Any]) -> Any:
+    from ray.train._internal.session import _TrainingResult
+    from ray.tune import Checkpoint
+
+    place = posixpath.normpath(posixpath.join(experiment_dir(trial), path))
+    return _TrainingResult(
+        checkpoint=Checkpoint(place, trial.storage.storage_filesystem), metrics=dict(metrics)
+    )
+
+
+# --- the controller -----------------------------------------------------------------------------------------
+
+
+def save_soon(controller: Any) -> None:
+    """Have the experiment's state saved at the end of this step of the controller, whatever the period."""
+    whole = vars(controller).get("_tune_controller", controller)
+    whole._checkpoint_manager._should_force_sync_up = True
+
+
+def save_and_pause(controller: Any, trial: Any, result: Mapping[str, Any]) -> None:
+    """Save a trial's state and pause it; when it goes on, it starts from there with its new configuration."""
+    saved = controller._schedule_trial_save(trial, result=result).resolve()
+    trial.run_metadata.checkpoint_manager._latest_checkpoint_result = saved
+    controller.pause_trial(trial, should_checkpoint=False)

@@ -1,0 +1,244 @@
+"""The half of the pair that sees every result of every trial of Ray Tune, and starts and ends them.
+
+It takes results and checkpoints into the search, ends phases, starts a phase from another trial's checkpoint,
+and brings a restored experiment to the state of the search's records. Not here: which trial comes next
+(searcher.py).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ray.tune.experiment import Trial
+from ray.tune.schedulers import FIFOScheduler, TrialScheduler
+
+from llmzero_ray.errors import ConfigError
+from llmzero_ray.tune import internals
+from llmzero_ray.tune.early_stop import EarlyStops
+from llmzero_ray.tune.phase_start import PhaseStart
+from llmzero_ray.tune.searcher import NOT_FINITE, TreeSearcher
+from llmzero_ray.tune.state import TunePhase
+
+STEP = "training_iteration"
+_LOG_TAIL = 4000
+"""Characters of an error that are kept."""
+
+
+class TreeScheduler(FIFOScheduler):
+    """Runs the trials of a `TreeSearcher`. Made by `tree_search`, with the searcher that belongs to it."""
+
+    def __init__(self, searcher: TreeSearcher, stops: EarlyStops) -> None:
+        super().__init__()
+        self._searcher, self._stops = searcher, stops
+        self._search = searcher.search
+        self._live: dict[str, Any] = {}
+        self._to_close: list[Any] = []
+        self._directory: Path | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_live": {}, "_to_close": [], "_directory": None}
+
+    def set_search_properties(self, metric: str | None, mode: str | None, **spec: Any) -> bool:
+        """Check what the Tuner was given beside the search.
+
+        Raises:
+            ConfigError: another metric or mode.
+        """
+        self._searcher.check_metric(metric, mode)
+        return bool(super().set_search_properties(metric, mode, **spec))
+
+    # --- trials come and go ---------------------------------------------------------------------------------
+
+    def on_trial_add(self, tune_controller: Any, trial: Any) -> None:
+        """Give a new trial its start, and a restored one what Ray's state does not know.
+
+        Raises:
+            ConfigError: checkpoints would be deleted, or the trial is not of this search.
+        """
+        start = PhaseStart.of(trial.config)
+        if start is None:
+            raise ConfigError(
+                f"trial {trial.trial_id} was not suggested by this search; give the Tuner both halves: "
+                "TuneConfig(search_alg=search_alg, scheduler=scheduler)."
+            )
+        self._check_kept(trial)
+        self._check_samples(tune_controller)
+        self._open_log(trial)
+        phase = self._search.phases.get(start.node)
+        if phase is None:
+            raise ConfigError(
+                f"trial {trial.trial_id} trains node {start.node}, which the search's records do not have; "
+                f"the file {self._directory or 'of records'} is older than Ray's state."
+            )
+        if trial.trial_id not in phase.trials:
+            self._search.assign(phase.node, trial.trial_id)
+        if phase.status == "running" and trial.is_finished():
+            self._finish_as_saved(trial, phase)
+        if phase.status != "running":
+            self._searcher.active.discard(phase.node)
+            if not trial.is_finished():
+                self._restore(trial, phase)
+                self._to_close.append(trial)
+            return
+        self._searcher.active.add(phase.node)
+        self._live[trial.trial_id] = trial
+        self._restore(trial, phase)
+        self._set_start(trial, phase)
+        internals.save_soon(tune_controller)
+
+    def choose_trial_to_run(self, tune_controller: Any) -> Any:
+        """The trial that waits longest, as Tune's own scheduler has it.
+
+        Raises:
+            ConfigError: the search cannot go on.
+        """
+        self._searcher.check()
+        while self._to_close:
+            # Ray's state was saved before these ended; the records have their outcome.
+            tune_controller.stop_trial(self._to_close.pop())
+        for trial in self._live.values():
+            self._take_checkpoints(trial)
+        return super().choose_trial_to_run(tune_controller)
+
+    def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
+        """Take a result in; STOP at the phase's end, by the stopper, or when the metric is not finite."""
+        phase = self._phase(trial)
+        if phase is None or phase.status != "running":
+            return str(TrialScheduler.STOP)
+        self._take(trial, phase, result)
+        step = int(result[STEP])
+        value = result.get(self._search.metric)
+        if isinstance(value, int | float) and not math.isfinite(value):
+            self._searcher.stop_for(
+                phase.node, f"{NOT_FINITE}: {self._search.metric} is {value} at step {step}"
+            )
+            return str(TrialScheduler.STOP)
+        if phase.n_steps is not None and step >= phase.n_steps:
+            return str(TrialScheduler.STOP)
+        reason = self._early_stop(trial, phase, result)
+        if reason is not None:
+            self._searcher.stop_for(phase.node, f"step {step}: {reason}")
+            return str(TrialScheduler.STOP)
+        return str(TrialScheduler.CONTINUE)
+
+    def on_trial_complete(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> None:
+        """Take in the last result: one that ends its trial comes nowhere else."""
+        phase = self._phase(trial)
+        if phase is not None and phase.status == "running" and result.get(STEP):
+            if int(result[STEP]) not in phase.steps:
+                self._take(trial, phase, result)
+            self._take_checkpoints(trial)
+        self._leave(tune_controller, trial)
+
+    def on_trial_error(self, tune_controller: Any, trial: Any) -> None:
+        """Keep the error for the node's record: Ray may retry the trial, or end it."""
+        self._take_checkpoints(trial)
+        error = trial.get_error()
+        text = "the trial failed" if error is None else str(error)
+        self._searcher.failed_with(trial.trial_id, text[-_LOG_TAIL:])
+        self._leave(tune_controller, trial)
+
+    def on_trial_remove(self, tune_controller: Any, trial: Any) -> None:
+        """A waiting trial was stopped."""
+        self._leave(tune_controller, trial)
+
+    def debug_string(self) -> str:
+        """One line for Tune's tables."""
+        search = self._search
+        best = search.tree.best
+        score = "" if best is None or best.score is None else f", best node {best.id}"
+        return f"TreeScheduler: {len(search.phases)} of {search.budget} nodes{score}"
+
+    # --- parts ----------------------------------------------------------------------------------------------
+
+    def _phase(self, trial: Any) -> TunePhase | None:
+        start = PhaseStart.of(trial.config)
+        return None if start is None else self._search.phases.get(start.node)
+
+    def _check_kept(self, trial: Any) -> None:
+        limit = internals.checkpoint_limit(trial)
+        if limit is not None and self._search.rules.multi_stage:
+            raise ConfigError(
+                f"CheckpointConfig(num_to_keep={limit}) deletes checkpoints that other trials start from; "
+                "leave num_to_keep out, or pass rules=SearchRules(multi_stage=False)."
+            )
+
+    def _check_samples(self, tune_controller: Any) -> None:
+        samples, budget = tune_controller.search_alg.total_samples, self._search.budget
+        if samples < budget:
+            raise ConfigError(
+                f"TuneConfig(num_samples={samples}) ends the search after {samples} of its {budget} trials; "
+                "write num_samples=-1, the budget of tree_search ends it."
+            )
+
+    def _open_log(self, trial: Any) -> None:
+        """Keep records beside Ray's state where the storage is a directory of this machine or a mounted one.
+
+        Elsewhere Ray's own state carries them, as old as its last save.
+        """
+        if self._search.has_log or trial.storage.storage_filesystem.type_name != "local":
+            return
+        self._directory = Path(internals.experiment_dir(trial))
+        self._directory.mkdir(parents=True, exist_ok=True)
+        self._search.open_log(self._directory)
+
+    def _take(self, trial: Any, phase: TunePhase, result: Mapping[str, Any]) -> None:
+        self._take_checkpoints(trial)
+        checkpoint = internals.reported_checkpoint(trial, result)
+        self._search.report(phase.node, int(result[STEP]), result, checkpoint)
+
+    def _take_checkpoints(self, trial: Any) -> None:
+        """Take in the newest checkpoint of a class trainable, which Ray saves after the result."""
+        phase, newest = self._phase(trial), internals.latest_checkpoint(trial)
+        if phase is None or newest is None or phase.status != "running":
+            return
+        path, metrics = newest
+        step = metrics.get(STEP)
+        if step in phase.steps and phase.checkpoints.get(step) != path:
+            self._search.saved(phase.node, step, path)
+
+    def _early_stop(self, trial: Any, phase: TunePhase, result: Mapping[str, Any]) -> str | None:
+        search = self._search
+        if not self._stops.reads_curves:
+            return self._stops.reason(trial.trial_id, result, None, None)
+        best = search.tree.best
+        incumbent = None if best is None else search.view(best.id)
+        return self._stops.reason(trial.trial_id, result, search.view(phase.node), incumbent)
+
+    def _finish_as_saved(self, trial: Any, phase: TunePhase) -> None:
+        """Finish a node whose trial Ray knows to have ended, and the records do not."""
+        result = trial.last_result or {}
+        if result.get(STEP) and int(result[STEP]) not in phase.steps:
+            self._take(trial, phase, result)
+        self._take_checkpoints(trial)
+        failed = trial.status == Trial.ERROR
+        self._search.end(phase.node, "failed" if failed else "completed", "it failed" if failed else "")
+
+    def _restore(self, trial: Any, phase: TunePhase) -> None:
+        """Put on Ray's record what the search knows and Ray's saved state does not."""
+        known = {path for path, _ in internals.saved_checkpoints(trial)}
+        for step, path in sorted(phase.checkpoints.items()):
+            own = path.split("/", 1)[0] == trial.storage.trial_dir_name
+            if own and path not in known:
+                internals.add_checkpoint(trial, path, phase.steps[step].metrics)
+        last = phase.steps.get(max(phase.steps, default=0))
+        if last is not None and int((trial.last_result or {}).get(STEP, 0)) < last.step:
+            trial.update_last_result({**last.metrics, "config": trial.config})
+
+    def _set_start(self, trial: Any, phase: TunePhase) -> None:
+        """Let a trial without a checkpoint of its own start from the phase's newest, or from its source."""
+        if internals.latest_checkpoint(trial) is not None:
+            return
+        if phase.newest is not None:  # of an earlier trial of this node that Ray's state has lost
+            step, path = phase.newest
+            internals.start_from(trial, path, phase.steps[step].metrics)
+        elif phase.resume_from is not None:
+            source = self._search.phases[phase.resume_from.node]
+            internals.start_from(trial, source.checkpoints[phase.resume_from.step], {})
+
+    def _leave(self, tune_controller: Any, trial: Any) -> None:
+        self._live.pop(trial.trial_id, None)
+        internals.save_soon(tune_controller)

@@ -1,0 +1,210 @@
+"""The half of the pair that Ray Tune asks for trials.
+
+Everything runs on Tune's one controller thread, so that nothing here waits, except when there is nothing else
+to do. Not here: results and checkpoints (scheduler.py).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ray.tune.search import Searcher
+from ray.tune.search.sample import Domain
+
+from llmzero_ray.errors import ConfigError
+from llmzero_ray.search import Decision
+from llmzero_ray.tune.phase_start import CONFIG_KEY
+from llmzero_ray.tune.proposals import AsyncProposals
+from llmzero_ray.tune.state import TunePhase, TuneSearch
+
+_IDLE_WAIT_S = 0.5
+"""Longest wait for a proposal while no trial runs; Tune itself asks once a second then."""
+
+
+class TreeSearcher(Searcher):
+    """Proposes trials: which node is expanded follows the tree search, with what the proposer.
+
+    Made by `tree_search`, with the scheduler that belongs to it.
+    """
+
+    def __init__(self, search: TuneSearch, proposals: AsyncProposals) -> None:
+        # Without a metric: Tune would demand it in every result, and not every step validates.
+        super().__init__()
+        self._search, self._proposals = search, proposals
+        self._limit: int | None = None
+        self.active: set[int] = set()
+        """Nodes that a trial of Tune trains or waits to train."""
+        self._stopping: dict[int, str] = {}
+        self._errors: dict[str, str] = {}
+
+    # --- what Tune calls ------------------------------------------------------------------------------------
+
+    def set_search_properties(
+        self,
+        metric: str | None,
+        mode: str | None,
+        config: dict[str, Any],
+        **spec: Any,
+    ) -> bool:
+        """Check what the Tuner was given beside the search.
+
+        Raises:
+            ConfigError: another metric or mode, or domains in param_space.
+        """
+        self.check_metric(metric, mode)
+        domains = [name for name, value in (config or {}).items() if _is_domain(value)]
+        if domains:
+            raise ConfigError(
+                f"param_space has domains for {', '.join(domains)}; what is searched belongs into "
+                "tree_search(space=...), and param_space holds what never changes."
+            )
+        return True
+
+    def set_max_concurrency(self, max_concurrent: int) -> bool:
+        """Take over `max_concurrent_trials`: proposals under way count like running trials."""
+        self._limit = max_concurrent
+        return True
+
+    def suggest(self, trial_id: str) -> Any:
+        """The configuration of the next trial, None while there is none, or FINISHED.
+
+        Raises:
+            ConfigError: the search cannot go on.
+        """
+        self.check()
+        self._proposals.collect()
+        ready = self._ready()
+        if ready is None:
+            ended = self._decide()
+            if not self.active:
+                self._proposals.wait(_IDLE_WAIT_S)
+            self._proposals.collect()
+            ready = self._ready()
+            if ready is None:
+                return Searcher.FINISHED if ended and not any(self._search.running()) else None
+        return self._start(ready, trial_id)
+
+    def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
+        """Nothing: results that end a trial do not come here, so that the scheduler takes them all."""
+
+    def on_trial_complete(
+        self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
+    ) -> None:
+        """Finish the node of a trial."""
+        node = self.node_of(trial_id)
+        if node is None:
+            return
+        self.active.discard(node)
+        phase = self._search.phases[node]
+        if phase.status != "running":
+            return
+        stopped = self._stopping.pop(node, "")
+        if error or stopped.startswith(NOT_FINITE):
+            self._search.end(node, "failed", self._errors.pop(trial_id, stopped or "the trial failed"))
+        elif stopped:
+            self._search.end(node, "early_stopped", stopped)
+        else:
+            self._search.end(node, "completed")
+
+    def save(self, checkpoint_path: str) -> None:
+        """Write the search beside Tune's state; where it has a file of its own, only its name."""
+        search = self._search
+        state = {"search": search.search_id, "records": [] if search.has_log else search.records}
+        Path(checkpoint_path).write_text(json.dumps(state))
+
+    def restore(self, checkpoint_path: str) -> None:
+        """Take the search over in place, so that the scheduler sees it too."""
+        state = json.loads(Path(checkpoint_path).read_text())
+        if state["search"] == self._search.search_id and state["records"]:
+            self._search.replay(state["records"])
+            self._proposals.forget()
+
+    # --- for the scheduler ----------------------------------------------------------------------------------
+
+    @property
+    def search(self) -> TuneSearch:
+        """The search that both halves share."""
+        return self._search
+
+    def check_metric(self, metric: str | None, mode: str | None) -> None:
+        """Refuse another metric or mode than the search has.
+
+        Raises:
+            ConfigError: they differ.
+        """
+        search = self._search
+        if metric not in (None, search.metric) or mode not in (None, search.mode):
+            raise ConfigError(
+                f"TuneConfig has metric={metric!r}, mode={mode!r}; tree_search has metric={search.metric!r}, "
+                f"mode={search.mode!r}. Give the same, or leave them out of TuneConfig."
+            )
+
+    def strategy(self) -> str | None:
+        """The best strategy so far as the text of a strategy.yaml; None: no score yet."""
+        return self._search.strategy()
+
+    def node_of(self, trial_id: str) -> int | None:
+        """The node that a trial trains; None: it is of another search."""
+        return self._nodes().get(trial_id)
+
+    def stop_for(self, node: int, reason: str) -> None:
+        """Note why a trial that will end now ends."""
+        self._stopping[node] = reason
+
+    def failed_with(self, trial_id: str, error: str) -> None:
+        """Note the error of a trial that may be retried or end."""
+        self._errors[trial_id] = error
+
+    def check(self) -> None:
+        """Raise what makes the search pointless, if anything does.
+
+        Raises:
+            ConfigError: no metric, or no checkpoints.
+        """
+        if self._search.fatal is not None:
+            raise self._search.fatal
+
+    # --- parts ----------------------------------------------------------------------------------------------
+
+    def _nodes(self) -> Mapping[str, int]:
+        return {trial: phase.node for phase in self._search.phases.values() for trial in phase.trials}
+
+    def _ready(self) -> TunePhase | None:
+        """The first node that has a configuration and no trial."""
+        waiting = (p for p in self._search.running() if p.configuration is not None)
+        return next((phase for phase in waiting if phase.node not in self.active), None)
+
+    def _decide(self) -> bool:
+        """Begin nodes while there is room and something to begin; whether the search has ended."""
+        search = self._search
+        for phase in search.running():
+            if phase.configuration is None:  # of a restored search: its proposal was lost
+                self._proposals.request(phase.node)
+        while self._limit is None or sum(1 for _ in search.running()) < self._limit:
+            decision: Decision = search.tree.ask()
+            if decision.action == "stop" or decision.action == "wait":
+                return decision.action == "stop"
+            phase = search.begin(decision.action, decision.on)
+            if phase.kind == "root":
+                search.plan(phase.node, search.root, search.phase_steps)
+                return False
+            self._proposals.request(phase.node)
+            if self._limit is None:  # Tune asks again as soon as the trial has its resources
+                return False
+        return False
+
+    def _start(self, phase: TunePhase, trial_id: str) -> dict[str, Any]:
+        self.active.add(phase.node)
+        self._search.assign(phase.node, trial_id)
+        return {**self._search.trials.trial_config(phase.configuration or {}), CONFIG_KEY: str(phase.start)}
+
+
+NOT_FINITE = "not finite"
+"""How the reason of a phase begins whose metric is NaN or infinite: it has failed."""
+
+
+def _is_domain(value: object) -> bool:
+    return isinstance(value, Domain) or (isinstance(value, Mapping) and "grid_search" in value)

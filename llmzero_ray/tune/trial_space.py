@@ -1,0 +1,47 @@
+"""A space of hyper-parameters with its values as trials get them.
+
+Categories may be any plain values; in the space each is named by a text, so that proposals can name it too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from llmzero_ray.hyperparameters import Space
+from llmzero_ray.records import Hyperparameters, HyperparameterValue
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialSpace:
+    """A space, its root configuration, and the categories behind the names of the space."""
+
+    space: Space
+    root: dict[str, HyperparameterValue]
+    categories: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Key -> name -> value as a trial gets it."""
+
+    def named(self, changes: Mapping[str, Any]) -> dict[str, Any]:
+        """Changes with the names of the space for categories given as they are."""
+        return {key: self._name(key, value) for key, value in changes.items()}
+
+    def _name(self, key: str, value: Any) -> Any:
+        known = self.categories.get(self.space.names.get(key, key), {})
+        if isinstance(value, str) and value in known:
+            return value
+        same = [name for name, each in known.items() if type(each) is type(value) and each == value]
+        return same[0] if same else value
+
+    def trial_config(self, configuration: Hyperparameters) -> dict[str, Any]:
+        """A configuration as a trial gets it."""
+        return {
+            key: self.categories[key][str(value)] if key in self.categories else value
+            for key, value in configuration.items()
+        }
+
+
+def category_name(value: Any) -> str:
+    """The text that stands for a category in the space."""
+    # "None" would be read as null.
+    return "no value" if value is None else str(value)
