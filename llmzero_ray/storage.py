@@ -137,6 +137,11 @@ class SearchPaths:
         return self.node(node) / "agents"
 
     @property
+    def start_checks(self) -> Path:
+        """Calls that checking the agents' model took, of searches whose server bills for it."""
+        return self.root / "start_checks.jsonl"
+
+    @property
     def confirm_rows(self) -> Path:
         """Fresh validation items, of a search that confirms its winners."""
         return self.root / "confirm.parquet"
@@ -182,6 +187,7 @@ class SearchStorage:
             "requests",
             "heartbeat",
             "doctor.json",
+            self.paths.start_checks.name,
         }:
             held = ", ".join(sorted(present)[:5])
             raise StorageError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -124,11 +124,13 @@ def agent_facts(config: SearchConfig) -> dict[str, Any]:
     return {**facts, "prices": own} if own else facts
 
 
-def check_agents(config: SearchConfig, spent: float = 0.0) -> tuple[AgentCalled, ...]:
+def check_agents(
+    config: SearchConfig, spent: float = 0.0, book: Callable[[AgentCalled], None] = lambda _: None
+) -> None:
     """Check before anything is reserved that the language model can be called; `spent` dollars of its budget
     are used up already.
 
-    Returns the calls that this took and that cost something, to be journalled.
+    `book` is given each call that this took and that may cost something, also when the check then fails.
 
     Raises:
         ConfigError: prompts, price or records are missing or wrong.
@@ -149,11 +151,10 @@ def check_agents(config: SearchConfig, spent: float = 0.0) -> tuple[AgentCalled,
 
         RecordedResponses(str(config.agents.replay_from))
     elif config.agents.backend == "claude":
-        return tuple(_check_models(config, spent))
-    return ()
+        _check_models(config, spent, book)
 
 
-def _check_models(config: SearchConfig, spent: float) -> Iterator[AgentCalled]:
+def _check_models(config: SearchConfig, spent: float, book: Callable[[AgentCalled], None]) -> None:
     from llmzero_ray.agents.llm.budget import BudgetLedger
     from llmzero_ray.agents.llm.call_records import call_event
     from llmzero_ray.agents.llm.client import MessagesClient
@@ -165,18 +166,14 @@ def _check_models(config: SearchConfig, spent: float) -> Iterator[AgentCalled]:
         price = own.price if own.model is not None else agents.price
         left = None if cap is None else cap - spent
         ledger = BudgetLedger(price_of(settings.model, price, agents.prompts), left)
-        with contextlib.suppress(CapReachedError):  # then no agent's call is made either
-            MessagesClient(settings).check(image=_DOT if agents.visual else None, budget=ledger)
-        spent += ledger.dollars
-        for entry in ledger.entries:
-            yield call_event(
-                entry,
-                call="",
-                model=settings.model,
-                prompt="",
-                n_attempts=1,
-                source=f"check:{uuid.uuid4().hex}",
-            )
+        try:
+            with contextlib.suppress(CapReachedError):  # then no agent's call is made either
+                MessagesClient(settings).check(image=_DOT if agents.visual else None, budget=ledger)
+        finally:
+            spent += ledger.dollars
+            for entry in ledger.entries:
+                source = f"check:{uuid.uuid4().hex}"
+                book(call_event(entry, call="", model=settings.model, prompt="", n_attempts=1, source=source))
 
 
 def needs_key(agents: AgentsConfig) -> bool:

@@ -6,7 +6,7 @@ Not here: the agents and their journal (llmzero_ray/agents/drafting), the search
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,7 @@ from llmzero_ray.agents.backend import MODEL_BACKENDS
 from llmzero_ray.cli.drafting import ask, ask_user, check_sentence, print_text
 from llmzero_ray.cli.preflight import check_backends, refuse_job_directory
 from llmzero_ray.cli.prepare import prepare_source_task
+from llmzero_ray.cli.start_checks import StartChecks
 from llmzero_ray.config import SearchConfig, resolve_config
 from llmzero_ray.config_text import read_yaml
 from llmzero_ray.coordinator import root_hyperparameters
@@ -70,15 +71,16 @@ def initialize(given: FolderSearch, settings: list[str], console: Console) -> Se
     if follower.core.started is not None or owner(storage.paths.root) is not None:
         return _drafted_config(storage, settings)
     profile: DataProfile | None = None
-    checks: tuple[AgentCalled, ...] = ()
+    checks = StartChecks(storage.paths)
     if follower.core.drafted is None:  # before anything is written, and before anything is paid for
         profile = inspect_data(given.folder)
-        checks = _check(config, follower.core.dollars)
+        unknown = sum(call.dollars for call in checks.not_journalled(follower.events))
+        _check(config, follower.core.dollars + unknown, checks.book)
     with storage.kept_if_used():
         storage.check()
         with initializing(storage, config, given.folder, given.sentence) as initialization:
             initialization.decide(given.choices)
-            initialization.record_checks(checks)
+            initialization.record_checks(checks.not_journalled(follower.events))
             if initialization.needs_draft:
                 _draft(initialization, profile or inspect_data(given.folder), base, given.repairs, console)
             final = _drafted_config(storage, settings)
@@ -102,15 +104,15 @@ def _drafted_config(storage: SearchStorage, settings: list[str]) -> SearchConfig
     return resolve_config(read_yaml(storage.paths.initialization / "search.yaml"), settings)
 
 
-def _check(config: SearchConfig, spent: float) -> tuple[AgentCalled, ...]:
-    """Check everything that does not depend on the draft; calls that this took."""
+def _check(config: SearchConfig, spent: float, book: Callable[[AgentCalled], None]) -> None:
+    """Check everything that does not depend on the draft; `book` is that of `check_agents`."""
     if config.model.path is None and config.engine.backend == "verl":
         raise ConfigError(
             "no base model is named; give it with --set model.path=/directory/of/the/model, or in the file "
             "of --base."
         )
     refuse_job_directory(config)
-    return check_backends(config, spent)
+    check_backends(config, spent, book)
 
 
 def _draft(

@@ -5,6 +5,7 @@ Not here: the search's directory (llmzero_ray.storage), the cluster (doctor/).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from llmzero_ray.agents.backend import check_agents
@@ -25,17 +26,17 @@ def check_verl_keys(config: SearchConfig, task: PreparedTask) -> None:
         check_root(config, task, root_hyperparameters(config, task.n_train))
 
 
-def check_backends(config: SearchConfig, spent: float = 0.0) -> tuple[AgentCalled, ...]:
+def check_backends(config: SearchConfig, spent: float, book: Callable[[AgentCalled], None]) -> None:
     """Check that search method, engine, agents and model can be loaded; they are needed only much later.
 
-    `spent` and what is returned are those of `check_agents`.
+    `spent` and `book` are those of `check_agents`.
     """
     make_search(config.search.method, config.search, config.budget.runs)
     if config.engine.backend != "verl":
         load_factory(config.engine.backend, field="engine.backend")
     elif config.model.path is not None:
         check_model_dir(config.model.path)
-    return check_agents(config, spent)
+    check_agents(config, spent, book)
 
 
 def refuse_job_directory(config: SearchConfig) -> None:

@@ -22,6 +22,7 @@ from llmzero_ray.cli.locate import find
 from llmzero_ray.cli.output import TerminalConsole, print_line, print_lines
 from llmzero_ray.cli.preflight import check_backends, check_verl_keys, refuse_job_directory
 from llmzero_ray.cli.prepare import prepare_family
+from llmzero_ray.cli.start_checks import StartChecks
 from llmzero_ray.cli.terminal import LOOK_S, end_check, watch
 from llmzero_ray.cli.view import outcome_lines
 from llmzero_ray.config import SearchConfig, load_config
@@ -187,7 +188,9 @@ def _follow_or_start(
         except CoordinatorGoneError:
             print_line(console, f"{config.name}: {someone} has gone; going on with the search")
     root_hyperparameters(config, None)
-    checks = check_backends(config, follower.core.dollars)
+    checks = StartChecks(storage.paths)
+    unknown = sum(call.dollars for call in checks.not_journalled(follower.events))
+    check_backends(config, follower.core.dollars + unknown, checks.book)
     task = prepare_family(config, console)
     check_verl_keys(config, task)
     if config.confirm.k and not follower.storage.paths.confirm_rows.exists():
@@ -195,7 +198,9 @@ def _follow_or_start(
     _settle(config, task, follower)
     if changes:
         request(root, "set", changes=changes)  # the first thing that its coordinator takes
-    return _run(config, task, Follower(storage), console, checks)
+    fresh = Follower(storage)
+    fresh.poll()
+    return _run(config, task, Follower(storage), console, checks.not_journalled(fresh.events))
 
 
 def _is_extended(follower: Follower, config: SearchConfig, settings: list[str], console: Console) -> bool:

@@ -55,6 +55,9 @@ _PASSING: frozenset[ErrorKind] = frozenset({"rate_limited", "overloaded", "serve
 # These failed before the request left, so that nothing can have been billed.
 _UNSENT = frozenset({"ConnectError", "ConnectTimeout", "PoolTimeout", "UnsupportedProtocol", "ProxyError"})
 _KEY_HEADERS = ("authorization", "x-api-key")
+_PUBLIC_HEADERS = {"host", "connection", "accept", "accept-encoding", "content-type", "content-length"}
+_PUBLIC_HEADERS |= {"transfer-encoding", "anthropic-version", "anthropic-beta"}
+"""What a request to the API cannot do without, beside the SDK's own `x-stainless-...`."""
 # Fields that every version of the SDK takes by name. The others come and go (temperature went, effort came),
 # while the server decides by model what it accepts.
 _NAMED = frozenset({"model", "max_tokens", "messages", "system", "tools", "tool_choice"})
@@ -290,17 +293,19 @@ class _Attempts:
             default_headers=own_headers,
             http_client=anthropic.DefaultAsyncHttpxClient(
                 timeout=timeout,
-                event_hooks={"request": [self._withhold_key], "response": [limit_body]},
+                event_hooks={"request": [self._withhold], "response": [limit_body]},
             ),
             middleware=[self._attempt],
         ) as sdk:
             return await work(self, sdk)
 
-    async def _withhold_key(self, request: Any) -> None:
-        """Request hook: a redirect to another server takes no key along; the HTTP library drops one."""
+    async def _withhold(self, request: Any) -> None:
+        """Request hook: a redirect to another server takes along what the API needs, and neither the key nor
+        a header of the user's."""
         if not self._settings.is_own_server(str(request.url)):
-            for name in _KEY_HEADERS:
-                request.headers.pop(name, None)
+            for name in list(request.headers):
+                if name not in _PUBLIC_HEADERS and not name.startswith("x-stainless-"):
+                    del request.headers[name]
 
     async def _attempt(self, request: Any, call_next: Callable[[Any], Awaitable[Any]]) -> Any:
         """One attempt, reserved before it is sent. Whether another one follows is for the SDK to decide."""

@@ -636,12 +636,32 @@ def test_a_check_that_takes_a_message_is_booked_within_the_cap(messages_server: 
     price = [1e3, 1e3, 1e3, 1e3]
     agents = {"backend": "claude", "base_url": messages_server.base_url, "price": price}
     config = make_config(agents=agents, budget={"dollars": 100.0})
-    (call,) = {call.agent: call for call in check_agents(config)}.values()
+    calls: list[ev.AgentCalled] = []
+    check_agents(config, book=calls.append)
+    (call,) = {call.agent: call for call in calls}.values()
     assert (call.agent, call.outcome, call.output_tokens) == ("check", "ok", 1)
     assert call.dollars == pytest.approx(1e-3 * (call.input_tokens + call.cache_creation_tokens + 1))
     n_sent = len(messages_server.messages)
-    assert check_agents(config, spent=100.0 - 1e-3) == ()
-    assert len(messages_server.messages) == n_sent
+    check_agents(config, spent=100.0 - 1e-3, book=calls.append)
+    assert len(messages_server.messages) == n_sent == len(calls)
+
+
+def test_the_calls_of_a_check_that_fails_are_booked_too(messages_server: MessagesServer) -> None:
+    messages_server.models_endpoint = False
+    answer = Answer(content=[{"type": "text", "text": "ok"}], output_tokens=1)
+    messages_server.models = (*messages_server.models, "another")
+    price = [1e3, 1e3, 1e3, 1e3]
+    per_agent = {"early_stopper": {"model": "another", "price": price}}
+    agents = {"base_url": messages_server.base_url, "price": price, "per_agent": per_agent}
+    config = make_config(agents={"backend": "claude", **agents}, budget={"dollars": 100.0})
+    refused, unreadable = Fail(status=400), Answer(body=b"{}")
+    for second, outcome, is_billed in ((refused, "bad_request", False), (unreadable, "malformed", True)):
+        messages_server.play([answer, second])
+        calls: list[ev.AgentCalled] = []
+        with pytest.raises(AgentError):
+            check_agents(config, book=calls.append)
+        assert [call.outcome for call in calls] == ["ok", outcome]
+        assert [call.dollars > 0 for call in calls] == [True, is_billed]
 
 
 @pytest.mark.parametrize(

@@ -661,14 +661,17 @@ def test_impossible_token_counts_are_booked_at_the_worst_case(
     assert error.kind == "malformed" and estimated
 
 
-def test_a_redirect_to_another_server_takes_no_key_along(
-    messages_server: MessagesServer, client_of: ClientOf
+def test_a_redirect_to_another_server_takes_no_key_and_no_header_of_the_users_along(
+    messages_server: MessagesServer, client_of: ClientOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("ANTHROPIC_CUSTOM_HEADERS", "x-organisation: secret-one\ncookie: secret-two")
     with MessagesServer(key=None) as elsewhere:
         messages_server.play([Fail(status=307, location=f"{elsewhere.base_url}/v1/messages")])
         ask(client_of(), a_call())
         (request,) = elsewhere.messages
-    assert KEY not in repr(request.headers)
+    assert messages_server.messages[0].headers["x-organisation"] == "secret-one"
+    assert KEY not in repr(request.headers) and "secret" not in repr(request.headers)
+    assert request.headers["content-type"] == "application/json" and "anthropic-version" in request.headers
 
 
 # --- the check at start-up --------------------------------------------------------------------------------
