@@ -22,7 +22,7 @@ from pydantic import (
 
 from llmzero_ray.config_text import StrictModel, read_yaml, replace_key, setting, to_yaml, validated
 from llmzero_ray.errors import ConfigError
-from llmzero_ray.search.rules import SearchRules
+from llmzero_ray.search.rules import MethodRules
 from llmzero_ray.stopping.settings import StopperSettings
 
 
@@ -393,12 +393,20 @@ class ConfirmConfig(StrictModel):
     whole."""
 
 
-class SearchSettings(SearchRules):
+class SearchSettings(MethodRules):
     """How the search chooses its next run, and the numbers of its rules."""
 
-    method: str = setting("llmzero", pattern=r"^(llmzero|[A-Za-z_][\w.]*:[A-Za-z_]\w*)$")
-    """`llmzero`: the tree search of the paper. Or your own: `package.module:factory` of (rules, budget) that
-    gives a `llmzero_ray.search.SearchMethod`."""
+    method: str = setting(
+        "llmzero",
+        pattern=r"^(llmzero|default|unchanged|random|grid|tpe|cmaes|asha|pbt|perturb|replay|guidebook"
+        r"|[A-Za-z_][\w.]*:[A-Za-z_]\w*)$",
+    )
+    """`llmzero`: the tree search of the paper. For comparison, without agents and with `budget.runs` usual
+    phases of training: `default` the root's recipe in one phase; `unchanged` the same, phase after phase;
+    `random`, `grid`, `tpe`, `cmaes` static recipes (`recipes`); `asha` successive halving; `pbt` population
+    based training; `perturb` random changes from the best adapter; `replay` a `schedule`, `guidebook` that of
+    the paper's Table 13. Or your own: `package.module:factory` of (rules, budget) that gives a
+    `llmzero_ray.search.SearchMethod`."""
     score_model: Literal["raw", "shrunk"] = "raw"
     """What the search chooses by: nodes to expand, the best node, the strategies to confirm, `budget.target`.
     `raw`: the best validation score, as in the paper. `shrunk`: the same with the luck of the rows taken out
@@ -453,6 +461,17 @@ class SearchConfig(StrictModel):
                 f"engine.tensor_model_parallel_size is {self.engine.tensor_model_parallel_size}; must divide "
                 "the "
                 f"{n_gpus} GPUs of a slot (slots.nodes x slots.gpus_per_node)."
+            )
+        whole = self.budget.runs * self.phase.n_steps
+        if self.search.method == "default" and self.phase.max_steps < whole:
+            raise ValueError(
+                f"search.method is default, one phase of budget.runs x phase.n_steps = {whole} steps; "
+                f"phase.max_steps is {self.phase.max_steps} and must be at least that."
+            )
+        if self.search.method == "replay" and self.search.schedule is None:
+            raise ValueError(
+                "search.method is replay, which needs search.schedule: chemcot, papersearchqa, ssmr, "
+                "wildsci, guidebook, or a file, such as the strategy.yaml of a search."
             )
         return self
 

@@ -271,7 +271,11 @@ _PATTERNS = {
         "expert, claude, replay or package.module:factory"
     ),
     r"^(verl|[A-Za-z_][\w.]*:[A-Za-z_]\w*)$": "verl or package.module:factory",
-    r"^(llmzero|[A-Za-z_][\w.]*:[A-Za-z_]\w*)$": "llmzero or package.module:factory",
+    r"^(llmzero|default|unchanged|random|grid|tpe|cmaes|asha|pbt|perturb|replay|guidebook"
+    r"|[A-Za-z_][\w.]*:[A-Za-z_]\w*)$": (
+        "llmzero, default, unchanged, random, grid, tpe, cmaes, asha, pbt, perturb, replay, guidebook or "
+        "package.module:factory"
+    ),
 }
 
 

@@ -27,7 +27,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("llmzero_ray.errors", "llmzero_ray.text"),
     ("llmzero_ray.config_text",),
     ("llmzero_ray.records", "llmzero_ray.events", "llmzero_ray.commands"),
-    ("llmzero_ray.search.rules", "llmzero_ray.stopping.settings"),
+    ("llmzero_ray.search.rules", "llmzero_ray.search.schedule", "llmzero_ray.stopping.settings"),
     (
         "llmzero_ray.config",
         "llmzero_ray.config_changes",
@@ -64,6 +64,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "llmzero_ray.agents.backend",
         "llmzero_ray.agents.drafting",
         "llmzero_ray.agents.llm",
+        "llmzero_ray.agents.optuna_proposer",
         "llmzero_ray.agents.prompt_eval",
         "llmzero_ray.engines.registry",
         "llmzero_ray.engines.verl",

@@ -11,6 +11,7 @@ from ray.autoscaler._private.util import prepare_config, validate_config
 
 from llmzero_ray.config import load_config
 from llmzero_ray.hyperparameters import normalize
+from llmzero_ray.search import MethodRules
 from llmzero_ray.tasks.sft.config import load_sft
 from llmzero_ray.tasks.task_yaml import load_task_file
 from tests.test_kubernetes import check as check_manifest
@@ -50,6 +51,9 @@ READERS: dict[str, Callable[[Path], object]] = {
     "jobs/configs": load_config,
     "jobs/configs/warm_start": load_sft,
     "jobs/examples/one_gpu": load_task_file,
+    "llmzero_ray/search/shipped/grids": lambda path: MethodRules.read({"grid": str(path)}),
+    "llmzero_ray/search/shipped/ranges": lambda path: MethodRules.read({"ranges": str(path)}),
+    "llmzero_ray/search/shipped/schedules": lambda path: MethodRules.read({"schedule": str(path)}),
     "prompts": load_mapping,
 }
 

@@ -10,12 +10,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, get_args
 
 from llmzero_ray.agents.base import AgentName, EarlyStopper, ErrorAnalyzer, Proposer
+from llmzero_ray.agents.methods import PlanProposer
 from llmzero_ray.config import AgentModelConfig, AgentsConfig, SearchConfig
 from llmzero_ray.config_text import validated
 from llmzero_ray.errors import CapReachedError, ConfigError
 from llmzero_ray.events import AgentCalled
 from llmzero_ray.hyperparameters import space_with
 from llmzero_ray.plugin import load_factory
+from llmzero_ray.search import PLANNED
 
 if TYPE_CHECKING:
     from llmzero_ray.agents.llm.agents import DrawFigure
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
 AGENT_NAMES: tuple[AgentName, ...] = get_args(AgentName)
 MODEL_BACKENDS = ("claude", "replay")
 """Backends whose agents are a language model, or its recorded responses."""
+SAMPLERS = ("tpe", "cmaes")
+"""Search methods that take their recipes from a sampler of Optuna."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,14 +59,16 @@ class AgentServices:
 def make_agents(config: SearchConfig, n_val: int, services: AgentServices | None = None) -> Agents:
     """The agents of a search; `n_val` (validation items) gives the noise of its scores.
 
-    `agents.proposer` may put a local search in the place of the backend's proposer, or beside it. A backend
-    `package.module:factory` is called with (config, n_val) and returns one object that implements all three
-    protocols.
+    A search method that plans its runs has a proposer of its own. Else `agents.proposer` may put a local
+    search in the place of the backend's proposer, or beside it. A backend `package.module:factory` is called
+    with (config, n_val) and returns one object that implements all three protocols.
 
     Raises:
         ConfigError: the backend cannot be imported, or there is nothing to replay.
     """
     agents = _backend_agents(config, n_val, services)
+    if config.search.method in PLANNED:
+        return dataclasses.replace(agents, proposer=_plan_proposer(config))
     if config.agents.proposer == "backend":
         return agents
     from llmzero_ray.agents.local import HybridProposer, LocalProposer
@@ -78,6 +84,15 @@ def make_agents(config: SearchConfig, n_val: int, services: AgentServices | None
         return dataclasses.replace(agents, proposer=local)
     hybrid = HybridProposer(local, agents.proposer, share=config.agents.guided_share, seed=config.seed)
     return dataclasses.replace(agents, proposer=hybrid)
+
+
+def _plan_proposer(config: SearchConfig) -> Proposer:
+    method, rules = config.search.method, config.search
+    if method not in SAMPLERS:
+        return PlanProposer(method, rules, seed=config.seed, n_gpus=config.slots.n_gpus)
+    from llmzero_ray.agents.optuna_proposer import OptunaProposer
+
+    return OptunaProposer(method, rules, seed=config.seed, n_gpus=config.slots.n_gpus)
 
 
 def _backend_agents(config: SearchConfig, n_val: int, services: AgentServices | None) -> Agents:
@@ -136,6 +151,10 @@ def check_agents(
         ConfigError: prompts, price or records are missing or wrong.
         AgentError: no key, or the server refuses key, model or images, or cannot be reached.
     """
+    if config.search.method in SAMPLERS:
+        from llmzero_ray.agents.optuna_proposer import check_optuna
+
+        check_optuna(config.search.method)
     if agent_facts(config):
         from llmzero_ray.agents.llm.prompts import Prompts
 

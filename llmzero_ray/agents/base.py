@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from llmzero_ray.agents.lessons import Lesson
 from llmzero_ray.metrics import Curves
@@ -138,6 +138,8 @@ class ProposalRequest:
 
     lessons: tuple[Lesson, ...] = ()
     """What phases of earlier searches on this task and model gained (`agents.archive`)."""
+    plan: Mapping[str, Any] = field(default_factory=dict)
+    """What the search method wants of the phase (`search.RunPlan`); empty: the proposer decides."""
 
     def base(self, resume_from: ResumeFrom | None) -> Hyperparameters:
         """The configuration that changes apply to when the phase starts there (`base_of_changes`)."""

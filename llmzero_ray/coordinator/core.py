@@ -103,7 +103,8 @@ class CoordinatorCore(SearchState):
             )
         self.started = event
         self.config = parse_config(_thawed(event.config), source="journal")
-        self.search = make_search(self.config.search.method, self.config.search, self.config.budget.runs)
+        settings, runs = self.config.search, self.config.budget.runs
+        self.search = make_search(settings.method, settings, runs, self.config.seed)
         if self.config.search.score_model == "shrunk":
             self.shrunk = ShrunkScores(self.config.search.gain_sd)
         self.fit_slots()
@@ -154,6 +155,7 @@ class CoordinatorCore(SearchState):
             run.answer = None if run.clone is None else steering.clone_proposal(self, run.clone)
             self.search.clone(event.on, event.node)
         else:
+            run.plan = event.seen.get("plan") or {}
             self.search.create(kind, event.on, event.node)
         self.runs[event.node] = run
         self.slots[event.slot].node = event.node

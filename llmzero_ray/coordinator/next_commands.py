@@ -98,7 +98,7 @@ def _for_run(state: SearchState, run: PhaseRun) -> Iterator[Command]:
 
 def _towards_plan(state: SearchState, run: PhaseRun) -> Command:
     """The command that brings a new run nearer to its spec: propose, analyze, plan or fail."""
-    if run.kind == "root":
+    if run.kind == "root" and not run.plan:
         return _record_plan(run, state.planner.root_phase(), None, "")
     if run.no_answer is not None or run.tries >= (MAX_REFUSALS if run.clone is None else 1):
         why = run.no_answer or f"{run.tries} proposals were refused, the last one: {run.rejected}"
@@ -106,13 +106,14 @@ def _towards_plan(state: SearchState, run: PhaseRun) -> Command:
         return _record_plan(run, continued.spec, None, f"{why}. {continued.note}")
     if run.answer is not None:
         return _judge(state, run, run.answer)
-    assert run.on is not None
+    # A planned root is proposed like a run from scratch, below itself: there is no other node.
+    on = run.node if run.on is None else run.on
     ask_id, rejected = f"propose-{run.node}-{run.tries}" + "-again" * run.revived, run.rejected
     if run.kind == "debug":
-        return cmd.Analyze(id=ask_id, node=run.node, on=run.on, rejected=rejected, tries=run.tries)
-    scratch = run.kind == "scratch"
+        return cmd.Analyze(id=ask_id, node=run.node, on=on, rejected=rejected, tries=run.tries)
+    scratch = run.kind in ("root", "scratch")
     return cmd.Propose(
-        id=ask_id, node=run.node, on=run.on, from_scratch=scratch, rejected=rejected, tries=run.tries
+        id=ask_id, node=run.node, on=on, from_scratch=scratch, rejected=rejected, tries=run.tries
     )
 
 
@@ -135,9 +136,9 @@ def _check_memory(state: SearchState, run: PhaseRun, spec: PhaseSpec) -> None:
     """
     if state.memory is None or run.clone is not None:
         return
-    assert run.on is not None
+    root = state.planner.root
     source = None if spec.resume_from is None else _trained(state, spec.resume_from.node)
-    on, root = _trained(state, run.on), state.planner.root
+    on = root if run.on is None else _trained(state, run.on)
     before = base_of_changes(run.kind, on=on, source=source, root=root)
     problem = state.memory.problem(
         spec.hyperparameters, before=before, repairs=on if run.kind == "debug" else None

@@ -184,12 +184,13 @@ class Planner:
 
     def _twin(self, run: PhaseRun, full: Hyperparameters, source: ResumeFrom | None) -> PhaseRun | None:
         """The phase of which this one would be a copy: the same start and the same configuration, whatever
-        its length. A fix may repeat what failed, since a failure need not be the configuration's."""
+        its length. A fix and a planned run may repeat what failed, since a failure need not be the
+        configuration's."""
         for other in self.runs.values():
             spec = other.spec
             if spec is None or other.node in (run.node, REFERENCE) or other.stage == "cancelled":
                 continue
-            if run.kind == "debug" and other.status == "failed":
+            if (run.kind == "debug" or run.plan) and other.status == "failed":
                 continue
             if spec.resume_from == source and self.space.same_training(spec.hyperparameters, full):
                 return other

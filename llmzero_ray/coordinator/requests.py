@@ -75,6 +75,7 @@ def build_request(
         tries=command.tries,
         budget=_budget(state),
         refused=state.runs[command.node].refused,
+        plan=dict(state.runs[command.node].plan),
         lessons=tuple(Lesson.of(one) for one in _facts(state).get("lessons", ())),
         tree=tuple(
             node_view(state, node, outlines or (lambda number: curves(number).outline()))

@@ -7,9 +7,10 @@ Only the core and the functions that it calls change them. Not here: the whole s
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from llmzero_ray.events import CloneAsked, FinalScored, FinalWhat, RunnerSilent, VerdictPosted
 from llmzero_ray.metrics import Score
@@ -57,6 +58,8 @@ class PhaseRun:
     """The current attempt hangs and is to be killed."""
     replanned: int = 0
     """How often its checkpoint source was replaced because the adapter was corrupt."""
+    plan: Mapping[str, Any] = field(default_factory=dict)
+    """What a search method that plans its runs wants of it (`search.RunPlan`); empty: an agent decides."""
     clone: CloneAsked | None = None
     """The user's clone request; None for runs that the rules chose."""
     revived: int = 0

@@ -6,19 +6,24 @@ No clock, no file, no randomness: the same outcomes always give the same search.
 from llmzero_ray.search.base import Action, Cut, Decision, SearchMethod, SearchNode, StopReason
 from llmzero_ray.search.decision import ChildView, Level, Seen, TreeDecision
 from llmzero_ray.search.recipe import nearest_saved_step
-from llmzero_ray.search.registry import make_search
-from llmzero_ray.search.rules import SearchRules
+from llmzero_ray.search.registry import METHODS, PLANNED, make_search
+from llmzero_ray.search.rules import MethodRules, SearchRules
+from llmzero_ray.search.run_plan import RunPlan
 from llmzero_ray.search.shrunk_scores import ShrunkScores
 from llmzero_ray.search.tree import NodeStatus, TreeNode
 from llmzero_ray.search.tree_search import TreeSearch
 
 __all__ = [
+    "METHODS",
+    "PLANNED",
     "Action",
     "ChildView",
     "Cut",
     "Decision",
     "Level",
+    "MethodRules",
     "NodeStatus",
+    "RunPlan",
     "SearchMethod",
     "SearchNode",
     "SearchRules",

@@ -7,12 +7,24 @@ it. Not here: which checkpoints are on disk (storage), or what a phase trains wi
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Protocol, TypeVar
 
 from llmzero_ray.search.base import Cut
-from llmzero_ray.search.tree import TreeNode
 
 
-def resume_chain(nodes: Mapping[int, TreeNode], node: TreeNode) -> tuple[int, ...]:
+class Resumed(Protocol):
+    """What is asked of a node here."""
+
+    id: int
+    best_step: int | None
+    resume_from: tuple[int, int] | None
+    """(node, step) of the checkpoint it starts from; None = from the base model."""
+
+
+N = TypeVar("N", bound=Resumed)
+
+
+def resume_chain(nodes: Mapping[int, N], node: N) -> tuple[int, ...]:
     """Ids from the run that started from the base model to `node`, along checkpoint sources."""
     chain = [node.id]
     while node.resume_from is not None:
@@ -21,7 +33,7 @@ def resume_chain(nodes: Mapping[int, TreeNode], node: TreeNode) -> tuple[int, ..
     return tuple(reversed(chain))
 
 
-def recipe(nodes: Mapping[int, TreeNode], node: TreeNode) -> tuple[Cut, ...]:
+def recipe(nodes: Mapping[int, N], node: N) -> tuple[Cut, ...]:
     """The resume chain of `node`, each phase cut where the next one resumed, the last at its best step."""
     cuts = [Cut(node.id, node.best_step)]
     while node.resume_from is not None:

@@ -1,4 +1,5 @@
-"""Search methods by name: `llmzero`, the tree search of the paper, or a user's factory."""
+"""Search methods by name: `llmzero`, the tree search of the paper; those that are compared with it; or a
+user's factory."""
 
 from __future__ import annotations
 
@@ -6,18 +7,47 @@ from collections.abc import Callable
 
 from llmzero_ray.plugin import load_factory
 from llmzero_ray.search.base import SearchMethod
-from llmzero_ray.search.rules import SearchRules
+from llmzero_ray.search.chains import (
+    CapacityGuidebook,
+    RandomPerturbation,
+    ScheduleReplay,
+    UnchangedContinuation,
+)
+from llmzero_ray.search.halving import AsynchronousHalving
+from llmzero_ray.search.independent import DefaultRecipe, GridSearch, RandomSearch, SuggestedRuns
+from llmzero_ray.search.planned_search import PlannedSearch
+from llmzero_ray.search.population import PopulationTraining
+from llmzero_ray.search.rules import MethodRules, SearchRules
 from llmzero_ray.search.tree_search import TreeSearch
 
 _METHODS: dict[str, Callable[[SearchRules, int | None], SearchMethod]] = {"llmzero": TreeSearch}
+PLANNED: dict[str, type[PlannedSearch]] = {
+    "default": DefaultRecipe,
+    "unchanged": UnchangedContinuation,
+    "random": RandomSearch,
+    "grid": GridSearch,
+    "tpe": SuggestedRuns,
+    "cmaes": SuggestedRuns,
+    "asha": AsynchronousHalving,
+    "pbt": PopulationTraining,
+    "perturb": RandomPerturbation,
+    "replay": ScheduleReplay,
+    "guidebook": CapacityGuidebook,
+}
+"""Methods that plan their runs themselves; agents/methods fills in the values."""
+METHODS = (*_METHODS, *PLANNED)
 
 
-def make_search(method: str, rules: SearchRules, budget: int | None) -> SearchMethod:
-    """A new search by a method: `llmzero`, or `package.module:factory`, called with (rules, budget).
+def make_search(method: str, rules: SearchRules, budget: int | None, seed: int = 1) -> SearchMethod:
+    """A new search by a method: one of `METHODS`, or `package.module:factory`, called with (rules, budget).
 
     Raises:
-        ConfigError: the factory cannot be loaded.
+        ConfigError: the factory cannot be loaded, or the method lacks what it needs.
     """
+    planned = PLANNED.get(method)
+    if planned is not None:
+        own = rules if isinstance(rules, MethodRules) else MethodRules(**rules.model_dump())
+        return planned(own, budget, seed)
     factory = _METHODS.get(method) or load_factory(method, field="search.method")
     found: SearchMethod = factory(rules, budget)
     return found

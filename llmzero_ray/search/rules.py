@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeAlias
 
 from llmzero_ray.config_text import StrictModel, read_yaml, setting, validated
 from llmzero_ray.errors import ConfigError
+from llmzero_ray.search.schedule import Grid, NamedSchedule, Ranges
 
 QAggregate: TypeAlias = Literal["f_of_mean", "mean_of_f"]
 """`f_of_mean`: shape the mean normalised score · `mean_of_f`: average the shaped scores."""
@@ -66,3 +67,28 @@ class SearchRules(StrictModel):
                 raise ConfigError(f"setting {text!r} has no '='; write key=value, such as C=1.0.")
             changed[name.strip()] = read_yaml(value.strip(), source=f"--set {name.strip()}")
         return self.read({**self.model_dump(), **changed})
+
+
+class MethodRules(SearchRules):
+    """What the other search methods depend on besides."""
+
+    recipes: int = setting(8, "recipes", ge=1)
+    """Runs over which `random`, `grid`, `tpe` and `cmaes` split the budget evenly."""
+    population: int = setting(4, "members", ge=2)
+    """Members of `pbt`, trained in turn."""
+    quantile: float = setting(0.25, "share of the population", gt=0, le=0.5)
+    """`pbt`: the members that take over another's adapter and settings, and those taken over."""
+    resample: float = setting(0.25, "probability", ge=0, le=1)
+    """`pbt`: that a hyper-parameter which is taken over is drawn anew instead of moved by a factor of 0.8 or
+    1.2."""
+    eta: int = setting(2, "recipes", ge=2)
+    """`asha`: of so many recipes one trains on, for so many times its steps."""
+    ranges: Ranges | None = None
+    """Hyper-parameter -> its range, for `random`, `tpe`, `cmaes`, `asha` and `pbt`: `relative` (null: this
+    one), `paper`, or a file."""
+    grid: Grid | None = None
+    """Hyper-parameter -> factors of the root's value, for `grid`: `lr_kl` (null: this one), `paper`, or a
+    file."""
+    schedule: NamedSchedule | None = None
+    """For `replay`: `chemcot`, `papersearchqa`, `ssmr`, `wildsci`, `guidebook`, or a file, such as the
+    strategy.yaml of a search."""

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import json
+from typing import Any, ClassVar
+
 import pytest
 
 from llmzero_ray import commands as cmd
 from llmzero_ray import events as ev
-from llmzero_ray.coordinator import check_decisions, replay
+from llmzero_ray.agents.backend import make_agents
+from llmzero_ray.coordinator import build_request, check_decisions, replay
 from llmzero_ray.errors import ConfigError, SearchError
-from llmzero_ray.search import SearchMethod, SearchRules, make_search
+from llmzero_ray.metrics import Curves
+from llmzero_ray.records import Event, from_json, to_json
+from llmzero_ray.search import PLANNED, MethodRules, SearchMethod, SearchRules, make_search
 from tests.builders import ROOT, Driver, make_config, make_proposal
 from tests.independent_runs import IndependentRuns
 
@@ -17,6 +23,8 @@ OWN = "tests.independent_runs:IndependentRuns"
 
 class SearchMethodContract:
     """What a coordinator relies on; a method of one's own is tested by a subclass with its factory."""
+
+    ends_with: tuple[str, ...] = ("budget",)
 
     def make(self, budget: int | None) -> SearchMethod:
         raise NotImplementedError
@@ -35,9 +43,11 @@ class SearchMethodContract:
         return search.create(decision.action, decision.on)  # type: ignore[arg-type]
 
     def test_a_search_begins_with_its_root_and_ends_with_its_budget(self) -> None:
-        assert self.make(3).ask().action == "root"
-        ended = self.grown(3, budget=3).ask()
-        assert (ended.action, ended.stop_reason) == ("stop", "budget")
+        search = self.make(3)
+        assert search.ask().action == "root"
+        while (decision := search.ask()).action != "stop":
+            search.tell(self.begin(search), "completed", len(search.nodes) / 10, 5)
+        assert decision.stop_reason in self.ends_with
 
     def test_asking_changes_nothing(self) -> None:
         search = self.grown(2)
@@ -85,7 +95,9 @@ class SearchMethodContract:
             search.veto(0)
 
     def test_a_raised_budget_lets_the_search_go_on(self) -> None:
-        search = self.grown(2, budget=2)
+        search = self.make(2)
+        while search.ask().action != "stop":
+            search.tell(self.begin(search), "completed", len(search.nodes) / 10, 5)
         search.budget = 3
         assert search.ask().action != "stop"
 
@@ -102,6 +114,72 @@ class TestTreeSearch(SearchMethodContract):
 class TestIndependentRuns(SearchMethodContract):
     def make(self, budget: int | None) -> SearchMethod:
         return make_search(OWN, SearchRules(), budget)
+
+
+class PlannedContract(SearchMethodContract):
+    """The methods that plan their runs themselves."""
+
+    method: str
+    rules: ClassVar[dict[str, Any]] = {}
+
+    def make(self, budget: int | None) -> SearchMethod:
+        return make_search(self.method, MethodRules.model_validate(self.rules), budget, seed=3)
+
+
+class TestDefault(PlannedContract):
+    method = "default"
+
+
+class TestUnchanged(PlannedContract):
+    method = "unchanged"
+
+
+class TestRandom(PlannedContract):
+    method = "random"
+
+
+class TestTpe(PlannedContract):
+    method = "tpe"
+
+
+class TestCmaEs(PlannedContract):
+    method = "cmaes"
+
+
+class TestAsha(PlannedContract):
+    method = "asha"
+
+
+class TestPbt(PlannedContract):
+    method, rules = "pbt", {"population": 2}
+
+
+class TestPerturb(PlannedContract):
+    method = "perturb"
+
+
+class EndingContract(PlannedContract):
+    """Those that have a last run, whatever the budget."""
+
+    def test_a_raised_budget_lets_the_search_go_on(self) -> None:
+        search = self.make(2)
+        search.tell(self.begin(search), "completed", 0.5, 5)
+        search.budget = 3
+        assert search.ask().action != "stop"
+
+
+class TestGrid(EndingContract):
+    method = "grid"
+
+
+class TestReplay(EndingContract):
+    method, rules = "replay", {"schedule": "chemcot"}
+
+
+class TestGuidebook(EndingContract):
+    """It has three phases; the contract grows four."""
+
+    method, rules = "guidebook", {"schedule": "ssmr"}
 
 
 # --- the coordinator with another method --------------------------------------------------------------------
@@ -153,5 +231,111 @@ def test_a_veto_of_one_run_leaves_the_others() -> None:
 def test_a_method_that_cannot_be_loaded_is_named_with_its_key() -> None:
     with pytest.raises(ConfigError, match=r"search\.method is 'no\.such:method', which cannot be loaded"):
         make_search("no.such:method", SearchRules(), 4)
-    with pytest.raises(ConfigError, match=r"search\.method is 'random'; must be llmzero or package\.module:"):
-        make_config(search={"method": "random"})
+    with pytest.raises(ConfigError, match=r"search\.method is 'chance'; must be llmzero, default, "):
+        make_config(search={"method": "chance"})
+
+
+# --- whole searches by the methods that plan their runs -----------------------------------------------------
+
+
+class Planned(Driver):
+    """A search whose proposer answers at once; a phase scores by its learning rate, its node's number and its
+    start, and a node in `failing` fails."""
+
+    failing: ClassVar[tuple[int, ...]] = (2,)
+
+    def go_on(self, most: int = 1000) -> Planned:
+        """Answer and train until the search has ended, or `most` events are in the journal."""
+        while self.core.finished is None and len(self.journal) < most:
+            if not self.core.slots[0].ready:
+                self.ready()
+                continue
+            commands = self.core.outstanding()
+            if asked := [one for one in commands if isinstance(one, cmd.Propose)]:
+                request = build_request(self.core, asked[0], lambda _: Curves())
+                agents = make_agents(self.config, 512)
+                proposal = agents.proposer.propose(request)  # type: ignore[arg-type]
+                self.post(ev.Proposed(node=asked[0].node, proposal=proposal, tries=asked[0].tries))
+            elif trained := [one for one in commands if isinstance(one, cmd.RunPhase)]:
+                self._train(trained[0])
+            elif any(isinstance(one, cmd.WriteOutcome) for one in commands):
+                self.post(ev.OutcomeWritten())
+            else:
+                raise AssertionError(f"nothing to do: {commands}")
+        return self
+
+    def _train(self, command: cmd.RunPhase) -> None:
+        spec = command.spec
+        if not self.core.runs[spec.node].started:
+            self.start(spec.node)
+        elif spec.node in self.failing:
+            self.fail(spec.node)
+        else:
+            rate = float(str(spec.hyperparameters["actor_rollout_ref.actor.optim.lr"]))
+            score = round(0.3 + 50 * rate + 0.01 * (spec.node % 3), 6)
+            self.finish(spec.node, score=score, best_step=1, saved=(1, spec.n_steps))
+
+    @classmethod
+    def after_kill(cls, config: Any, journal: list[Event]) -> Planned:
+        """A coordinator that finds this journal."""
+        found = cls.__new__(cls)
+        found.config, found.now, found.commands = config, 0.0, []
+        found.journal = [from_json(json.loads(json.dumps(to_json(event)))) for event in journal]
+        found.deliveries = {(event.source, event.attempt, event.sequence) for event in journal}
+        found.core = replay(found.journal, ROOT)
+        found.core.resume()
+        pending = [one.event for one in found.core.outstanding() if isinstance(one, cmd.Record)]
+        found.post(*pending)
+        return found
+
+
+def planned_config(method: str) -> Any:
+    search = {"method": method, **({"schedule": "wildsci"} if method == "replay" else {})}
+    return make_config(
+        search=search,
+        budget={"runs": 8},
+        phase={"n_steps": 20, "max_steps": 160, "test_freq": 10, "save_freq": 10},
+        final={"test": False, "default_recipe": False},
+    )
+
+
+@pytest.mark.parametrize("method", sorted(PLANNED))
+def test_a_whole_search_costs_its_budget_and_every_decision_can_be_taken_again(method: str) -> None:
+    config = planned_config(method)
+    search = Planned(config).go_on()
+    assert search.core.finished is not None
+    assert search.core.finished.reason in ("budget", "exhausted")
+    trained = [run.spec.n_steps for run in search.core.runs.values() if run.spec is not None]
+    assert abs(sum(trained) - 8 * 20) <= len(trained)  # each length is rounded
+    refused = [event.message for event in search.journal if isinstance(event, ev.ProposalRefused)]
+    assert refused == []
+    checks = list(check_decisions(search.journal, ROOT))
+    assert [check.differences for check in checks if check.differences] == []
+    assert all(check.reason for check in checks)
+
+
+@pytest.mark.parametrize("method", sorted(PLANNED))
+def test_a_search_that_was_killed_anywhere_goes_on_to_the_same_end(method: str) -> None:
+    config = planned_config(method)
+    whole = Planned(config).go_on()
+
+    def outcome(search: Planned) -> list[Any]:
+        return [
+            (run.spec.n_steps, run.spec.resume_from, dict(run.spec.hyperparameters), run.score)
+            for run in search.core.runs.values()
+            if run.spec is not None
+        ]
+
+    for at in range(3, len(whole.journal), max(1, len(whole.journal) // 4)):
+        again = Planned.after_kill(config, whole.journal[:at]).go_on()
+        assert outcome(again) == outcome(whole), at
+
+
+def test_the_default_recipe_needs_room_for_its_one_phase() -> None:
+    with pytest.raises(ConfigError, match=r"one phase of budget\.runs x phase\.n_steps = 160 steps"):
+        make_config(search={"method": "default"}, budget={"runs": 8})
+
+
+def test_a_replay_needs_its_schedule() -> None:
+    with pytest.raises(ConfigError, match=r"search\.method is replay, which needs search\.schedule"):
+        make_config(search={"method": "replay"})

@@ -1,0 +1,114 @@
+"""The proposer of search methods that plan their runs: a plan's recipe, start and length as a proposal.
+
+The same request gives the same proposal: random numbers come from the search's seed, the node's number and
+the number of tries. A value that a rule of the space refuses, or that would have no effect, is left out. Not
+here: which run comes next (search/), recipes that a sampler suggests (optuna_proposer.py).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+from llmzero_ray.agents.base import OfferedCheckpoint, ProposalRequest
+from llmzero_ray.agents.expert.apply_moves import ChangePlan, ProposalBase
+from llmzero_ray.agents.expert.moves import MoveSet
+from llmzero_ray.agents.expert.proposer import proposal_base, write
+from llmzero_ray.agents.expert.rejection import mentioned_keys
+from llmzero_ray.agents.expert.resume import StartPoint
+from llmzero_ray.agents.local.levers import changes_of
+from llmzero_ray.agents.methods import values
+from llmzero_ray.agents.methods.values import Values
+from llmzero_ray.hyperparameters import VERL_SPACE
+from llmzero_ray.records import Diagnosis, HyperparameterValue, Proposal
+from llmzero_ray.search import MethodRules, RunPlan
+from llmzero_ray.search.schedule import Grid, ParameterRange, Ranges, read_schedule, shipped
+
+_DIGITS = 3
+_PLANNED = Diagnosis(state="unknown", summary="Planned by the search method; nothing was diagnosed.")
+
+
+class PlanProposer:
+    """Fills in the values of planned runs. `n_gpus`: GPUs of a slot."""
+
+    def __init__(self, method: str, rules: MethodRules, *, seed: int = 1, n_gpus: int = 1) -> None:
+        self._method, self._rules, self._seed, self._n_gpus = method, rules, seed, n_gpus
+
+    @property
+    def ranges(self) -> dict[str, ParameterRange]:
+        """Hyper-parameter -> where its values are drawn from."""
+        return shipped(Ranges, "relative") if self._rules.ranges is None else self._rules.ranges
+
+    def propose(self, request: ProposalRequest) -> Proposal:
+        """The planned phase.
+
+        Raises:
+            ValueError: the plan names a cell of the grid or a phase that there is not.
+        """
+        plan = RunPlan.from_dict(request.plan)
+        start = self._start(request, plan)
+        base = proposal_base(request, request.base(start.resume_from), self._n_gpus)
+        refused = mentioned_keys(request.rejected) if plan.recipe == "phase" else frozenset[str]()
+        wanted = {k: v for k, v in self._values(request, plan, base).items() if k not in refused}
+        chosen = _changes(base, wanted, plan.why)
+        n_steps = max(1, min(request.task.max_phase_steps, round(plan.units * request.task.phase_steps)))
+        return write(request, _PLANNED, chosen, start, n_steps, agent=self._method)
+
+    def suggest(self, request: ProposalRequest) -> Values:
+        """Values that a sampler suggests; here there is none.
+
+        Raises:
+            NotImplementedError: always.
+        """
+        raise NotImplementedError(f"{self._method} needs a sampler")
+
+    def _values(self, request: ProposalRequest, plan: RunPlan, base: ProposalBase) -> Values:
+        rng = random.Random(f"{self._seed}:{request.node}:{request.tries}")
+        root, rules = request.default, self._rules
+        makers: dict[str, Callable[[], Values]] = {
+            "draw": lambda: values.drawn(self.ranges, root, rng),
+            "cell": lambda: values.grid_cell(rules.grid or shipped(Grid, "lr_kl"), root, plan.number),
+            "suggest": lambda: self.suggest(request),
+            "perturb": lambda: values.perturbed(base, rng),
+            "explore": lambda: values.explored(base.hyperparameters, self.ranges, root, rng, rules.resample),
+            "phase": lambda: values.scheduled(
+                rules.schedule or read_schedule("guidebook"), root, plan.number
+            ),
+        }
+        maker = makers.get(plan.recipe)
+        return {} if maker is None else {key: _rounded(value) for key, value in maker().items()}
+
+    def _start(self, request: ProposalRequest, plan: RunPlan) -> StartPoint:
+        if plan.start == "base" or request.from_scratch:
+            return StartPoint(checkpoint=None, reason="its recipe is trained from the first step on")
+        found = _checkpoint(request, best=plan.start == "best")
+        if found is None:
+            return StartPoint(checkpoint=None, reason="no adapter was saved before")
+        return StartPoint(checkpoint=found, reason=f"the {plan.start} adapter of node {found.node}")
+
+
+def _checkpoint(request: ProposalRequest, *, best: bool) -> OfferedCheckpoint | None:
+    """The last or the best adapter of the node below which the phase is planned; of an earlier one of its
+    path where it has none."""
+    for view in reversed(request.path):
+        offered = [one for one in request.checkpoints if one.node == view.node]
+        scored = [one for one in offered if one.val_score is not None]
+        if best and scored:
+            return max(scored, key=lambda one: (one.val_score or 0.0, -one.step))
+        if offered:
+            return max(offered, key=lambda one: one.step)
+    return None
+
+
+def _changes(base: ProposalBase, wanted: Values, why: str) -> ChangePlan:
+    made = changes_of(base, {key: (value, why) for key, value in wanted.items()})
+    if made is not None:
+        inert = VERL_SPACE.inert(made[1])
+        live = {change.key: (change.new, why) for change in made[0] if change.key not in inert}
+        made = changes_of(base, live)
+    changes, full = made if made is not None else ((), dict(base.hyperparameters))
+    return ChangePlan(move_set=MoveSet(name="planned", why=f"{why}.", moves=()), changes=changes, full=full)
+
+
+def _rounded(value: HyperparameterValue) -> HyperparameterValue:
+    return float(f"{value:.{_DIGITS}g}") if isinstance(value, float) else value

@@ -1,0 +1,293 @@
+"""Base of the search methods that plan their runs themselves: nodes, budget, and the protocol around `_next`.
+
+A method says which run comes next as a `RunPlan`; a proposer (agents/methods) fills in the values. The budget
+counts usual phases, not runs: a plan of two units spends two of them. A failed run is spent like any other;
+nothing is debugged. Not here: any method (independent.py, chains.py, halving.py, population.py).
+"""
+
+from __future__ import annotations
+
+import random
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Any, NamedTuple, get_args
+
+from llmzero_ray.errors import SearchError
+from llmzero_ray.records import NodeKind, PhaseStatus
+from llmzero_ray.search import recipe
+from llmzero_ray.search.base import Cut, Decision, StopReason
+from llmzero_ray.search.rules import MethodRules
+from llmzero_ray.search.run_plan import RunPlan
+from llmzero_ray.search.tree import NodeStatus
+from llmzero_ray.search.tree_search import check_score
+
+_LEAST = 1e-9
+"""Units that are no budget any more."""
+_BY_USER = RunPlan(recipe="unchanged", start="last", number=-1, why="asked for by a person")
+
+
+@dataclass(kw_only=True)
+class PlannedNode:
+    """One run."""
+
+    id: int
+    kind: NodeKind
+    parent: int | None
+    plan: RunPlan
+    status: NodeStatus = "running"
+    score: float | None = None
+    best_step: int | None = None
+    resume_from: tuple[int, int] | None = None
+    children: list[int] = field(default_factory=list)
+    pruned: bool = False
+
+    @property
+    def created_on(self) -> int | None:
+        """The node it was created from."""
+        return self.parent
+
+    @property
+    def is_running(self) -> bool:
+        """Begun, and not finished."""
+        return self.status == "running"
+
+    @property
+    def terminal(self) -> bool:
+        """Whether nothing will start from its last adapter."""
+        return self.pruned
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanFacts:
+    """What a decision rests on, and the run that it plans."""
+
+    begun: int
+    """Runs begun."""
+    units: float
+    """Usual phases that they take together."""
+    budget: int | None
+    running: int
+    best: float | None
+    plan: RunPlan | None
+    """None: no run begins."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON values only."""
+        return {**vars(self), "plan": None if self.plan is None else self.plan.to_dict()}
+
+
+class Next(NamedTuple):
+    """A planned run, and the node that it is created on; None: the base model."""
+
+    on: int | None
+    plan: RunPlan
+
+
+class PlannedSearch(ABC):
+    """One search. `budget` counts usual phases; None: no limit. The same seed gives the same plans."""
+
+    def __init__(self, rules: MethodRules, budget: int | None = None, seed: int = 1) -> None:
+        self.rules, self.budget, self.seed = rules, budget, seed
+        self._nodes: dict[int, PlannedNode] = {}
+
+    @abstractmethod
+    def _next(self) -> Next | None:
+        """The run that comes next, whatever the budget; None: none as things stand."""
+
+    # --- for methods ----------------------------------------------------------------------------------------
+
+    @property
+    def _open(self) -> list[PlannedNode]:
+        """Nodes that were not vetoed, the earliest first."""
+        return [node for node in self._nodes.values() if not node.pruned]
+
+    @property
+    def _running(self) -> list[PlannedNode]:
+        return [node for node in self._nodes.values() if node.is_running]
+
+    def _random(self) -> random.Random:
+        """Random numbers of the next run."""
+        return random.Random(f"{self.seed}:{len(self._nodes)}")
+
+    # --- reading --------------------------------------------------------------------------------------------
+
+    @property
+    def nodes(self) -> Mapping[int, PlannedNode]:
+        """All nodes by id in the order of creation; read only."""
+        return MappingProxyType(self._nodes)
+
+    @property
+    def best(self) -> PlannedNode | None:
+        """Best-scored node, the earliest of equals; None without scores."""
+        scored = [node for node in self._nodes.values() if node.score is not None]
+        return max(scored, key=lambda node: (node.score, -node.id), default=None)
+
+    @property
+    def units(self) -> float:
+        """Usual phases that all runs take together."""
+        return sum(node.plan.units for node in self._nodes.values())
+
+    def node(self, node_id: int) -> PlannedNode:
+        """The node of that id.
+
+        Raises:
+            SearchError: there is none.
+        """
+        try:
+            return self._nodes[node_id]
+        except KeyError:
+            raise SearchError(
+                f"node {node_id!r} is unknown; the search has {len(self._nodes)} nodes."
+            ) from None
+
+    # --- ask ------------------------------------------------------------------------------------------------
+
+    def ask(self) -> Decision:
+        """The next thing to do. Changes nothing."""
+        left = None if self.budget is None else self.budget - self.units
+        if left is not None and left <= _LEAST:
+            return self._decide("stop", reason="budget")
+        found = self._fitted(left)
+        if found is None:
+            return self._decide("wait") if self._running else self._decide("stop", reason="exhausted")
+        if not self._nodes:
+            return self._decide("root", plan=found.plan)
+        if found.on is None:
+            return self._decide("scratch", on=next(iter(self._nodes)), plan=found.plan)
+        return self._decide("evolve", on=found.on, plan=found.plan)
+
+    def _fitted(self, left: float | None) -> Next | None:
+        """The next run, no longer than what is left of the budget."""
+        found = self._next()
+        if found is None or left is None or found.plan.units <= left:
+            return found
+        return Next(found.on, replace(found.plan, units=left))
+
+    def _decide(
+        self, action: Any, *, on: int | None = None, plan: RunPlan | None = None, reason: Any = None
+    ) -> Decision:
+        best = self.best
+        stop: StopReason | None = reason
+        seen = PlanFacts(
+            begun=len(self._nodes),
+            units=round(self.units, 6),
+            budget=self.budget,
+            running=len(self._running),
+            best=None if best is None else best.score,
+            plan=plan,
+        )
+        return Decision(action=action, on=on, stop_reason=stop, seen=seen)
+
+    def explain(self, decision: Mapping[str, Any]) -> str:
+        """Why that was decided, in words."""
+        seen = decision["seen"]
+        limit = "no limit" if seen["budget"] is None else f"{seen['budget']} usual phases"
+        spent = f"{seen['begun']} runs begun, {seen['units']:g} of {limit}"
+        if seen["plan"]:
+            return f"{seen['plan']['why']} ({spent})"
+        if decision["action"] == "wait":
+            return f"every run that may begin waits for one of {seen['running']} that train ({spent})"
+        return f"the budget is spent ({spent})" if decision["stop_reason"] == "budget" else f"done ({spent})"
+
+    # --- begin and tell -------------------------------------------------------------------------------------
+
+    def create(self, kind: NodeKind, on: int | None, node_id: int | None = None) -> int:
+        """Begin a run as recorded; the id of its node. Its plan is the method's where that agrees, else one
+        usual phase.
+
+        Raises:
+            SearchError: the id is taken, the root does not come first and once, or `on` is unknown.
+        """
+        decision = self.ask()
+        agrees = (decision.action, decision.on) == (kind, on)
+        plan = decision.seen.plan if agrees and isinstance(decision.seen, PlanFacts) else None
+        return self._add(kind, on, node_id, plan or _BY_USER)
+
+    def clone(self, parent: int, node_id: int | None = None) -> int:
+        """Begin a run on `parent` that the user requested: one usual phase of the budget.
+
+        Raises:
+            SearchError: the parent is unknown, running or pruned, or the budget is spent.
+        """
+        found = self.node(parent)
+        if found.is_running or found.pruned:
+            state = "running" if found.is_running else "pruned"
+            raise SearchError(f"node {parent} is {state}; clone a node that has ended and was not vetoed.")
+        if self.budget is not None and self.budget - self.units <= _LEAST:
+            raise SearchError(
+                f"the budget of {self.budget} phases is spent; raise it to clone node {parent}."
+            )
+        return self._add("evolve", parent, node_id, _BY_USER)
+
+    def _add(self, kind: NodeKind, on: int | None, node_id: int | None, plan: RunPlan) -> int:
+        new = max(self._nodes, default=-1) + 1 if node_id is None else node_id
+        if new in self._nodes or (kind == "root") != (not self._nodes) or (kind == "root") != (on is None):
+            raise SearchError(f"node {new} does not fit: ids are unique, and the root comes first, once.")
+        if on is not None:
+            self.node(on).children.append(new)
+        self._nodes[new] = PlannedNode(id=new, kind=kind, parent=on, plan=plan)
+        return new
+
+    def tell(
+        self, node_id: int, status: PhaseStatus, score: float | None = None, best_step: int | None = None
+    ) -> None:
+        """Finish a running node.
+
+        Raises:
+            SearchError: the node is unknown or not running, or status or score is not allowed.
+        """
+        node = self.node(node_id)
+        if not node.is_running:
+            raise SearchError(f"node {node_id} is already {node.status}; only a running node can finish.")
+        if status not in get_args(PhaseStatus):
+            raise SearchError(f"node {node_id}: status is {status!r}; must be {get_args(PhaseStatus)}.")
+        node.score, node.status, node.best_step = check_score(score), status, best_step
+
+    def veto(self, node_id: int) -> tuple[int, ...]:
+        """Prune a node and what was trained from it; its running nodes.
+
+        Raises:
+            SearchError: the node is unknown or the root.
+        """
+        node = self.node(node_id)
+        if node.kind == "root":
+            raise SearchError(f"node {node_id} is the root; stop the search instead of vetoing it.")
+        pending, pruned = [node], list[PlannedNode]()
+        while pending:
+            at = pending.pop()
+            at.pruned = True
+            pruned.append(at)
+            pending += [self._nodes[child] for child in at.children]
+        return tuple(sorted(one.id for one in pruned if one.is_running))
+
+    # --- checkpoints ----------------------------------------------------------------------------------------
+
+    def offered_checkpoint_nodes(self, node_id: int) -> tuple[int, ...]:
+        """The resume chain of the node that it was created on; none where it starts from the base model."""
+        node = self.node(node_id)
+        if node.kind != "evolve" or node.parent is None:
+            return ()
+        return self.resume_chain(node.parent)
+
+    def set_resume_from(self, node_id: int, source: int | None, step: int | None) -> None:
+        """Note the checkpoint that a running node starts from.
+
+        Raises:
+            SearchError: the node is not running, or the source is not among those offered to it.
+        """
+        node = self.node(node_id)
+        if not node.is_running:
+            raise SearchError(f"node {node_id} is {node.status}; a checkpoint is noted while it runs.")
+        if source is not None and source not in self.offered_checkpoint_nodes(node_id):
+            raise SearchError(f"node {node_id}: checkpoints of node {source} are not offered to it.")
+        node.resume_from = None if source is None or step is None else (source, step)
+
+    def resume_chain(self, node_id: int) -> tuple[int, ...]:
+        """The nodes whose training is in this node's weights, itself last."""
+        return recipe.resume_chain(self._nodes, self.node(node_id))
+
+    def recipe(self, node_id: int) -> tuple[Cut, ...]:
+        """The resume chain, each phase cut where the next one resumed, the last at its best step."""
+        return recipe.recipe(self._nodes, self.node(node_id))
