@@ -3,6 +3,7 @@
     python -m benchmarks.first_proposals --out FILE [--work DIR] [--tasks chain_sum register]
         [--checkpoints 1 2 3 5] [--seeds 1 2 3 4] [--steps 10] [--arms ARM ...] [--half seen|unseen|all]
     python -m benchmarks.first_proposals --out FILE --table
+    python -m benchmarks.first_proposals --out FILE --record REQUESTS
 
 For every task the recipe of jobs/configs/local.yaml is trained in phases of `--steps`, each from the last
 one's end; checkpoint K is the end of phase K (1, 2, ...). From each checkpoint every arm proposes one phase,
@@ -17,7 +18,8 @@ checkpoint:
 Each result is one JSON line of FILE, written when it is known: a run that was interrupted goes on where it
 was, and `--table` prints what is there. The error of a mean is the root of item error squared plus run error
 squared; the run error is the standard deviation of the unchanged arm between seeds, over the root of the
-seeds. Every other checkpoint is `unseen`: left for when the rules are fixed.
+seeds. Every other checkpoint is `unseen`: left for when the rules are fixed. `--record` writes the requests,
+with the directions that were better there, as a file of `llmzero prompt-eval`'s set.
 """
 
 from __future__ import annotations
@@ -42,6 +44,7 @@ from llmzero_ray.agents.expert import ExpertProposer
 from llmzero_ray.agents.expert.apply_moves import ProposalBase
 from llmzero_ray.agents.local import LocalProposer
 from llmzero_ray.agents.local.levers import changes_of, live_levers, moved_value
+from llmzero_ray.agents.prompt_eval.cases import RecordedRequest, write_cases
 from llmzero_ray.config import SearchConfig, parse_config
 from llmzero_ray.config_text import read_yaml
 from llmzero_ray.coordinator.plan import limits
@@ -49,7 +52,7 @@ from llmzero_ray.engines.base import Engine
 from llmzero_ray.engines.registry import make_engine
 from llmzero_ray.engines.verl.factory import idle_spec
 from llmzero_ray.errors import HyperparameterError
-from llmzero_ray.hyperparameters import complete, diff, format_value, short
+from llmzero_ray.hyperparameters import canonical, complete, diff, format_value, short
 from llmzero_ray.metric_files import MetricWriter, compact, load_curves
 from llmzero_ray.records import (
     Hyperparameters,
@@ -68,6 +71,10 @@ from llmzero_ray.tasks.prepare import prepare
 SHIPPED = Path(__file__).parent.parent / "jobs" / "configs" / "local.yaml"
 ARMS = ("unchanged", "expert", "local", "random")
 PATH_SEED = 1
+DIRECTIONS = tuple(canonical(name) for name in ("lr", "kl", "temperature"))
+"""Hyper-parameters whose better direction is recorded."""
+LEAST_PHASES = 4
+"""With a hyper-parameter changed, for its direction to be known."""
 
 
 def main() -> None:
@@ -82,8 +89,11 @@ def main() -> None:
     parser.add_argument("--arms", nargs="+", choices=ARMS, default=list(ARMS))
     parser.add_argument("--half", choices=("seen", "unseen", "all"), default="all")
     parser.add_argument("--table", action="store_true", help="only print what FILE holds")
+    parser.add_argument("--record", type=Path, help="only write the requests and what was better there")
     options = parser.parse_args()
-    if not options.table:
+    if options.record is not None:
+        record(options)
+    elif not options.table:
         for family in options.tasks:
             measure(family, options)
     print(table(results(options.out)))
@@ -99,8 +109,15 @@ class Bench:
     family: str
     config: SearchConfig
     task: PreparedTask
-    engine: Engine
     storage: SearchStorage
+    engine: Engine | None = None
+    """None: nothing is to be trained."""
+
+    @property
+    def trainer(self) -> Engine:
+        """The engine; only while something is measured."""
+        assert self.engine is not None
+        return self.engine
 
     @property
     def root(self) -> Hyperparameters:
@@ -121,13 +138,29 @@ def measure(family: str, options: argparse.Namespace) -> None:
     ]
     if not wanted:
         return
+    config, task, storage = _bench(family, options)
+    with local_slot("first-proposals") as slot:
+        engine = make_engine(config, task, slot, str(storage.paths.root / "logs"))
+        try:
+            bench = Bench(family, config, task, storage, engine)
+            for k, arm, seed in wanted:
+                train_path(bench, k, options.steps)
+                row = one_result(bench, k, arm, seed, options)
+                with options.out.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps(row) + "\n")
+                print(json.dumps(row), flush=True)
+        finally:
+            engine.close()
+
+
+def _bench(family: str, options: argparse.Namespace) -> tuple[SearchConfig, PreparedTask, SearchStorage]:
+    """Configuration, task (made when it is not there) and storage of a family's phases."""
     work = (options.work or options.out.with_suffix(".work")).absolute()
     given = read_yaml(SHIPPED)
     sizes = given["task"]
     directory = work / f"task-{family}"
     if not directory.is_dir():
         prepare(dir=str(directory), family=family, n_val=sizes["n_val"], n_test=sizes["n_test"], seed=1)
-    task = load_task(directory)
     config = parse_config(
         {
             **given,
@@ -137,19 +170,56 @@ def measure(family: str, options: argparse.Namespace) -> None:
             "engine": {**given["engine"], "rollout_calls": "batched"},
         }
     )
-    storage = SearchStorage(config.storage, config.name)
-    with local_slot("first-proposals") as slot:
-        engine = make_engine(config, task, slot, str(storage.paths.root / "logs"))
-        try:
-            bench = Bench(family, config, task, engine, storage)
-            for k, arm, seed in wanted:
-                train_path(bench, k, options.steps)
-                row = one_result(bench, k, arm, seed, options)
-                with options.out.open("a", encoding="utf-8") as file:
-                    file.write(json.dumps(row) + "\n")
-                print(json.dumps(row), flush=True)
-        finally:
-            engine.close()
+    return config, load_task(directory), SearchStorage(config.storage, config.name)
+
+
+def record(options: argparse.Namespace) -> None:
+    """Write the requests at all checkpoints whose continuations were measured."""
+    rows = [row for row in results(options.out) if "failed" not in row and row["steps"] == options.steps]
+    cases = []
+    for family in options.tasks:
+        config, task, storage = _bench(family, options)
+        bench = Bench(family, config, task, storage)
+        for k in options.checkpoints:
+            own = [row for row in rows if (row["task"], row["checkpoint"]) == (family, k)]
+            if own:
+                asked = request(bench, k, options.steps, seed=1)
+                case = RecordedRequest(
+                    name=f"measured/{family} after {k} phases",
+                    agent="proposer",
+                    request=asked,
+                    n_val=task.n_val,
+                    n_gpus=1,
+                    better=better(own),
+                )
+                cases.append(case)
+                print(f"{case.name}: {case.better or 'no direction is known'}")
+    write_cases(cases, options.record)
+
+
+def better(rows: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    """Hyper-parameter -> 1 or -1, the direction in which phases from one checkpoint were better than those of
+    the same seed with the value unchanged, by more than two standard errors over all of them."""
+    usual = {row["seed"]: row["gain"] for row in rows if row["arm"] == "unchanged"}
+    moved: dict[str, dict[tuple[int, str], float]] = defaultdict(dict)
+    for row in rows:
+        for name, change in row["changes"].items() if row["seed"] in usual else ():
+            old, _, new = change.partition(" -> ")
+            key = canonical(name)
+            if key in DIRECTIONS and not row["from_base"]:
+                sign = math.copysign(1, float(new) - float(old))
+                # Two arms may have made the same phase.
+                moved[key][row["seed"], json.dumps(row["changes"])] = sign * (
+                    row["gain"] - usual[row["seed"]]
+                )
+    found = {}
+    for key, by_phase in moved.items():
+        gains = list(by_phase.values())
+        if len(gains) >= LEAST_PHASES:
+            mean, error = statistics.fmean(gains), statistics.stdev(gains) / math.sqrt(len(gains))
+            if abs(mean) > 2 * error:
+                found[key] = 1 if mean > 0 else -1
+    return found
 
 
 def _half(index: int) -> str:
@@ -164,7 +234,7 @@ def train_path(bench: Bench, k: int, n_steps: int) -> None:
         source = None if node == 0 else ResumeFrom(node=node - 1, step=n_steps)
         spec = phase(bench, node, source, bench.root, n_steps, PATH_SEED)
         with MetricWriter(bench.storage, node, 0) as writer:
-            outcome = bench.engine.run(spec, partial(_write, writer))
+            outcome = bench.trainer.run(spec, partial(_write, writer))
         if isinstance(outcome, PhaseFailure):
             raise SystemExit(f"the path's phase {node} failed: {outcome.cause}")
         compact(bench.storage, node, 0)
@@ -221,10 +291,10 @@ def one_result(bench: Bench, k: int, arm: str, seed: int, options: argparse.Name
         )
         return {**same, **row}
     node = 1000 * k + 10 * seed + ARMS.index(arm)
-    outcome = bench.engine.run(phase(bench, node, source, full, options.steps, 100 + seed), lambda _: None)
+    outcome = bench.trainer.run(phase(bench, node, source, full, options.steps, 100 + seed), lambda _: None)
     if isinstance(outcome, PhaseFailure):
         return {**row, "failed": outcome.cause}
-    end = bench.engine.evaluate(
+    end = bench.trainer.evaluate(
         outcome.checkpoints[-1].path, bench.task.test, bench.config.eval.max_response_length
     )
     found = paired(end, start)
@@ -242,7 +312,7 @@ def test_items(bench: Bench, adapter: str, name: str) -> tuple[ItemOutcome, ...]
     """Outcomes on the test split, measured once and kept."""
     path = bench.storage.paths.root / f"{name}.json"
     if not path.is_file():
-        items = bench.engine.evaluate(adapter, bench.task.test, bench.config.eval.max_response_length)
+        items = bench.trainer.evaluate(adapter, bench.task.test, bench.config.eval.max_response_length)
         path.write_text(json.dumps([(item.index, item.acc) for item in items]))
     return tuple(
         ItemOutcome(index=index, data_source="", score=acc, acc=acc)

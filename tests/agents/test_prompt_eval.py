@@ -130,6 +130,42 @@ def test_a_copy_of_a_phase_is_seen(request_: ProposalRequest) -> None:
     assert failing(dataclasses.replace(request_, siblings=(twin,)), made) == {"new"}
 
 
+def test_moves_are_held_against_what_was_better(request_: ProposalRequest) -> None:
+    kl = canonical("kl")
+    old = request_.on.hyperparameters[kl]
+    assert isinstance(old, float)
+    both = proposal(request_, factor=0.5, state="plateau")
+    both = dataclasses.replace(both, changes=(*both.changes, Change(key=kl, old=old, new=old * 2, reason="")))
+
+    def moves(better: dict[str, int]) -> bool | None:
+        return proposal_checks(request_, both, n_gpus=1, better=better).get("moves")
+
+    assert moves({LR: -1}) is True
+    assert moves({LR: 1}) is False
+    assert moves({LR: -1, kl: -1}) is False, "as many against it as with it"
+    assert moves({LR: -1, kl: 1}) is True
+    assert moves({canonical("temperature"): -1}) is None, "not changed"
+
+
+def test_the_published_requests_are_what_their_builder_makes(
+    cases: dict[str, RecordedRequest], tmp_path: Path
+) -> None:
+    from benchmarks.published_requests import FILE, published_cases
+
+    made = tuple(published_cases())
+    write_cases(made, tmp_path / "made.json.gz")
+    assert gzip.decompress((tmp_path / "made.json.gz").read_bytes()) == gzip.decompress(FILE.read_bytes())
+    assert len(made) >= 20
+    known = {case.name: case.better for case in made if case.better}
+    # The constraints that SSMR-Bench's node 1 set cost score; node 4 took them back and gained most of all.
+    tightened, loosened = (
+        known["published/ssmr_bench after node 0"],
+        known["published/ssmr_bench after node 1"],
+    )
+    assert (tightened[LR], loosened[LR]) == (1, 1)
+    assert (tightened[canonical("kl")], loosened[canonical("kl")]) == (-1, -1)
+
+
 def test_verdicts_are_held_against_how_the_phase_ended() -> None:
     stop, goes_on = StopDecision(stop=True, reason="", rule=""), StopDecision(stop=False, reason="", rule="")
     assert verdict_checks(stop, wins=True) == {"direction": False} == verdict_checks(goes_on, wins=False)
@@ -202,6 +238,21 @@ def test_every_agent_is_asked_and_scored(ask: Callable[..., tuple[int, str, str]
     assert len(results) == 4 + N_FIXES
     assert sum(result["dollars"] for result in results) > 0
     assert all(result["checks"]["form"] for result in results)
+
+
+def test_published_requests_are_asked_like_recorded_ones(
+    ask: Callable[..., tuple[int, str, str]], tmp_path: Path
+) -> None:
+    from benchmarks.published_requests import FILE
+
+    out = tmp_path / "out.json"
+    code, shown, _ = ask(sensible, "--cases", str(FILE), "--limit", "30", "--out", str(out))
+    assert code == 0, shown
+    results = json.loads(out.read_text())["results"]
+    assert all(result["checks"]["form"] for result in results)
+    moves = [result["checks"]["moves"] for result in results if "moves" in result["checks"]]
+    assert len(moves) >= 3
+    assert re.search(rf"proposer\W+moves\W+{sum(moves)}\W+{len(moves)}", shown), shown
 
 
 def test_answers_of_wrong_form_end_with_exit_code_1(ask: Callable[..., tuple[int, str, str]]) -> None:

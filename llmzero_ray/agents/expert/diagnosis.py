@@ -295,14 +295,15 @@ def loosened_and_tightened(before: Hyperparameters, after: Hyperparameters) -> t
     """How many changes let a step move the policy further, and how many hold it closer; clip ranges count
     where they act."""
     signs = [
-        sign * _direction(before, after, key)
+        sign * direction(before, after, key)
         for key, sign in LOOSENING.items()
         if not (key in (CLIP_HIGH, CLIP_LOW) and clip_is_inert(after))
     ]
     return signs.count(1), signs.count(-1)
 
 
-def _direction(before: Hyperparameters, after: Hyperparameters, key: str) -> int:
+def direction(before: Hyperparameters, after: Hyperparameters, key: str) -> int:
+    """1 or -1: a number is larger or smaller after a change; 0: neither, or it is no number in both."""
     old, new = before.get(key), after.get(key)
     if not isinstance(old, int | float) or not isinstance(new, int | float):
         return 0

@@ -1,8 +1,10 @@
 """Requests to the agents as searches made them, kept in files: recording, writing, reading.
 
 A case holds the request as a value, not as a prompt, so that other prompts can be tried on it. The set that
-ships, in recorded/, comes from searches of `make demo` on real VeRL; requests after a failure come from the
-scripted engine of the tests. Not here: asking (evaluate.py), judging answers (scoring.py).
+ships, in recorded/, has requests of `make demo` on real VeRL, of checkpoints whose continuations were
+measured there (benchmarks/first_proposals.py), and of the strategies that the LLMZero paper prints
+(benchmarks/published_requests.py); requests after a failure come from the scripted engine of the tests.
+Not here: asking (evaluate.py), judging answers (scoring.py).
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ import functools
 import gzip
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -79,6 +81,9 @@ class RecordedRequest:
     wins: bool | None = None
     """Of a running phase: whether its best validation score, in the end, beat the incumbent's; None: it was
     stopped, so that nobody knows."""
+    better: Mapping[str, int] = field(default_factory=dict)
+    """Of a proposal: hyper-parameter -> 1 (more) or -1 (less), where it is known what was better than the
+    same value; empty: nothing is known."""
 
 
 def recorded_cases(search: Path) -> Iterator[RecordedRequest]:

@@ -150,7 +150,7 @@ def _ask(desk: _Desk, case: RecordedRequest) -> CaseResult:
     checks = {"form": bool(calls) and calls[0].outcome == "ok"}
     true: list[bool] = []
     if answered and isinstance(answer, Proposal) and not isinstance(request, StopRequest):
-        checks |= proposal_checks(request, answer, n_gpus=case.n_gpus)
+        checks |= proposal_checks(request, answer, n_gpus=case.n_gpus, better=case.better)
         true = list(statements(request, (answer.diagnosis.summary, *answer.diagnosis.evidence)))
     elif answered and isinstance(answer, StopDecision):
         checks |= verdict_checks(answer, case.wins)

@@ -9,6 +9,7 @@
     direction   proposals: what the diagnosis says is not contradicted by the changes (not looser after
                 `declining` or `collapsing`, not tighter after `slow`); verdicts: no phase is stopped that
                 would have won, and none goes on that would have lost, as far as that is known
+    moves       of the changed hyper-parameters for which a better direction is known, more go there than not
     statements  what the evidence says of a metric (`actor/kl_loss 0.02 -> 0.31`) is in its series
 
 Not here: asking, sums over many answers (evaluate.py).
@@ -17,18 +18,18 @@ Not here: asking, sums over many answers (evaluate.py).
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import fmean
 
 from llmzero_ray.agents.base import ErrorRequest, NodeView, ProposalRequest, StopRequest
-from llmzero_ray.agents.expert.diagnosis import loosened_and_tightened
-from llmzero_ray.agents.llm.proposal_response import ProposalBounds, bounds_of
+from llmzero_ray.agents.expert.diagnosis import direction, loosened_and_tightened
+from llmzero_ray.agents.llm.proposal_response import bounds_of
 from llmzero_ray.errors import HyperparameterError
 from llmzero_ray.hyperparameters import VERL_SPACE
 from llmzero_ray.metrics import Curves
 from llmzero_ray.records import Hyperparameters, Proposal, StopDecision
 
-CHECKS = ("form", "keys", "values", "start", "length", "new", "direction", "statements")
+CHECKS = ("form", "keys", "values", "start", "length", "new", "direction", "moves", "statements")
 _HELD = ("declining", "collapsing")
 """Diagnoses after which a phase must not take larger steps."""
 _NUMBER = r"[-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?"
@@ -40,9 +41,16 @@ _WIDEST_MEAN = 10
 
 
 def proposal_checks(
-    request: ProposalRequest | ErrorRequest, proposal: Proposal, *, n_gpus: int
+    request: ProposalRequest | ErrorRequest,
+    proposal: Proposal,
+    *,
+    n_gpus: int,
+    better: Mapping[str, int] | None = None,
 ) -> dict[str, bool]:
-    """Check -> whether the proposal passes it; without those that do not apply."""
+    """Check -> whether the proposal passes it; without those that do not apply.
+
+    `better`: hyper-parameter -> 1 or -1, the direction that is known to be better there.
+    """
     bounds = bounds_of(request, n_gpus)
     found = {
         "keys": _keys_may_be_set(proposal),
@@ -61,7 +69,8 @@ def proposal_checks(
         view.resume_from == proposal.resume_from and dict(view.hyperparameters) == dict(full)
         for view in _others(request)
     )
-    return {**found, **_direction(proposal, bounds, full)}
+    base = bounds.base(proposal.resume_from)
+    return {**found, **_direction(proposal, base, full), **_moves(base, full, better or {})}
 
 
 def verdict_checks(decision: StopDecision, wins: bool | None) -> dict[str, bool]:
@@ -113,11 +122,18 @@ def _others(request: ProposalRequest | ErrorRequest) -> tuple[NodeView, ...]:
     return (*request.path, *request.siblings, *request.tree)
 
 
-def _direction(proposal: Proposal, bounds: ProposalBounds, full: Hyperparameters) -> dict[str, bool]:
-    loosened, tightened = loosened_and_tightened(bounds.base(proposal.resume_from), full)
+def _direction(proposal: Proposal, base: Hyperparameters, full: Hyperparameters) -> dict[str, bool]:
+    loosened, tightened = loosened_and_tightened(base, full)
     if proposal.diagnosis.state in _HELD:
         return {"direction": loosened <= tightened}
     return {"direction": tightened <= loosened} if proposal.diagnosis.state == "slow" else {}
+
+
+def _moves(base: Hyperparameters, full: Hyperparameters, better: Mapping[str, int]) -> dict[str, bool]:
+    """Whether more changes go where it was better than against it; nothing where none of them is known."""
+    signs = [sign * direction(base, full, key) for key, sign in better.items()]
+    right, wrong = signs.count(1), signs.count(-1)
+    return {"moves": right > wrong} if right + wrong else {}
 
 
 def _curves(request: ProposalRequest | ErrorRequest | StopRequest) -> tuple[Curves, ...]:
