@@ -262,12 +262,12 @@ def test_a_running_recipe_is_no_result_yet() -> None:
 
 def test_optuna_that_is_missing_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     config = make_config(search={"method": "cmaes"})
-    assert check_agents(config) == ()
+    check_agents(config, 0.0, lambda _: None)
     monkeypatch.setitem(sys.modules, "cmaes", None)
     monkeypatch.delitem(sys.modules, "optuna", raising=False)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"needs optuna and cmaes: pip install 'llmzero-ray\[optuna\]'"):
-        check_agents(config)
+        check_agents(config, 0.0, lambda _: None)
 
 
 def test_a_proposal_of_a_planned_method_does_not_ask_the_agents_of_the_backend() -> None:
