@@ -20,7 +20,7 @@ from llmzero_ray.errors import LlmzeroError
 from llmzero_ray.journal import read_all
 from llmzero_ray.manifests import problem_of
 from llmzero_ray.metric_files import load_items, load_points
-from llmzero_ray.records import MetricPoint, PhaseFailure
+from llmzero_ray.records import MetricPoint
 from tests.fakes import BASE_SCORE, LR, learn
 
 from .witness import Witness
@@ -263,30 +263,19 @@ def _plain(value: Any) -> Any:
 def _seconds(witness: Witness) -> dict[int, tuple[float, float]]:
     """Node -> seconds of training charged for it over all attempts, and seconds in which they can have run.
 
-    A runner may train for a while before its coordinator, killed in between, comes to say so: the time counts
-    from the plan or from the loss before.
+    What is charged is what the core adds to its hours: the journal tells the time of an attempt again where a
+    lost phase is given up, or where an attempt that counts as lost ends after all. A runner may train for a
+    while before its coordinator, killed in between, comes to say so: the time counts from the plan.
     """
-    charged, took, since = Counter[int](), Counter[int](), dict[int, float]()
-    n_gpus = witness.core.config.slots.n_gpus
+    charged, planned, ended = Counter[int](), dict[int, float](), dict[int, float]()
+    core = CoordinatorCore(witness.storage.paths)
     for event in witness.follower.events:
+        before = core.gpu_hours + core.reference_gpu_hours
+        core.apply(event)
+        hours = core.gpu_hours + core.reference_gpu_hours - before
         if isinstance(event, ev.PhasePlanned):
-            since[event.node] = event.time
-        node, hours = _charge(event)
-        if node is None:
-            continue
-        charged[node] += hours * 3600 / n_gpus
-        took[node] += event.time - since.get(node, event.time)
-        since[node] = event.time
-    return {node: (charged[node], took[node]) for node in charged}
-
-
-def _charge(event: Any) -> tuple[int | None, float]:
-    if isinstance(event, ev.PhaseFinished):
-        return event.node, event.result.gpu_hours
-    if isinstance(event, ev.PhaseFailed):
-        # A phase that is given up ends with what its last loss has charged already.
-        given_up = isinstance(event.failure, PhaseFailure) and event.source.startswith("core:")
-        return event.node, 0.0 if given_up else event.failure.gpu_hours
-    if isinstance(event, ev.RunnerLost) and event.salvaged is not None:
-        return event.node, event.salvaged.gpu_hours
-    return None, 0.0
+            planned.setdefault(event.node, event.time)
+        if isinstance(event, ev.PhaseFinished | ev.PhaseFailed | ev.RunnerLost) and event.node is not None:
+            charged[event.node] += hours * 3600 / core.config.slots.n_gpus
+            ended[event.node] = event.time
+    return {node: (charged[node], ended[node] - planned.get(node, ended[node])) for node in charged}

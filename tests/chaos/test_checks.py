@@ -231,6 +231,31 @@ def test_a_phase_that_is_charged_more_time_than_it_took_is_a_violation(tmp_path:
     assert [line.split(",")[0].split(":")[0] for line in found] == ["1.000000 GPU hours were busy", "node 2"]
 
 
+def test_a_stopped_phase_that_was_lost_is_charged_once_though_its_time_is_told_twice(
+    tmp_path: Path,
+) -> None:
+    driver = Driver(make_config(budget={"runs": 2}, final={"test": False, "default_recipe": False}))
+    driver.ready()
+    driver.start(0)
+    driver.post(ev.UserStop(reason="enough"))
+    driver.lose()
+    hours = 8.0 / 3600
+    events = [
+        dataclasses.replace(event, salvaged=dataclasses.replace(event.salvaged, gpu_hours=hours))
+        if isinstance(event, ev.RunnerLost) and event.salvaged is not None
+        else dataclasses.replace(event, result=dataclasses.replace(event.result, gpu_hours=hours))
+        if isinstance(event, ev.PhaseFinished)
+        else event
+        for event in driver.journal
+    ]
+    assert sum(isinstance(event, ev.RunnerLost | ev.PhaseFinished) for event in events) == 2
+    journal = Journal((place := Place(tmp_path)).storage.paths.journal)
+    for second, event in enumerate(events):
+        # Training takes ten seconds more than the events before it.
+        journal.append(event, now=second + 10.0 * isinstance(event, ev.RunnerLost | ev.PhaseFinished))
+    assert [line for line in checks.budgets(place.witness()) if line.startswith("node 0")] == []
+
+
 def test_more_repeated_steps_than_a_full_checkpoint_may_cost_are_a_violation(tmp_path: Path) -> None:
     events = events_of(lose=1)
     kept = Place(tmp_path / "kept").write(events).witness()
