@@ -78,6 +78,7 @@ def test_hot_keys_are_exactly_those_a_live_engine_can_change() -> None:
         "n", "max_response_length", "batch_size", "mini_batch_size", "lr_warmup_steps", "lr_warmup_ratio",
         "lr_scheduler", "ppo_epochs", "loss_agg_mode", "use_kl_loss", "kl_loss_type", "use_kl_in_reward",
         "algo_kl", "top_p", "top_k", "micro_batch_size", "log_prob_micro_batch_size", "ref_micro_batch_size",
+        "adv_estimator",
     }  # fmt: skip
     assert not hp.is_hot("actor_rollout_ref.model.use_liger")
     assert not hp.is_hot("no.such.key")

@@ -72,7 +72,6 @@ OWNED_BY: tuple[tuple[str, str], ...] = (
     (r"data\.filter_overlong_prompts.*", "which prompts are seen is fixed for the whole search"),
     (r"data\.return_raw_.*|data\.return_full_prompt", "the engine decides what a row carries"),
     (r"actor_rollout_ref\.hybrid_engine", "trainer and rollout server share the slot's hardware"),
-    (r"algorithm\.adv_estimator", "this project trains with GRPO"),
 )
 
 NEVER = (

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from llmzero_ray.errors import HyperparameterError
 from llmzero_ray.hyperparameters.space import AUTO, Limits, format_value
 from llmzero_ray.hyperparameters.table import (
+    ADV_ESTIMATOR,
     ALGO_KL,
     CLIP_HIGH,
     CLIP_LOW,
@@ -137,6 +138,16 @@ def resolve(
 
 
 # --- what is refused --------------------------------------------------------------------------------------
+
+
+def check_algorithm(full: Hyperparameters, _: int, __: Limits) -> None:
+    """Advantages come from rewards alone."""
+    if full.get(ADV_ESTIMATOR) == "gae":
+        why = (
+            "PPO's critic is not supported: phases exchange, save and resume the policy's adapter alone, so "
+            "that a critic would begin untrained in each of them; take grpo, rloo or reinforce_plus_plus"
+        )
+        raise _broken(full, [ADV_ESTIMATOR], why)
 
 
 def check_batches(full: Hyperparameters, n_gpus: int, _: Limits) -> None:

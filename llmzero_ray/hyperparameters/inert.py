@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from llmzero_ray.hyperparameters.table import (
+    ADV_ESTIMATOR,
+    ADV_NORM,
     ALGO_KL,
     CLIP_HIGH,
     CLIP_LOW,
@@ -55,6 +57,9 @@ def _inert(full: Hyperparameters) -> Iterator[tuple[tuple[str, ...], str]]:
     steps = full.get(WARMUP_STEPS)
     if isinstance(steps, int) and steps >= 0:
         yield (WARMUP_RATIO,), "lr_warmup_steps decides; it acts only while that is -1"
+    estimator = full.get(ADV_ESTIMATOR, "grpo")
+    if estimator != "grpo":
+        yield (ADV_NORM,), f"only adv_estimator grpo reads it, and {estimator} is chosen"
     if full.get("algorithm.kl_ctrl.type", "fixed") == "fixed":
         yield _ADAPTIVE, "it acts only while algorithm.kl_ctrl.type is adaptive"
     if not full.get(USE_KL_IN_REWARD):

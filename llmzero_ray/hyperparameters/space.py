@@ -58,6 +58,8 @@ class Parameter:
     """Whether null is allowed. A default of None leaves the key out: the engine or VeRL decides."""
     auto: bool = False
     """Whether "auto" is allowed: `resolve` replaces it by a number that fits the batch."""
+    by_permission: bool = False
+    """Whether proposals may set it only where the user's `agents.allow` names it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,9 +194,13 @@ class Space:
         """Why a proposer may never change a key; None: it may, within its bounds. Keys without bounds are
         refused."""
         reason = self.denied(key)
-        if reason is None and key not in self._proposable:
+        if reason is not None:
+            return reason
+        if key not in self._proposable:
             return "it has no bounds for proposals; agents.allow in search.yaml gives a key some"
-        return reason
+        if self._proposable[key].by_permission:
+            return "it is the user's choice; agents.allow in search.yaml lets proposals make it"
+        return None
 
     def bounds(self, key: str) -> Parameter | None:
         """The row with the bounds of a proposal's value; None: the key has none."""

@@ -87,11 +87,11 @@ PARAMETERS: tuple[Parameter, ...] = (
     ),
     *_group(
         "clipping",
-        _float(_ACTOR + "clip_ratio", "clip_ratio", 0.001, 0.999, 0.2,
+        _float(_ACTOR + "clip_ratio", "clip_ratio", 1e-4, 0.999, 0.2,
                "PPO clip range; as a change it sets clip_low and clip_high too.", hot=True),
-        _float(_ACTOR + "clip_ratio_low", "clip_low", 0.001, 0.999, 0.2, "PPO clip range below 1.",
+        _float(_ACTOR + "clip_ratio_low", "clip_low", 1e-4, 0.999, 0.2, "PPO clip range below 1.",
                hot=True),
-        _float(_ACTOR + "clip_ratio_high", "clip_high", 0.001, 10.0, 0.28, "PPO clip range above 1.",
+        _float(_ACTOR + "clip_ratio_high", "clip_high", 1e-4, 10.0, 0.28, "PPO clip range above 1.",
                hot=True),
         _float(_ACTOR + "clip_ratio_c", "clip_c", 1.001, 100.0, 3.0,
                "Bound of dual clipping, for negative advantages.", hot=True),
@@ -184,7 +184,9 @@ PARAMETERS: tuple[Parameter, ...] = (
     ),
     *_group(
         "fixed",
-        _choice("algorithm.adv_estimator", "adv_estimator", ("grpo",), "How advantages are estimated."),
+        # With a critic (gae) is refused by couplings.py, in words.
+        _choice("algorithm.adv_estimator", "adv_estimator", ("grpo", "rloo", "reinforce_plus_plus", "gae"),
+                "How advantages are estimated.", hot=True, by_permission=True),
         _int(_ROLLOUT + "max_model_len", "max_model_len", 1, _MANY, None,
              "Prompt + response the server has room for.", nullable=True),
         _float(_VAL + "temperature", "val_temperature", 0.0, 2.0, 0.0, "Temperature of validation."),
@@ -204,6 +206,7 @@ GRAD_CLIP = "actor_rollout_ref.actor.optim.clip_grad"
 WARMUP_STEPS = "actor_rollout_ref.actor.optim.lr_warmup_steps"
 WARMUP_RATIO = "actor_rollout_ref.actor.optim.lr_warmup_steps_ratio"
 LR_SCHEDULER = "actor_rollout_ref.actor.optim.lr_scheduler_type"
+ADV_ESTIMATOR = "algorithm.adv_estimator"
 ADV_NORM = "algorithm.norm_adv_by_std_in_grpo"
 PPO_EPOCHS = "actor_rollout_ref.actor.ppo_epochs"
 ENTROPY_COEFF = "actor_rollout_ref.actor.entropy_coeff"

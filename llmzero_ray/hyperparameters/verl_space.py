@@ -10,6 +10,7 @@ from llmzero_ray.config import AllowedKey
 from llmzero_ray.errors import ConfigError
 from llmzero_ray.hyperparameters.access import FIXED, FROM_CONFIG, NEVER, OWNED_BY
 from llmzero_ray.hyperparameters.couplings import (
+    check_algorithm,
     check_batches,
     check_gpus,
     check_lengths,
@@ -32,7 +33,7 @@ VERL_SPACE = Space(
     is_other_key=is_verl_key,
     other_keys=VERL_KEYS,
     follow=(follow_clip, follow_kl, follow_mini_batch, follow_micro_batches),
-    checks=(check_batches, check_lengths, check_task, check_gpus),
+    checks=(check_algorithm, check_batches, check_lengths, check_task, check_gpus),
     kept_at_resume=ADAPTER,
     proposable=PROPOSABLE,
     inert=inert_keys,
@@ -57,7 +58,11 @@ def space_with(allow: Mapping[str, AllowedKey], space: Space = VERL_SPACE) -> Sp
         reason = space.denied(key)
         if reason is not None:
             raise ConfigError(f"agents.allow: {key} may not be changed by a proposal: {reason}.")
-        if key in space.by_key:
+        row = space.by_key.get(key)
+        if row is not None and row.by_permission:
+            rows[key] = _permitted(row, bounds)
+            continue
+        if row is not None:
             raise ConfigError(
                 f"agents.allow: {key} has bounds of its own and may be changed anyway; leave it out here."
             )
@@ -72,4 +77,19 @@ def space_with(allow: Mapping[str, AllowedKey], space: Space = VERL_SPACE) -> Sp
             doc=bounds.doc,
             nullable=bounds.nullable,
         )
-    return dataclasses.replace(space, proposable=tuple(rows.values()))
+    known = tuple(rows.pop(row.key, row) for row in space.parameters)
+    return dataclasses.replace(space, parameters=known, proposable=tuple(rows.values()))
+
+
+def _permitted(row: Parameter, bounds: AllowedKey) -> Parameter:
+    """A row of the table that proposals may set from now on, within these choices.
+
+    Raises:
+        ConfigError: a choice that the row does not have.
+    """
+    if bounds.kind != row.kind or not set(bounds.choices) <= set(row.choices):
+        raise ConfigError(
+            f"agents.allow: {row.key} is a {row.kind} of {', '.join(row.choices)}; got kind {bounds.kind} "
+            f"with choices {', '.join(bounds.choices) or 'none'}."
+        )
+    return dataclasses.replace(row, choices=bounds.choices, by_permission=False)
