@@ -46,7 +46,7 @@ test-all: $(INSTALLED)
 	$(BIN)/python -m pytest -m "not gpu"
 
 test-gpu: $(INSTALLED)
-	$(BIN)/python -m pytest -m gpu
+	$(BIN)/python -m pytest -m gpu -s -v
 
 coverage: $(INSTALLED)
 	$(BIN)/python -m pytest -q tests/search --cov=llmzero_ray.search --cov-fail-under=100

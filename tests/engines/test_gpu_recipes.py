@@ -186,3 +186,21 @@ def test_recipes_for_one_gpu_need_no_cluster_and_name_the_task_that_ships() -> N
         assert (config.agents.backend, config.journal) == ("expert", None)
         assert config.task.dir == made.dir and "\nstorage: runs\n" in text
         assert f"jobs/configs/{name}" in text and f"models/{Path(config.model.path or '').name}" in text
+
+
+FASTER: dict[str, dict[str, Any]] = {
+    "old log-probs as vLLM gave them": {"algorithm.rollout_correction.bypass_mode": True},
+    "merged weights served": {f"{MODEL}.lora.merge": True},
+    "Liger's kernels": {f"{MODEL}.use_liger": True},
+    "four times the queue units": {"transfer_queue.backend.SimpleStorage.num_data_storage_units": 16},
+}
+"""Settings of `engine.overrides` that are worth trying on GPUs once a recipe runs."""
+
+
+@pytest.mark.parametrize("name", FASTER)
+def test_verl_accepts_the_settings_for_speed(name: str, tmp_path: Path) -> None:
+    config = RECIPES["qwen3_4b.yaml"]
+    engine = config.engine.model_copy(update={"overrides": {**config.engine.overrides, **FASTER[name]}})
+    verl = composed(config.model_copy(update={"engine": engine}), tmp_path)
+    assert {key: OmegaConf.select(verl, key) for key in FASTER[name]} == FASTER[name]
+    _check_config(verl)

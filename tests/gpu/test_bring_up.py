@@ -1,0 +1,244 @@
+"""The first thing to run where a GPU is at hand (`make test-gpu`): one card, real VeRL and vLLM.
+
+Qwen3-0.6B is expected in models/Qwen3-0.6B or where LLMZERO_GPU_MODEL says; 24 GB of GPU memory are enough.
+Whatever these tests compare with a bound they print as well: `make test-gpu` shows it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import yaml
+
+from llmzero_ray.config import SearchConfig, load_config
+from llmzero_ray.engines.base import Slot
+from llmzero_ray.engines.verl.factory import idle_spec, make_verl_engine
+from llmzero_ray.errors import EngineLostError
+from llmzero_ray.hyperparameters import is_hot
+from llmzero_ray.records import MetricPoint, PhaseFailure, PhaseResult, PhaseSpec
+from llmzero_ray.tasks import PreparedTask, load_task
+from llmzero_ray.tasks.sources.prepare import prepare_source
+from llmzero_ray.tasks.task_yaml import parse_task_file
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.gpu
+
+ROOT = Path(__file__).parents[2]
+RECIPE = ROOT / "jobs" / "configs" / "one_gpu.yaml"
+MODEL = Path(os.environ.get("LLMZERO_GPU_MODEL", str(ROOT / "models" / "Qwen3-0.6B")))
+SMI = ("nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits")
+SMALL = {"batch": 8, "mini_batch": 4, "n": 4, "resp": 256, "max_token_len_per_gpu": 8192}
+KL, PROB_DIFF = "rollout_corr/kl", "training/rollout_probs_diff_mean"
+
+
+def used_mib() -> float:
+    """Memory in use on the first card."""
+    listing = subprocess.run(SMI, capture_output=True, text=True, timeout=30, check=True).stdout
+    return float(listing.splitlines()[0])
+
+
+@pytest.fixture(scope="module")
+def settings(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Changes to the recipe: a small task of its own, and phases of a minute."""
+    if not MODEL.is_dir():
+        pytest.fail(
+            f"no model at {MODEL}: hf download Qwen/Qwen3-0.6B --local-dir {MODEL}, or set LLMZERO_GPU_MODEL"
+        )
+    root = tmp_path_factory.mktemp("gpu")
+    given = yaml.safe_load((ROOT / "jobs" / "examples" / "one_gpu" / "task.yaml").read_text())
+    prepare_source(parse_task_file({**given, "dir": str(root / "data")}))
+    overrides = [f"root.overrides.{key}={value}" for key, value in SMALL.items()]
+    return [
+        f"storage={root / 'runs'}",
+        f"task.dir={root / 'data'}",
+        f"model.path={MODEL}",
+        "phase.n_steps=2",
+        "phase.test_freq=2",
+        "phase.save_freq=2",
+        "eval.max_response_length=512",
+        "engine.max_response_length=512",
+        *overrides,
+    ]
+
+
+@dataclasses.dataclass
+class Card:
+    """A warm engine on one GPU; `spec` makes phases for it."""
+
+    engine: Any
+    config: SearchConfig
+    task: PreparedTask
+    root: Path
+    n_phases: int = 0
+
+    def spec(self, n_steps: int = 2, adapter: str | None = None, **changes: Any) -> PhaseSpec:
+        self.n_phases += 1
+        idle = idle_spec(self.config, self.task.n_train, str(self.root))
+        return dataclasses.replace(
+            idle,
+            node=self.n_phases,
+            adapter=adapter,
+            n_steps=n_steps,
+            test_freq=n_steps,
+            save_freq=n_steps,
+            checkpoint_dir=str(self.root / "checkpoints" / f"{self.n_phases:04d}"),
+            hyperparameters={**idle.hyperparameters, **changes},
+        )
+
+    def run(self, spec: PhaseSpec, each: Callable[[MetricPoint], None] = lambda _: None) -> Any:
+        points: list[MetricPoint] = []
+
+        def on_metric(point: MetricPoint) -> None:
+            points.append(point)
+            each(point)
+
+        return self.engine.run(spec, on_metric), points
+
+
+@pytest.fixture(scope="module")
+def ray_group() -> Iterator[Any]:
+    import ray
+
+    ray.init(address="local", num_cpus=32, include_dashboard=False, log_to_driver=False)
+    group = ray.util.placement_group([{"CPU": 4, "GPU": 1}], strategy="STRICT_PACK")
+    ray.get(group.ready(), timeout=120)
+    yield group
+    ray.shutdown()
+
+
+@contextlib.contextmanager
+def card_of(settings: list[str], group: Any, root: Path) -> Iterator[Card]:
+    config = load_config(RECIPE, settings)
+    task = load_task(config.task.dir)
+    slot = Slot(
+        search="bring-up", index=0, placement_groups=(group.id.hex(),), gpus_per_node=1, cpus_per_gpu=4
+    )
+    card = Card(engine=make_verl_engine(config, task, slot, str(root)), config=config, task=task, root=root)
+    try:
+        yield card
+    finally:
+        card.engine.close()
+
+
+@pytest.fixture(scope="module")
+def card(settings: list[str], ray_group: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Card]:
+    with card_of(settings, ray_group, tmp_path_factory.mktemp("card")) as made:
+        yield made
+
+
+def trained(found: tuple[Any, list[MetricPoint]]) -> tuple[PhaseResult, list[MetricPoint]]:
+    outcome, points = found
+    assert isinstance(outcome, PhaseResult), outcome
+    return outcome, points
+
+
+def test_doctor_finds_nothing_wrong(settings: list[str]) -> None:
+    changes = [part for each in settings for part in ("--set", each)]
+    command = [sys.executable, "-m", "jobs.doctor", str(RECIPE), *changes]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=3600, check=False)
+    print(done.stdout)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_first_rollouts_agree_with_the_policy_in_bf16(card: Card) -> None:
+    """The canary has compared a fixed text after each push, or the phase would have failed as `mismatch`."""
+    _, points = trained(card.run(card.spec()))
+    for point in points[1:]:
+        seen = {key: point.metrics.get(key) for key in (KL, PROB_DIFF)}
+        print(f"step {point.step}: {seen}")
+        assert abs(point.metrics[KL]) < 0.02
+        assert PROB_DIFF not in point.metrics or point.metrics[PROB_DIFF] < 0.05
+
+
+def test_an_adapter_is_taken_up_where_it_was_left(card: Card) -> None:
+    first, _ = trained(card.run(card.spec()))
+    again, points = trained(card.run(card.spec(adapter=first.checkpoints[-1].path)))
+    assert again.warm
+    error = (0.25 / card.task.n_val) ** 0.5
+    print(f"final {first.final_score}, continued {points[0].val_score}, standard error {error:.3f}")
+    assert first.final_score is not None and points[0].val_score is not None
+    assert abs(points[0].val_score - first.final_score) <= 2 * error  # bf16 and batches are not repeatable
+
+
+def test_three_warm_phases_leave_memory_flat(card: Card) -> None:
+    seen = []
+    for _ in range(4):
+        outcome, points = trained(card.run(card.spec()))
+        seen.append((used_mib(), points[-1].metrics.get("perf/max_memory_reserved_gb")))
+    print(f"MiB in use and GiB reserved after each phase: {seen}")
+    assert outcome.warm
+    assert max(used for used, _ in seen[1:]) - min(used for used, _ in seen[1:]) < 512
+
+
+def processes(actor: str) -> list[psutil.Process]:
+    """Living processes of a Ray actor class, by the title that Ray gives them."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if " ".join(process.cmdline()).startswith(f"ray::{actor}"):
+                found.append(process)
+    return found
+
+
+@pytest.mark.parametrize("victim", ["RecordingServer", "WorkerDict", "driver"])
+def test_a_killed_process_leaves_nothing_on_the_card(card: Card, victim: str) -> None:
+    card.engine.close()
+    wait_until(lambda: used_mib() < 2048, used_mib, patience_s=120, every_s=1.0)
+    before = used_mib()
+
+    def kill(point: MetricPoint) -> None:
+        if point.step == 1:
+            pids = [card.engine._driver.pid] if victim == "driver" else [p.pid for p in processes(victim)]
+            assert pids
+            for pid in pids:
+                os.kill(pid, signal.SIGKILL)
+
+    with pytest.raises(EngineLostError):
+        card.run(card.spec(n_steps=20), each=kill)
+    wait_until(
+        lambda: used_mib() < before + 256, lambda: f"{used_mib()} MiB used", patience_s=120, every_s=1.0
+    )
+    trained(card.run(card.spec()))
+
+
+def test_too_large_a_share_for_vllm_is_a_failure_of_memory(
+    settings: list[str], card: Card, ray_group: Any, tmp_path: Path
+) -> None:
+    card.engine.close()
+    with card_of([*settings, "engine.gpu_memory_utilization=0.02"], ray_group, tmp_path) as small:
+        outcome, _ = small.run(small.spec())
+        assert isinstance(outcome, PhaseFailure), outcome
+        print(outcome.cause)
+        assert outcome.failure_class == "oom"
+        trained(card.run(card.spec()))
+
+
+@pytest.mark.parametrize("runner", ["v1", "v2"])
+def test_both_model_runners_of_vllm_serve_the_policy(
+    settings: list[str], card: Card, ray_group: Any, tmp_path: Path, runner: str
+) -> None:
+    card.engine.close()
+    with card_of([*settings, f"engine.vllm_model_runner={runner}"], ray_group, tmp_path) as other:
+        _, points = trained(other.run(other.spec()))
+        print(f"{runner}: {[point.metrics[KL] for point in points[1:]]}")
+        assert all(abs(point.metrics[KL]) < 0.02 for point in points[1:])
+
+
+def test_offloaded_weights_are_away_while_vllm_is_awake(card: Card) -> None:
+    key = "actor_rollout_ref.actor.fsdp_config.param_offload"
+    assert not is_hot(key)
+    trained(card.run(card.spec()))
+    with_weights = used_mib()
+    trained(card.run(card.spec(**{key: True})))
+    print(f"MiB in use with the weights on the card {with_weights}, offloaded {used_mib()}")
+    assert used_mib() < with_weights - 1024  # 0.6B in float32 are 2.2 GiB
