@@ -310,6 +310,9 @@ class EngineConfig(StrictModel):
     this project computed beside the trainer; batches that need VeRL's agent loops (tools, several turns,
     images) go there all the same. `per_request`: VeRL's agent loops for every sample. `auto`: `batched` on
     the CPU, `per_request` on GPUs."""
+    vllm_model_runner: Literal["auto", "v1", "v2"] = "auto"
+    """Which of its two model runners vLLM uses on GPUs; `auto`: its own choice by model and settings, which
+    the slot's log names."""
     stop_deadline_s: float | None = setting(None, "seconds", gt=0)
     """A phase asked to stop that has not ended after this long is killed; at least one step and a save must
     fit in. Null: 600 on the CPU; on GPUs twice the estimated seconds of the phase's rollout and update, where

@@ -228,13 +228,19 @@ def _summoned(shape: ModelShape, setup: Setup) -> Item:
     return Item(name=GATHERED, size=Range.exactly(size))
 
 
+def _brings_shards_back(setup: Setup) -> bool:
+    """Whether reading the adapter brings offloaded shards to the GPU: the engine reads LoRA tensors alone,
+    which FSDP1 does not hold one by one."""
+    return setup.strategy == "fsdp"
+
+
 def _weight_sync(shape: ModelShape, setup: Setup) -> Moment:
     """`update_weights`: vLLM's weights are back, its cache is not; the adapter goes through a buffer."""
     awake = _awake(setup) if not setup.sleeps else (*_asleep(setup), *_server_weights(shape, setup))
     return _moment(
         WEIGHT_SYNC,
         setup,
-        *_trainer(shape, setup, model=True, optimizer=False),
+        *_trainer(shape, setup, model=_brings_shards_back(setup), optimizer=False),
         _summoned(shape, setup),
         Item(name="transfer buffer", size=Range.exactly(setup.bucket_bytes)),
         *awake,
@@ -242,8 +248,7 @@ def _weight_sync(shape: ModelShape, setup: Setup) -> Moment:
 
 
 def _saving(shape: ModelShape, setup: Setup) -> Moment:
-    """An adapter that is saved after a validation: vLLM is awake, and reading the adapter brings offloaded
-    shards back (`get_per_tensor_param`). Full checkpoints are written then, too, and hold shards as they
-    are."""
-    trainer = _trainer(shape, setup, model=True, optimizer=False)
+    """An adapter that is saved after a validation: vLLM is awake. Full checkpoints are written then, too, and
+    hold shards as they are."""
+    trainer = _trainer(shape, setup, model=_brings_shards_back(setup), optimizer=False)
     return _moment(SAVING, setup, *trainer, *_awake(setup))

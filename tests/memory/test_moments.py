@@ -107,11 +107,17 @@ def test_only_fsdp1_gathers_the_model_for_its_adapter(
     assert (None if size is None else size.likely) == gathered
 
 
-def test_offloaded_shards_come_back_when_an_adapter_is_read() -> None:
+def test_offloaded_shards_are_on_the_gpu_for_passes_alone() -> None:
     phase = setup(param_offload=True)
-    assert at("rollout", shape("8B"), phase).size_of("base weights' shard") is None
-    for name in ("log-probs", "update", "weight sync", "saving"):
+    for name in ("rollout", "weight sync", "saving"):
+        assert at(name, shape("8B"), phase).size_of("base weights' shard") is None
+    for name in ("log-probs", "update"):
         assert likely(at(name, shape("8B"), phase), "base weights' shard") > 0
+    for name in ("weight sync", "saving"):  # FSDP1 gathers all for the adapter
+        assert (
+            likely(at(name, shape("8B"), setup(param_offload=True, strategy="fsdp")), "base weights' shard")
+            > 0
+        )
     for moment in moments(shape("8B"), setup(offload_policy=True)):
         assert moment.size_of("base weights' shard") is None
 

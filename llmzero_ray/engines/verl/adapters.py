@@ -51,6 +51,30 @@ def fresh_lora(name: str, shape: tuple[int, ...], seed: int) -> torch.Tensor:
     return (torch.rand(shape, generator=generator) * 2 - 1) * bound
 
 
+def gathered(module: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """A copy of the live adapter, whole and on the CPU, by PEFT name; all ranks take part.
+
+    Base weights stay where they are: where they are offloaded, a GPU that vLLM uses has no room for them.
+    """
+    from torch.distributed.tensor import DTensor
+
+    reshard(module)
+    found = {}
+    for name, parameter in module.named_parameters():
+        if "lora_" not in name:
+            continue
+        tensor = parameter.detach()
+        if isinstance(tensor, DTensor):
+            tensor = tensor.to(tensor.device_mesh.device_type).full_tensor()
+        found[peft_name(name)] = tensor.to("cpu", copy=True)
+    return found
+
+
+def peft_name(live_name: str) -> str:
+    """A PEFT file's name of a tensor of the live module."""
+    return live_name.replace(".default.", ".")
+
+
 def live_name(peft_name: str) -> str:
     """The live module's name of a tensor in a PEFT file."""
     head, _, tail = peft_name.rpartition(".")

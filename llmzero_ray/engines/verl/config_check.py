@@ -1,7 +1,8 @@
 """Whether a phase trains with what it was asked to: values read back from where they act, against its spec.
 
-Four moments: after the set-up, after a full checkpoint was put back, after the first batch of rollouts, after
-the first step. And after every step: whether what is trained is still finite.
+Three moments: after the set-up, after a full checkpoint was put back, after the first batch of rollouts.
+After every push of weights: whether vLLM serves the policy that is trained. After every step: whether it has
+sampled from that policy, and whether what is trained is still finite.
 
 Not here: reading on the workers and servers (workers.py, rollout_server.py), when a check is due
 (trainer.py).
@@ -14,10 +15,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from llmzero_ray.engines.verl.canary import LogProbs, difference
 from llmzero_ray.engines.verl.seeds import derive_seed
 from llmzero_ray.errors import EffectiveConfigError, NonFiniteError
 from llmzero_ray.metrics import GRAD_NORM, LOSS, PG_LOSS, REWARDS
-from llmzero_ray.records import PhaseSpec
+from llmzero_ray.records import Hyperparameters, PhaseSpec
 
 _ACTOR = "actor_rollout_ref.actor"
 _ROLLOUT = "actor_rollout_ref.rollout"
@@ -51,13 +53,15 @@ READ_AT_START = (
     f"{_ACTOR}.optim.lr_warmup_steps_ratio",
     f"{_ACTOR}.ppo_micro_batch_size_per_gpu",
     f"{_ROLLOUT}.log_prob_micro_batch_size_per_gpu",
+    f"{_ACTOR}.policy_loss.loss_mode",
     "data.train_batch_size",
     "algorithm.norm_adv_by_std_in_grpo",
+    "algorithm.adv_estimator",
 )
 
 MAX_ROLLOUT_KL = 0.1
-"""Nats between vLLM's and the actor's log-probabilities of the same tokens at the first step. Seen: 0.000 in
-fp32 on the CPU; beyond this, vLLM samples from another policy than the one that is trained."""
+"""Nats between vLLM's and the actor's log-probabilities of the same tokens. Seen: 0.000 in fp32 on the CPU;
+beyond this, vLLM samples from another policy than the one that is trained."""
 
 _MUST_BE_FINITE = (GRAD_NORM, LOSS, PG_LOSS, REWARDS[1])
 
@@ -83,15 +87,38 @@ def check_restored(trainer: Any, spec: PhaseSpec) -> None:
     refuse(mismatches({**expected_at_start(spec), "optimizer_state_empty": False}, _seen(trainer)))
 
 
-def check_rollout_kl(metrics: Mapping[str, float]) -> None:
-    """After the first step: vLLM sampled from the policy that is trained.
+def check_rollout_kl(metrics: Mapping[str, float], asked: Hyperparameters, step: int) -> None:
+    """After every step: vLLM sampled from the policy that is trained.
+
+    Where a nucleus is sampled from, vLLM's probabilities are shares of its mass, which is at least `top_p`;
+    of the mass of `top_k` tokens nothing is known.
 
     Raises:
         EffectiveConfigError: it did not.
     """
-    kl = metrics.get("rollout_corr/kl", 0.0)
-    if abs(kl) > MAX_ROLLOUT_KL:
-        refuse([f"vLLM's policy differs from the actor's by {kl:.3f} nats (at most {MAX_ROLLOUT_KL})"])
+    kl, top_k = metrics.get("rollout_corr/kl", 0.0), asked.get(f"{_ROLLOUT}.top_k", -1)
+    if isinstance(top_k, int) and top_k > 0:
+        return
+    top_p = asked.get(f"{_ROLLOUT}.top_p", 1.0)
+    limit = MAX_ROLLOUT_KL - (math.log(top_p) if isinstance(top_p, float) and 0 < top_p < 1 else 0.0)
+    if abs(kl) > limit:
+        raise EffectiveConfigError(
+            f"step {step}: vLLM's policy differs from the actor's by {kl:.3f} nats (at most {limit:.3g}); "
+            "its rollouts came from another policy than the one that is trained"
+        )
+
+
+def check_canary(actor: LogProbs, servers: Sequence[LogProbs]) -> None:
+    """After weights have been pushed: every server serves the policy that is trained.
+
+    Raises:
+        EffectiveConfigError: one does not.
+    """
+    for server in servers:
+        if (found := difference(actor, server)) is not None:
+            raise EffectiveConfigError(
+                f"{found}; its rollouts would come from another policy than is trained"
+            )
 
 
 def check_finite(metrics: Mapping[str, float], step: int) -> None:
@@ -120,6 +147,7 @@ def _seen(trainer: Any) -> dict[str, Any]:
     seen["data.train_batch_size"] = trainer.train_dataloader.batch_size
     seen["trainer.total_training_steps"] = trainer.total_training_steps
     seen["algorithm.norm_adv_by_std_in_grpo"] = config.algorithm.get("norm_adv_by_std_in_grpo", True)
+    seen["algorithm.adv_estimator"] = config.algorithm.adv_estimator
     # VeRL's trainer reads these from its configuration at every step and sends them along.
     for key in ("ppo_epochs", "ppo_mini_batch_size"):
         seen[f"actor_rollout_ref.actor.{key}"] = config.actor_rollout_ref.actor[key]

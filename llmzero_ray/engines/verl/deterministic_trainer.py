@@ -14,8 +14,9 @@ from verl.utils import tensordict_utils as tu
 
 from llmzero_ray.engines.verl.workers import AND_REFERENCE
 
-POLL_INTERVAL_S = 0.02
-"""VeRL's replay buffer sleeps 2 s between looks, the floor of every small step, and offers no key for it."""
+POLL_INTERVAL_S = {"cpu": 0.02, "gpu": 0.5}
+"""VeRL's replay buffer sleeps 2 s between looks, the floor of every small step, and offers no key for it. On
+GPUs rollouts take minutes, and each look lists all answers."""
 
 LOG_PROB_FIELDS = ("prompts", "responses", "response_mask", "loss_mask", "input_ids", "position_ids")
 """Columns of a batch that the log-probability passes of a text model read."""
@@ -35,10 +36,11 @@ class DeterministicTrainer(PPOTrainerSync):
 
     few_calls = False
     """Whether a step makes as few calls to the workers as it can, in place of VeRL's own."""
+    poll_interval_s = POLL_INTERVAL_S["cpu"]
 
     def _build_replay_buffer(self) -> Any:
         buffer = super()._build_replay_buffer()
-        buffer.poll_interval = POLL_INTERVAL_S
+        buffer.poll_interval = self.poll_interval_s
         return buffer
 
     def _fetch_one_gen_batch(self) -> Any:

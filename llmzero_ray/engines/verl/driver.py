@@ -23,6 +23,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from llmzero_ray.engines.verl import failures, internals, patches
+from llmzero_ray.engines.verl.helper_placement import nodes_of, place_queue_on
 from llmzero_ray.engines.verl.messages import (
     CheckpointSaved,
     Evaluated,
@@ -105,7 +106,7 @@ class Driver:
         try:
             config = compose(all_overrides(request.settings, request.spec, self._n_train))
             groups = _connect(request)
-            queue_started = _start_queue(config.transfer_queue)  # beside the imports of VeRL
+            queue_started = _start_queue(config.transfer_queue, groups)  # beside the imports of VeRL
             internals.check_names(internals.relied_on(request.settings.platform))
             _check_config(config)
             from omegaconf import open_dict
@@ -267,8 +268,8 @@ def _check_config(config: Any) -> None:
         ) from error
 
 
-def _start_queue(config: Any) -> Future[Any]:
-    """Start the TransferQueue on a thread; its client is ready with the result.
+def _start_queue(config: Any, groups: list[Any]) -> Future[Any]:
+    """Start the TransferQueue on a thread, on the nodes of `groups`; its client is ready with the result.
 
     Patched first: the plugin patches it with the import of VeRL, and a queue that has started by then is one
     that VeRL's other processes do not find.
@@ -279,6 +280,7 @@ def _start_queue(config: Any) -> Future[Any]:
     namespace = os.environ[internals.QUEUE_NAMESPACE_ENV]
     patches.patch_transfer_queue_namespace(namespace)
     patches.patch_transfer_queue_sockets()
+    place_queue_on(nodes_of(groups))
     if not os.environ.get(internals.QUEUE_DIR_ENV):
         publish_keys(namespace)
     with open_dict(config):

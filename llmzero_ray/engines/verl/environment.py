@@ -15,12 +15,14 @@ from llmzero_ray.files import text_digest
 EXECUTOR = "+actor_rollout_ref.rollout.engine_kwargs.vllm.distributed_executor_backend"
 """Set to `mp` on the CPU, vLLM's engine gets processes of its own, as it has on GPUs."""
 
+MODEL_RUNNER_ENV = "VLLM_USE_V2_MODEL_RUNNER"
+"""vLLM's own switch: 1 or 0; unset, it chooses by model and settings."""
+
 _COMMON = {
     "VERL_USE_EXTERNAL_MODULES": "llmzero_ray.engines.verl.plugin",
     "TRANSFER_QUEUE_ENABLE": "1",
     "TOKENIZERS_PARALLELISM": "false",
     "VLLM_NO_USAGE_STATS": "1",
-    "VLLM_LOGGING_LEVEL": "WARN",
     # VeRL hands adapters to vLLM's workers itself; over HTTP any neighbour could load or unload one.
     "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "false",
     "DO_NOT_TRACK": "1",
@@ -28,7 +30,16 @@ _COMMON = {
     "HYDRA_FULL_ERROR": "1",
 }
 
+_GPU = {
+    # As Ray did until 2.50: processes without a GPU see none, so that a reward that finds CUDA does not sit
+    # on a card beside vLLM. VeRL gives its servers their cards itself.
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "1",
+    # Sizes of cache and graphs, seconds of sleep and wake-up; they go to the slot's log.
+    "VLLM_LOGGING_LEVEL": "INFO",
+}
+
 _CPU = {
+    "VLLM_LOGGING_LEVEL": "WARN",
     "VERL_PLATFORM": "cpu",
     # VeRL registers its FSDP engine for cuda and npu only; this is VeRL's own switch to look it up all the
     # same.
@@ -60,7 +71,11 @@ def worker_vars(settings: VerlSettings) -> dict[str, str]:
         # vLLM's sockets between its processes, too: in Linux's abstract namespace they leave no files.
         "VLLM_RPC_BASE_PATH": f"@llmzero-{socket_scope(settings)}",
     }
-    if settings.platform == "cpu":
+    if settings.platform == "gpu":
+        variables |= _GPU
+        if settings.vllm_model_runner != "auto":
+            variables[MODEL_RUNNER_ENV] = str(int(settings.vllm_model_runner == "v2"))
+    else:
         variables |= _CPU
         variables["OMP_NUM_THREADS"] = os.environ.get("LLMZERO_OMP_NUM_THREADS", "1")
         if settings.tensor_model_parallel_size > 1 or settings.overrides.get(EXECUTOR) == "mp":
@@ -72,6 +87,8 @@ def process_env(settings: VerlSettings) -> dict[str, str]:
     """Environment of the driver process: this process's own, VeRL's variables, and a path that finds this
     package."""
     env = {**without_key(os.environ), **worker_vars(settings), "PYTHONPATH": _python_path()}
+    if settings.platform == "gpu":
+        env["CUDA_VISIBLE_DEVICES"] = ""  # the driver computes nothing
     # The host joins as a driver of its own; what marks this process as a worker must not travel.
     for name in [n for n in env if n.startswith("RAY_JOB_CONFIG") or n in ("RAY_RAYLET_PID", "RAY_JOB_ID")]:
         del env[name]

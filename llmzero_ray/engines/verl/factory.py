@@ -86,6 +86,8 @@ def verl_settings(config: SearchConfig, task: PreparedTask, slot: Slot, log_dir:
         agent_workers=engine.agent_workers,
         reward_workers=engine.reward_workers,
         rollout_calls=resolve_rollout_calls(engine.rollout_calls, platform),
+        canary_every_push=platform == "gpu",
+        vllm_model_runner=engine.vllm_model_runner,
         overrides=engine.overrides,
         search=slot.search,
         slot=slot.index,

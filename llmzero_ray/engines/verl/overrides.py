@@ -27,6 +27,8 @@ ROLLOUT = "actor_rollout_ref.rollout"
 REF = "actor_rollout_ref.ref"
 MICRO = f"{ACTOR}.ppo_micro_batch_size_per_gpu"
 
+_QUEUE_UNITS = {"cpu": 1, "gpu": 4}
+"""Processes that hold a step's trajectories: on GPUs half a gigabyte, which goes through them repeatedly."""
 _REWARD_OPTIONS = "custom_reward_function.reward_kwargs"
 _FP32 = {"param_dtype": "fp32", "reduce_dtype": "fp32", "buffer_dtype": "fp32"}
 
@@ -35,7 +37,7 @@ def engine_overrides(settings: VerlSettings) -> dict[str, Any]:
     """VeRL keys that hold for the whole search, whatever a phase asks for.
 
     Raises:
-        ConfigError: `settings.overrides` name a reward function.
+        ConfigError: `settings.overrides` name a reward function or a critic.
     """
     keys: dict[str, Any] = {
         "algorithm.adv_estimator": "grpo",
@@ -65,7 +67,7 @@ def engine_overrides(settings: VerlSettings) -> dict[str, Any]:
         f"{ROLLOUT}.val_kwargs.temperature": 0,
         "reward.num_workers": 0 if settings.scores_in_driver else settings.reward_workers,
         **_reward_function(settings),
-        "transfer_queue.backend.SimpleStorage.num_data_storage_units": 1,
+        "transfer_queue.backend.SimpleStorage.num_data_storage_units": _QUEUE_UNITS[settings.platform],
         "trainer.n_gpus_per_node": settings.n_gpus_per_node,
         "trainer.nnodes": settings.nnodes,
         "trainer.logger": [],
@@ -87,13 +89,19 @@ def engine_overrides(settings: VerlSettings) -> dict[str, Any]:
             # Shards within a machine, copies between them: an adapter's gradients are small, gathered weights
             # are not.
             keys[f"{ACTOR}.fsdp_config.fsdp_size"] = settings.n_gpus_per_node
-    _refuse_other_reward(settings.overrides)
+    _refuse_unsupported(settings.overrides)
     return keys | dict(settings.overrides)
 
 
-def _refuse_other_reward(overrides: Mapping[str, Any]) -> None:
-    """Code that is named here would be tried by nobody and run outside of the sandbox."""
+def _refuse_unsupported(overrides: Mapping[str, Any]) -> None:
+    """A critic, and a reward: code that is named here would be tried by nobody and run outside of the
+    sandbox."""
     for key in overrides:
+        if key.lstrip("+~").startswith("critic"):
+            raise ConfigError(
+                f"engine.overrides sets {key}; a critic is not supported: phases exchange, save and "
+                "resume the policy's adapter alone. Remove the key"
+            )
         name = key.lstrip("+~").removeprefix("reward.")
         if name.startswith("custom_reward_function") and not name.startswith(_REWARD_OPTIONS):
             raise ConfigError(

@@ -1,7 +1,7 @@
 """What is changed inside VeRL and its libraries while they run: one function a patch, each says why.
 
-Not here: which processes are patched (plugin.py, workers.py), names and versions that the patches rely on
-(internals.py).
+Not here: which processes are patched (plugin.py, workers.py), where helpers start (helper_placement.py),
+names and versions that the patches rely on (internals.py).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import contextlib
 import gc
 import os
 import threading
-from collections.abc import Callable, Collection, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
 from llmzero_ray.engines.verl import queue_keys
@@ -213,30 +213,6 @@ def start_reward_workers_of(worker_class: type) -> None:
     import verl.experimental.reward_loop.reward_loop as reward_loop
 
     reward_loop.RewardLoopWorker = worker_class
-
-
-def place_helpers_on(node_ids: Collection[str]) -> None:
-    """VeRL starts agent-loop and reward workers on these nodes (Ray's ids, hex) alone.
-
-    It spreads them over all nodes of the cluster: the loss of any node would end the phases of all slots, and
-    no node of a slot that was given back would ever be idle.
-    """
-    import verl.experimental.agent_loop.agent_loop as agent_loop
-    import verl.experimental.reward_loop.reward_loop as reward_loop
-
-    class _Ray:
-        def __getattr__(self, name: str) -> Any:
-            import ray
-
-            return getattr(ray, name)
-
-        @staticmethod
-        def nodes() -> list[dict[str, Any]]:
-            import ray
-
-            return [node for node in ray.nodes() if node["NodeID"] in node_ids]
-
-    agent_loop.ray = reward_loop.ray = _Ray()
 
 
 _WHILE_IMPORTING = (200_000, 50, 100)

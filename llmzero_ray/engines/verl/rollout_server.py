@@ -20,6 +20,7 @@ from verl.workers.rollout.replica import CONTROL_METHOD_CONCURRENCY
 from verl.workers.rollout.vllm_rollout.vllm_async_server import vLLMHttpServer, vLLMReplica
 
 from llmzero_ray.engines.verl import patches
+from llmzero_ray.engines.verl.canary import LogProbs
 from llmzero_ray.engines.verl.seeds import derive_seed
 
 logger = logging.getLogger(__name__)
@@ -58,10 +59,13 @@ class RecordingServer(vLLMHttpServer):
             generate = engine.generate
 
             def recorded(*a: Any, **kw: Any) -> Any:
+                if self.lora_as_adapter and kw.get("lora_request") is None:
+                    # VeRL would sample the base model without a word.
+                    raise RuntimeError("vLLM has lost the adapter that it was given")
                 self._record(kw["prompt"], kw["sampling_params"])
                 return generate(*a, **kw)
 
-            engine.generate = recorded
+            self._generate, engine.generate = generate, recorded
         return result
 
     async def generate_many(
@@ -74,14 +78,7 @@ class RecordingServer(vLLMHttpServer):
         `token_ids`, `log_probs` (None unless asked for) and `extra_fields`, as VeRL's TokenOutput; one that
         failed has `error`, in words, alone.
         """
-        from verl.workers.rollout.vllm_rollout.utils import VLLM_LORA_INT_ID, VLLM_LORA_NAME, VLLM_LORA_PATH
-        from vllm.lora.request import LoRARequest
-
-        adapter = None
-        if self.lora_as_adapter and VLLM_LORA_INT_ID in await self.engine.list_loras():
-            adapter = LoRARequest(
-                lora_name=VLLM_LORA_NAME, lora_int_id=VLLM_LORA_INT_ID, lora_path=VLLM_LORA_PATH
-            )
+        adapter = await self._adapter()
         asked = [
             self._generate_one(list(prompt), seed, sampling, adapter)
             for prompt, own in zip(prompts, seeds, strict=True)
@@ -89,6 +86,41 @@ class RecordingServer(vLLMHttpServer):
         ]
         results = iter(await asyncio.gather(*asked, return_exceptions=True))
         return [[_answer_of(next(results)) for _ in own] for own in seeds]
+
+    async def _adapter(self) -> Any:
+        """vLLM's request for the adapter that it was given; None: it has none."""
+        from verl.workers.rollout.vllm_rollout.utils import VLLM_LORA_INT_ID, VLLM_LORA_NAME, VLLM_LORA_PATH
+        from vllm.lora.request import LoRARequest
+
+        if not self.lora_as_adapter or VLLM_LORA_INT_ID not in await self.engine.list_loras():
+            return None
+        return LoRARequest(lora_name=VLLM_LORA_NAME, lora_int_id=VLLM_LORA_INT_ID, lora_path=VLLM_LORA_PATH)
+
+    async def canary_log_probs(self, token_ids: Sequence[int]) -> LogProbs | None:
+        """Of these tokens but the first, as requests get them, and without an adapter; None: another server
+        of the same replica answers."""
+        if getattr(self, "engine", None) is None:
+            return None
+        policy = await self._log_probs_of(list(token_ids), await self._adapter())
+        if not self.lora_as_adapter:
+            return LogProbs(policy=policy, base=None)
+        return LogProbs(policy=policy, base=await self._log_probs_of(list(token_ids), None))
+
+    async def _log_probs_of(self, token_ids: list[int], adapter: Any) -> tuple[float, ...]:
+        from vllm import SamplingParams
+
+        answer = self._generate(
+            prompt={"prompt_token_ids": token_ids},
+            sampling_params=SamplingParams(
+                max_tokens=1, temperature=0.0, prompt_logprobs=0, detokenize=False
+            ),
+            request_id=uuid4().hex,
+            lora_request=adapter,
+        )
+        *_, last = [result async for result in answer]
+        return tuple(
+            at[token].logprob for token, at in zip(token_ids[1:], last.prompt_logprobs[1:], strict=True)
+        )
 
     async def _generate_one(
         self, prompt: list[int], seed: int, sampling: Mapping[str, Any], adapter: Any
@@ -150,19 +182,23 @@ class RecordingServer(vLLMHttpServer):
         return None
 
     def _record(self, prompt: Any, params: Any) -> None:
+        if not self._recording:
+            return
         self._params[(params.temperature, params.top_p, params.top_k, params.max_tokens)] += 1
         self._prompts[tuple(prompt["prompt_token_ids"])] += 1
         self._seeds.add(params.seed)
 
     def reset_record(self) -> None:
-        """Forget all requests seen so far."""
+        """Forget all requests seen so far, and keep those to come until they are read."""
+        self._recording = True
         self._params: Counter[tuple[Any, ...]] = Counter()
         self._prompts: Counter[tuple[int, ...]] = Counter()
         self._seeds: set[int | None] = set()
 
     def read_record(self) -> dict[str, Any]:
         """Requests since the last reset: sampling parameters with counts, (prompt digest, count) pairs,
-        distinct seeds."""
+        distinct seeds. Later ones are not kept."""
+        self._recording = False
         return {
             "params": [(*key, count) for key, count in self._params.items()],
             "prompts": [(derive_seed(*prompt), count) for prompt, count in self._prompts.items()],

@@ -53,6 +53,11 @@ class VerlSettings:
     reward_workers: int = 1
     rollout_calls: Literal["batched", "per_request"] = "batched"
     """`batched`: a batch is answered and scored in a few calls where it needs no agent loop."""
+    canary_every_push: bool = False
+    """Whether vLLM is compared with the actor on a fixed text after every step, and not at a phase's start
+    and before evaluations alone."""
+    vllm_model_runner: Literal["auto", "v1", "v2"] = "auto"
+    """Which of its two model runners vLLM uses; `auto`: its own choice. On GPUs alone."""
     overrides: Mapping[str, Any] = field(default_factory=dict)
     """Raw VeRL keys (a leading + adds one), fixed for the search; they win over everything but the phase."""
     search: str

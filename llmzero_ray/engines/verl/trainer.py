@@ -30,11 +30,13 @@ from verl.utils.dataset.rl_dataset import collate_fn
 from verl.utils.tokenizer.continuous_token_wiring import create_continuous_token_builder
 from verl.workers.rollout.replica import RolloutReplicaRegistry
 
-from llmzero_ray.engines.verl import config_check, full_checkpoint, patches
+from llmzero_ray.engines.verl import canary, config_check, full_checkpoint, patches
 from llmzero_ray.engines.verl.agent_loops import PhaseAgentLoopManager
 from llmzero_ray.engines.verl.batched_rollouts import BatchedRollouts
+from llmzero_ray.engines.verl.canary import LogProbs
 from llmzero_ray.engines.verl.config_check import expected_of_rollouts, mismatches
-from llmzero_ray.engines.verl.deterministic_trainer import DeterministicTrainer
+from llmzero_ray.engines.verl.deterministic_trainer import POLL_INTERVAL_S, DeterministicTrainer
+from llmzero_ray.engines.verl.helper_placement import nodes_of, place_helpers_on
 from llmzero_ray.engines.verl.phase import PhaseState
 from llmzero_ray.engines.verl.reward_calls import (
     BatchRewardWorker,
@@ -51,7 +53,6 @@ from llmzero_ray.engines.verl.verl_hooks import (
     NumberedRows,
     ReservedBundles,
     mean_accuracy,
-    nodes_of,
     outcomes_of,
     scalars,
     tell_of_answers,
@@ -64,6 +65,10 @@ from llmzero_ray.records import Checkpoint, ItemOutcome, MetricPoint
 logger = logging.getLogger(__name__)
 
 
+class _StopHeard(Exception):  # noqa: N818  no error
+    """Ends VeRL's loop within a step; says why the phase stops."""
+
+
 @register_trainer("llmzero_phase")
 class PhaseTrainer(DeterministicTrainer):
     """One warm VeRL: `start` once, then `begin_phase` + `train`, or `evaluate`, as often as wanted."""
@@ -74,6 +79,7 @@ class PhaseTrainer(DeterministicTrainer):
         RolloutReplicaRegistry.register("vllm", lambda: RecordingReplica)
         self.settings, self._groups = settings, groups
         self.few_calls = settings.rollout_calls == "batched"
+        self.poll_interval_s = POLL_INTERVAL_S[settings.platform]
         self.phase: PhaseState | None = None
         self.helpers_started: Callable[[], None] = lambda: None
         """Called once processes have been started after `start`."""
@@ -91,7 +97,7 @@ class PhaseTrainer(DeterministicTrainer):
         if batched:
             self._start_load_balancer = patches.postpone_load_balancer()
         patches.start_reward_workers_of(BatchRewardWorker)
-        patches.place_helpers_on(nodes_of(self._groups))
+        place_helpers_on(nodes_of(self._groups))
         if self.settings.platform == "cpu" and self.settings.queue_dir:  # all on this machine
             n_servers = self.settings.n_gpus // self.settings.tensor_model_parallel_size
             early = start_servers_early(n_servers, self.config.actor_rollout_ref.rollout.max_num_seqs)
@@ -110,6 +116,9 @@ class PhaseTrainer(DeterministicTrainer):
         model = omega_conf_to_dataclass(self.config.actor_rollout_ref.model)
         self.tokenizer, self.processor = model.tokenizer, model.processor
         self._hf_model_type = getattr(model.hf_config, "model_type", None)
+        text = self.tokenizer(canary.TEXT, add_special_tokens=False)["input_ids"]
+        room = min(canary.MOST_TOKENS, self.settings.max_model_len - 1)
+        self._canary_ids = tuple(int(token) for token in text[:room])
 
     def _batched_rollouts(self) -> BatchedRollouts:
         builder = create_continuous_token_builder(  # as VeRL's agent loop
@@ -150,6 +159,8 @@ class PhaseTrainer(DeterministicTrainer):
         """
         spec = phase.spec
         self.phase, self.config = phase, config
+        if "weights" not in phase.skip:
+            self.checkpoint_manager.sleep_replicas()  # what is exchanged may need the GPUs' memory
         self._use_config(config, phase.skip)
         if "adapter" not in phase.skip:
             self.actor_rollout_wg.load_adapter(spec.adapter, derive_seed(spec.seed, "adapter"))
@@ -158,8 +169,10 @@ class PhaseTrainer(DeterministicTrainer):
         config_check.check_start(self, spec)
         if phase.restore is not None:
             full_checkpoint.restore(self, phase)
+        actor = None if "canary" in phase.skip else self._canary_of_actor()
         if "weights" not in phase.skip:
             self._push_weights()
+        self._check_canary(actor)
         if "sampling" not in phase.skip:
             cap = int(config.data.max_response_length)
             self._begin_rollouts(
@@ -199,8 +212,24 @@ class PhaseTrainer(DeterministicTrainer):
         replay_buffer.sample = sample
 
     def _push_weights(self) -> None:
-        self.checkpoint_manager.sleep_replicas()  # on GPUs a push wakes sleeping replicas
-        self.checkpoint_manager.update_weights(self.global_steps)
+        self.checkpoint_manager.update_weights(self.global_steps)  # on GPUs it wakes sleeping replicas
+
+    def _canary_of_actor(self) -> LogProbs | None:
+        """Log-probabilities of a fixed text by the policy that is trained; None: they cannot be taken."""
+        if len(self._canary_ids) < 2:
+            return None
+        found: LogProbs | None = self.actor_rollout_wg.canary_log_probs(self._canary_ids)[0]
+        return found
+
+    def _check_canary(self, actor: LogProbs | None) -> None:
+        """After weights have been pushed: every vLLM server serves the policy that is trained.
+
+        Raises:
+            EffectiveConfigError: one does not.
+        """
+        if actor is not None:
+            servers = self.ask_servers("canary_log_probs", self._canary_ids)
+            config_check.check_canary(actor, [server for server in servers if server is not None])
 
     def _begin_rollouts(self, config: Any, seed: int, train_max_tokens: int, eval_max_tokens: int) -> None:
         config = config.copy()
@@ -212,8 +241,20 @@ class PhaseTrainer(DeterministicTrainer):
         self.agent_loop_manager.begin_phase(config, seed, train_max_tokens, eval_max_tokens)
 
     def train(self) -> None:
-        """Run the phase begun last to its end, a stop, or an error."""
-        self.fit(self.agent_loop_manager)
+        """Run the phase begun last to its end, a stop, or an error.
+
+        A stop is heard between a step's rollout and its update and at the step's end; the rollout that was
+        made for nothing is dropped, and the phase ends with the step before it.
+        """
+        try:
+            self.fit(self.agent_loop_manager)
+        except _StopHeard as stop:
+            assert self.phase is not None
+            self.phase.stop_reason = str(stop)
+            self.clear_queue()
+            self.global_steps -= 1
+            self._save_checkpoint()
+            self._shutdown_dump_executor()
 
     def evaluate(
         self, config: Any, adapter: str | None, parquet: str, max_tokens: int
@@ -221,9 +262,12 @@ class PhaseTrainer(DeterministicTrainer):
         """Greedy outcomes of the rows of `parquet`, in row order, under `adapter` (None: the base model)."""
         self.phase, self.config = None, config
         self._use_config(config, skip=("batch",))
+        self.checkpoint_manager.sleep_replicas()
         # A fresh adapter has B = 0: exactly the base model.
         self.actor_rollout_wg.load_adapter(adapter, 0)
+        actor = self._canary_of_actor()
         self._push_weights()
+        self._check_canary(actor)
         self._begin_rollouts(config, 0, max_tokens, max_tokens)
         self.val_dataset = self._read(parquet, is_train=False)
         self.val_dataloader = self._val_loader()
@@ -277,6 +321,9 @@ class PhaseTrainer(DeterministicTrainer):
         if self._is_first_step and self.phase is not None:
             records = self.ask_servers("read_record")
             config_check.refuse(mismatches(*expected_of_rollouts(self.phase.spec, records)))
+        phase = self.phase
+        if phase is not None and phase.progress.steps_done > 0 and (reason := phase.stop_asked()) is not None:
+            raise _StopHeard(reason)
         self._enter("update")
 
     @property
@@ -287,9 +334,9 @@ class PhaseTrainer(DeterministicTrainer):
         """Handles of all vLLM servers."""
         return [s for replica in self.llm_server_manager.get_replicas() for s in replica.servers]
 
-    def ask_servers(self, method: str) -> list[Any]:
+    def ask_servers(self, method: str, *given: Any) -> list[Any]:
         """What each vLLM server answers to a method of RecordingServer."""
-        return list(ray.get([getattr(s, method).remote() for s in self.servers()]))
+        return list(ray.get([getattr(s, method).remote(*given) for s in self.servers()]))
 
     # --- hooks of the training loop ------------------------------------------------------------------------
 
@@ -325,9 +372,12 @@ class PhaseTrainer(DeterministicTrainer):
 
     def on_step_end(self) -> None:
         self._enter("weights")
-        super().on_step_end()
         phase = self.phase
         assert phase is not None
+        checks = self.settings.canary_every_push and "canary" not in phase.skip
+        actor = self._canary_of_actor() if checks else None
+        super().on_step_end()
+        self._check_canary(actor)
         phase.stop_reason = phase.stop_reason or phase.stop_asked()
         limit = phase.spec.max_wall_s
         if phase.stop_reason is None and limit is not None and phase.train_wall_s >= limit:
@@ -389,9 +439,8 @@ class PhaseTrainer(DeterministicTrainer):
         self._items = ()
         phase.progress.saw(point)
         phase.emit(point)
-        if step == phase.first_step:
-            config_check.check_rollout_kl(metrics)
         config_check.check_finite(metrics, step)
+        config_check.check_rollout_kl(metrics, phase.spec.hyperparameters, step)
         full_checkpoint.save_if_due(self, phase, step)
 
 

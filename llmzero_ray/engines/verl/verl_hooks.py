@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ray.util.placement_group import placement_group_table
 from torch.utils.data import Dataset
 from verl.single_controller.ray.base import ResourcePoolManager, SubRayResourcePool
 
@@ -52,12 +51,6 @@ class NumberedRows(Dataset):
         row = self._rows[i]
         row["index"] = i
         return row
-
-
-def nodes_of(groups: Sequence[Any]) -> frozenset[str]:
-    """Ids of the nodes, hex, that these placement groups have bundles on."""
-    tables = [placement_group_table(group) for group in groups]
-    return frozenset(node for table in tables for node in table["bundles_to_node_id"].values())
 
 
 def tell_of_answers(replay_buffer: Any, tell: Callable[[], None]) -> None:

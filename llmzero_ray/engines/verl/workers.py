@@ -16,6 +16,8 @@ from verl.single_controller.base.decorator import Dispatch, make_nd_compute_data
 from verl.utils import tensordict_utils as tu
 from verl.utils.checkpoint.fsdp_checkpoint_manager import FSDPCheckpointManager
 from verl.utils.config import omega_conf_to_dataclass
+from verl.utils.device import get_device_name
+from verl.utils.fsdp_utils import fsdp_version
 from verl.workers.engine_workers import ActorRolloutRefWorker
 from verl.workers.utils.losses import ppo_loss
 from verl.workers.utils.padding import response_from_nested
@@ -24,12 +26,15 @@ from llmzero_ray.engines.verl import patches
 from llmzero_ray.engines.verl.adapters import (
     digest_of,
     fresh_lora,
+    gathered,
     live_name,
+    peft_name,
     read_adapter,
     reshard,
     save_peft,
     write,
 )
+from llmzero_ray.engines.verl.canary import LogProbs
 from llmzero_ray.engines.verl.data_only import loading_data_alone
 from llmzero_ray.engines.verl.internals import weight_socket
 
@@ -50,6 +55,23 @@ class PhaseWorker(ActorRolloutRefWorker):
         patches.collect_garbage_as_usual()  # by now the process has imported what it needs
         if self.rollout is not None:
             self.rollout.zmq_handle = weight_socket(self.rollout.zmq_handle)
+        engine = self.actor.engine
+        engine.get_per_tensor_param = partial(self._weights_for_server, engine.get_per_tensor_param)
+
+    def _weights_for_server(
+        self, read: Any, layered_summon: bool = False, base_sync_done: bool = False, **kwargs: Any
+    ) -> Any:
+        """What VeRL's `get_per_tensor_param` gives. Where that is the adapter alone, VeRL moves the whole
+        shard to the GPU for it."""
+        engine = self.actor.engine
+        merges = engine.model_config.lora.get("merge", False)
+        if base_sync_done and not merges and fsdp_version(engine.module) == 2:
+            return gathered(engine.module).items(), self._peft_config()
+        return read(layered_summon=layered_summon, base_sync_done=base_sync_done, **kwargs)
+
+    def _peft_config(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.actor.engine.module.peft_config["default"].to_dict()
+        return found
 
     @register(dispatch_mode=make_nd_compute_dataproto_dispatch_fn(mesh_name="actor"))
     def compute_log_prob(self, data: Any) -> Any:
@@ -82,7 +104,7 @@ class PhaseWorker(ActorRolloutRefWorker):
                 if path is None:
                     full = fresh_lora(name, tuple(parameter.shape), seed)
                 else:
-                    key = name.replace(".default.", ".")
+                    key = peft_name(name)
                     if key not in saved:
                         raise ValueError(
                             f"adapter {path} has no tensor {key}; it belongs to another model or target set"
@@ -161,14 +183,14 @@ class PhaseWorker(ActorRolloutRefWorker):
             "loss_agg_mode",
         ):
             effective[f"{actor}.{name}"] = getattr(loss, name)
+        effective[f"{actor}.policy_loss.loss_mode"] = loss.policy_loss.get("loss_mode")
         return effective
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def adapter_digest(self, path: str | None, seed: int) -> tuple[str, str]:
         """(wanted, acting): digests of the adapter `load_adapter(path, seed)` should have written and of the
         live one."""
-        tensors, _ = self.actor.engine.get_per_tensor_param(base_sync_done=True)  # collective: all ranks
-        live = {name: tensor.detach().to("cpu") for name, tensor in tensors}
+        live = gathered(self.actor.engine.module)  # collective: all ranks
         if path is not None:
             wanted = read_adapter(path)
         else:
@@ -178,13 +200,38 @@ class PhaseWorker(ActorRolloutRefWorker):
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def save_adapter(self, path: str, facts: dict[str, Any]) -> int:
         """Save the live adapter as a PEFT folder; complete with its manifest, or not there at all."""
-        tensors, peft_config = self.actor.engine.get_per_tensor_param(
-            base_sync_done=True
-        )  # collective: all ranks
-        full = {name: tensor.detach().to("cpu").contiguous().clone() for name, tensor in tensors}
+        full = gathered(self.actor.engine.module)  # collective: all ranks
         if self.rank == 0:
-            save_peft(Path(path), full, peft_config, facts)
+            contiguous = {name: tensor.contiguous() for name, tensor in full.items()}
+            save_peft(Path(path), contiguous, self._peft_config(), facts)
         return len(full)
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def canary_log_probs(self, token_ids: tuple[int, ...]) -> LogProbs | None:
+        """Of these tokens but the first, as this rank's actor computes them; None where sequences are split
+        over GPUs or logits are never made."""
+        engine = self.actor.engine
+        if engine.engine_config.ulysses_sequence_parallel_size > 1:
+            return None
+        with engine.eval_mode(), torch.no_grad():  # collective: all ranks
+            policy = self._log_probs_of(token_ids)
+            with engine.disable_adapter():
+                base = self._log_probs_of(token_ids)
+        reshard(engine.module)
+        return None if policy is None or base is None else LogProbs(policy=policy, base=base)
+
+    def _log_probs_of(self, token_ids: tuple[int, ...]) -> tuple[float, ...] | None:
+        engine, device = self.actor.engine, get_device_name()
+        ids = torch.tensor([token_ids], device=device)
+        enabled = engine._autocast_dtype != torch.float32
+        with torch.autocast(device_type=device, dtype=torch.bfloat16, enabled=enabled):
+            given = {"attention_mask": torch.ones_like(ids), "use_cache": False}
+            output = engine.module(input_ids=ids, **given)
+        if getattr(output, "logits", None) is None:
+            return None
+        log_probs = torch.log_softmax(output.logits[0, :-1].float(), dim=-1)
+        found = log_probs.gather(1, ids[0, 1:, None])[:, 0]
+        return tuple(found.cpu().tolist())
 
     # --- the whole of a phase ------------------------------------------------------------------------------
 
@@ -194,7 +241,9 @@ class PhaseWorker(ActorRolloutRefWorker):
         them."""
         reshard(self.actor.engine.module)
         self._renew_checkpoint_manager(["model", "optimizer", "extra"])
-        self.actor.engine.save_checkpoint(path)  # collective: all ranks
+        # The engine's own call moves the whole shard to the GPU first, where vLLM is awake.
+        self.actor.engine.checkpoint_manager.save_checkpoint(path)  # collective: all ranks
+        torch.distributed.barrier()
         return self._full_digests()
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)

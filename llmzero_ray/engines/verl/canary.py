@@ -1,0 +1,70 @@
+"""Whether vLLM serves the policy that is trained: log-probabilities of a fixed text, by the actor and by a
+server, with the adapter and without it.
+
+A difference of rollouts' log-probabilities cannot see a missing adapter while adapters change little: here
+the server is compared with both of the actor's policies, and its own base model says how much the two
+programs differ anyway. Pure. Not here: when weights are pushed (trainer.py), taking the values (workers.py,
+rollout_server.py).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+TEXT = "There are 12 apples in a box. Ann takes 5 of them, and 7 are left, because 12 - 5 = 7."
+MOST_TOKENS = 64
+
+MAX_NATS = 0.1
+"""Mean absolute difference a token, in any case: as of rollouts (config_check.MAX_ROLLOUT_KL)."""
+_LEAST_NATS = 0.01
+_TIMES_BASE = 10.0
+"""With the adapter the two programs may differ by this much more than without it."""
+_SHARE = 0.01
+_VISIBLE = 4.0
+"""An adapter whose effect is this many times the difference of the two programs must show."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogProbs:
+    """Of the fixed text's tokens but the first, nats."""
+
+    policy: tuple[float, ...]
+    """With the adapter."""
+    base: tuple[float, ...] | None
+    """Without it; None: a server that was given merged weights."""
+
+
+def difference(actor: LogProbs, server: LogProbs) -> str | None:
+    """Why the server does not serve the actor's policy, in words; None: it does, as far as can be seen.
+
+    An actor whose own values are not finite has nothing to be compared with: config_check.check_finite ends
+    its phase.
+    """
+    if not all(map(math.isfinite, actor.policy)):
+        return None
+    off = _distance(server.policy, actor.policy)
+    if server.base is None or actor.base is None:
+        return _too_far(off, MAX_NATS) if off > MAX_NATS else None
+    noise = _distance(server.base, actor.base)
+    if noise > MAX_NATS:
+        return f"vLLM's base model differs from the actor's by {noise:.3g} nats a token (at most {MAX_NATS})"
+    effect = _distance(actor.policy, actor.base)
+    if effect > _VISIBLE * noise and _distance(server.policy, actor.base) < off:
+        return f"vLLM answers without the adapter, which changes a fixed text by {effect:.3g} nats a token"
+    limit = min(MAX_NATS, max(_LEAST_NATS, _TIMES_BASE * noise))
+    # A policy that is falling apart gives values of tens of nats, with errors in proportion.
+    limit = max(limit, _SHARE * _distance(actor.policy, (0.0,) * len(actor.policy)))
+    return _too_far(off, limit) if off > limit else None
+
+
+def _too_far(off: float, limit: float) -> str:
+    there = f"by {off:.3g} nats a token of a fixed text (at most {limit:.3g})"
+    return f"vLLM's policy differs from the actor's {there}"
+
+
+def _distance(one: Sequence[float], other: Sequence[float]) -> float:
+    """Mean absolute difference; infinite where a value is not finite."""
+    found = sum(abs(a - b) for a, b in zip(one, other, strict=True)) / len(one)
+    return found if math.isfinite(found) else math.inf

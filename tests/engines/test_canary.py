@@ -1,0 +1,96 @@
+"""When a server's log-probabilities of the fixed text are those of the policy that is trained."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+
+from llmzero_ray.engines.verl.canary import LogProbs, difference
+from llmzero_ray.engines.verl.config_check import check_canary, check_rollout_kl
+from llmzero_ray.errors import EffectiveConfigError
+
+N = 30
+
+
+def values(seed: int, spread: float, around: tuple[float, ...] = (-1.5,) * N) -> tuple[float, ...]:
+    """Log-probabilities that differ from `around` by `spread` in the mean."""
+    drawn = random.Random(seed)
+    return tuple(value + drawn.choice((-spread, spread)) for value in around)
+
+
+def actor(effect: float) -> LogProbs:
+    base = values(0, 1.0)
+    return LogProbs(policy=values(1, effect, base), base=base)
+
+
+def served(given: LogProbs, noise: float) -> LogProbs:
+    """By a server whose arithmetic differs by `noise`."""
+    assert given.base is not None
+    return LogProbs(policy=values(2, noise, given.policy), base=values(3, noise, given.base))
+
+
+@pytest.mark.parametrize("noise", [0.0, 1e-6, 0.01, 0.05])
+@pytest.mark.parametrize("effect", [0.0, 1e-4, 0.02, 1.0])
+def test_the_actors_own_policy_passes_whatever_its_adapter_does(effect: float, noise: float) -> None:
+    assert difference(actor(effect), served(actor(effect), noise)) is None
+
+
+@pytest.mark.parametrize(("effect", "noise"), [(1e-4, 1e-6), (0.02, 1e-3), (0.09, 0.02), (0.5, 0.02)])
+def test_a_missing_adapter_is_seen_as_soon_as_it_changes_more_than_the_arithmetic(
+    effect: float, noise: float
+) -> None:
+    right = served(actor(effect), noise)
+    assert right.base is not None
+    found = difference(actor(effect), LogProbs(policy=right.base, base=right.base))
+    assert found is not None and found.startswith("vLLM answers without the adapter")
+
+
+def test_another_adapter_and_another_base_model_are_seen() -> None:
+    right = served(actor(0.5), 0.01)
+    other = LogProbs(policy=values(7, 0.5, right.policy), base=right.base)
+    assert "vLLM's policy differs from the actor's by 0.5" in str(difference(actor(0.5), other))
+    moved = LogProbs(policy=right.policy, base=values(8, 0.5, actor(0.5).base or ()))
+    assert "vLLM's base model differs from the actor's by 0.5" in str(difference(actor(0.5), moved))
+
+
+def test_merged_weights_are_judged_by_the_policy_alone() -> None:
+    right = served(actor(0.5), 0.02)
+    assert difference(actor(0.5), LogProbs(policy=right.policy, base=None)) is None
+    assert difference(actor(0.5), LogProbs(policy=values(9, 0.2, right.policy), base=None)) is not None
+
+
+def test_values_that_are_no_numbers_are_refused() -> None:
+    broken = LogProbs(policy=(math.nan,) * N, base=actor(0.1).base)
+    with pytest.raises(EffectiveConfigError, match="differs from the actor's by inf"):
+        check_canary(actor(0.1), [broken])
+
+
+def test_a_policy_that_is_not_finite_is_left_to_the_check_of_losses() -> None:
+    broken = LogProbs(policy=(math.nan,) * N, base=actor(0.1).base)
+    assert difference(broken, broken) is None
+    assert difference(broken, served(actor(0.1), 1e-3)) is None
+
+
+def test_one_wrong_server_among_right_ones_is_refused() -> None:
+    right = served(actor(0.5), 1e-3)
+    check_canary(actor(0.5), [right, right])
+    with pytest.raises(EffectiveConfigError, match="without the adapter"):
+        check_canary(actor(0.5), [right, LogProbs(policy=right.base or (), base=right.base)])
+
+
+TOP_P, TOP_K = "actor_rollout_ref.rollout.top_p", "actor_rollout_ref.rollout.top_k"
+
+
+def test_the_kl_of_rollouts_is_judged_at_every_step() -> None:
+    check_rollout_kl({"rollout_corr/kl": 0.09}, {}, 1)
+    with pytest.raises(EffectiveConfigError, match=r"step 17: .* by 0\.110 nats \(at most 0\.1\)"):
+        check_rollout_kl({"rollout_corr/kl": 0.11}, {TOP_P: 1.0, TOP_K: -1}, 17)
+
+
+def test_a_nucleus_raises_the_limit_by_the_mass_that_it_leaves_out() -> None:
+    check_rollout_kl({"rollout_corr/kl": 0.7}, {TOP_P: 0.5}, 1)
+    with pytest.raises(EffectiveConfigError, match=r"at most 0\.793"):
+        check_rollout_kl({"rollout_corr/kl": 0.8}, {TOP_P: 0.5}, 1)
+    check_rollout_kl({"rollout_corr/kl": 5.0}, {TOP_K: 20}, 1)
