@@ -14,8 +14,12 @@ Each trial is a phase: it starts from scratch or from a checkpoint of another tr
 hyper-parameters. Not here: searches on VeRL (actors/), which need no Tune.
 """
 
-from llmzero_ray.tune.factory import tree_search
-from llmzero_ray.tune.replay import StrategyReplay
-from llmzero_ray.tune.trainable import get_checkpoint
+from llmzero_ray.tune.internals import check_ray
+
+check_ray()  # first: the modules below import names that another Ray may not have
+
+from llmzero_ray.tune.factory import tree_search  # noqa: E402
+from llmzero_ray.tune.replay import StrategyReplay  # noqa: E402
+from llmzero_ray.tune.trainable import get_checkpoint  # noqa: E402
 
 __all__ = ["StrategyReplay", "get_checkpoint", "tree_search"]

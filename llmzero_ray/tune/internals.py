@@ -13,6 +13,7 @@ import inspect
 import posixpath
 from collections.abc import Mapping
 from functools import cache
+from pathlib import Path
 from typing import Any, Final
 
 import ray
@@ -38,14 +39,12 @@ RELIED_ON: Final[dict[str, tuple[str, ...]]] = {
         "Trial.latest_checkpoint_result",
         "Trial.on_checkpoint",
         "Trial.update_last_result",
-        "Trial.get_error",
+        "Trial.local_path",
         "Trial.set_config",
     ),
     "ray.tune.execution.tune_controller": (
         "TrialRunnerWrapper",
         "TuneController.stop_trial",
-        "TuneController.pause_trial",
-        "TuneController._schedule_trial_save",
     ),
     "ray.tune.execution.experiment_state": ("_ExperimentCheckpointManager.sync_up_experiment_state",),
     "ray.tune.search": ("Searcher.FINISHED",),
@@ -54,7 +53,11 @@ RELIED_ON: Final[dict[str, tuple[str, ...]]] = {
 """Module -> names, or Class.name for attributes."""
 
 _SOURCES: Final[dict[str, tuple[str, ...]]] = {
-    "ray.tune.experiment.trial:Trial": ("self._restore_checkpoint_result", "current_checkpoint_index"),
+    "ray.tune.experiment.trial:Trial": (
+        "self._restore_checkpoint_result",
+        "self.run_metadata.error_filename",
+        "current_checkpoint_index",
+    ),
     "ray.tune.execution.tune_controller:TuneController": ("self._checkpoint_manager",),
     "ray.tune.execution.tune_controller:TrialRunnerWrapper": ("self._tune_controller",),
     "ray.tune.execution.experiment_state:_ExperimentCheckpointManager": ("self._should_force_sync_up",),
@@ -151,6 +154,16 @@ def checkpoint_limit(trial: Any) -> int | None:
     return None if limit is None else int(limit)
 
 
+def error_text(trial: Any) -> str | None:
+    """The traceback of a trial's latest error; None: there is no file of it.
+
+    Ray copies the file to the storage later; it is read where the driver wrote it.
+    """
+    name = trial.run_metadata.error_filename
+    path = None if name is None else Path(trial.local_path, name)
+    return path.read_text(errors="replace") if path is not None and path.is_file() else None
+
+
 def start_from(trial: Any, path: str, metrics: Mapping[str, Any]) -> None:
     """Let a trial without a checkpoint of its own start from that one.
 
@@ -188,10 +201,3 @@ def save_soon(controller: Any) -> None:
     """Have the experiment's state saved at the end of this step of the controller, whatever the period."""
     whole = vars(controller).get("_tune_controller", controller)
     whole._checkpoint_manager._should_force_sync_up = True
-
-
-def save_and_pause(controller: Any, trial: Any, result: Mapping[str, Any]) -> None:
-    """Save a trial's state and pause it; when it goes on, it starts from there with its new configuration."""
-    saved = controller._schedule_trial_save(trial, result=result).resolve()
-    trial.run_metadata.checkpoint_manager._latest_checkpoint_result = saved
-    controller.pause_trial(trial, should_checkpoint=False)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field
+from ray.tune.experiment import Trial
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 
 from llmzero_ray.config_text import StrictModel, read_yaml, validated
@@ -86,37 +87,44 @@ class StrategyReplay(FIFOScheduler):
             )
         self._trial_id = trial.trial_id
         if not trial.is_finished():
-            saved = internals.latest_checkpoint(trial)
-            done = 0 if saved is None else int(saved[1].get(STEP, 0))
-            self._configure(trial, self._phase_after(done))
+            self._configure(trial, self._phase_after(self._saved_steps(trial)))
 
     def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
-        """CONTINUE inside a phase, the next configuration at its end, STOP after the last one.
-
-        Raises:
-            ConfigError: the result at the end of a phase has no checkpoint.
-        """
+        """CONTINUE inside a phase, PAUSE at its end, STOP after the last one."""
         done = int(result[STEP])
         phase = self._phase_after(done - 1)
         if done < phase.end_step:
             return str(TrialScheduler.CONTINUE)
-        if phase is self.phases[-1]:
-            return str(TrialScheduler.STOP)
-        following = self._phase_after(done)
-        log.info("trial=%s step=%d next phase: %s", trial.trial_id, done, dict(following.config))
-        internals.save_and_pause(tune_controller, trial, result)
-        saved = internals.latest_checkpoint(trial)
-        if saved is None or saved[1].get(STEP) != done:
-            raise ConfigError(
-                f"the strategy leaves a phase after step {done}, and the trainable reported no checkpoint "
-                "there; report one with every result: tune.report(..., checkpoint=...)."
-            )
-        self._configure(trial, following)
-        return str(TrialScheduler.NOOP)
+        return str(TrialScheduler.STOP if phase is self.phases[-1] else TrialScheduler.PAUSE)
+
+    def choose_trial_to_run(self, tune_controller: Any) -> Any:
+        """The one trial; after a pause with the configuration of its next phase.
+
+        Raises:
+            ConfigError: the result at the end of a phase had no checkpoint.
+        """
+        chosen = super().choose_trial_to_run(tune_controller)
+        if chosen is not None and chosen.status == Trial.PAUSED:
+            done = int(chosen.last_result[STEP])
+            if self._saved_steps(chosen) != done:
+                raise ConfigError(
+                    f"the strategy leaves a phase after step {done}, where the trainable reported no "
+                    "checkpoint; report one with every result: tune.report(..., checkpoint=...)."
+                )
+            following = self._phase_after(done)
+            log.info("trial=%s step=%d next phase: %s", chosen.trial_id, done, dict(following.config))
+            self._configure(chosen, following)
+        return chosen
 
     def debug_string(self) -> str:
         """One line for Tune's tables."""
         return f"StrategyReplay: {len(self.phases)} phases of {self.path.name}"
+
+    @staticmethod
+    def _saved_steps(trial: Any) -> int:
+        """Step of the trial's newest checkpoint; 0 without one."""
+        saved = internals.latest_checkpoint(trial)
+        return 0 if saved is None else int(saved[1].get(STEP, 0))
 
     def _phase_after(self, done: int) -> ReplayPhase:
         """The phase of the step that follows `done` steps; the last one after the end."""
@@ -132,6 +140,10 @@ def _phases(path: Path) -> list[ReplayPhase]:
     data = read_yaml(path)
     cuts: list[tuple[Mapping[str, Any], int]]
     if data.get("format") == STRATEGY_FORMAT:
+        phases = data.get("phases")
+        for number, phase in enumerate(phases if isinstance(phases, list) else (), start=1):
+            # First, as its messages are nearer.
+            validated(TuneStrategyPhase, phase, f"{path.name}: phase {number}")
         strategy = validated(TuneStrategy, data, path.name)
         cuts = [(phase.config, phase.cut_step) for phase in strategy.phases]
     else:

@@ -77,6 +77,9 @@ class TreeScheduler(FIFOScheduler):
             self._search.assign(phase.node, trial.trial_id)
         if phase.status == "running" and trial.is_finished():
             self._finish_as_saved(trial, phase)
+        if phase.status == "running" and self._has_last_result(phase):
+            # Its driver died between the last result and the end.
+            self._search.end(phase.node, "completed")
         if phase.status != "running":
             self._searcher.active.discard(phase.node)
             if not trial.is_finished():
@@ -116,7 +119,7 @@ class TreeScheduler(FIFOScheduler):
                 phase.node, f"{NOT_FINITE}: {self._search.metric} is {value} at step {step}"
             )
             return str(TrialScheduler.STOP)
-        if phase.n_steps is not None and step >= phase.n_steps:
+        if self._has_last_result(phase):
             return str(TrialScheduler.STOP)
         reason = self._early_stop(trial, phase, result)
         if reason is not None:
@@ -136,8 +139,7 @@ class TreeScheduler(FIFOScheduler):
     def on_trial_error(self, tune_controller: Any, trial: Any) -> None:
         """Keep the error for the node's record: Ray may retry the trial, or end it."""
         self._take_checkpoints(trial)
-        error = trial.get_error()
-        text = "the trial failed" if error is None else str(error)
+        text = internals.error_text(trial) or "the trial failed"
         self._searcher.failed_with(trial.trial_id, text[-_LOG_TAIL:])
         self._leave(tune_controller, trial)
 
@@ -157,6 +159,10 @@ class TreeScheduler(FIFOScheduler):
     def _phase(self, trial: Any) -> TunePhase | None:
         start = PhaseStart.of(trial.config)
         return None if start is None else self._search.phases.get(start.node)
+
+    @staticmethod
+    def _has_last_result(phase: TunePhase) -> bool:
+        return phase.n_steps is not None and max(phase.steps, default=0) >= phase.n_steps
 
     def _check_kept(self, trial: Any) -> None:
         limit = internals.checkpoint_limit(trial)

@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 from ray import cloudpickle, tune
 
-from llmzero_ray.agents.base import ProposalRequest
+from llmzero_ray.agents.base import NodeView, ProposalRequest
+from llmzero_ray.errors import ConfigError
 from llmzero_ray.search import SearchRules
-from llmzero_ray.tune import tree_search
+from llmzero_ray.tune import StrategyReplay, tree_search
 from tests.tune import trainables
-from tests.tune.trainables import climb, notes
+from tests.tune.trainables import Climber, climb, notes
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("head")]
 cloudpickle.register_pickle_by_value(trainables)
@@ -51,6 +52,7 @@ class Experiment:
                     "scheduler": scheduler,
                     "num_samples": -1,
                     "max_concurrent_trials": workers,
+                    "reuse_actors": True,
                     **(tune_config or {}),
                 }
             ),
@@ -80,7 +82,7 @@ def test_phases_go_on_from_earlier_checkpoints_of_other_trials_and_end_in_time(
         assert request.node is not None
         return {"rate": 1.0 + request.node}
 
-    results = experiment.run(proposer=propose, workers=2)
+    results = experiment.run(proposer=propose, workers=2, tune_config={"reuse_actors": False})
     assert len(results) == 5 and not results.errors
     phases = experiment.search.phases
     assert all(phase.status == "completed" and sorted(phase.steps) == [1, 2, 3] for phase in phases.values())
@@ -97,8 +99,8 @@ def test_phases_go_on_from_earlier_checkpoints_of_other_trials_and_end_in_time(
 def test_the_search_begins_the_nodes_that_its_rules_begin_without_tune(experiment: Experiment) -> None:
     from llmzero_ray.search import TreeSearch
 
-    experiment.run(workers=1, budget=6)
-    alone = TreeSearch(SearchRules(), 6)
+    experiment.run(workers=1)
+    alone = TreeSearch(SearchRules(), 5)
     for phase in experiment.search.phases.values():
         decision = alone.ask()
         assert (decision.action, decision.on) == (phase.kind, phase.on)
@@ -107,3 +109,72 @@ def test_the_search_begins_the_nodes_that_its_rules_begin_without_tune(experimen
             alone.set_resume_from(node, phase.resume_from.node, phase.resume_from.step)
         alone.tell(node, phase.status, phase.best.score, phase.best.step)
     assert alone.ask().action == "stop"
+
+
+def test_a_failed_trial_is_debugged(experiment: Experiment) -> None:
+    experiment.run(root={"rate": 8.0}, fixed={"fail_above": 6.0}, budget=2)
+    phases = experiment.search.phases
+    assert phases[0].status == "failed" and "too high" in phases[0].reason
+    assert phases[1].kind == "debug" and phases[1].on == 0
+
+
+def test_the_stopper_ends_a_phase_early(experiment: Experiment) -> None:
+    def worse(running: NodeView, best: NodeView | None) -> str | None:
+        return "behind" if best is not None and running.node == 1 else None
+
+    experiment.run(stopper=worse, budget=3)
+    phase = experiment.search.phases[1]
+    assert phase.status == "early_stopped" and phase.reason == "step 1: behind" and len(phase.steps) == 1
+
+
+def test_class_trainables_resume_and_reuse_their_actors(experiment: Experiment) -> None:
+    experiment.run(
+        Climber,
+        run_config={"checkpoint_config": tune.CheckpointConfig(checkpoint_frequency=1)},
+        budget=4,
+    )
+    phases = experiment.search.phases
+    resumed = [phase for phase in phases.values() if phase.resume_from is not None]
+    assert resumed and all(sorted(phase.checkpoints) == [1, 2, 3] for phase in phases.values())
+    for phase in resumed:
+        before = phases[phase.resume_from.node].steps[phase.resume_from.step].metrics["x"]
+        rate = phase.configuration["rate"]
+        assert phase.steps[1].metrics["x"] == pytest.approx(before + rate)
+
+
+def test_a_found_strategy_is_trained_again_as_one_trial(experiment: Experiment, tmp_path: Path) -> None:
+    experiment.run(proposer=_double, budget=4)
+    best = experiment.search.tree.best
+    assert best.score > 3.0
+    replay = tune.Tuner(
+        climb,
+        param_space={"notes": str(tmp_path / "again.jsonl")},
+        tune_config=tune.TuneConfig(scheduler=StrategyReplay(tmp_path / "exp" / "strategy.yaml")),
+        run_config=tune.RunConfig(name="again", storage_path=str(tmp_path), verbose=0),
+    ).fit()
+    assert replay[0].metrics["x"] == pytest.approx(best.score)
+    steps = [line["step"] for line in notes(tmp_path / "again.jsonl") if line["event"] == "step"]
+    assert steps == list(range(1, len(steps) + 1))
+
+
+def _double(request: ProposalRequest) -> dict[str, Any]:
+    return {"rate": min(2.0 + (request.node or 0), 10.0)}
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"metric": "accuracy"}, r"metric 'accuracy' is in none of the 3 results of trial \w+, which have"),
+        ({"fixed": {"saves": False}}, r"trial \w+ ended without a checkpoint"),
+        (
+            {"run_config": {"checkpoint_config": tune.CheckpointConfig(num_to_keep=1)}},
+            r"CheckpointConfig\(num_to_keep=1\) deletes checkpoints that other trials start from",
+        ),
+        ({"tune_config": {"num_samples": 2}}, r"num_samples=2\) ends the search after 2 of its 5 trials"),
+    ],
+)
+def test_what_cannot_be_searched_is_one_message(
+    experiment: Experiment, given: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        experiment.run(**given)

@@ -66,7 +66,7 @@ class AnySpaceProposer:
         """The failed phase with half of each change taken back; at the second failure with none of them left.
 
         A phase that changed nothing is repeated once as it was: a failure need not be the configuration's.
-        Then each number moves down by half a step.
+        Then each number moves down, by half a step more at each failure.
         """
         failed, known = request.on, known_nodes(request)
         chain = [failed]
@@ -75,14 +75,16 @@ class AnySpaceProposer:
         start = chain[-1].resume_from
         before = request.default if start is None else known[start.node].hyperparameters
         levers = self._levers(failed.hyperparameters)
+        # The chain that is repaired, and earlier repairs of the same failure.
+        n_failed = len(chain) + sum(view.status == "failed" for view in request.siblings)
         wanted: dict[str, HyperparameterValue] = {}
         moved = self._space.diff(before, failed.hyperparameters)
         for key, (old, new) in moved.items():
-            half = self._between(levers[key], old, new) if key in levers and len(chain) == 1 else None
+            half = self._between(levers[key], old, new) if key in levers and n_failed == 1 else None
             wanted[key] = old if half is None else half
-        if not moved and len(chain) > 1:
+        if not moved and n_failed > 1:
             for key, lever in levers.items():
-                value = self._moved(lever, failed.hyperparameters[key], -0.5 * lever.step)
+                value = self._moved(lever, failed.hyperparameters[key], -0.5 * (n_failed - 1) * lever.step)
                 if value is not None:
                     wanted[key] = value
         full = self._completed(failed.hyperparameters, wanted)

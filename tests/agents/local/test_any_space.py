@@ -130,6 +130,16 @@ def test_a_failed_root_is_repeated_then_every_number_falls() -> None:
     assert float(str(full["lr"])) < 0.01 and int(str(full["width"])) < 8
 
 
+def test_a_second_repair_of_a_failed_root_is_not_the_first_one_again() -> None:
+    failure = PhaseFailure(node=0, failure_class="engine", cause="lost", log_tail="")
+    root = view(0, None, kind="root", status="failed", failure=failure)
+    repair = view(1, None, kind="debug", status="failed", failure=failure, parent=0)
+    proposal = AnySpaceProposer(SPACE).propose(
+        request(repair, on=root, checkpoints=(), tree=(root, repair), siblings=(repair,))
+    )
+    assert float(str(configuration(proposal)["lr"])) < 0.01
+
+
 def test_without_scores_the_last_checkpoint_is_taken() -> None:
     offered = [OfferedCheckpoint(node=0, step=s, global_step=s, val_score=None) for s in (1, 2)]
     assert best_checkpoint(offered) == offered[1] and best_checkpoint([]) is None

@@ -1,0 +1,123 @@
+"""A found strategy as a schedule of one trial: which files are read, and what each phase trains with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from ray.tune.experiment import Trial
+
+from llmzero_ray.errors import ConfigError
+from llmzero_ray.report.strategy import load_strategy
+from llmzero_ray.tune import StrategyReplay
+
+RUNS = Path(__file__).parent.parent / "blackbox" / "runs"
+TEXT = """\
+format: tune-1
+metric: x
+mode: max
+value: 7.0
+phases:
+- {node: 0, trial: aaaa, cut_step: 2, config: {rate: 1.0}}
+- {node: 2, trial: bbbb, cut_step: 3, config: {rate: 5.0}}
+"""
+
+
+class OneTrial:
+    """As much of a trial as a scheduler reads."""
+
+    def __init__(self, name: str = "t", saved: int = 0) -> None:
+        self.trial_id, self.status, self.config = name, Trial.PENDING, {"data": "here"}
+        self.last_result = {"training_iteration": saved}
+        self.storage = SimpleNamespace(experiment_fs_path="/exp")
+        self.run_metadata = SimpleNamespace(checkpoint_manager=SimpleNamespace(latest_checkpoint_result=None))
+        if saved:
+            self.save(saved)
+
+    def save(self, step: int) -> None:
+        checkpoint = SimpleNamespace(path=f"/exp/t/checkpoint_{step:06d}")
+        self.run_metadata.checkpoint_manager.latest_checkpoint_result = SimpleNamespace(
+            checkpoint=checkpoint, metrics={"training_iteration": step}
+        )
+
+    def is_finished(self) -> bool:
+        return self.status == Trial.TERMINATED
+
+    def set_config(self, config: dict[str, Any]) -> None:
+        self.config = config
+
+
+@pytest.fixture
+def replay(tmp_path: Path) -> StrategyReplay:
+    (tmp_path / "strategy.yaml").write_text(TEXT)
+    return StrategyReplay(tmp_path / "strategy.yaml")
+
+
+def controller(trial: OneTrial) -> Any:
+    return SimpleNamespace(get_trials=lambda: [trial])
+
+
+def result(step: int) -> dict[str, Any]:
+    return {"training_iteration": step, "x": 0.0}
+
+
+def test_a_phase_ends_at_its_cut_and_the_next_one_goes_on_with_its_configuration(
+    replay: StrategyReplay,
+) -> None:
+    trial = OneTrial()
+    replay.on_trial_add(None, trial)
+    assert trial.config == {"data": "here", "rate": 1.0}
+    assert [replay.on_trial_result(None, trial, result(step)) for step in (1, 2)] == ["CONTINUE", "PAUSE"]
+    trial.status, trial.last_result = Trial.PAUSED, result(2)
+    trial.save(2)
+    assert replay.choose_trial_to_run(controller(trial)) is trial
+    assert trial.config == {"data": "here", "rate": 5.0}
+    decisions = [replay.on_trial_result(None, trial, result(step)) for step in (3, 4, 5)]
+    assert decisions == ["CONTINUE", "CONTINUE", "STOP"]
+
+
+def test_a_restored_trial_has_the_configuration_of_its_newest_checkpoint(replay: StrategyReplay) -> None:
+    trial = OneTrial(saved=2)
+    replay.on_trial_add(None, trial)
+    assert trial.config["rate"] == 5.0
+
+
+def test_a_cut_without_a_checkpoint_is_one_message(replay: StrategyReplay) -> None:
+    trial = OneTrial(saved=1)
+    replay.on_trial_add(None, trial)
+    trial.status, trial.last_result = Trial.PAUSED, result(2)
+    with pytest.raises(ConfigError, match=r"leaves a phase after step 2, where .* no checkpoint"):
+        replay.choose_trial_to_run(controller(trial))
+
+
+def test_a_second_trial_is_refused(replay: StrategyReplay) -> None:
+    replay.on_trial_add(None, OneTrial())
+    with pytest.raises(ConfigError, match="trains one trial, and the Tuner made more"):
+        replay.on_trial_add(None, OneTrial("u"))
+
+
+def test_a_strategy_of_a_search_on_verl_gives_verls_keys() -> None:
+    path = RUNS / "finished" / "strategy.yaml"
+    strategy = load_strategy(path)
+    replay = StrategyReplay(path)
+    assert [phase.end_step for phase in replay.phases] == [phase.end_step for phase in strategy.phases]
+    assert replay.phases[0].config == strategy.phases[0].hyperparameters
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (None, "does not exist; name the strategy.yaml of a search"),
+        ("format: tune-9\n", "format is 'tune-9'"),
+        (TEXT.replace("cut_step: 2", "cut_step: 0"), "cut_step"),
+        (TEXT.replace("rate: 1.0}", "rate: 1.0}, colour: red"), "colour"),
+    ],
+)
+def test_a_file_that_holds_no_strategy_is_one_message(tmp_path: Path, text: str | None, message: str) -> None:
+    path = tmp_path / "strategy.yaml"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(ConfigError, match=message):
+        StrategyReplay(path)
