@@ -14,8 +14,8 @@ from typing import Any
 
 import ray
 
-import llmzero_ray
 from llmzero_ray import events as ev
+from llmzero_ray import version
 from llmzero_ray.agents.archive import archive_facts
 from llmzero_ray.agents.backend import agent_facts, needs_key
 from llmzero_ray.api_key import key_file
@@ -128,7 +128,7 @@ def clean_up(config: SearchConfig) -> list[str]:
 
 
 def _versions() -> dict[str, str]:
-    found = {"llmzero_ray": llmzero_ray.__version__, "python": platform.python_version()}
+    found = {"llmzero_ray": version.__version__, "python": platform.python_version()}
     for package in _PACKAGES:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             found[package] = importlib.metadata.version(package)

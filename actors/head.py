@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import llmzero_ray
+from llmzero_ray import version
 from llmzero_ray.api_key import key_hidden, remove_key_file
 from llmzero_ray.capacity import private_head_resources
 from llmzero_ray.config import SearchConfig
@@ -39,6 +39,8 @@ _QUIET = {"namespace": NAMESPACE, "log_to_driver": False, "logging_level": "ERRO
 def connect(config: SearchConfig) -> bool:
     """Join the cluster of RAY_ADDRESS or of `ray start`; without one start a private head. True: private.
 
+    A process that called `ray.init` itself stays on the cluster that it is connected to.
+
     Heads that other programs started for themselves are never joined: they end with those programs.
 
     Raises:
@@ -52,13 +54,16 @@ def connect(config: SearchConfig) -> bool:
 
 
 def join_if_there() -> bool:
-    """Join a cluster that outlives this process, if there is one; whether there was.
+    """Join a cluster that outlives this process, if there is one, or stay on the one that this process has
+    joined; whether there was one.
 
     Raises:
         CapacityError: RAY_ADDRESS names one and it does not answer.
     """
     import ray
 
+    if ray.is_initialized():
+        return True
     if _shared_address() is None:
         return False
     ray.init(**_QUIET)
@@ -67,14 +72,17 @@ def join_if_there() -> bool:
 
 @contextlib.contextmanager
 def disconnecting() -> Iterator[None]:
-    """Leave the cluster at the end, whatever happens; a private head ends with that."""
+    """Leave the cluster at the end, whatever happens; a private head ends with that. A cluster that this
+    process had joined before stays joined."""
     import ray
 
+    joined_before = ray.is_initialized()
     try:
         yield
     finally:
-        ray.shutdown()
-        remove_key_file()
+        if not joined_before:
+            ray.shutdown()
+            remove_key_file()
 
 
 def start_private_head(**options: Any) -> None:
@@ -164,7 +172,7 @@ def _prepare_environment() -> None:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     # A raylet gives its agents less time than a busy machine with a cold bytecode cache takes.
     os.environ.setdefault("RAY_agent_register_timeout_ms", "120000")
-    root = str(Path(llmzero_ray.__file__).parent.parent)
+    root = str(Path(version.__file__).parent.parent)
     others = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path and path != root]
     os.environ["PYTHONPATH"] = os.pathsep.join([root, *others])
 

@@ -1,7 +1,31 @@
 """Search for a multi-stage RL post-training strategy as a tree of GRPO phases.
 
-The library below this package is plain Python: it starts no process, opens no connection and imports no
-Ray, torch or VeRL until an engine is created. Actors and jobs are layers above it.
+    import llmzero_ray
+
+    search = llmzero_ray.run("search.yaml", budget={"runs": 8}).wait()
+    search.nodes().to_pandas()
+
+Importing it is cheap: Ray, torch and VeRL are imported by what needs them, when it runs.
 """
 
-__version__ = "0.1.0"
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from llmzero_ray.version import __version__
+
+if TYPE_CHECKING:
+    from llmzero_ray.api import RunningSearch, RunStatus, Search, open, prepare, replay, run  # noqa: A004
+
+__all__ = ["RunStatus", "RunningSearch", "Search", "__version__", "open", "prepare", "replay", "run"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in __all__:
+        return getattr(importlib.import_module("llmzero_ray.api"), name)
+    raise AttributeError(f"module 'llmzero_ray' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -25,6 +25,9 @@ from llmzero_ray.errors import ConfigError
 from llmzero_ray.search.rules import MethodRules
 from llmzero_ray.stopping.settings import StopperSettings
 
+PLUGIN = r"^([A-Za-z_][\w-]*|[A-Za-z_][\w.]*:[A-Za-z_]\w*)$"
+"""A name of this project or of an entry point, or `package.module:factory`."""
+
 
 class TaskConfig(StrictModel):
     """The data and the reward."""
@@ -190,13 +193,16 @@ class AllowedKey(StrictModel):
 class AgentsConfig(StrictModel):
     """Who proposes, analyses errors and judges running phases."""
 
-    backend: str = setting("expert", pattern=r"^(expert|claude|replay|[A-Za-z_][\w.]*:[A-Za-z_]\w*)$")
+    backend: str = setting("expert", pattern=PLUGIN)
     """`expert`: documented rules, offline. `claude`: a language model behind the Messages API. `replay`: the
-    recorded answers of `replay_from`. Or your own: `package.module:factory` of (config, n_val)."""
-    proposer: Literal["backend", "local", "hybrid"] = "backend"
+    recorded answers of `replay_from`. Or your own: `package.module:factory` of (config, n_val), or the name
+    of an entry point in the group llmzero_ray.agents."""
+    proposer: str = setting("backend", pattern=PLUGIN)
     """`backend`: the agent of `backend`. `local`: a local search whose steps grow after a paired gain and
     turn round after a loss; no language model. `hybrid`: the same, with the direction given by the agent of
-    `backend` on a share of the nodes."""
+    `backend` on a share of the nodes. `strategy`: the phases of a found strategy, as `llmzero replay` repeats
+    it. Or your own: `package.module:factory` of (config, n_val) that gives a
+    `llmzero_ray.agents.base.Proposer`, or the name of an entry point in the group llmzero_ray.proposers."""
     guided_share: float = setting(0.3, "share of the nodes", ge=0, le=1)
     """Nodes of `hybrid` whose direction the agent of `backend` gives."""
     race: float = setting(0.5, "usual phases", gt=0, le=1)
@@ -251,7 +257,8 @@ class AgentsConfig(StrictModel):
     """Propose the likely next phase while the current one still trains: its slot does not wait then, but the
     proposer has not seen the phase's last steps. Dropped when the search decides otherwise."""
     replay_from: str | None = None
-    """Directory of the search whose recorded answers `replay` gives."""
+    """Directory of the search whose recorded answers `replay` gives; for the proposer `strategy` the
+    strategy.yaml that it repeats."""
 
     @field_validator("price", mode="before")
     @classmethod
@@ -284,8 +291,9 @@ def _is_prices(value: Any) -> bool:
 class EngineConfig(StrictModel):
     """What trains, and what it may use."""
 
-    backend: str = setting("verl", pattern=r"^(verl|[A-Za-z_][\w.]*:[A-Za-z_]\w*)$")
-    """`verl`, or `package.module:factory`, called with (config, task, slot) for an engine of your own."""
+    backend: str = setting("verl", pattern=PLUGIN)
+    """`verl`, or for an engine of your own `package.module:factory`, called with (config, task, slot), or the
+    name of an entry point in the group llmzero_ray.engines."""
     platform: Literal["auto", "cpu", "gpu"] = "auto"
     """`auto` takes GPUs when the machine has some."""
     max_prompt_length: int = setting(512, "tokens", ge=1)
@@ -399,17 +407,13 @@ class ConfirmConfig(StrictModel):
 class SearchSettings(MethodRules):
     """How the search chooses its next run, and the numbers of its rules."""
 
-    method: str = setting(
-        "llmzero",
-        pattern=r"^(llmzero|default|unchanged|random|grid|tpe|cmaes|asha|pbt|perturb|replay|guidebook"
-        r"|[A-Za-z_][\w.]*:[A-Za-z_]\w*)$",
-    )
+    method: str = setting("llmzero", pattern=PLUGIN)
     """`llmzero`: the tree search of the paper. For comparison, without agents and with `budget.runs` usual
     phases of training: `default` the root's recipe in one phase; `unchanged` the same, phase after phase;
     `random`, `grid`, `tpe`, `cmaes` static recipes (`recipes`); `asha` successive halving; `pbt` population
     based training; `perturb` random changes from the best adapter; `replay` a `schedule`, `guidebook` that of
     the paper's Table 13. Or your own: `package.module:factory` of (rules, budget) that gives a
-    `llmzero_ray.search.SearchMethod`."""
+    `llmzero_ray.search.SearchMethod`, or the name of an entry point in the group llmzero_ray.methods."""
     score_model: Literal["raw", "shrunk"] = "raw"
     """What the search chooses by: nodes to expand, the best node, the strategies to confirm, `budget.target`.
     `raw`: the best validation score, as in the paper. `shrunk`: the same with the luck of the rows taken out
@@ -555,13 +559,41 @@ def _apply_override(data: dict[str, Any], override: str) -> None:
         raise ConfigError(
             f"--set {override!r} is not of the form key=value; write for example --set budget.runs=8"
         )
-    parts = key.strip().split(".")
+    set_key(data, key.strip(), read_yaml(text, source=f"--set {key.strip()}"))
+
+
+def set_key(data: dict[str, Any], key: str, value: Any) -> None:
+    """Put a value at a dotted key into the data of a configuration, such as 8 at `budget.runs`.
+
+    Raises:
+        ConfigError: a key on the way holds a value that has no keys.
+    """
+    parts = key.split(".")
     # VeRL keys contain dots themselves: below an `overrides` block the rest of the path is one key.
     for i, part in enumerate(parts[:-1]):
         if part == "overrides":
             parts = [*parts[: i + 1], ".".join(parts[i + 1 :])]
             break
-    replace_key(data, parts, read_yaml(text, source=f"--set {key.strip()}"))
+    replace_key(data, parts, value)
+
+
+def change_settings(data: dict[str, Any], settings: Mapping[str, Any]) -> None:
+    """Replace fields in the data of a configuration: by dotted keys, or by blocks, whose other fields stay.
+
+    Raises:
+        ConfigError: a key on the way holds a value that has no keys.
+    """
+    for key, value in settings.items():
+        known = data.get(key)
+        nested = isinstance(value, Mapping) and isinstance(known, Mapping)
+        set_key(data, key, _merged(known, value) if nested else value)
+
+
+def _merged(block: Any, changes: Any) -> Any:
+    """A block with the changes in it; the keys of blocks inside of it may hold dots themselves."""
+    if not (isinstance(block, Mapping) and isinstance(changes, Mapping)):
+        return changes
+    return {**block, **{key: _merged(block.get(key), value) for key, value in changes.items()}}
 
 
 def _absolute(path: str) -> str:

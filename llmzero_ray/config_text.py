@@ -267,15 +267,7 @@ def _submodel(field: FieldInfo | None) -> type[BaseModel] | None:
 _KINDS: dict[Any, str] = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
 _PATTERNS = {
     r"^[a-z0-9][a-z0-9_-]{0,62}$": "1 to 63 of a-z, 0-9, - and _, the first one a letter or digit",
-    r"^(expert|claude|replay|[A-Za-z_][\w.]*:[A-Za-z_]\w*)$": (
-        "expert, claude, replay or package.module:factory"
-    ),
-    r"^(verl|[A-Za-z_][\w.]*:[A-Za-z_]\w*)$": "verl or package.module:factory",
-    r"^(llmzero|default|unchanged|random|grid|tpe|cmaes|asha|pbt|perturb|replay|guidebook"
-    r"|[A-Za-z_][\w.]*:[A-Za-z_]\w*)$": (
-        "llmzero, default, unchanged, random, grid, tpe, cmaes, asha, pbt, perturb, replay, guidebook or "
-        "package.module:factory"
-    ),
+    r"^([A-Za-z_][\w-]*|[A-Za-z_][\w.]*:[A-Za-z_]\w*)$": "a name or package.module:factory",
 }
 
 

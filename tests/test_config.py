@@ -78,7 +78,7 @@ def test_several_problems_are_listed_together_one_a_line_unknown_keys_first() ->
         ({"name": "a b"}, "must be 1 to 63 of a-z"),
         ({"storage": ""}, "must be text that is not empty"),
         ({"task": {"family": "sudoku"}}, "must be one of chain_sum, register, echo or null"),
-        ({"engine": {"backend": "vrl"}}, "must be verl or package.module:factory"),
+        ({"engine": {"backend": "my.engine"}}, "must be a name or package.module:factory"),
         ({"phase": {"test_freq": 41}}, "phase.test_freq is 41; must be <= phase.n_steps, which is 40"),
         ({"phase": {"max_steps": 10}}, "phase.max_steps is 10; must be >= phase.n_steps"),
         ({"eval": {"max_response_length": 2048}}, "must be <= engine.max_response_length"),

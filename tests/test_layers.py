@@ -24,7 +24,7 @@ ROOT = Path(__file__).parent.parent
 # its own layer and those below it. `search.rules` and `stopping.settings` hold the settings that
 # config.py reads from YAML, so that no field is declared twice: they lie below it.
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("llmzero_ray.errors", "llmzero_ray.text"),
+    ("llmzero_ray.errors", "llmzero_ray.text", "llmzero_ray.version"),
     ("llmzero_ray.config_text",),
     ("llmzero_ray.records", "llmzero_ray.events", "llmzero_ray.commands"),
     ("llmzero_ray.search.rules", "llmzero_ray.search.schedule", "llmzero_ray.stopping.settings"),
@@ -34,7 +34,6 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "llmzero_ray.hyperparameters",
     ),
     (
-        "llmzero_ray",
         "llmzero_ray.adapter_size",
         "llmzero_ray.agents",
         "llmzero_ray.api_key",
@@ -62,6 +61,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     (
         "llmzero_ray.agents.archive",
         "llmzero_ray.agents.backend",
+        "llmzero_ray.agents.strategy",
         "llmzero_ray.agents.drafting",
         "llmzero_ray.agents.llm",
         "llmzero_ray.agents.optuna_proposer",
@@ -72,16 +72,26 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "llmzero_ray.estimate",
         "llmzero_ray.finalize",
         "llmzero_ray.follow",
+        "llmzero_ray.locate",
         "llmzero_ray.plots",
         "llmzero_ray.report",
         "llmzero_ray.stage_times",
+        "llmzero_ray.tables",
         "llmzero_ray.tasks",
         "llmzero_ray.testing",
         "llmzero_ray.tune",
     ),
     ("actors",),
     ("llmzero_ray._actors",),
-    ("llmzero_ray.cli",),
+    (
+        "llmzero_ray.export",
+        "llmzero_ray.launch",
+        "llmzero_ray.preflight",
+        "llmzero_ray.start_checks",
+        "llmzero_ray.strategy_replay",
+    ),
+    ("llmzero_ray.api",),
+    ("llmzero_ray", "llmzero_ray.cli"),
     ("jobs",),
 )
 CORE_TOP = LAYERS.index(("llmzero_ray.coordinator",))

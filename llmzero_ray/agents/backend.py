@@ -30,6 +30,8 @@ MODEL_BACKENDS = ("claude", "replay")
 """Backends whose agents are a language model, or its recorded responses."""
 SAMPLERS = ("tpe", "cmaes")
 """Search methods that take their recipes from a sampler of Optuna."""
+BACKENDS = ("expert", *MODEL_BACKENDS)
+PROPOSERS = ("backend", "local", "hybrid", "strategy")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,8 +62,9 @@ def make_agents(config: SearchConfig, n_val: int, services: AgentServices | None
     """The agents of a search; `n_val` (validation items) gives the noise of its scores.
 
     A search method that plans its runs has a proposer of its own. Else `agents.proposer` may put a local
-    search in the place of the backend's proposer, or beside it. A backend `package.module:factory` is called
-    with (config, n_val) and returns one object that implements all three protocols.
+    search or a proposer of a plug-in in the place of the backend's proposer, or a local search beside it. The
+    factory of a backend is called with (config, n_val) and returns one object that implements all three
+    protocols, that of a proposer one that implements `Proposer`.
 
     Raises:
         ConfigError: the backend cannot be imported, or there is nothing to replay.
@@ -71,6 +74,11 @@ def make_agents(config: SearchConfig, n_val: int, services: AgentServices | None
         return dataclasses.replace(agents, proposer=_plan_proposer(config))
     if config.agents.proposer == "backend":
         return agents
+    if config.agents.proposer == "strategy":
+        return dataclasses.replace(agents, proposer=_strategy_proposer(config.agents))
+    if config.agents.proposer not in PROPOSERS:
+        own: Proposer = _own_proposer(config.agents)(config, n_val)
+        return dataclasses.replace(agents, proposer=own)
     from llmzero_ray.agents.local import HybridProposer, LocalProposer
 
     local = LocalProposer(
@@ -110,8 +118,40 @@ def _backend_agents(config: SearchConfig, n_val: int, services: AgentServices | 
             raise ConfigError(f"agents.backend {backend!r} works inside a search only.")
         agent: Any = _model_agents(config, n_val, services)
     else:
-        agent = load_factory(backend, field="agents.backend")(config, n_val)
+        agent = _own_backend(config.agents)(config, n_val)
     return Agents(proposer=agent, error_analyzer=agent, early_stopper=agent)
+
+
+def load_plugins(agents: AgentsConfig) -> None:
+    """Check that agents of a plug-in, if any are named, can be loaded.
+
+    Raises:
+        ConfigError: they cannot.
+    """
+    if agents.backend not in BACKENDS:
+        _own_backend(agents)
+    if agents.proposer == "strategy":
+        _strategy_proposer(agents)
+    elif agents.proposer not in PROPOSERS:
+        _own_proposer(agents)
+
+
+def _strategy_proposer(agents: AgentsConfig) -> Proposer:
+    from llmzero_ray.agents.strategy import StrategyProposer
+
+    if agents.replay_from is None:
+        raise ConfigError(
+            "agents.proposer is 'strategy', which needs agents.replay_from: the strategy.yaml to repeat."
+        )
+    return StrategyProposer.of(agents.replay_from)
+
+
+def _own_backend(agents: AgentsConfig) -> Callable[..., Any]:
+    return load_factory(agents.backend, field="agents.backend", own=BACKENDS)
+
+
+def _own_proposer(agents: AgentsConfig) -> Callable[..., Any]:
+    return load_factory(agents.proposer, field="agents.proposer", own=PROPOSERS)
 
 
 def agent_facts(config: SearchConfig) -> dict[str, Any]:
@@ -155,6 +195,7 @@ def check_agents(
         from llmzero_ray.agents.optuna_proposer import check_optuna
 
         check_optuna(config.search.method)
+    load_plugins(config.agents)
     if agent_facts(config):
         from llmzero_ray.agents.llm.prompts import Prompts
 
@@ -163,9 +204,7 @@ def check_agents(
         from llmzero_ray.agents.archive import searches
 
         searches(config.agents.archive)
-    if ":" in config.agents.backend:
-        load_factory(config.agents.backend, field="agents.backend")
-    elif config.agents.backend == "replay":
+    if config.agents.backend == "replay":
         from llmzero_ray.agents.llm.replay import RecordedResponses
 
         RecordedResponses(str(config.agents.replay_from))

@@ -15,9 +15,7 @@ from rich.console import Console
 
 from llmzero_ray.agents.backend import MODEL_BACKENDS
 from llmzero_ray.cli.drafting import ask, ask_user, check_sentence, print_text
-from llmzero_ray.cli.preflight import check_backends, refuse_job_directory
 from llmzero_ray.cli.prepare import prepare_source_task
-from llmzero_ray.cli.start_checks import StartChecks
 from llmzero_ray.config import SearchConfig, resolve_config
 from llmzero_ray.config_text import read_yaml
 from llmzero_ray.coordinator import root_hyperparameters
@@ -25,7 +23,9 @@ from llmzero_ray.errors import ConfigError, LlmzeroError
 from llmzero_ray.events import AgentCalled
 from llmzero_ray.follow import Follower
 from llmzero_ray.hyperparameters import format_value, short
+from llmzero_ray.preflight import check_backends, refuse_job_directory
 from llmzero_ray.presence import owner
+from llmzero_ray.start_checks import StartChecks
 from llmzero_ray.storage import SearchStorage
 from llmzero_ray.tasks.task_yaml import TaskFile, load_task_file
 

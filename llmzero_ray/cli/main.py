@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-import llmzero_ray
+from llmzero_ray import version
 from llmzero_ray.errors import ConfigError, LlmzeroError
 from llmzero_ray.text import clean, collapse_whitespace, nearest
 
@@ -51,6 +51,10 @@ SUBCOMMANDS = {
     "warm-start": _Subcommand("warm_start", "warm_start", "teach a base model a task's gold answers"),
     "serve": _Subcommand("serve", "serve", "serve a model for the agents; after --: options of `vllm serve`"),
     "status": _Subcommand("status", "status", "show a search from its journal, running or not"),
+    "list": _Subcommand("results", "list_searches", "list the searches of a storage"),
+    "show": _Subcommand("results", "show", "show one node: its start, changes, reasons and scores"),
+    "diff": _Subcommand("results", "diff", "compare two nodes (demo:0 demo:3) or two searches"),
+    "report": _Subcommand("results", "report", "write the report of a search again"),
     "stop": _Subcommand("stop", "stop", "end a search: outcome written, actors and hardware given back"),
     "pause": _Subcommand("steering", "pause", "end a search's processes, give hardware back; resume goes on"),
     "hint": _Subcommand("steering", "hint", "tell the proposer something"),
@@ -61,6 +65,10 @@ SUBCOMMANDS = {
     "draft": _Subcommand("draft", "draft", "draft task.yaml and its reward from a folder and a sentence"),
     "prompt-eval": _Subcommand(
         "prompt_eval", "prompt_eval", "put recorded requests to the agents' model and score its answers"
+    ),
+    "export": _Subcommand("export", "export", "write the strategy of a search as scripts of plain VeRL"),
+    "replay": _Subcommand(
+        "replay", "replay", "train a found strategy again: other seeds, another task or model"
     ),
     "explain": _Subcommand("explain", "explain", "say why: for a search directory or a history"),
     "score": _Subcommand("score", "score", "score answers of a JSONL file with a reward"),
@@ -136,7 +144,7 @@ def _command() -> Any:
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"llmzero {llmzero_ray.__version__}")
+        typer.echo(f"llmzero {version.__version__}")
         raise typer.Exit
 
 

@@ -13,6 +13,7 @@ SearchYaml = Annotated[str, typer.Argument(metavar="CONFIG", help="search.yaml")
 Search = Annotated[str, typer.Argument(metavar="SEARCH", help="directory, name or configuration of a search")]
 Storage = Annotated[str, typer.Option(metavar="DIR", help="where names are looked up")]
 Node = Annotated[int, typer.Argument(metavar="NODE", help="number of the node")]
+AsJson = Annotated[bool, typer.Option("--json", help="JSON for other programs instead of text")]
 Reason = Annotated[str, typer.Option(metavar="TEXT", help="kept in the journal", show_default=False)]
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,12 +19,10 @@ from rich.text import Text
 from llmzero_ray import _actors
 from llmzero_ray.cli import options
 from llmzero_ray.cli.output import TerminalConsole, print_line
-from llmzero_ray.config import SearchConfig, load_config
+from llmzero_ray.config import load_config
 from llmzero_ray.config_changes import read_settings
-from llmzero_ray.config_text import read_yaml
-from llmzero_ray.errors import CapacityError, ConfigError, StorageError
-from llmzero_ray.files import replace_file
-from llmzero_ray.tasks.task_yaml import TaskFile, load_task_file
+from llmzero_ray.errors import CapacityError
+from llmzero_ray.tasks.from_config import is_task_file, prepare_task_file, task_of
 from llmzero_ray.text import one_line
 
 if TYPE_CHECKING:
@@ -53,62 +52,10 @@ def prepare(
         use = f"to train on it, write into search.yaml: task: {{dir: {made.directory}}}"
         print_line(console, one_line(use, None))
         return 0
-    task = prepare_family(load_config(config, settings), console)
+    task = task_of(load_config(config, settings), partial(print_line, console))
     accuracy = "" if task.greedy_val_accuracy is None else f", base model {task.greedy_val_accuracy:.3f}"
     print_line(console, one_line(f"task {task.name} in {task.directory}: {_sizes(task)}{accuracy}", None))
     return 0
-
-
-def prepare_family(config: SearchConfig, console: Console) -> PreparedTask:
-    """The task of a search.yaml: made from its family where it is not there yet.
-
-    Raises:
-        TaskError: it is there and cannot be used, or there is neither a task nor a family.
-    """
-    from llmzero_ray.tasks.prepare import prepare as make
-
-    shown: set[str] = set()
-
-    def progress(doing: str, share: float) -> None:
-        part = doing.split(":")[0]
-        if part not in shown:
-            shown.add(part)
-            print_line(console, f"preparing the task: {part} ({share:.0%})")
-
-    task = config.task
-    return make(
-        dir=task.dir,
-        family=task.family,
-        n_train=task.n_train,
-        n_val=task.n_val,
-        n_test=task.n_test,
-        seed=task.seed,
-        make_model=config.model.path is None,
-        progress=progress,
-    )
-
-
-def is_task_file(path: Path, *, on_ray: bool) -> bool:
-    """Whether CONFIG is a task.yaml, judged by its keys; False for a search.yaml.
-
-    Raises:
-        ConfigError: no such file, broken YAML, keys of both, or --ray for a search.yaml.
-    """
-    keys = set(read_yaml(path))
-    task, search = set(TaskFile.model_fields), set(SearchConfig.model_fields)
-    of_task, of_search = keys & (task - search), keys & (search - task)
-    if of_task and of_search:
-        raise ConfigError(
-            f"{path.name} holds keys of a task.yaml ({', '.join(sorted(of_task))}) and of a search.yaml "
-            f"({', '.join(sorted(of_search))}). Write two files: prepare the task.yaml first, then name its "
-            "dir as task.dir of the search.yaml."
-        )
-    if not of_task and on_ray:
-        raise ConfigError(
-            f"--ray reads the rows of a task.yaml on a cluster, and {path.name} is none: it has none of the "
-            "keys prompt, dataset and reasoning_gym. Leave --ray out."
-        )
-    return bool(of_task)
 
 
 def prepare_source_task(
@@ -121,28 +68,12 @@ def prepare_source_task(
         TaskError: the task cannot be made, or another one is there.
         StorageError: it cannot be written.
     """
-    from llmzero_ray.tasks.prepared import DESCRIPTION
-    from llmzero_ray.tasks.sources.prepare import prepare_source
-
-    task = load_task_file(path, read_settings(settings))
     with _scanner(on_ray=on_ray) as scanner:
-        summary = prepare_source(task, progress=_report_progress(console), scanner=scanner)
-    _copy_description(Path(path).absolute().parent / DESCRIPTION, Path(task.dir) / DESCRIPTION)
+        summary = prepare_task_file(
+            path, read_settings(settings), progress=_report_progress(console), scanner=scanner
+        )
     _print_summary(summary, console)
     return summary.task
-
-
-def _copy_description(beside: Path, there: Path) -> None:
-    """Take the description beside task.yaml over into the task, where the agents of a search read it."""
-    if beside != there and beside.is_file():
-        try:
-            text = beside.read_text("utf-8", "replace")
-        except OSError as error:
-            raise StorageError(
-                f"{beside}: cannot be read ({error.strerror or error}). Make it readable, or remove it: the "
-                "agents of a search then know the task by its name."
-            ) from error
-        replace_file(there, text)
 
 
 @contextlib.contextmanager

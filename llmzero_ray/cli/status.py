@@ -5,19 +5,24 @@ Not here: ending it (stop.py), steering it (steering.py).
 
 from __future__ import annotations
 
+import json
 import time
-from typing import Annotated
+from dataclasses import asdict
+from typing import Annotated, Any
 
 import typer
 
+from llmzero_ray.api import run_status
 from llmzero_ray.cli import options
 from llmzero_ray.cli.event_text import event_line
-from llmzero_ray.cli.locate import find
 from llmzero_ray.cli.output import TerminalConsole, print_line, print_lines
 from llmzero_ray.cli.view import live_view, outcome_lines
 from llmzero_ray.coordinator import not_started
 from llmzero_ray.follow import Follower
+from llmzero_ray.locate import find
 from llmzero_ray.presence import owner
+from llmzero_ray.report.facts import SearchFacts
+from llmzero_ray.tables import node_rows
 
 
 def status(
@@ -27,11 +32,15 @@ def status(
     offline: Annotated[
         bool, typer.Option("--offline", help="journal alone: do not look whether anybody is at work")
     ] = False,
+    as_json: options.AsJson = False,
     storage: options.Storage = "runs",
 ) -> int:
     """Show a search from its journal."""
     console, place = TerminalConsole(), find(search, storage)
     follower = Follower.of(place, started=False)
+    if as_json:
+        print_line(console, json.dumps(_facts(follower, offline=offline), indent=2))
+        return 0
     someone = None if offline else owner(place.paths.root)
     if log:
         lines = [(event.time, event_line(follower.core, event)) for event in follower.events]
@@ -53,3 +62,19 @@ def status(
             console, "nobody is at work on it: `llmzero search` with its configuration goes on with it"
         )
     return 0
+
+
+def _facts(follower: Follower, *, offline: bool) -> dict[str, Any]:
+    """The search as plain data: where it is, who works on it, its nodes."""
+    place = follower.storage
+    someone = None if offline else owner(place.paths.root)
+    nodes = [] if follower.core.started is None else node_rows(SearchFacts(place))
+    for node in nodes:
+        node["hyperparameters"] = json.loads(node["hyperparameters"] or "null")
+    return {
+        "name": place.name,
+        "directory": str(place.paths.root),
+        "at_work": None if someone is None else str(someone),
+        **asdict(run_status(follower)),
+        "nodes": nodes,
+    }

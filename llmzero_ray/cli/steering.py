@@ -15,13 +15,13 @@ from llmzero_ray import _actors
 from llmzero_ray.agents.backend import MODEL_BACKENDS
 from llmzero_ray.cli import options
 from llmzero_ray.cli.event_text import event_line
-from llmzero_ray.cli.locate import find
 from llmzero_ray.cli.output import TerminalConsole, print_line
-from llmzero_ray.cli.terminal import LOOK_S, end_check
 from llmzero_ray.config_changes import read_settings
 from llmzero_ray.errors import ConfigError
 from llmzero_ray.events import RequestRefused
 from llmzero_ray.follow import Follower
+from llmzero_ray.launch import LOOK_S, end_check
+from llmzero_ray.locate import find
 from llmzero_ray.presence import Request, RequestKind, owner, request
 from llmzero_ray.storage import SearchStorage
 

@@ -1,6 +1,6 @@
 """Follow a running search and show it: a redrawn tree on a terminal, else one line per event.
 
-Not here: starting (actors/app.py), the texts (view.py, event_text.py).
+Not here: starting (llmzero_ray/launch.py), the texts (view.py, event_text.py).
 """
 
 from __future__ import annotations
@@ -15,15 +15,11 @@ from llmzero_ray.cli.event_text import event_line
 from llmzero_ray.cli.interrupts import Interrupts
 from llmzero_ray.cli.output import print_line, print_lines
 from llmzero_ray.cli.view import live_view, outcome_lines, progress_lines
-from llmzero_ray.errors import CoordinatorGoneError, LlmzeroError
 from llmzero_ray.follow import Follower
-from llmzero_ray.presence import owner
+from llmzero_ray.launch import LOOK_S, raise_if_broken
 
-LOOK_S = 0.5
 _QUIET_S = 60.0
 """Without a terminal: longest time without a line while a phase trains."""
-_BACK_S = 60.0
-"""How long Ray may take to start a coordinator again on a cluster that outlives the commands."""
 _INTERRUPTED = 130
 
 
@@ -53,20 +49,10 @@ def _result(follower: Follower, console: Console) -> int:
     if core.finished is not None:
         print_lines(console, outcome_lines(follower))
         return 0 if core.finished.best is not None else 1
-    if core.interrupted is None:
-        raise CoordinatorGoneError(
-            f"the coordinator of {follower.storage.name!r} has gone without a word; see "
-            f"{follower.storage.paths.logs / 'coordinator.log'}. The same command resumes the search."
-        )
-    reason, exit_code = core.interrupted
-    if exit_code == 0:
-        print_line(console, f"paused ({reason}); the same command goes on with it")
-        return _INTERRUPTED
-    error = LlmzeroError(
-        f"{reason}\nNothing is lost: the same command resumes the search once this is mended."
-    )
-    error.exit_code = exit_code
-    raise error
+    raise_if_broken(follower)
+    assert core.interrupted is not None
+    print_line(console, f"paused ({core.interrupted[0]}); the same command goes on with it")
+    return _INTERRUPTED
 
 
 class Display:
@@ -109,25 +95,3 @@ class Display:
     def _print(self, at: float, line: str) -> None:
         clock = time.strftime("%H:%M:%S", time.localtime(at))
         print_line(self._console, f"{clock} {line}")
-
-
-def end_check(follower: Follower) -> Callable[[], bool]:
-    """A check to poll: whether a search that another process coordinates has ended, or has no live
-    coordinator.
-
-    After a kill, Ray gets a while to restart the coordinator, unless its head is gone too.
-    """
-    root = follower.storage.paths.root
-    private, since = False, time.monotonic()
-
-    def ended() -> bool:
-        nonlocal private, since
-        someone = owner(root)
-        follower.poll()
-        if someone is not None:
-            private, since = someone.private_head, time.monotonic()
-            return follower.finished is not None
-        left = follower.finished is not None or follower.core.interrupted is not None
-        return left or private or time.monotonic() - since > _BACK_S
-
-    return ended

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from llmzero_ray.engines.base import Engine, Slot
-from llmzero_ray.errors import ConfigError
 from llmzero_ray.plugin import load_factory
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def make_engine(config: SearchConfig, task: PreparedTask, slot: Slot, log_dir: str) -> Engine:
-    """The engine that `engine.backend` names: `verl`, or `package.module:factory` of a plug-in.
+    """The engine that `engine.backend` names: `verl`, or one of a plug-in.
 
     `log_dir` receives the engine's own log.
 
@@ -27,7 +27,14 @@ def make_engine(config: SearchConfig, task: PreparedTask, slot: Slot, log_dir: s
         from llmzero_ray.engines.verl.factory import make_verl_engine
 
         return make_verl_engine(config, task, slot, str(Path(log_dir)))
-    if ":" not in backend:
-        raise ConfigError(f"engine.backend is {backend!r}; must be verl or package.module:factory")
-    engine: Engine = load_factory(backend, field="engine.backend")(config, task, slot)
+    engine: Engine = engine_factory(backend)(config, task, slot)
     return engine
+
+
+def engine_factory(backend: str) -> Callable[..., Any]:
+    """The factory of an engine that is not `verl`.
+
+    Raises:
+        ConfigError: the name leads nowhere.
+    """
+    return load_factory(backend, field="engine.backend", own=("verl",))

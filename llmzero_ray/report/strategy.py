@@ -16,6 +16,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from llmzero_ray.config_text import StrictModel, read_yaml, to_yaml, validated
 from llmzero_ray.errors import ConfigError, HyperparameterError
 from llmzero_ray.hyperparameters import check_transition, normalize
+from llmzero_ray.hyperparameters.table import LR_SCHEDULER, WARMUP_RATIO
 from llmzero_ray.records import Hyperparameters, NodeKind, PhaseSpec, ResumeFrom
 from llmzero_ray.storage import SearchPaths
 
@@ -79,6 +80,14 @@ class StrategyPhase(StrictModel):
     def end_step(self) -> int:
         """Global step at which the strategy leaves this phase."""
         return self.base_step + self.cut_step
+
+    @property
+    def steps_to_train(self) -> int:
+        """Steps that must be trained to have the policy of the cut: with a constant learning rate no more
+        than up to it, as nothing else depends on the planned length."""
+        constant = self.hyperparameters.get(LR_SCHEDULER) == "constant"
+        warm_up = self.hyperparameters.get(WARMUP_RATIO) or 0.0
+        return self.cut_step if constant and not warm_up else self.n_steps
 
     @model_validator(mode="after")
     def _consistent(self) -> StrategyPhase:

@@ -39,7 +39,7 @@ METHODS = (*_METHODS, *PLANNED)
 
 
 def make_search(method: str, rules: SearchRules, budget: int | None, seed: int = 1) -> SearchMethod:
-    """A new search by a method: one of `METHODS`, or `package.module:factory`, called with (rules, budget).
+    """A new search by a method: one of `METHODS`, or a factory of a plug-in, called with (rules, budget).
 
     Raises:
         ConfigError: the factory cannot be loaded, or the method lacks what it needs.
@@ -48,6 +48,6 @@ def make_search(method: str, rules: SearchRules, budget: int | None, seed: int =
     if planned is not None:
         own = rules if isinstance(rules, MethodRules) else MethodRules(**rules.model_dump())
         return planned(own, budget, seed)
-    factory = _METHODS.get(method) or load_factory(method, field="search.method")
+    factory = _METHODS.get(method) or load_factory(method, field="search.method", own=METHODS)
     found: SearchMethod = factory(rules, budget)
     return found

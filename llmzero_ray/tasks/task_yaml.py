@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from llmzero_ray.config_text import StrictModel, load_file, validated
+from llmzero_ray.plugin import registered
 
 DATASETS = ("chemcot", "papersearchqa", "ssmr", "wildsci")
 OPTIONS_FIELD = "options"
@@ -38,8 +39,9 @@ class OwnReward(StrictModel):
     """How answers are judged: `exact_match`, `regex: {pattern: ...}` or `python: reward.py:compute_score`;
     the latter two with `gold` beside them where that is needed."""
 
-    kind: RewardKind
-    """exact_match, mcq, math, regex, or python."""
+    kind: str = Field(pattern=r"^[A-Za-z_][\w-]*$")
+    """exact_match, mcq, math, regex, python, or the name of an entry point in the group llmzero_ray.rewards:
+    a function of an installed package, which runs in the sandbox."""
     options: dict[str, Any] = Field(default_factory=dict)
     """Options of that reward, such as ignore_case; see the reward's module."""
     function: str | None = Field(None, pattern=r"^.+\.py:[A-Za-z_]\w*$")
@@ -48,7 +50,8 @@ class OwnReward(StrictModel):
     """A perfect response, {answer} standing for the answer; null: known for some kinds, found out for
     python."""
     allow_unsandboxed: bool = False
-    """For python: run the code, here and in training, even on machines that have no sandbox for it."""
+    """For python and rewards of a package: run the code, here and in training, even on machines that have no
+    sandbox for it."""
 
     @model_validator(mode="before")
     @classmethod
@@ -70,7 +73,9 @@ class OwnReward(StrictModel):
             )
         if self.kind == "python" and self.options:
             raise ValueError("reward: python takes no options; write them into the function")
-        if self.kind != "python" and self.allow_unsandboxed:
+        if self.kind not in _KINDS:
+            registered(self.kind, field="reward", own=_KINDS)
+        elif self.kind != "python" and self.allow_unsandboxed:
             raise ValueError(
                 "reward: allow_unsandboxed is for python alone; the other kinds run no code of yours"
             )

@@ -60,7 +60,7 @@ def run(config: Path, capsys: pytest.CaptureFixture[str]) -> Run:
         ("root.overrides.train_batch_size=128", "64 training items"),
         ("root.overrides.trainer.logger=x", "cannot be set here"),
         ("name=No Spaces", "must be 1 to 63 of a-z"),
-        ("agents.backend=clod", "must be expert, claude, replay or package.module:factory"),
+        ("agents.backend=clod", "must be expert, claude, replay, package.module:factory"),
         ("eval.max_response_length=64", "must be <= engine.max_response_length"),
         ("engine.backend=nowhere.at.all:x", "cannot be loaded"),
     ],

@@ -232,7 +232,7 @@ def test_a_method_that_cannot_be_loaded_is_named_with_its_key() -> None:
     with pytest.raises(ConfigError, match=r"search\.method is 'no\.such:method', which cannot be loaded"):
         make_search("no.such:method", SearchRules(), 4)
     with pytest.raises(ConfigError, match=r"search\.method is 'chance'; must be llmzero, default, "):
-        make_config(search={"method": "chance"})
+        make_search("chance", SearchRules(), 4)
 
 
 # --- whole searches by the methods that plan their runs -----------------------------------------------------

@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from llmzero_ray import __version__
 from llmzero_ray.agents.backend import MODEL_BACKENDS, llm_settings
 from llmzero_ray.agents.drafting.base import DraftingAgents
 from llmzero_ray.agents.drafting.expert_agents import ExpertDraftingAgents
@@ -23,6 +22,7 @@ from llmzero_ray.agents.llm.errors import redacted
 from llmzero_ray.agents.llm.prices import FREE, Price, price_of
 from llmzero_ray.config import AgentsConfig, parse_config
 from llmzero_ray.errors import ConfigError
+from llmzero_ray.version import __version__
 
 BACKENDS = ("expert", "claude")
 

@@ -11,7 +11,7 @@ import urllib.error
 import urllib.request
 from typing import TYPE_CHECKING, Any
 
-from llmzero_ray.agents.backend import agent_facts, llm_settings
+from llmzero_ray.agents.backend import agent_facts, llm_settings, load_plugins
 from llmzero_ray.api_key import key_file_in_use
 from llmzero_ray.cli.doctor.nodes import Node, NoResult, run_on_nodes
 from llmzero_ray.cli.doctor.rows import CheckFinding
@@ -49,10 +49,7 @@ def _found(config: SearchConfig) -> CheckFinding:
 
             RecordedResponses(str(agents.replay_from))
             return CheckFinding("ok", f"replay of {agents.replay_from}")
-        if ":" in agents.backend:
-            from llmzero_ray.plugin import load_factory
-
-            load_factory(agents.backend, field="agents.backend")
+        load_plugins(agents)
     except LlmzeroError as error:
         return CheckFinding("FAIL", str(error))
     free = agents.backend == "expert"

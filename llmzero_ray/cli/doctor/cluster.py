@@ -10,7 +10,7 @@ from llmzero_ray.capacity import shortfall, side_cpus
 from llmzero_ray.cli.doctor.rows import CheckFinding
 from llmzero_ray.config import SearchConfig
 from llmzero_ray.coordinator import root_hyperparameters
-from llmzero_ray.plugin import load_factory
+from llmzero_ray.engines.registry import engine_factory
 from llmzero_ray.tasks import PreparedTask
 
 
@@ -24,7 +24,7 @@ def root_and_engine(config: SearchConfig, task: PreparedTask | None) -> CheckFin
     backend = config.engine.backend
     found = f"engine {backend}, platform {config.engine.platform}"
     if backend != "verl":
-        load_factory(backend, field="engine.backend")
+        engine_factory(backend)
     elif task is not None:
         from llmzero_ray.engines.verl.factory import check_root
 

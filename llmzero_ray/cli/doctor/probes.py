@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import llmzero_ray
+from llmzero_ray import version
 from llmzero_ray.errors import LlmzeroError, StorageError
 from llmzero_ray.files import file_digest, storage_error, text_digest
 
@@ -33,7 +33,7 @@ def probe_machine(backend: str, engine_platform: str) -> dict[str, Any]:
     for package in PACKAGES:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             versions[package] = importlib.metadata.version(package)
-    versions["llmzero_ray"] = f"{llmzero_ray.__version__} ({_sources_digest()})"
+    versions["llmzero_ray"] = f"{version.__version__} ({_sources_digest()})"
     refused = None
     if backend == "verl":
         from llmzero_ray.engines.verl.factory import resolve_platform
@@ -123,7 +123,7 @@ def _digest(path: Path) -> str | None:
 
 
 def _sources_digest() -> str:
-    root = Path(llmzero_ray.__file__).parent
+    root = Path(version.__file__).parent
     parts = (str(path.relative_to(root)).encode() + path.read_bytes() for path in sorted(root.rglob("*.py")))
     return text_digest(b"".join(parts))[:8]
 

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-import llmzero_ray
+from llmzero_ray import version
 from llmzero_ray.api_key import KEY_VARIABLES, without_key
 from llmzero_ray.engines.verl.internals import QUEUE_DIR_ENV, QUEUE_NAMESPACE_ENV, SOCKET_SCOPE_ENV
 from llmzero_ray.engines.verl.settings import VerlSettings
@@ -83,6 +83,14 @@ def worker_vars(settings: VerlSettings) -> dict[str, str]:
     return variables
 
 
+def plain_vars(settings: VerlSettings) -> dict[str, str]:
+    """Variables with which VeRL trains by itself, without a driver of this project."""
+    shared = {key: value for key, value in _COMMON.items() if key != "VERL_USE_EXTERNAL_MODULES"}
+    if settings.platform == "gpu":
+        return shared
+    return {**_COMMON, **_CPU, "OMP_NUM_THREADS": "1"}
+
+
 def process_env(settings: VerlSettings) -> dict[str, str]:
     """Environment of the driver process: this process's own, VeRL's variables, and a path that finds this
     package."""
@@ -112,6 +120,6 @@ def runtime_env(settings: VerlSettings) -> dict[str, Any]:
 
 
 def _python_path() -> str:
-    package_root = str(Path(llmzero_ray.__file__).resolve().parent.parent)
+    package_root = str(Path(version.__file__).resolve().parent.parent)
     inherited = [p for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p and p != package_root]
     return os.pathsep.join([package_root, *inherited])

@@ -25,12 +25,12 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
-import llmzero_ray
+from llmzero_ray import version
 from llmzero_ray.errors import TaskError
 from llmzero_ray.tasks.sandbox.call_filter import open_filter
 from llmzero_ray.tasks.sandbox.limits import SandboxLimits
 
-_PACKAGE = Path(llmzero_ray.__file__).resolve().parent
+_PACKAGE = Path(version.__file__).resolve().parent
 CHILD_FILE = "child.py"
 _CHILD = Path(__file__).with_name(CHILD_FILE).resolve()
 _LIBRARIES = ("/lib", "/lib32", "/lib64", "/usr/lib", "/usr/lib32", "/usr/lib64")

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from llmzero_ray.errors import TaskError
+from llmzero_ray.plugin import registered
 from llmzero_ray.tasks.manifest import RewardEntry
 from llmzero_ray.tasks.reward_validation import RewardValidator
 from llmzero_ray.tasks.rewards.gold_answers import gold_response
@@ -79,7 +80,7 @@ class CustomTask:
             raise TaskError(
                 f"reward: the file {reward_file(self._reward)} does not exist; paths count from task.yaml"
             )
-        if self._reward.function is not None:
+        if self._reward.kind not in KINDS:
             RewardValidator(reward_entry(self._reward), Path()).check_import()
 
     def adapt(self, record: Record, file: str) -> TaskExample | Rejection:  # noqa: ARG002
@@ -139,12 +140,17 @@ def reward_file(reward: OwnReward) -> Path:
 
 
 def reward_entry(reward: OwnReward) -> RewardEntry:
-    """The reward where the user has it: a module that ships, or the user's own file with the form of a right
-    answer."""
-    if reward.function is None:
-        return RewardEntry(module=KINDS[reward.kind])
-    path, _, name = reward.function.rpartition(":")
+    """The reward where the user has it: a module that ships, that of an installed package, or the user's own
+    file, the latter two with the form of a right answer."""
     allowed = reward.allow_unsandboxed
+    if reward.kind in KINDS:
+        return RewardEntry(module=KINDS[reward.kind])
+    if reward.function is None:
+        point = registered(reward.kind, field="reward", own=(*KINDS, "python"))
+        return RewardEntry(
+            module=point.module, name=point.attr, gold_response=reward.gold, allow_unsandboxed=allowed
+        )
+    path, _, name = reward.function.rpartition(":")
     return RewardEntry(path=path, name=name, gold_response=reward.gold, allow_unsandboxed=allowed)
 
 

@@ -1,6 +1,6 @@
 """Checks of a configuration before anything is started.
 
-Not here: the search's directory (llmzero_ray.storage), the cluster (doctor/).
+Not here: the search's directory (llmzero_ray.storage), the cluster (cli/doctor/).
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from pathlib import Path
 from llmzero_ray.agents.backend import check_agents
 from llmzero_ray.config import SearchConfig
 from llmzero_ray.coordinator import root_hyperparameters
+from llmzero_ray.engines.registry import engine_factory
 from llmzero_ray.errors import ConfigError
 from llmzero_ray.events import AgentCalled
-from llmzero_ray.plugin import load_factory
 from llmzero_ray.search import make_search
 from llmzero_ray.tasks import PreparedTask, check_model_dir
 
@@ -33,7 +33,7 @@ def check_backends(config: SearchConfig, spent: float, book: Callable[[AgentCall
     """
     make_search(config.search.method, config.search, config.budget.runs)
     if config.engine.backend != "verl":
-        load_factory(config.engine.backend, field="engine.backend")
+        engine_factory(config.engine.backend)
     elif config.model.path is not None:
         check_model_dir(config.model.path)
     check_agents(config, spent, book)

@@ -1,0 +1,63 @@
+"""The proposer that repeats a strategy: `agents.proposer: strategy`, with its file in `agents.replay_from`.
+
+Each phase gets the configuration, start and length that the strategy's phase has. Nothing is judged: whether
+the phases were trained so is checked afterwards (llmzero_ray/strategy_replay.py), as a proposal that breaks a
+rule of this search is replaced.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from llmzero_ray.agents.base import ProposalRequest
+from llmzero_ray.errors import AgentError
+from llmzero_ray.hyperparameters import VERL_SPACE, normalize
+from llmzero_ray.records import Change, Diagnosis, Proposal, ResumeFrom
+from llmzero_ray.report.strategy import Strategy, load_strategy
+
+
+class StrategyProposer:
+    """Proposes the phases of a strategy one after the other."""
+
+    def __init__(self, strategy: Strategy) -> None:
+        self._strategy = strategy
+
+    @classmethod
+    def of(cls, path: str | Path) -> StrategyProposer:
+        """The proposer of a file.
+
+        Raises:
+            ConfigError: it holds no strategy.
+        """
+        return cls(load_strategy(path))
+
+    def propose(self, request: ProposalRequest) -> Proposal:
+        """The phase after those on the path.
+
+        Raises:
+            AgentError: the strategy has no further phase, or this one was refused.
+        """
+        number = len(request.path) + 1
+        if request.from_scratch or number > len(self._strategy.phases):
+            raise AgentError(f"the strategy has {len(self._strategy.phases)} phases and no number {number}.")
+        phase = self._strategy.phases[number - 1]
+        assert phase.resume_from is not None
+        start = ResumeFrom(node=request.on.node, step=phase.resume_from.step)
+        base, wanted = request.base(start), normalize(phase.hyperparameters)
+        changes = tuple(
+            Change(key=key, old=base.get(key), new=value, reason=f"phase {number} of the strategy")
+            for key, value in wanted.items()
+            if base.get(key) != value
+        )
+        if request.rejected is not None:
+            inert = VERL_SPACE.inert(wanted)
+            changes = tuple(change for change in changes if change.key not in inert)
+        return Proposal(
+            diagnosis=Diagnosis(state="unknown", summary=phase.diagnosis),
+            changes=changes,
+            resume_from=start,
+            n_steps=phase.n_steps,
+            total_epochs=None,
+            rationale=f"Phase {number} of the strategy that {self._strategy.search.name} found.",
+            agent="strategy",
+        )

@@ -1,0 +1,471 @@
+"""The Python interface: `run` a search, `open` its results as tables, `prepare` its task.
+
+Everything here blocks on files and on Ray alone and starts no event loop, so it works in scripts, in threads
+and in notebooks, whose loop is running. Not here: the command line (cli/), Ray (actors/).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import logging
+import os
+import time
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from llmzero_ray.config import SearchConfig, change_settings, resolve_config
+from llmzero_ray.config_text import read_yaml
+from llmzero_ray.errors import ConfigError, SearchBusyError
+from llmzero_ray.events import REFERENCE
+from llmzero_ray.follow import Follower
+from llmzero_ray.launch import LOOK_S, LaunchedSearch, Say, launch, raise_if_broken
+from llmzero_ray.locate import find
+from llmzero_ray.presence import owner, request
+from llmzero_ray.report import Strategy, write_outcome
+from llmzero_ray.report.best import adapter_checksums
+from llmzero_ray.report.facts import SearchFacts
+from llmzero_ray.report.recipe import best_strategy
+from llmzero_ray.strategy_replay import (
+    ReplayComparison,
+    compare,
+    find_strategy,
+    plan_replay,
+    replay_task,
+    write_comparison,
+)
+from llmzero_ray.tables import (
+    CHANGES,
+    ITEMS,
+    NODES,
+    SCORES,
+    change_rows,
+    metric_rows,
+    node_rows,
+    score_rows,
+    table,
+)
+from llmzero_ray.tasks import PreparedTask
+from llmzero_ray.tasks.from_config import is_task_file, prepare_task_file, task_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+logger = logging.getLogger("llmzero_ray.api")
+
+
+def _log(line: str) -> None:
+    logger.info("%s", line)
+
+
+# --- running ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunStatus:
+    """A search as of one moment."""
+
+    stage: str
+    """new, initializing, searching, measuring, writing, finished or interrupted (paused ones as well)."""
+    runs: int
+    """Phases begun so far, the root included."""
+    max_runs: int | None
+    """As many at most; None before the search has started."""
+    training: tuple[int, ...]
+    """Nodes whose phases train now."""
+    best: int | None
+    """Node with the best score; None without one."""
+    best_score: float | None
+    """Its best validation score."""
+    gpu_hours: float
+    """For which slots were reserved, whatever they did."""
+    dollars: float
+    """Of the agents' calls."""
+    seconds: float
+    """With a coordinator at work, up to now."""
+
+
+class RunningSearch:
+    """A search that was started here, or found at work or ended; `run` makes it.
+
+    `with run(...) as search:` leaves the cluster at the end of the block, `wait` does so at the search's end.
+    On a cluster that outlives this process the search goes on after either; on a Ray head of its own it ends
+    with this process, and the same call goes on with it later.
+    """
+
+    def __init__(self, launched: LaunchedSearch, config: SearchConfig) -> None:
+        self._launched, self.config = launched, config
+        self._follower = launched.follower
+        self._has_ended = launched.end_check()
+        self._left = launched.had_ended
+
+    @property
+    def root(self) -> Path:
+        """The search's directory."""
+        return self._follower.storage.paths.root
+
+    @property
+    def done(self) -> bool:
+        """Whether nobody works on it any more: it has ended, was paused, or its processes died.
+
+        Raises:
+            LlmzeroError: its coordinator could not read or write the journal.
+        """
+        return self._left or self._has_ended()
+
+    def status(self) -> RunStatus:
+        """Where the search is now."""
+        self._follower.poll()
+        return run_status(self._follower)
+
+    def wait(self, timeout_s: float | None = None) -> Search:
+        """The results, once the search has ended or was paused; `await` does the same beside an event loop.
+
+        Raises:
+            TimeoutError: it goes on after `timeout_s` seconds; nothing is stopped.
+            LlmzeroError: it could not go on; the same `run` resumes it once that is mended.
+        """
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while not self.done:
+            if deadline is not None and time.monotonic() > deadline:
+                raise TimeoutError(f"{self.config.name} is still at work after {timeout_s:g} s")
+            time.sleep(LOOK_S)
+        self.close()
+        self._follower.poll()
+        raise_if_broken(self._follower)
+        return Search(self.root)
+
+    def __await__(self) -> Generator[Any, None, Search]:
+        return asyncio.to_thread(self.wait).__await__()
+
+    def stop(self, reason: str = "stopped from Python", *, deadline_s: float | None = None) -> None:
+        """Ask it to end in good order; running phases end at their next step. `wait` returns its results.
+
+        `deadline_s`: seconds after which phases that have not ended are killed; 0 kills them now.
+        """
+        self._request("stop", reason, deadline_s=deadline_s)
+
+    def pause(self, reason: str = "paused from Python") -> None:
+        """Ask it to end its processes and give the hardware back; the same `run` goes on with it."""
+        self._request("pause", reason)
+
+    def hint(self, text: str) -> None:
+        """Tell the proposer something; it is part of every later question."""
+        self._request("hint", "", text=text)
+
+    def _request(self, kind: Any, reason: str, **fields: Any) -> None:
+        if self.done:
+            raise ConfigError(f"nobody is at work on {self.root}: it takes no request.")
+        request(self.root, kind, reason, **fields)
+
+    def close(self) -> None:
+        """Leave the cluster; repeatable. A search on a head of its own that has not ended is interrupted."""
+        if not self._left:
+            self._left = True
+            self._launched.leave()
+            _private.discard(self)
+
+    def __enter__(self) -> RunningSearch:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<search {self.config.name} in {self.root}: {self.status().stage}>"
+
+
+_private: set[RunningSearch] = set()
+"""Searches of this process on a Ray head that is theirs alone."""
+
+
+def run(
+    config: str | os.PathLike[str] | Mapping[str, Any] | SearchConfig,
+    /,
+    *,
+    progress: Say = _log,
+    **settings: Any,
+) -> RunningSearch:
+    """Start a search, find it at work, or go on with it, by its name; returns at once after the start.
+
+    `config` is a search.yaml, its data, or a configuration. Keyword arguments replace fields of it: blocks
+    (`budget={"runs": 8}`, the other fields of the block stay) or dotted keys (`**{"budget.runs": 8}`).
+    `progress` takes a line whenever a part of the preparation begins; it is logged by default.
+
+    It runs on the cluster that this process is connected to (`ray.init`), on that of RAY_ADDRESS or
+    `ray start`, or on a Ray head of its own, which ends with this process.
+
+    Raises:
+        ConfigError: the configuration is wrong, or differs from the one that the search began with.
+        TaskError: there is no task, or another one than the search began with.
+        CapacityError: a cluster is named and does not answer, or Ray does not start.
+        StorageError: the directory cannot be used.
+        SearchBusyError: a search of this process has a Ray head of its own, which has no room for another.
+    """
+    wanted, given = _resolved(config, settings)
+    for other in tuple(_private):
+        if other.done:
+            other.close()
+        elif other.config.name != wanted.name or other.config.storage != wanted.storage:
+            raise SearchBusyError(
+                f"{other.config.name} is at work on a Ray head that this process started for it alone. Wait "
+                "for its end, or start a cluster with `ray start --head` to have several searches at once."
+            )
+    started = launch(wanted, given, lambda made: task_of(made, progress), progress)
+    search = RunningSearch(started, wanted)
+    if started.private_head:
+        _private.add(search)
+    return search
+
+
+def _resolved(
+    config: str | os.PathLike[str] | Mapping[str, Any] | SearchConfig, settings: Mapping[str, Any]
+) -> tuple[SearchConfig, list[str]]:
+    """(the configuration with these settings, the dotted keys that they gave)."""
+    source = "the configuration"
+    if isinstance(config, SearchConfig):
+        data = config.to_json()
+    elif isinstance(config, Mapping):
+        data = copy.deepcopy(dict(config))
+    elif isinstance(config, str | os.PathLike):
+        path = Path(config)
+        data, source = read_yaml(path), path.name
+    else:
+        raise ConfigError(
+            f"a configuration cannot be a {type(config).__name__}; give the path of a search.yaml, its data "
+            "as a dict, or a SearchConfig."
+        )
+    change_settings(data, settings)
+    return resolve_config(data, source=source), list(settings)
+
+
+def run_status(follower: Follower) -> RunStatus:
+    """A search as of the follower's last poll."""
+    core = follower.core
+    best = core.best
+    started = core.started is not None
+    now = time.time() if owner(follower.storage.paths.root) is not None else None
+    return RunStatus(
+        stage=core.stage,
+        runs=len(core.search.nodes) if started else 0,
+        max_runs=core.config.budget.runs if started else None,
+        training=tuple(
+            run.node for run in core.runs.values() if run.started and run.active and run.node != REFERENCE
+        ),
+        best=None if best is None else best.node,
+        best_score=None if best is None else best.score,
+        gpu_hours=core.meter.gpu_hours(core.now if now is None else now) if started else 0.0,
+        dollars=core.dollars,
+        seconds=follower.worked_s(now),
+    )
+
+
+def replay(
+    strategy: str | os.PathLike[str] | Strategy,
+    /,
+    *,
+    task: str | os.PathLike[str] | None = None,
+    model: str | None = None,
+    seeds: int = 1,
+    keep_steps: bool = False,
+    name: str | None = None,
+    storage: str | os.PathLike[str] = "runs",
+    progress: Say = _log,
+    **settings: Any,
+) -> ReplayComparison:
+    """Train a found strategy again, phase by phase, once for each of `seeds` seeds; returns at the end.
+
+    `strategy` is a strategy.yaml, a search's directory or name, or a `Strategy`. With another `task` (the
+    directory of a prepared one) its steps are rescaled to as many epochs, unless `keep_steps`. `settings`
+    replace fields of the configuration, as in `run`. Each seed is a search `<name>-<number>` in `storage`, so
+    that the same call goes on after an interruption. The result compares validations and test scores with the
+    original; its `deviations` say where a phase could not be trained as the strategy has it.
+
+    Raises:
+        ConfigError: there is no strategy, or the settings are wrong.
+        TaskError: the task cannot be used.
+        LlmzeroError: a search could not go on.
+    """
+    place = os.fspath(storage)
+    known = strategy if isinstance(strategy, Strategy) else find_strategy(os.fspath(strategy), place)
+    plan = plan_replay(
+        known,
+        replay_task(known, None if task is None else os.fspath(task)),
+        name=name or f"{known.search.name}-replay",
+        storage=place,
+        model=model,
+        seeds=seeds,
+        keep_steps=keep_steps,
+        settings=settings,
+    )
+    for note in plan.notes:
+        progress(note)
+    roots = [run(config, progress=progress).wait().root for config in plan.configs]
+    found = compare(plan, roots)
+    write_comparison(found, Path(place).absolute())
+    return found
+
+
+# --- results ------------------------------------------------------------------------------------------------
+
+
+def open(search: str | os.PathLike[str], *, storage: str | os.PathLike[str] = "runs") -> Search:  # noqa: A001
+    """The results of a search so far: by its directory, its search.yaml, or its name in `storage`.
+
+    Raises:
+        ConfigError: there is no search, or it has not started.
+        JournalError: its journal is damaged.
+    """
+    return Search(find(os.fspath(search), os.fspath(storage)).paths.root)
+
+
+class Search:
+    """Results of one search as of the moment it was opened; open it again to see more.
+
+    Tables are Arrow tables (`pyarrow.Table`); `to_pandas()` makes data frames of them.
+    """
+
+    def __init__(self, root: str | os.PathLike[str]) -> None:
+        self._facts = SearchFacts(Path(root))
+
+    @property
+    def root(self) -> Path:
+        """Its directory."""
+        return self._facts.paths.root
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return self._facts.config.name
+
+    @property
+    def config(self) -> SearchConfig:
+        """Its configuration, changes of limits included."""
+        return self._facts.config
+
+    @property
+    def stage(self) -> str:
+        """searching, measuring, writing, finished or interrupted."""
+        return self._facts.core.stage
+
+    @property
+    def best(self) -> int | None:
+        """The node whose best step the strategy ends with; None while nothing has a score."""
+        return None if self._facts.best is None else self._facts.best.node
+
+    @property
+    def adapter(self) -> Path | None:
+        """Directory of the best strategy's PEFT adapter; None while there is none."""
+        if not self._facts.path:
+            return None
+        last = self._facts.path[-1]
+        return last.run.adapter(self._facts.paths, last.cut)
+
+    def nodes(self) -> pa.Table:
+        """One row per node: kind, start, length, scores, why it was proposed and how it ended."""
+        return table(node_rows(self._facts), NODES)
+
+    def metrics(self, node: int | None = None) -> pa.Table:
+        """One row per step of a node, or of all nodes; VeRL's metrics under their own names.
+
+        Raises:
+            ConfigError: there is no such node.
+        """
+        import pyarrow as pa
+
+        nodes = self._facts.runs if node is None else (self._known(node),)
+        rows = [row for number in nodes for row in metric_rows(self._facts, number)]
+        names = dict.fromkeys(name for row in rows for name in row)
+        return pa.table({name: [row.get(name) for row in rows] for name in names})
+
+    def items(self, node: int, step: int | None = None) -> pa.Table:
+        """Validated items of a node with their scores and responses: of one step of its phase, or of all.
+
+        Raises:
+            ConfigError: there is no such node.
+        """
+        from llmzero_ray.metric_files import load_items
+
+        found = load_items(self._facts.storage, self._known(node))
+        rows = [
+            {"node": node, "step": at, **vars(item)}
+            for at, items in sorted(found.items())
+            if step in (None, at)
+            for item in items
+        ]
+        return table(rows, ITEMS)
+
+    def changes(self, node: int | None = None) -> pa.Table:
+        """Hyper-parameters in which nodes differ from the phase they continue, with the reasons; values are
+        JSON.
+
+        Raises:
+            ConfigError: there is no such node.
+        """
+        nodes = tuple(self._facts.runs) if node is None else (self._known(node),)
+        return table(change_rows(self._facts, nodes), CHANGES)
+
+    def scores(self) -> pa.Table:
+        """Base model, default recipe and best strategy on the validation and the test split."""
+        return table(score_rows(self._facts), SCORES)
+
+    def strategy(self) -> Strategy | None:
+        """The best strategy so far, as strategy.yaml has it; None while there is none.
+
+        Raises:
+            StorageError: its adapter cannot be read.
+        """
+        adapter = self.adapter
+        return best_strategy(self._facts, {} if adapter is None else adapter_checksums(adapter))
+
+    def write_report(self) -> Path:
+        """Write report.md, plots/, strategy.yaml and best/ as of now; the report's path.
+
+        Raises:
+            StorageError: the directory cannot be written.
+        """
+        write_outcome(self._facts.storage)
+        return self._facts.paths.report
+
+    def _known(self, node: int) -> int:
+        if node not in self._facts.runs:
+            nodes = ", ".join(map(str, self._facts.runs)) or "none"
+            raise ConfigError(f"{self.name} has no node {node!r}; it has {nodes}.")
+        return node
+
+    def __repr__(self) -> str:
+        best = "" if self._facts.best is None else f", best node {self.best}: {self._facts.best.score}"
+        return f"<search {self.name}, {self.stage}: {len(self._facts.runs)} nodes{best}>"
+
+
+# --- tasks --------------------------------------------------------------------------------------------------
+
+
+def prepare(
+    task: str | os.PathLike[str] | Mapping[str, Any] | SearchConfig,
+    /,
+    *,
+    progress: Callable[[str], None] = _log,
+    **settings: Any,
+) -> PreparedTask:
+    """The task of a task.yaml, or of a search.yaml, its data or its configuration; made if it is not there.
+
+    Keyword arguments replace keys of the file, as `run` takes them.
+
+    Raises:
+        ConfigError: the file or the data is wrong.
+        TaskError: the task cannot be made, or another one is in its directory.
+        StorageError: it cannot be written.
+    """
+    if isinstance(task, str | os.PathLike) and is_task_file(Path(task)):
+        summary = prepare_task_file(
+            Path(task), settings, progress=lambda doing, share: progress(f"{doing} ({share:.0%})")
+        )
+        return summary.task
+    config, _ = _resolved(task, settings)
+    return task_of(config, progress)

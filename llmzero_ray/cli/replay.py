@@ -1,0 +1,67 @@
+"""The command `replay`: train a found strategy again, and report it beside the original.
+
+Not here: its configuration and the comparison (llmzero_ray/strategy_replay.py), following it (search.py).
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from llmzero_ray.cli import options
+from llmzero_ray.cli.output import TerminalConsole, print_line, print_lines
+from llmzero_ray.cli.search import start_and_follow
+from llmzero_ray.config_changes import read_settings
+from llmzero_ray.errors import ConfigError
+from llmzero_ray.strategy_replay import compare, find_strategy, plan_replay, replay_task, write_comparison
+
+
+def replay(
+    strategy: Annotated[
+        str, typer.Argument(metavar="STRATEGY", help="strategy.yaml, or directory or name of a search")
+    ],
+    *,
+    task: Annotated[
+        str | None, typer.Option(metavar="DIR", help="another prepared task; steps are rescaled to its rows")
+    ] = None,
+    model: Annotated[str | None, typer.Option(metavar="DIR", help="another base model")] = None,
+    seeds: Annotated[int, typer.Option(metavar="N", help="how often, each time with another seed")] = 1,
+    keep_steps: Annotated[bool, typer.Option("--keep-steps", help="as many steps as the strategy")] = False,
+    name: Annotated[
+        str | None, typer.Option(metavar="NAME", help="of the new searches (default: the strategy's-replay)")
+    ] = None,
+    settings: options.Settings,
+    storage: options.Storage = "runs",
+) -> int:
+    """Train the phases of a strategy again: with other seeds, on another task, on another model."""
+    console = TerminalConsole()
+    say = partial(print_line, console)
+    given = find_strategy(strategy, storage)
+    plan = plan_replay(
+        given,
+        replay_task(given, task),
+        name=name or f"{given.search.name}-replay",
+        storage=storage,
+        model=model,
+        seeds=seeds,
+        keep_steps=keep_steps,
+        settings=read_settings(settings),
+    )
+    for note in plan.notes:
+        say(f"note: {note}")
+    roots = []
+    for config in plan.configs:
+        code = start_and_follow(config, [])
+        if code:
+            return code
+        roots.append(Path(config.storage) / config.name)
+    found = compare(plan, roots)
+    path = write_comparison(found, Path(storage).absolute())
+    print_lines(console, found.to_markdown().splitlines())
+    say(f"written to {path}")
+    if found.deviations:
+        raise ConfigError(f"not trained as the strategy says: {'; '.join(found.deviations)}.")
+    return 0

@@ -1,0 +1,216 @@
+"""The commands `list`, `show`, `diff` and `report`: what searches hold, from their directories alone.
+
+Not here: a search at work (status.py), the tables (llmzero_ray/tables.py), the report's text (report/).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from llmzero_ray.api import run_status
+from llmzero_ray.cli import options
+from llmzero_ray.cli.output import TerminalConsole, print_line, print_lines
+from llmzero_ray.config_changes import differing_keys
+from llmzero_ray.coordinator.runs import PhaseRun
+from llmzero_ray.errors import ConfigError, LlmzeroError
+from llmzero_ray.follow import Follower
+from llmzero_ray.hyperparameters import diff as differences
+from llmzero_ray.hyperparameters import format_value, short
+from llmzero_ray.locate import find
+from llmzero_ray.presence import owner
+from llmzero_ray.records import Hyperparameters
+from llmzero_ray.report import write_outcome
+from llmzero_ray.report.facts import SearchFacts
+from llmzero_ray.storage import SearchStorage
+from llmzero_ray.tables import change_rows, node_row
+
+_NONE = "–"
+
+
+# --- list ---------------------------------------------------------------------------------------------------
+
+
+def list_searches(*, storage: options.Storage = "runs", as_json: options.AsJson = False) -> int:
+    """List the searches of a storage."""
+    console, root = TerminalConsole(), Path(storage).absolute()
+    if not root.is_dir():
+        raise ConfigError(f"{root}: no such directory. Name the searches' storage with --storage DIR.")
+    rows = [_summary(path) for path in sorted(root.iterdir()) if (path / "search.yaml").is_file()]
+    if as_json:
+        print_line(console, json.dumps(rows, indent=2))
+        return 0
+    if not rows:
+        print_line(console, f"no search in {root}")
+        return 0
+    table = Table("search", "stage", "runs", "best", "GPU hours", "at work", box=None)
+    for row in rows:
+        score = _NONE if row["best_score"] is None else f"{row['best_score']:.4f} (node {row['best']})"
+        runs = f"{row['runs']} of {row['max_runs']}" if row["max_runs"] else str(row["runs"] or _NONE)
+        cells = (row["name"], row["stage"], runs, score, f"{row['gpu_hours']:.2f}", row["at_work"] or _NONE)
+        table.add_row(*(Text(str(cell), overflow="fold") for cell in cells))
+    console.print(table)
+    return 0
+
+
+def _summary(root: Path) -> dict[str, Any]:
+    """One search; one that cannot be read is listed with the reason in place of its stage."""
+    someone = owner(root)
+    known = {"name": root.name, "at_work": None if someone is None else str(someone)}
+    try:
+        follower = Follower(SearchStorage.at(root))
+        follower.poll()
+        return {**known, **asdict(run_status(follower))}
+    except LlmzeroError as error:
+        nothing = {"runs": 0, "max_runs": None, "best": None, "best_score": None, "gpu_hours": 0.0}
+        return {**known, "stage": f"unreadable: {error}", **nothing}
+
+
+# --- show ---------------------------------------------------------------------------------------------------
+
+
+def show(
+    search: options.Search,
+    node: options.Node,
+    *,
+    as_json: options.AsJson = False,
+    storage: options.Storage = "runs",
+) -> int:
+    """Show one node: where it starts, what it changes and why, how it went."""
+    console, facts = TerminalConsole(), SearchFacts(find(search, storage))
+    found = node_facts(facts, node)
+    if as_json:
+        print_line(console, json.dumps(found, indent=2))
+        return 0
+    print_lines(console, _node_lines(found))
+    return 0
+
+
+def node_facts(facts: SearchFacts, node: int) -> dict[str, Any]:
+    """One node as plain data: its row, the changes it made, its validations by global step.
+
+    Raises:
+        ConfigError: there is no such node.
+    """
+    run = _run(facts, node)
+    row = node_row(facts, run)
+    curves = facts.curves(node)
+    start = facts.start_score(run)
+    first = [] if start is None else [(0, start)]
+    scores = [*first, *zip(curves.val_steps, curves.val_scores, strict=True)]
+    return {
+        "search": facts.config.name,
+        **row,
+        "hyperparameters": None if row["hyperparameters"] is None else json.loads(row["hyperparameters"]),
+        "note": run.note,
+        "changes": [
+            {**change, "old": json.loads(change["old"]), "new": json.loads(change["new"])}
+            for change in change_rows(facts, [node])
+        ],
+        "validations": [{"global_step": run.base_step + step, "score": score} for step, score in scores],
+    }
+
+
+def _run(facts: SearchFacts, node: int) -> PhaseRun:
+    if node not in facts.runs:
+        nodes = ", ".join(map(str, facts.runs)) or "none"
+        raise ConfigError(f"{facts.config.name} has no node {node}; it has {nodes}.")
+    return facts.runs[node]
+
+
+def _node_lines(found: Mapping[str, Any]) -> Iterable[str]:
+    mark = ", in the best strategy" if found["in_strategy"] else ""
+    yield f"{found['search']}, node {found['node']}: {found['kind']}, {found['status']}{mark}"
+    start = "the base model"
+    if found["resume_node"] is not None:
+        start = f"node {found['resume_node']}, step {found['resume_step']} (global step {found['base_step']})"
+    yield f"starts from    {start}"
+    done = _NONE if found["steps_done"] is None else found["steps_done"]
+    yield f"steps          {done} of {found['n_steps']}"
+    if found["score"] is not None:
+        yield f"best           {found['score']:.4f} at global step {found['global_step']}"
+    points = ", ".join(f"{point['score']:.4f}@{point['global_step']}" for point in found["validations"])
+    yield f"validations    {points or _NONE}"
+    if found["ended_by"]:
+        yield f"ended by       {found['ended_by']}"
+    for name in ("diagnosis", "rationale", "note"):
+        if found[name]:
+            yield f"{name:<14} {found[name]}"
+    for change in found["changes"]:
+        key = change["key"]
+        old, new = (format_value(key, change[name]) for name in ("old", "new"))
+        yield f"changed        {short(key)} {old} → {new}: {change['reason']}"
+
+
+# --- diff ---------------------------------------------------------------------------------------------------
+
+
+def diff(
+    one: Annotated[str, typer.Argument(metavar="A", help="a search, or SEARCH:NODE")],
+    other: Annotated[str, typer.Argument(metavar="B", help="a search, or SEARCH:NODE")],
+    *,
+    as_json: options.AsJson = False,
+    storage: options.Storage = "runs",
+) -> int:
+    """Compare the configurations of two nodes, or of two searches, and their scores."""
+    (a, a_node), (b, b_node) = _named(one, storage), _named(other, storage)
+    if (a_node is None) != (b_node is None):
+        raise ConfigError(f"{one} and {other}: name two searches, or a node of each, such as demo:0 demo:3.")
+    changed: Mapping[str, Sequence[Any]]
+    if a_node is None or b_node is None:
+        changed = differing_keys(a.config, b.config)
+        scores = [None if best is None else best.score for best in (a.best, b.best)]
+    else:
+        before, after = (_hyperparameters(facts, node) for facts, node in ((a, a_node), (b, b_node)))
+        changed = differences(before, after)
+        scores = [_run(a, a_node).score, _run(b, b_node).score]
+    console = TerminalConsole()
+    if as_json:
+        body = {"a": one, "b": other, "scores": scores, "changed": {k: list(v) for k, v in changed.items()}}
+        print_line(console, json.dumps(body, indent=2))
+        return 0
+    print_line(console, f"{one} → {other}")
+    for key, (old, new) in changed.items():
+        words = (short(key), *(format_value(key, value) for value in (old, new)))
+        name, was, now = words if a_node is not None else (key, str(old), str(new))
+        print_line(console, f"  {name}  {was} → {now}")
+    if not changed:
+        print_line(console, "  the same configuration")
+    texts = [_NONE if score is None else f"{score:.4f}" for score in scores]
+    print_line(console, f"best validation  {texts[0]} → {texts[1]}")
+    return 0
+
+
+def _hyperparameters(facts: SearchFacts, node: int) -> Hyperparameters:
+    spec = _run(facts, node).spec
+    if spec is None:
+        raise ConfigError(f"{facts.config.name}:{node} has no configuration yet: its phase is not planned.")
+    return spec.hyperparameters
+
+
+def _named(text: str, storage: str) -> tuple[SearchFacts, int | None]:
+    """The search and the node of SEARCH or SEARCH:NODE."""
+    search, colon, node = text.rpartition(":")
+    if colon and node.isdecimal():
+        return SearchFacts(find(search, storage)), int(node)
+    return SearchFacts(find(text, storage)), None
+
+
+# --- report -------------------------------------------------------------------------------------------------
+
+
+def report(search: options.Search, *, storage: options.Storage = "runs") -> int:
+    """Write report.md, plots/, strategy.yaml and best/ again, as of now."""
+    console, outcome = TerminalConsole(), write_outcome(find(search, storage))
+    for path in outcome.files:
+        print_line(console, str(path))
+    for problem in outcome.problems:
+        print_line(console, f"not written: {problem}")
+    return 0

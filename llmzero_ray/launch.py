@@ -1,0 +1,239 @@
+"""Start a search, or find it at work or ended: what `llmzero search` and `llmzero_ray.run` have in common.
+
+Everything that can be checked is checked before anything starts. Not here: following a search
+(cli/terminal.py, api.py), making its task (tasks/), the coordinator's actor (actors/app.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from llmzero_ray import _actors
+from llmzero_ray.config import SearchConfig
+from llmzero_ray.config_changes import differing_keys
+from llmzero_ray.coordinator import extension_problem, not_started, root_hyperparameters
+from llmzero_ray.errors import ConfigError, CoordinatorGoneError, LlmzeroError, SearchBusyError
+from llmzero_ray.follow import Follower
+from llmzero_ray.preflight import check_backends, check_verl_keys, refuse_job_directory
+from llmzero_ray.presence import SearchLock, is_extension_requested, owner, request
+from llmzero_ray.start_checks import StartChecks
+from llmzero_ray.storage import SearchStorage
+from llmzero_ray.tasks import PreparedTask
+from llmzero_ray.tasks.confirmation import check_spare_rows
+from llmzero_ray.tasks.prepared import check_same_task
+
+Say: TypeAlias = Callable[[str], None]
+"""Takes one line for the user."""
+LOOK_S = 0.5
+"""Seconds between two looks at a search."""
+SETTLE_S = 60.0
+"""How long another command may take to prepare the same directory."""
+_BACK_S = 60.0
+"""How long Ray may take to start a coordinator again on a cluster that outlives the commands."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaunchedSearch:
+    """A search as its start left it: ended before, at work under another process, or started here."""
+
+    follower: Follower
+    running: _actors.app.Running | None = None
+    """The coordinator that was started; None: none was."""
+    private_head: bool = False
+    """Whether the search ends with this process."""
+    found: str = ""
+    """The process that was at work on it already."""
+    leave: Callable[[], None] = lambda: None
+    """Leaves the cluster, if the start joined it or started it; a private head ends with that."""
+
+    @property
+    def had_ended(self) -> bool:
+        """Whether there was nothing to start or to follow."""
+        return self.running is None and not self.found
+
+    def end_check(self) -> Callable[[], bool]:
+        """A check to poll: whether the search has ended, and no other coordinator has replaced this one."""
+        running = self.running
+        if running is None:
+            return end_check(self.follower)
+        left: Callable[[], bool] | None = None
+
+        def ended() -> bool:
+            nonlocal left
+            if left is None and _actors.app.has_joined(running):
+                left = end_check(self.follower)
+            return left is not None and (self.private_head or left())
+
+        return ended
+
+
+def launch(
+    config: SearchConfig,
+    given: Sequence[str],
+    make_task: Callable[[SearchConfig], PreparedTask],
+    say: Say,
+    *,
+    from_folder: bool = False,
+) -> LaunchedSearch:
+    """Start the coordinator of a search, unless the search has ended or someone is at work on it.
+
+    `given` are the keys of `config` that were given beside its file: what they change must be possible.
+    Between the check for a coordinator and the start of one, another process may start one: that
+    one is then found.
+
+    Raises:
+        ConfigError: the configuration cannot be trained, or differs from the one the search began with.
+        TaskError: there is no task, or another one than the search began with.
+        CapacityError: a cluster is named and does not answer, or Ray does not start.
+        StorageError: the directory cannot be used.
+    """
+    refuse_job_directory(config)
+    storage = SearchStorage(config.storage, config.name)
+    deadline = time.monotonic() + SETTLE_S
+    with storage.kept_if_used():
+        storage.check()
+        while True:
+            try:
+                return _find_or_start(config, given, make_task, say, storage, from_folder=from_folder)
+            except SearchBusyError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(LOOK_S)
+
+
+def _find_or_start(
+    config: SearchConfig,
+    given: Sequence[str],
+    make_task: Callable[[SearchConfig], PreparedTask],
+    say: Say,
+    storage: SearchStorage,
+    *,
+    from_folder: bool,
+) -> LaunchedSearch:
+    follower, root = Follower(storage), storage.paths.root
+    follower.poll()
+    if follower.core.initialization is not None and not (follower.has_trained or from_folder):
+        raise ConfigError(not_started(follower.core, root))
+    someone = owner(root)
+    changes = storage.check_same(config) if someone is not None or follower.has_trained else {}
+    if follower.finished is not None and not _is_extended(follower, config, given, say):
+        return LaunchedSearch(follower=follower)
+    if follower.finished is not None and someone is not None:
+        raise SearchBusyError(f"{root}: {someone} is about to end. Run the same command again.")
+    if someone is not None and changes:
+        listed = " ".join(f"{key}={value}" for key, value in changes.items())
+        raise ConfigError(
+            f"{config.name} is at work with other settings; change them with `llmzero set {root} {listed}`."
+        )
+    if someone is not None:
+        return LaunchedSearch(follower=follower, found=str(someone))
+    root_hyperparameters(config, None)
+    checks = StartChecks(storage.paths)
+    unknown = sum(call.dollars for call in checks.not_journalled(follower.events))
+    check_backends(config, follower.core.dollars + unknown, checks.book)
+    task = make_task(config)
+    check_verl_keys(config, task)
+    if config.confirm.k and not follower.storage.paths.confirm_rows.exists():
+        check_spare_rows(task)
+    _settle(config, task, follower)
+    if changes:
+        request(root, "set", changes=changes)  # the first thing that its coordinator takes
+    fresh = Follower(storage)
+    fresh.poll()
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(_actors.head.disconnecting())
+        running = _actors.app.start(config, task, checks.not_journalled(fresh.events))
+        leave = stack.pop_all().close
+    return LaunchedSearch(
+        follower=Follower(storage), running=running, private_head=running.private_head, leave=leave
+    )
+
+
+def _is_extended(follower: Follower, config: SearchConfig, given: Sequence[str], say: Say) -> bool:
+    """Whether a search that has finished goes on: settings that raise a limit were given, or wait for it.
+
+    Raises:
+        ConfigError: a `--set` changes something that does not extend it.
+    """
+    known, finished = follower.storage.config(), follower.finished
+    assert finished is not None
+    changed = {} if known is None else differing_keys(known, config)
+    if not changed:
+        return is_extension_requested(follower.storage.paths.root)  # a command before this one was killed
+    changes = {key: new for key, (_, new) in changed.items()}
+    problem = extension_problem(follower.core, changes)
+    if problem and any(key == name or key.startswith(f"{name}.") for key in changes for name in given):
+        raise ConfigError(
+            f"{config.name} has finished ({finished.reason}): {problem} Leave --set out to see its outcome."
+        )
+    if problem:
+        listed = ", ".join(f"{key}={new}" for key, new in changes.items())
+        say(f"{config.name} has finished with other settings; not used: {listed}")
+    return problem is None
+
+
+def _settle(config: SearchConfig, task: PreparedTask, follower: Follower) -> None:
+    """Prepare the directory for a coordinator, unless one has locked it meanwhile."""
+    storage = follower.storage
+    lock = SearchLock(storage.paths.root)
+    lock.acquire(private_head=True, role="command", wait_s=SETTLE_S)
+    try:
+        follower.poll()
+        if follower.has_trained and follower.core.started is not None:
+            check_same_task(follower.core.started.task, task)
+        else:
+            storage.start_over()
+        storage.adopt_config(config)
+    finally:
+        lock.release()
+
+
+def end_check(follower: Follower) -> Callable[[], bool]:
+    """A check to poll: whether a search that another process coordinates has ended, or has no live
+    coordinator.
+
+    After a kill, Ray gets a while to restart the coordinator, unless its head is gone too.
+    """
+    root = follower.storage.paths.root
+    private, since = False, time.monotonic()
+
+    def ended() -> bool:
+        nonlocal private, since
+        someone = owner(root)
+        follower.poll()
+        if someone is not None:
+            private, since = someone.private_head, time.monotonic()
+            return follower.finished is not None
+        left = follower.finished is not None or follower.core.interrupted is not None
+        return left or private or time.monotonic() - since > _BACK_S
+
+    return ended
+
+
+def raise_if_broken(follower: Follower) -> None:
+    """Raise why a search that nobody works on any more did not end in good order; a paused one did.
+
+    Raises:
+        CoordinatorGoneError: its coordinator has gone without a word.
+        LlmzeroError: it could not go on; the message says why.
+    """
+    core = follower.core
+    if core.finished is not None:
+        return
+    if core.interrupted is None:
+        raise CoordinatorGoneError(
+            f"the coordinator of {follower.storage.name!r} has gone without a word; see "
+            f"{follower.storage.paths.logs / 'coordinator.log'}. The same command resumes the search."
+        )
+    reason, exit_code = core.interrupted
+    if exit_code == 0:
+        return
+    error = LlmzeroError(
+        f"{reason}\nNothing is lost: the same command resumes the search once this is mended."
+    )
+    error.exit_code = exit_code
+    raise error

@@ -1,0 +1,111 @@
+"""The task of a search.yaml or of a task.yaml: opened where it is there, made first where it is not.
+
+Not here: making it (prepare.py for families, sources/prepare.py for data), what is printed (cli/prepare.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from llmzero_ray.config import SearchConfig
+from llmzero_ray.config_text import read_yaml
+from llmzero_ray.errors import ConfigError, StorageError
+from llmzero_ray.files import replace_file
+from llmzero_ray.tasks.prepared import DESCRIPTION, PreparedTask
+from llmzero_ray.tasks.task_directory import Progress, no_progress
+from llmzero_ray.tasks.task_yaml import TaskFile, load_task_file
+
+if TYPE_CHECKING:
+    from llmzero_ray.tasks.sources.scan import Scanner
+    from llmzero_ray.tasks.sources.summary import Summary
+
+
+def task_of(config: SearchConfig, say: Callable[[str], None]) -> PreparedTask:
+    """The task of a search.yaml: made from its family where it is not there yet; `say` takes one line for
+    each part of that work.
+
+    Raises:
+        TaskError: it is there and cannot be used, or there is neither a task nor a family.
+    """
+    from llmzero_ray.tasks.prepare import prepare
+
+    shown: set[str] = set()
+
+    def progress(doing: str, share: float) -> None:
+        part = doing.split(":")[0]
+        if part not in shown:
+            shown.add(part)
+            say(f"preparing the task: {part} ({share:.0%})")
+
+    task = config.task
+    return prepare(
+        dir=task.dir,
+        family=task.family,
+        n_train=task.n_train,
+        n_val=task.n_val,
+        n_test=task.n_test,
+        seed=task.seed,
+        make_model=config.model.path is None,
+        progress=progress,
+    )
+
+
+def is_task_file(path: Path, *, on_ray: bool = False) -> bool:
+    """Whether a file is a task.yaml, judged by its keys; False for a search.yaml.
+
+    Raises:
+        ConfigError: no such file, broken YAML, keys of both, or --ray for a search.yaml.
+    """
+    keys = set(read_yaml(path))
+    task, search = set(TaskFile.model_fields), set(SearchConfig.model_fields)
+    of_task, of_search = keys & (task - search), keys & (search - task)
+    if of_task and of_search:
+        raise ConfigError(
+            f"{path.name} holds keys of a task.yaml ({', '.join(sorted(of_task))}) and of a search.yaml "
+            f"({', '.join(sorted(of_search))}). Write two files: prepare the task.yaml first, then name its "
+            "dir as task.dir of the search.yaml."
+        )
+    if not of_task and on_ray:
+        raise ConfigError(
+            f"--ray reads the rows of a task.yaml on a cluster, and {path.name} is none: it has none of the "
+            "keys prompt, dataset and reasoning_gym. Leave --ray out."
+        )
+    return bool(of_task)
+
+
+def prepare_task_file(
+    path: str | Path,
+    settings: Mapping[str, Any],
+    *,
+    progress: Progress = no_progress,
+    scanner: Scanner | None = None,
+) -> Summary:
+    """The task of a task.yaml, made where it is not there yet, and what was found in its data; `settings`
+    replace keys of the file. Without a `scanner` its rows are read on this machine.
+
+    Raises:
+        ConfigError: the file is wrong.
+        TaskError: the task cannot be made, or another one is there.
+        StorageError: it cannot be written.
+    """
+    from llmzero_ray.tasks.sources.prepare import prepare_source
+
+    task = load_task_file(str(path), settings)
+    summary = prepare_source(task, progress=progress, scanner=scanner)
+    _copy_description(Path(path).absolute().parent / DESCRIPTION, Path(task.dir) / DESCRIPTION)
+    return summary
+
+
+def _copy_description(beside: Path, there: Path) -> None:
+    """Take the description beside task.yaml over into the task, where the agents of a search read it."""
+    if beside != there and beside.is_file():
+        try:
+            text = beside.read_text("utf-8", "replace")
+        except OSError as error:
+            raise StorageError(
+                f"{beside}: cannot be read ({error.strerror or error}). Make it readable, or remove it: the "
+                "agents of a search then know the task by its name."
+            ) from error
+        replace_file(there, text)

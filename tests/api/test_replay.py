@@ -1,0 +1,170 @@
+"""A strategy trained again: its configuration, its rescaling, and a replay on the scripted engine."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import llmzero_ray
+from llmzero_ray.cli.main import main
+from llmzero_ray.config import parse_config
+from llmzero_ray.errors import AgentError, ConfigError
+from llmzero_ray.preflight import check_backends
+from llmzero_ray.report import Strategy, load_strategy
+from llmzero_ray.strategy_replay import find_strategy, plan_replay, rescaled
+from llmzero_ray.tasks import PreparedTask, load_task
+from llmzero_ray.tasks.prepare import prepare
+from tests.actors.conftest import Search as HeadSearch
+from tests.actors.conftest import make_search, task_dir
+from tests.report.conftest import Written, finished
+
+__all__ = ["finished", "make_search", "task_dir"]
+
+LR = "actor_rollout_ref.actor.optim.lr"
+
+
+@pytest.fixture(scope="module")
+def strategy(finished: Written) -> Strategy:
+    """Three phases: 20 steps, 20 cut at 10, 20 cut at 20, constant learning rates; found on 512 rows."""
+    found = load_strategy(finished.root / "strategy.yaml")
+    return found.model_copy(update={"task": {**found.task, "n_train": 128}})
+
+
+def plan(strategy: Strategy, task_dir: Path, tmp_path: Path, **wanted: Any) -> Any:
+    wanted = {"name": "again", "storage": str(tmp_path), **wanted}
+    return plan_replay(strategy, load_task(task_dir), **wanted)
+
+
+def test_the_searches_repeat_the_strategy_and_nothing_else(
+    strategy: Strategy, task_dir: Path, tmp_path: Path
+) -> None:
+    engine = {"backend": "tests.fakes:make_engine"}
+    made = plan(strategy, task_dir, tmp_path, seeds=3, keep_steps=True, settings={"engine": engine})
+    assert [(config.name, config.seed) for config in made.configs] == [
+        ("again-1", 1),
+        ("again-2", 2),
+        ("again-3", 3),
+    ]
+    config = made.configs[0]
+    assert (config.budget.runs, config.search.max_evolve_children, config.search.rho_min) == (3, 1, 0.0)
+    assert (config.stopper.enabled, config.final.default_recipe) == (False, False)
+    assert config.root.overrides[LR] == strategy.phases[0].hyperparameters[LR]
+    assert config.model.lora_rank == strategy.phases[0].hyperparameters["actor_rollout_ref.model.lora_rank"]
+    # The second phase ends at its cut: nothing of it is used after that.
+    assert [phase.n_steps for phase in made.strategy.phases] == [20, 10, 20]
+    assert (config.phase.test_freq, config.phase.save_freq) == (10, 10)
+    assert load_strategy(tmp_path / "again.strategy.yaml") == made.strategy
+    check_backends(config, 0.0, [].append)
+
+
+def test_steps_are_rescaled_to_the_rows_of_the_task_and_that_is_said(
+    strategy: Strategy, task_dir: Path, tmp_path: Path
+) -> None:
+    made = plan(strategy, task_dir, tmp_path)  # 64 rows instead of 128
+    assert made.strategy.total_steps == 25
+    assert "50 steps became 25: the task has 64 training rows, the strategy's had 128" in made.notes[0]
+    assert [(p.base_step, p.cut_step, p.test_freq) for p in made.strategy.phases] == [
+        (0, 10, 5),
+        (10, 5, 5),
+        (15, 10, 5),
+    ]
+    assert [note for note in made.notes if "the task is echo, the strategy's was toy" in note]
+    assert rescaled(strategy, 2.0).total_steps == 100
+    assert rescaled(strategy, 0.001).total_steps == 3  # one step each at least
+
+
+def test_another_model_is_used_and_said_and_another_rank_refused(
+    strategy: Strategy, task_dir: Path, tmp_path: Path
+) -> None:
+    made = plan(strategy, task_dir, tmp_path, model=str(tmp_path), settings={"slots.count": 2})
+    assert (made.configs[0].model.path, made.configs[0].slots.count) == (str(tmp_path), 2)
+    assert any(note.startswith("the base model is") for note in made.notes)
+    with pytest.raises(ConfigError, match=r"model.lora_rank is 4; the strategy was found with 16"):
+        plan(strategy, task_dir, tmp_path, settings={"model": {"lora_rank": 4}})
+    with pytest.raises(ConfigError, match="must be a whole number >= 1"):
+        plan(strategy, task_dir, tmp_path, seeds=0)
+
+
+def test_a_strategy_of_one_phase_ends_with_its_root(
+    strategy: Strategy, task_dir: Path, tmp_path: Path
+) -> None:
+    first = strategy.model_copy(update={"phases": strategy.phases[:1], "total_steps": 20})
+    config = plan(first, task_dir, tmp_path).configs[0]
+    assert (config.budget.runs, config.budget.target) == (2, -1e12)
+
+
+def test_the_strategy_is_found_in_a_file_and_in_a_search(finished: Written, tmp_path: Path) -> None:
+    by_file = find_strategy(str(finished.root / "strategy.yaml"))
+    assert by_file == find_strategy(str(finished.root))
+    assert by_file == find_strategy(finished.root.name, str(finished.root.parent))
+    with pytest.raises(ConfigError, match="no search 'nothing' in"):
+        find_strategy("nothing", str(tmp_path))
+
+
+def test_the_proposer_needs_its_file_and_ends_with_it(finished: Written) -> None:
+    from llmzero_ray.agents.strategy import StrategyProposer
+
+    alone = parse_config({"name": "x", "agents": {"proposer": "strategy"}})
+    with pytest.raises(ConfigError, match=r"needs agents\.replay_from"):
+        check_backends(alone, 0.0, [].append)
+    proposer = StrategyProposer.of(finished.root / "strategy.yaml")
+
+    class Request:
+        """After the third phase."""
+
+        path, from_scratch = (0, 1, 2), False
+
+    with pytest.raises(AgentError, match="has 3 phases and no number 4"):
+        proposer.propose(Request())  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def other_task(tmp_path_factory: pytest.TempPathFactory) -> PreparedTask:
+    directory = tmp_path_factory.mktemp("other") / "echo"
+    prepare(dir=directory, family="echo", n_train=32, n_val=16, n_test=32, seed=2, make_model=False)
+    return load_task(directory)
+
+
+@pytest.mark.slow
+def test_a_found_strategy_is_trained_again_beside_the_original(
+    make_search: Callable[..., HeadSearch],
+    other_task: PreparedTask,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    head: str,
+) -> None:
+    found = make_search(budget={"runs": 4}, final={"test": True, "default_recipe": False}).start()
+    found.wait()
+    strategy = load_strategy(found.storage.paths.strategy)
+    assert len(strategy.phases) > 1
+    again = llmzero_ray.replay(found.root, seeds=2, storage=tmp_path / "again", name="again")
+    assert again.deviations == ()
+    assert again.plan.notes == ()
+    replayed = llmzero_ray.open(tmp_path / "again" / "again-1")
+    nodes = replayed.nodes().to_pylist()
+    assert len(nodes) == len(strategy.phases)
+    for phase, node in zip(strategy.phases, nodes, strict=True):
+        assert json.loads(node["hyperparameters"]) == phase.hyperparameters
+        assert node["base_step"] == phase.base_step
+        assert node["resume_step"] == (None if phase.resume_from is None else phase.resume_from.step)
+        assert node["steps_done"] == phase.cut_step
+    # The scripted engine has no noise: the same configurations give the same scores.
+    assert [phase.scores[0] for phase in again.phases] == [phase.original for phase in again.phases]
+    assert again.best[0] == again.best[1] == again.best[2]
+    assert again.mean == strategy.scores["test"].best.mean  # type: ignore[union-attr]
+    assert again.deviation == 0
+    # On another task, by the command; its searches are there afterwards.
+    monkeypatch.setenv("RAY_ADDRESS", head)
+    path = str(found.storage.paths.strategy)
+    command = ["replay", path, "--task", other_task.directory, "--storage", str(tmp_path), "--name", "other"]
+    assert main([*command, "--set", "root.overrides.train_batch_size=16"]) == 0
+    output = capsys.readouterr().out
+    assert "training rows, the strategy's had 64" in output
+    report = (tmp_path / "other.md").read_text()
+    assert "| strategy |" in report
+    assert report.splitlines()[0] in output

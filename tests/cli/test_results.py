@@ -1,0 +1,103 @@
+"""`list`, `show`, `diff`, `report` and `--json`: what searches hold, in text and for programs."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from llmzero_ray.cli.main import main
+from tests.report.conftest import Written, finished
+
+__all__ = ["finished"]
+
+
+def printed(capsys: pytest.CaptureFixture[str], *words: str | Path) -> str:
+    code = main([str(word) for word in words])
+    output = capsys.readouterr()
+    assert code == 0, output.err
+    return output.out
+
+
+def refused(capsys: pytest.CaptureFixture[str], *words: str | Path) -> str:
+    assert main([str(word) for word in words]) == 2
+    return capsys.readouterr().err
+
+
+def test_list_names_every_search_with_its_stage_and_its_best_score(
+    finished: Written, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = printed(capsys, "list", "--storage", finished.root.parent)
+    assert "demo" in output
+    assert "0.7800 (node 2)" in output
+    (row,) = json.loads(printed(capsys, "list", "--json", "--storage", finished.root.parent))
+    assert (row["name"], row["runs"], row["best"], row["best_score"]) == ("demo", 6, 2, 0.78)
+
+
+def test_a_search_that_cannot_be_read_does_not_hide_the_others(
+    finished: Written, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "search.yaml").write_text("name: [")
+    shutil.copytree(finished.root, tmp_path / "demo", ignore=shutil.ignore_patterns("checkpoints", "plots"))
+    rows = json.loads(printed(capsys, "list", "--json", "--storage", tmp_path))
+    assert [row["name"] for row in rows] == ["broken", "demo"]
+    assert rows[0]["stage"].startswith("unreadable: ")
+    assert rows[1]["best"] == 2
+
+
+def test_list_of_nothing_says_where_it_looked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert printed(capsys, "list", "--storage", tmp_path) == f"no search in {tmp_path}\n"
+    assert "no such directory" in refused(capsys, "list", "--storage", tmp_path / "nothing")
+
+
+def test_show_tells_a_node_in_global_steps_with_its_changes_and_reasons(
+    finished: Written, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = printed(capsys, "show", finished.root, "2").splitlines()
+    assert lines[0] == "demo, node 2: evolve, completed, in the best strategy"
+    assert "starts from    node 1, step 10 (global step 30)" in lines
+    assert "validations    0.7000@30, 0.7200@40, 0.7800@50" in lines
+    assert any(line.startswith("changed        temperature 1 → 0.9: ") for line in lines)
+    found = json.loads(printed(capsys, "show", finished.root, "2", "--json"))
+    assert found["hyperparameters"]["actor_rollout_ref.rollout.temperature"] == 0.9
+    assert found["validations"][-1] == {"global_step": 50, "score": 0.78}
+    assert "it has 0, 1, 2, 3, 4, 5" in refused(capsys, "show", finished.root, "9")
+
+
+def test_diff_compares_two_nodes(finished: Written, capsys: pytest.CaptureFixture[str]) -> None:
+    one, other = f"{finished.root}:0", f"{finished.root}:2"
+    lines = printed(capsys, "diff", one, other).splitlines()
+    assert "  lr  0.001 → 0.0002" in lines
+    assert lines[-1] == "best validation  0.6000 → 0.7800"
+    found = json.loads(printed(capsys, "diff", one, other, "--json"))
+    assert found["changed"]["actor_rollout_ref.rollout.temperature"] == [1.0, 0.9]
+    assert found["scores"] == [0.6, 0.78]
+    assert "the same configuration" in printed(capsys, "diff", one, one)
+    assert "name two searches, or a node of each" in refused(capsys, "diff", finished.root, other)
+
+
+def test_diff_compares_two_searches(
+    finished: Written, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert "the same configuration" in printed(capsys, "diff", finished.root, finished.root)
+
+
+def test_report_writes_the_outcome_again(
+    finished: Written, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = tmp_path / "demo"
+    shutil.copytree(finished.root, copy, ignore=shutil.ignore_patterns("plots"))
+    (copy / "report.md").unlink()
+    output = printed(capsys, "report", copy)
+    assert str(copy / "report.md") in output
+    assert (copy / "report.md").read_text() == finished.report
+
+
+def test_status_as_json_has_every_node(finished: Written, capsys: pytest.CaptureFixture[str]) -> None:
+    found = json.loads(printed(capsys, "status", finished.root, "--json"))
+    assert (found["name"], found["best"], found["at_work"]) == ("demo", 2, None)
+    assert [node["node"] for node in found["nodes"]] == [0, 1, 2, 3, 4, 5]
+    assert found["nodes"][1]["hyperparameters"]["actor_rollout_ref.actor.optim.lr"] == 5e-4
