@@ -40,7 +40,7 @@ def cluster() -> Iterator[Any]:
     try:
         for name, has in (
             ("head", {"num_cpus": 4}),
-            *((f"m{i}", {"num_cpus": 8, "num_gpus": 2}) for i in (1, 2)),
+            *((f"m{i}", {"num_cpus": 12, "num_gpus": 2}) for i in (1, 2)),
         ):
             place = Path(temporary) / name
             place.mkdir()
