@@ -228,14 +228,12 @@ class RecordingReplica(vLLMReplica):
         self.server_class = ray.remote(RecordingServer) if started is None else _EarlyServer(started)
 
 
-def start_servers_early(count: int, max_num_seqs: int) -> dict[int, Any]:
+def start_servers_early(count: int, max_num_seqs: int, node_id: str) -> dict[int, Any]:
     """Handles of servers whose processes import vLLM from now on, by replica rank; for servers of one machine
-    each, on this machine. VeRL starts them only once its workers hold their models."""
+    each, on this node (Ray's id, hex). VeRL starts them only once its workers hold their models."""
     server = ray.remote(RecordingServer)
     concurrency = max(1000, max_num_seqs + CONTROL_METHOD_CONCURRENCY)  # as VeRL's replica
-    here = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(
-        node_id=ray.get_runtime_context().get_node_id(), soft=False
-    )
+    here = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node_id=node_id, soft=False)
     return {
         rank: server.options(  # as VeRL's replica does, whose workers look servers up by this name
             name=f"vllm_server_{rank}_0", scheduling_strategy=here, max_concurrency=concurrency

@@ -97,10 +97,12 @@ class PhaseTrainer(DeterministicTrainer):
         if batched:
             self._start_load_balancer = patches.postpone_load_balancer()
         patches.start_reward_workers_of(BatchRewardWorker)
-        place_helpers_on(nodes_of(self._groups))
+        nodes = nodes_of(self._groups)
+        place_helpers_on(nodes)
         if self.settings.platform == "cpu" and self.settings.queue_dir:  # all on this machine
             n_servers = self.settings.n_gpus // self.settings.tensor_model_parallel_size
-            early = start_servers_early(n_servers, self.config.actor_rollout_ref.rollout.max_num_seqs)
+            most = self.config.actor_rollout_ref.rollout.max_num_seqs
+            early = start_servers_early(n_servers, most, min(nodes))
             RolloutReplicaRegistry.register("vllm", lambda: partial(RecordingReplica, early=early))
         self.init()
         self.agent_loop_manager = PhaseAgentLoopManager.create(
