@@ -20,13 +20,16 @@ from pathlib import Path
 from typing import Any
 
 from llmzero_ray.api_key import without_key
+from llmzero_ray.engines.verl.environment import on_loopback
+from llmzero_ray.engines.verl.internals import SOCKET_DIR_ENV
 from llmzero_ray.engines.verl.parent_death import die_with_parent
 from llmzero_ray.errors import CapacityError, EngineError
-from llmzero_ray.private_files import private_file
+from llmzero_ray.private_files import private_directory, private_file
 
 from .model_server_key import SERVER_KEY_FILE_ENV, RequireKey
 from .names import actor_options
 
+WORKER_EXTENSION = "actors.model_server_worker.WithoutPorts"
 _LOOK_S = 1.0
 _TAIL = 1500
 _CPU_ENV = {
@@ -47,13 +50,17 @@ class ModelServer:
         command = [sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", model]
         command += ["--served-model-name", name, "--host", host, "--port", str(port)]
         command += ["--enable-auto-tool-choice", "--tool-call-parser", "hermes"]
-        command += ["--middleware", f"{RequireKey.__module__}.{RequireKey.__name__}", *extra]
+        command += ["--middleware", f"{RequireKey.__module__}.{RequireKey.__name__}"]
+        command += ["--worker-extension-cls", WORKER_EXTENSION, *extra]
         self._key, self._key_file = key, private_file("server-key", key + "\n")
+        self._sockets = private_directory("vllm")
         self._log = Path(log)
         self._log.parent.mkdir(parents=True, exist_ok=True)
         own = {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", **(_CPU_ENV if on_cpu else {})}
         own |= {SERVER_KEY_FILE_ENV: str(self._key_file.path), "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "false"}
+        own |= {SOCKET_DIR_ENV: str(self._sockets.path), "VLLM_RPC_BASE_PATH": str(self._sockets.path)}
         inherited = without_key(os.environ)
+        own |= on_loopback(inherited)  # it has one machine
         root = str(Path(__file__).parent.parent)
         own["PYTHONPATH"] = os.pathsep.join(filter(None, [root, inherited.get("PYTHONPATH", "")]))
         with self._log.open("ab") as out:
@@ -111,6 +118,7 @@ class ModelServer:
         except subprocess.TimeoutExpired:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._child.pid, signal.SIGKILL)
+        self._sockets.remove()
 
     def _tail(self) -> str:
         return self._log.read_text(errors="replace")[-_TAIL:].strip() or "its log is empty"

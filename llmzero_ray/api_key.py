@@ -23,13 +23,16 @@ CUSTOM_HEADERS_ENV = "ANTHROPIC_CUSTOM_HEADERS"
 """Headers that Anthropic's SDK adds to every request of a process."""
 KEY_VARIABLES = (KEY_ENV, KEY_FILE_ENV, "ANTHROPIC_AUTH_TOKEN")
 """What must not reach other processes; the last one is read by Anthropic's SDK alone."""
+SECRET_VARIABLES = (*KEY_VARIABLES, CUSTOM_HEADERS_ENV)
+"""The same and the user's headers, which only processes that call the model need."""
 
 _written: list[PrivateEntry] = []
 
 
 def without_key(environment: Mapping[str, str]) -> dict[str, str]:
-    """A copy of an environment that neither carries the key nor names its file."""
-    return {name: value for name, value in environment.items() if name not in KEY_VARIABLES}
+    """A copy of an environment that carries neither the key nor the user's headers, nor names the key's
+    file."""
+    return {name: value for name, value in environment.items() if name not in SECRET_VARIABLES}
 
 
 @contextlib.contextmanager

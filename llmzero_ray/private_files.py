@@ -22,8 +22,8 @@ from llmzero_ray.errors import StorageError
 MAX_SOCKET_PATH = 107
 """Bytes that Linux allows for the path of a Unix socket."""
 
-_LONGEST_DIRECTORY = 60
-"""Leaves room below the runtime directory for the names of sockets."""
+_LONGEST_DIRECTORY = 40
+"""Leaves room below the runtime directory for an entry and the names of sockets in it (vLLM's: 36 bytes)."""
 
 
 class PrivateEntry:

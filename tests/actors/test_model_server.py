@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,10 +20,14 @@ from llmzero_ray.follow import Follower
 from llmzero_ray.storage import SearchStorage
 from llmzero_ray.tasks import tiny_model
 from tests.searches import CHECKOUT, run_search, scripted_search
+from tests.security.known_listeners import unknown_listeners
+from tests.security.processes import Seen, processes_with
 from tests.waiting import PATIENCE_S
 
 pytestmark = [pytest.mark.verl, pytest.mark.slow, pytest.mark.long]
+MARK = f"mark-{uuid.uuid4().hex}"
 ENV = {k: v for k, v in os.environ.items() if not k.startswith(("RAY_", "ANTHROPIC_"))}
+ENV["LLMZERO_TEST_MARK"] = MARK
 
 
 @pytest.fixture
@@ -58,6 +63,12 @@ def test_a_server_that_dies_ends_its_command_with_the_reason(
     served: tuple[dict[str, str], subprocess.Popen[str]], tmp_path: Path
 ) -> None:
     _, command = served
+    processes = {one.pid: one for one in processes_with(MARK)}
+    for one in tuple(processes.values()):  # a title may lie over the environment
+        for child in psutil.Process(one.pid).children(recursive=True):
+            processes.setdefault(child.pid, Seen(child.pid, " ".join(child.cmdline()), b""))
+    assert any("VLLM::EngineCore" in one.title for one in processes.values())
+    assert unknown_listeners(processes.values()) == set()
     for process in psutil.process_iter(["cmdline"]):
         line = " ".join(process.info["cmdline"] or [])
         if "vllm.entrypoints.cli.main serve" in line and str(tmp_path) in line:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -20,18 +21,27 @@ from llmzero_ray.report.strategy import load_strategy
 from llmzero_ray.storage import SearchStorage
 from llmzero_ray.tasks.prepare import prepare
 from tests.searches import CHECKOUT, run_search, verl_search
+from tests.security.watched import Watched
 
 pytestmark = [pytest.mark.verl, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")
-def searched(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+def watched() -> Watched:
+    """The processes of that search, looked at all the time."""
+    return Watched()
+
+
+@pytest.fixture(scope="module")
+def searched(tmp_path_factory: pytest.TempPathFactory, watched: Watched) -> tuple[Path, str]:
     """(directory, output) of one search: root, an evolve run that diverges, its debug run, one at rate 0."""
     root = tmp_path_factory.mktemp("search")
     prepare(dir=root / "task", family="echo", n_train=256, n_val=64, n_test=64, seed=1)
     engine = {"backend": "tests.faulty_engine:make_engine"}
     config = verl_search(root, lr=2e-3, engine=engine, confirm={"k": 2, "n": 32})
-    done = run_search(config, root)
+    outside = {name: value for name, value in os.environ.items() if not name.startswith("RAY_ADDRESS")}
+    with watched.looking():
+        done = run_search(config, root, env=outside | watched.environment)
     return root / "runs" / "real", done.stdout
 
 
@@ -132,6 +142,27 @@ def test_every_metric_in_the_agents_notes_is_logged_and_every_logged_one_is_know
     assert expected_metrics(spec.hyperparameters) - logged == set()
     notes = metric_notes()
     assert {name for name in logged if note_of(name, notes) is None} == set()
+
+
+@pytest.mark.usefixtures("searched")
+def test_the_search_is_spoken_to_in_no_other_way_than_the_listed_ones(watched: Watched) -> None:
+    for part in (
+        "gcs_server",
+        "raylet",
+        "ray::SearchCoordinator",
+        "llmzero_ray.engines.verl.driver",
+        "ray::TransferQueueController",
+        "ray::WorkerDict",
+        "ray::RecordingServer",
+        "VLLM::EngineCore",
+    ):
+        assert part in watched.titles
+    assert watched.unknown == set()
+
+
+@pytest.mark.usefixtures("searched")
+def test_the_key_is_in_the_environment_of_the_command_alone(watched: Watched) -> None:
+    assert watched.holders_of_key and all("jobs.search" in title for title in watched.holders_of_key)
 
 
 def test_nothing_is_left_running(searched: tuple[Path, str]) -> None:

@@ -60,11 +60,26 @@ def addresses_of_listeners(pid: int) -> set[str]:
     return found
 
 
+def bound_sockets(pid: int) -> set[str]:
+    """Where a process can be spoken to: the address of each TCP port on which it listens and of each bound
+    UDP port, the path of each Unix socket (@name in Linux's abstract namespace)."""
+    found: set[str] = set()
+    with contextlib.suppress(psutil.Error, OSError):
+        for connection in psutil.Process(pid).net_connections(kind="all"):
+            if connection.family == socket.AF_UNIX:
+                found.add(str(connection.laddr))
+            elif connection.status == psutil.CONN_LISTEN:
+                found.add(f"tcp {connection.laddr.ip.removeprefix('::ffff:')}")
+            elif connection.type == socket.SOCK_DGRAM and not connection.raddr:
+                found.add(f"udp {connection.laddr.ip}")
+    return found - {""}
+
+
 def tcp_listeners(pid: int) -> list[tuple[str, int]]:
     """(address, port) of every TCP socket on which a process listens; any address becomes loopback."""
     found = []
     for connection in psutil.Process(pid).net_connections(kind="tcp"):
         if connection.status == psutil.CONN_LISTEN:
-            host = {"::": "::1", "0.0.0.0": "127.0.0.1"}.get(connection.laddr.ip, connection.laddr.ip)
-            found.append((host, connection.laddr.port))
+            ip = connection.laddr.ip.removeprefix("::ffff:")
+            found.append(({"::": "::1", "0.0.0.0": "127.0.0.1"}.get(ip, ip), connection.laddr.port))
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import socket
 from pathlib import Path
 from types import SimpleNamespace
@@ -38,6 +39,46 @@ def test_only_a_cluster_of_one_machine_has_its_queue_in_files(
     assert driver_process.on_one_machine() is expected
 
 
+@pytest.mark.parametrize(
+    ("bundles", "expected"),
+    [(["mine", "mine"], True), (["mine", "beside"], True), (["mine", "away"], False), (["away"], False)],
+)
+def test_a_slot_meets_in_a_directory_where_all_its_bundles_are_on_the_machine_of_its_driver(
+    monkeypatch: pytest.MonkeyPatch, bundles: list[str], expected: bool
+) -> None:
+    addresses = {"mine": "10.0.0.1", "beside": "10.0.0.1", "away": "10.0.0.2"}
+    nodes = [{"NodeID": node, "NodeManagerAddress": at} for node, at in addresses.items()]
+    table = {"group": {"bundles_to_node_id": dict(enumerate(bundles))}, "another": {"bundles_to_node_id": {}}}
+    monkeypatch.setattr("ray.nodes", lambda: nodes)
+    monkeypatch.setattr("ray.util.placement_group_table", lambda: table)
+    monkeypatch.setattr("ray.get_runtime_context", lambda: SimpleNamespace(get_node_id=lambda: "mine"))
+    settings = verl_settings(reward_source="/reward.py", placement_groups=("group",))
+    assert driver_process.is_here(settings) is expected
+
+
+def test_sockets_between_processes_are_files_of_the_slots_directory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    handle = "ipc:///tmp/rl-colocate-zmq-01000000-replica-0-rank-1.sock"
+    for directory in ("/run/slot-1", ""):
+        variables = worker_vars(dataclasses.replace(SETTINGS, socket_dir=directory))
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+        at = "/run/slot-1" if directory else f"@llmzero-{variables[internals.SOCKET_SCOPE_ENV]}"
+        assert variables["VLLM_RPC_BASE_PATH"] == at
+        assert internals.weight_socket(handle) == f"ipc://{at}{'/' if directory else '-'}replica-0-rank-1"
+
+
+def test_process_groups_of_one_machine_stay_on_loopback_unless_the_user_names_interfaces(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
+    monkeypatch.setenv("NCCL_SOCKET_IFNAME", "eth7")
+    assert "GLOO_SOCKET_IFNAME" not in worker_vars(SETTINGS)
+    variables = worker_vars(dataclasses.replace(SETTINGS, socket_dir="/run/slot-1"))
+    assert (variables["GLOO_SOCKET_IFNAME"], variables["NCCL_SOCKET_IFNAME"]) == ("lo", "eth7")
+
+
 def test_adapters_cannot_be_loaded_over_http_whatever_the_user_has_set(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -47,9 +88,15 @@ def test_adapters_cannot_be_loaded_over_http_whatever_the_user_has_set(
 
 
 def test_neither_verls_host_nor_its_job_gets_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    given = {"env_vars": {"ANTHROPIC_API_KEY": "sk-ant-secret", "MINE": "1"}}
+    names = (
+        "ANTHROPIC_API_KEY",
+        "ANTHROPIC_API_KEY_FILE",
+        "ANTHROPIC_AUTH_TOKEN",
+        "ANTHROPIC_CUSTOM_HEADERS",
+    )
+    given = {"env_vars": {**dict.fromkeys(names, "sk-ant-secret"), "MINE": "1"}}
     monkeypatch.setattr("ray.get_runtime_context", lambda: SimpleNamespace(runtime_env=given))
-    for name in ("ANTHROPIC_API_KEY", "ANTHROPIC_API_KEY_FILE"):
+    for name in names:
         monkeypatch.setenv(name, "sk-ant-secret")
     assert "sk-ant-secret" not in str(process_env(SETTINGS))
     variables = runtime_env(SETTINGS)["env_vars"]

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.searches import CHECKOUT
+from tests.waiting import wait_until
 
 from .intruder import attack
 
@@ -60,10 +61,13 @@ def test_two_frames_run_code_in_an_open_queue_and_in_no_protected_one(tmp_path: 
         if mode == "files":  # out of reach for a neighbour: no port, and a directory of the user's alone
             assert {endpoint.rpartition("/")[0] for endpoint in endpoints} == {f"ipc://{directory}"}
             return
-        attack(tmp_path / "touched", endpoints)
-        assert (tmp_path / "touched").exists() is (mode == "bare")
+        touched = tmp_path / "touched"
+        assert attack(touched, endpoints) == [mode == "bare"] * 3
+        if mode == "bare":
+            wait_until(touched.exists)
         queue.stdin.close()
         assert "ALIVE" in queue.stdout.read()
+        assert touched.exists() is (mode == "bare")
     finally:
         queue.kill()
         queue.wait()

@@ -17,10 +17,10 @@ def by_name(**cluster: bool | int) -> dict[str, Row]:
     return {row.name.removeprefix("sockets, "): row for row in listeners(**cluster)}  # type: ignore[arg-type]
 
 
-def test_of_a_private_head_only_torch_needs_a_closed_network() -> None:
+def test_nothing_on_a_private_head_needs_a_closed_network() -> None:
     found = by_name(**LAPTOP)
     assert {row.status for row in found.values()} == {"ok"}
-    assert [name for name, row in found.items() if row.todo] == ["torch's process groups"]
+    assert [name for name, row in found.items() if row.todo] == []
 
 
 def test_a_cluster_is_told_what_needs_a_closed_network() -> None:

@@ -26,11 +26,14 @@ def listeners(*, private_head: bool, n_machines: int, has_token: bool) -> list[R
     ]
     if n_machines == 1:
         rows.append(_row("TransferQueue", "files in a directory of mode 0700", "processes of this user"))
+        where = "files in a directory of mode 0700; their connections on loopback"
+        rows.append(_row("torch's process groups", where, "processes of this user; of this machine"))
     else:
         rows.append(
             _row("TransferQueue", "the nodes' addresses", "keys made for each start of a slot (CURVE)")
         )
-    rows.append(_row("torch's process groups", "every address", "no authentication", _CLOSED))
+        where = "every address, of slots on several machines; of others loopback"
+        rows.append(_row("torch's process groups", where, "no authentication", _CLOSED))
     rows.append(_row("vLLM", "no port", "calls of a Ray actor"))
     where = "loopback" if private_head else "the node's address, HTTP without encryption"
     rows.append(_row("llmzero serve", where, "a key made for each start"))

@@ -47,9 +47,12 @@ class DriverProcess:
 
     def __init__(self, settings: VerlSettings, clock: StageClock) -> None:
         """The child starts; stages that it reports go to `clock`."""
-        self._queue_dir = private_directory("queue") if on_one_machine() else None
-        if self._queue_dir is not None:
-            settings = dataclasses.replace(settings, queue_dir=str(self._queue_dir.path))
+        self._socket_dir = private_directory("slot") if is_here(settings) else None
+        if self._socket_dir is not None:
+            path = str(self._socket_dir.path)
+            settings = dataclasses.replace(
+                settings, socket_dir=path, queue_dir=path if on_one_machine() else ""
+            )
         self._settings, self._clock = settings, clock
         self._pipe, theirs = Pipe(duplex=True)
         self._sending = threading.Lock()
@@ -132,9 +135,9 @@ class DriverProcess:
         if self._exit_code(grace_s) is None:
             self._child.kill()
             self._child.wait()
-        if self._queue_dir is not None:
-            self._queue_dir.remove()
-        else:
+        if self._socket_dir is not None:
+            self._socket_dir.remove()
+        if not self._settings.queue_dir:
             forget_keys(worker_vars(self._settings)[QUEUE_NAMESPACE_ENV])
 
     def _exit_code(self, wait_s: float) -> int | None:
@@ -154,6 +157,19 @@ def _expected(message: Any, kind: type[A]) -> A:
     if not isinstance(message, kind):
         raise EngineError(f"expected {kind.__name__} from the VeRL driver, got {type(message).__name__}")
     return message
+
+
+def is_here(settings: VerlSettings) -> bool:
+    """Whether all bundles of the slot are on this process's machine."""
+    import ray
+    from ray.util import placement_group_table
+
+    address = {node["NodeID"]: node["NodeManagerAddress"] for node in ray.nodes()}
+    table = placement_group_table()
+    nodes = [
+        node for group in settings.placement_groups for node in table[group]["bundles_to_node_id"].values()
+    ]
+    return {address[node] for node in nodes} == {address[ray.get_runtime_context().get_node_id()]}
 
 
 def on_one_machine() -> bool:

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from llmzero_ray import version
-from llmzero_ray.api_key import KEY_VARIABLES, without_key
-from llmzero_ray.engines.verl.internals import QUEUE_DIR_ENV, QUEUE_NAMESPACE_ENV, SOCKET_SCOPE_ENV
+from llmzero_ray.api_key import SECRET_VARIABLES, without_key
+from llmzero_ray.engines.verl.internals import (
+    QUEUE_DIR_ENV,
+    QUEUE_NAMESPACE_ENV,
+    SOCKET_DIR_ENV,
+    SOCKET_SCOPE_ENV,
+)
 from llmzero_ray.engines.verl.settings import VerlSettings
 from llmzero_ray.files import text_digest
 
@@ -67,10 +73,13 @@ def worker_vars(settings: VerlSettings) -> dict[str, str]:
         **_COMMON,
         QUEUE_NAMESPACE_ENV: f"{settings.namespace}-queue",
         QUEUE_DIR_ENV: settings.queue_dir,
+        SOCKET_DIR_ENV: settings.socket_dir,
         SOCKET_SCOPE_ENV: socket_scope(settings),
-        # vLLM's sockets between its processes, too: in Linux's abstract namespace they leave no files.
-        "VLLM_RPC_BASE_PATH": f"@llmzero-{socket_scope(settings)}",
+        # vLLM's sockets between its processes; in Linux's abstract namespace they leave no files.
+        "VLLM_RPC_BASE_PATH": settings.socket_dir or f"@llmzero-{socket_scope(settings)}",
     }
+    if settings.socket_dir:
+        variables |= on_loopback(os.environ)
     if settings.platform == "gpu":
         variables |= _GPU
         if settings.vllm_model_runner != "auto":
@@ -91,6 +100,12 @@ def plain_vars(settings: VerlSettings) -> dict[str, str]:
     return {**_COMMON, **_CPU, "OMP_NUM_THREADS": "1"}
 
 
+def on_loopback(environment: Mapping[str, str]) -> dict[str, str]:
+    """Variables that keep the connections of process groups on one machine off the network, unless
+    `environment` names the interfaces."""
+    return {name: environment.get(name) or "lo" for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")}
+
+
 def process_env(settings: VerlSettings) -> dict[str, str]:
     """Environment of the driver process: this process's own, VeRL's variables, and a path that finds this
     package."""
@@ -106,14 +121,18 @@ def process_env(settings: VerlSettings) -> dict[str, str]:
 def runtime_env(settings: VerlSettings) -> dict[str, Any]:
     """Ray runtime environment of the host's job; a working_dir given to this process's job is passed on.
 
-    The variables of the API key are empty in it: on a head that others started, the environment of Ray itself
-    may carry them.
+    The variables of the API key and of the user's headers are empty in it: on a head that others started, the
+    environment of Ray itself may carry them.
     """
     import ray
 
     current = dict(ray.get_runtime_context().runtime_env or {})
     passed_on = {key: current[key] for key in ("working_dir", "py_modules") if key in current}
-    variables = {**current.get("env_vars", {}), **worker_vars(settings), **dict.fromkeys(KEY_VARIABLES, "")}
+    variables = {
+        **current.get("env_vars", {}),
+        **worker_vars(settings),
+        **dict.fromkeys(SECRET_VARIABLES, ""),
+    }
     if not passed_on:
         variables["PYTHONPATH"] = _python_path()
     return {**passed_on, "env_vars": variables}

@@ -30,6 +30,9 @@ QUEUE_NAMESPACE_ENV: Final = "LLMZERO_TRANSFER_QUEUE_NAMESPACE"
 QUEUE_DIR_ENV: Final = "LLMZERO_TRANSFER_QUEUE_DIR"
 """Private directory of the TransferQueue's sockets (see `queue_address`); empty: ports with keys (see
 queue_keys.py)."""
+SOCKET_DIR_ENV: Final = "LLMZERO_SOCKET_DIR"
+"""Private directory of a slot that lies on one machine: sockets between its processes, and the files by which
+the ranks of torch's process groups meet; empty: there is none."""
 SOCKET_SCOPE_ENV: Final = "LLMZERO_WEIGHT_SOCKET_SCOPE"
 """Unique to one start of an engine; see `weight_socket`."""
 
@@ -283,8 +286,9 @@ def weight_socket(handle: str) -> str:
 
     VeRL calls it ipc:///tmp/rl-colocate-zmq-JOB-replica-R-rank-K.sock, and both ends remove whatever lies
     there before. Ray numbers jobs per cluster, so the trainers of two clusters on one machine would take
-    each other's socket away and wait for ever. This one is in Linux's abstract namespace: no file is left
-    behind, however a process ends.
+    each other's socket away and wait for ever. This one lies in the slot's private directory: vLLM's workers
+    unpickle what it sends. Without such a directory, on a slot of several machines, it is in Linux's abstract
+    namespace, which other users of the machine reach too.
 
     Raises:
         EngineVersionError: VeRL builds the name in another way.
@@ -292,6 +296,8 @@ def weight_socket(handle: str) -> str:
     parts = re.fullmatch(r"ipc:///tmp/rl-colocate-zmq-.+-(replica-\d+-rank-\d+)\.sock", handle)
     if parts is None:
         raise EngineVersionError(f"the weight socket is called {handle!r}; needed: verl {VERL_VERSION}")
+    if directory := os.environ.get(SOCKET_DIR_ENV):
+        return f"ipc://{directory}/{parts[1]}"
     return f"ipc://@llmzero-{os.environ.get(SOCKET_SCOPE_ENV, '')}-{parts[1]}"
 
 

@@ -7,14 +7,16 @@ names and versions that the patches rely on (internals.py).
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
+import multiprocessing
 import os
 import threading
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
 from llmzero_ray.engines.verl import queue_keys
-from llmzero_ray.engines.verl.internals import QUEUE_DIR_ENV, queue_address, queue_port
+from llmzero_ray.engines.verl.internals import QUEUE_DIR_ENV, SOCKET_DIR_ENV, queue_address, queue_port
 
 
 def patch_process_group_backend() -> None:
@@ -32,6 +34,41 @@ def patch_process_group_backend() -> None:
         return original(timeout_second=timeout_second, backend=backend or "cpu:gloo")
 
     distributed.initialize_global_process_group_ray = initialize_global_process_group_ray
+
+
+def meet_without_ports() -> None:
+    """Ranks of torch's process groups, VeRL's and vLLM's, find each other without a port.
+
+    torch's own store for it, TCPStore, listens on every address and takes keys and values from anybody. A
+    group of one rank keeps them in memory, one of several in a file of the private directory that
+    SOCKET_DIR_ENV names. Where there is none, on a slot of several machines, torch's own remains.
+    """
+    import torch.distributed as distributed
+
+    original = distributed.init_process_group
+    if getattr(original, "without_ports", False):
+        return
+
+    @functools.wraps(original)
+    def init_process_group(*args: Any, **named: Any) -> None:
+        if not args and named.get("store") is None:
+            directory, n_ranks = os.environ.get(SOCKET_DIR_ENV), named.get("world_size", -1)
+            if n_ranks == 1:
+                named |= {"init_method": None, "store": distributed.HashStore()}
+            elif n_ranks > 1 and directory:
+                named["init_method"] = f"file://{directory}/{_group_name(named.get('init_method'))}"
+        original(*args, **named)
+
+    init_process_group.without_ports = True  # type: ignore[attr-defined]
+    distributed.init_process_group = init_process_group
+
+
+def _group_name(init_method: str | None) -> str:
+    """The same for all ranks of a process group; made of the port at which they would have met."""
+    if init_method is None or init_method.startswith("env:"):
+        return f"ranks-{os.environ['MASTER_PORT']}"  # VeRL's workers
+    parent = multiprocessing.parent_process()  # vLLM's workers are children of one process
+    return f"ranks-{init_method.rpartition(':')[2]}-{parent.pid if parent else 0}"
 
 
 def patch_transfer_queue_namespace(namespace: str) -> None:

@@ -11,6 +11,7 @@ if os.environ.get("VERL_PLATFORM", "").strip().lower() == "cpu":
     from llmzero_ray.engines.verl import cpu_platform  # noqa: F401  registers itself
 
     patches.patch_process_group_backend()
+patches.meet_without_ports()
 patches.use_thread_locks_for_progress_bars()
 if namespace := os.environ.get(QUEUE_NAMESPACE_ENV):
     patches.patch_transfer_queue_namespace(namespace)

@@ -66,8 +66,11 @@ class VerlSettings:
     """Hex ids, one per node."""
     start_id: str = ""
     """Differs with every cold start."""
+    socket_dir: str = ""
+    """Private directory of one cold start, for sockets and files by which its processes meet; empty: the slot
+    is not all on the machine of its driver."""
     queue_dir: str = ""
-    """Private directory of the TransferQueue's sockets for one cold start; empty: TCP ports with keys."""
+    """The same directory where VeRL's TransferQueue listens in it too; empty: on TCP ports with keys."""
     log_path: str
     """File that receives what VeRL, vLLM and their Ray workers print."""
     start_timeout_s: float = 900.0

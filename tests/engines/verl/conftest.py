@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import math
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -185,9 +186,10 @@ def below_this_process() -> set[int]:
 
 
 def socket_files(pid: int) -> list[str]:
-    """Files of the Unix sockets that a process has bound, Ray's own left out."""
+    """Files of the Unix sockets that a process has bound, but for Ray's own and those of the slot's private
+    directory, which goes away with its owner."""
     bound = [c.laddr for c in psutil.Process(pid).net_connections(kind="unix") if c.laddr]
-    return [path for path in bound if path.startswith("/") and "/session_" not in path]
+    return [path for path in bound if path.startswith("/") and not re.search(r"/(session_|slot-)", path)]
 
 
 def abandoned_segments() -> set[str]:

@@ -6,13 +6,21 @@ import os
 import stat
 from pathlib import Path
 
+import psutil
 import pytest
 
 from llmzero_ray.engines.verl.internals import QUEUE_DIR_ENV
 from llmzero_ray.records import PhaseResult
 from tests.engines.verl.conftest import SECRET, Lab, below_this_process
 from tests.security.intruder import attack, endpoint
-from tests.security.processes import Seen, processes_with, speaks_http, speaks_zeromq, tcp_listeners
+from tests.security.processes import (
+    Seen,
+    bound_sockets,
+    processes_with,
+    speaks_http,
+    speaks_zeromq,
+    tcp_listeners,
+)
 
 pytestmark = [pytest.mark.verl, pytest.mark.slow]
 
@@ -27,6 +35,11 @@ def running(lab: Lab) -> list[Seen]:
 
 def listening(processes: list[Seen]) -> list[tuple[str, int]]:
     return sorted({at for one in processes for at in tcp_listeners(one.pid)})
+
+
+def addresses(process: Seen) -> list[str]:
+    found = psutil.Process(process.pid).net_connections(kind="tcp")
+    return [one.laddr.ip for one in found if one.status == psutil.CONN_LISTEN]
 
 
 def titles(processes: list[Seen]) -> str:
@@ -55,13 +68,33 @@ def test_the_queue_listens_in_a_directory_of_the_users_alone(running: list[Seen]
     (named,) = [v.partition(b"=")[2] for v in variables if v.startswith(QUEUE_DIR_ENV.encode() + b"=")]
     directory = Path(os.fsdecode(named))
     assert stat.S_IMODE(directory.stat().st_mode) == 0o700
-    assert [stat.S_ISSOCK(path.stat().st_mode) for path in directory.iterdir()] == [True] * 3
+    bound = {path for one in running for path in bound_sockets(one.pid)}
+    queues = [one for one in running if one.title.startswith(("ray::TransferQueue", "ray::SimpleStorage"))]
+    assert (
+        len({path for one in queues for path in bound_sockets(one.pid) if path.startswith(str(directory))})
+        == 3
+    )
+    assert not [path for path in bound if path.startswith("@")], "none that other users reach"
+
+
+def test_what_a_slot_listens_on_beside_ray_is_on_loopback_or_in_its_directory(running: list[Seen]) -> None:
+    """torch's process groups and vLLM's processes: this Ray is an open one, and listens everywhere."""
+    (rays_own,) = {
+        tuple(sorted(at for at in addresses(one) if at not in ("127.0.0.1", "::1")))
+        for one in running
+        if one.title.startswith("ray::SimpleStorageUnit")
+    }
+    for one in running:
+        beyond = tuple(sorted(at for at in addresses(one) if at not in ("127.0.0.1", "::1")))
+        assert beyond == (rays_own if one.title.startswith("ray::") else ()), one.title
+    (core,) = [one for one in running if one.title.startswith("VLLM::EngineCore")]
+    assert addresses(core) == ["127.0.0.1"], "its process groups' own"
 
 
 def test_two_frames_to_any_port_of_a_slot_run_nothing(running: list[Seen], tmp_path: Path) -> None:
     assert listening(running)  # Ray's own
     assert not [at for at in listening(running) if speaks_zeromq(*at)]
-    attack(tmp_path / "touched", [endpoint(*at) for at in listening(running)])
+    assert not any(attack(tmp_path / "touched", [endpoint(*at) for at in listening(running)]))
     assert not (tmp_path / "touched").exists()
 
 

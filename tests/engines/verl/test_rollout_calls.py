@@ -150,7 +150,7 @@ def assert_queue_is_closed(lab: Lab) -> None:
     running = [one for one in processes_with(name) if one.pid in below_this_process()]
     ports = [at for one in running for at in tcp_listeners(one.pid) if speaks_zeromq(*at)]
     assert len(ports) == 3
-    attack(lab.root / "touched", [endpoint(*at) for at in ports])
+    assert not any(attack(lab.root / "touched", [endpoint(*at) for at in ports]))
     assert not (lab.root / "touched").exists()
     (start,) = _internal_kv_list(lab.settings.slot_namespace, namespace=STORE)
     secret = _internal_kv_get(start, namespace=STORE).split()[1]
