@@ -24,7 +24,7 @@ RAY_VERSIONS: Final = ("2.60",)
 """Minor versions that the contract tests have passed with."""
 
 RELIED_ON: Final[dict[str, tuple[str, ...]]] = {
-    "ray.train._internal.session": ("_TrainingResult",),
+    "ray.train._internal.session": ("_TrainingResult", "get_session"),
     "ray.train._internal.storage": (
         "StorageContext.experiment_fs_path",
         "StorageContext.trial_fs_path",
