@@ -162,7 +162,7 @@ def test_a_found_strategy_is_trained_again_beside_the_original(
     monkeypatch.setenv("RAY_ADDRESS", head)
     path = str(found.storage.paths.strategy)
     command = ["replay", path, "--task", other_task.directory, "--storage", str(tmp_path), "--name", "other"]
-    assert main([*command, "--set", "root.overrides.train_batch_size=16"]) == 0
+    assert main(command) == 0
     output = capsys.readouterr().out
     assert "training rows, the strategy's had 64" in output
     report = (tmp_path / "other.md").read_text()
