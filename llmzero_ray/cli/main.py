@@ -63,6 +63,7 @@ SUBCOMMANDS = {
     "budget": _Subcommand("steering", "budget", "change limits of a search at work: --set runs=24"),
     "set": _Subcommand("steering", "configure", "change settings of a search at work"),
     "draft": _Subcommand("draft", "draft", "draft task.yaml and its reward from a folder and a sentence"),
+    "compare": _Subcommand("compare.command", "compare", "compare search methods on tasks and seeds"),
     "prompt-eval": _Subcommand(
         "prompt_eval", "prompt_eval", "put recorded requests to the agents' model and score its answers"
     ),

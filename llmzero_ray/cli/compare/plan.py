@@ -1,0 +1,155 @@
+"""compare.yaml: tasks, methods and seeds as search configurations of equal budget.
+
+The budget is `budget.runs` usual phases of the root's recipe, and must be the same for every method. What a
+method really spent is counted afterwards (results.py). Not here: running them (command.py).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+from pydantic import BeforeValidator, Field, model_validator
+
+import llmzero_ray
+from llmzero_ray.config import SearchConfig, parse_config
+from llmzero_ray.config_text import StrictModel, read_yaml, replace_key, setting
+from llmzero_ray.errors import ConfigError
+
+_Tuple = BeforeValidator(lambda value: tuple(value) if isinstance(value, list) else value)
+_NAME = r"^[a-z0-9][a-z0-9_]{0,19}$"
+_EQUAL = ("runs", "gpu_hours", "wall_clock_hours", "target")
+
+
+class ComparedTask(StrictModel):
+    """One task with its model."""
+
+    name: str = setting(..., pattern=_NAME)
+    """Short name, a part of the runs' names."""
+    room: float | None = Field(None, gt=-1, lt=1)
+    """Measured before, on seeds of its own: accuracy of the best static recipe minus the default's at the
+    same budget. A task without it says nothing about methods."""
+    set: dict[str, Any] = Field(default_factory=dict)
+    """Dotted keys of search.yaml."""
+
+
+class ComparedMethod(StrictModel):
+    """One method."""
+
+    name: str = setting(..., pattern=_NAME)
+    """Short name; also `search.method`, unless `set` gives that."""
+    set: dict[str, Any] = Field(default_factory=dict)
+    """Dotted keys of search.yaml; none of the task's or of the budget's."""
+
+
+class ComparePlan(StrictModel):
+    """A whole comparison."""
+
+    name: str = setting(..., pattern=_NAME)
+    """Names its directory."""
+    storage: str = setting("runs", min_length=1)
+    """Directory that receives <name>/ with all searches."""
+    base: str = setting(..., min_length=1)
+    """search.yaml that tasks and methods change."""
+    tasks: Annotated[tuple[ComparedTask, ...], _Tuple] = Field(min_length=1)
+    methods: Annotated[tuple[ComparedMethod, ...], _Tuple] = Field(min_length=1)
+    """The first one is what the others are compared with."""
+    seeds: Annotated[tuple[int, ...], _Tuple] = Field(min_length=1)
+    max_hours: float = setting(12.0, "hours", gt=0)
+    """A forecast above this ends the comparison."""
+
+    @model_validator(mode="after")
+    def _usable(self) -> ComparePlan:
+        unknown = [task.name for task in self.tasks if task.room is None]
+        if unknown:
+            raise ValueError(
+                f"tasks: {', '.join(unknown)} has no measured room; give `room`, the accuracy of the best "
+                "static recipe minus that of the default, measured on seeds that are not compared."
+            )
+        for what, names in (
+            ("tasks", [one.name for one in self.tasks]),
+            ("methods", [one.name for one in self.methods]),
+            ("seeds", list(self.seeds)),
+        ):
+            twice = sorted({str(name) for name in names if list(names).count(name) > 1})
+            if twice:
+                raise ValueError(f"{what}: {', '.join(twice)} stands there twice.")
+        return self
+
+
+class ComparedRun(NamedTuple):
+    """One search of a comparison."""
+
+    task: str
+    method: str
+    seed: int
+
+    @property
+    def name(self) -> str:
+        """The search's name."""
+        return f"{self.task}-{self.method}-{self.seed}"
+
+
+def configs(plan: ComparePlan, directory: Path) -> dict[ComparedRun, SearchConfig]:
+    """The searches in the order in which they run: seed by seed, so that a stop leaves whole seeds.
+
+    Raises:
+        ConfigError: a configuration is wrong, or budgets are not equal.
+    """
+    given = read_yaml(Path(plan.base))
+    found: dict[ComparedRun, SearchConfig] = {}
+    for seed in plan.seeds:
+        for task in plan.tasks:
+            for method in plan.methods:
+                run = ComparedRun(task.name, method.name, seed)
+                found[run] = _config(given, run, task, method, directory)
+    _check_equal(found)
+    return found
+
+
+def _config(
+    given: Mapping[str, Any], run: ComparedRun, task: ComparedTask, method: ComparedMethod, directory: Path
+) -> SearchConfig:
+    data = parse_config(given, source="base").to_json()
+    planned = {"search.method": method.name, "stopper.enabled": False, "final.default_recipe": False}
+    ours = {"name": run.name, "storage": str(directory), "seed": run.seed, "final.test": True}
+    own = {"stopper.enabled": True} if method.set.get("search.method") == "llmzero" else {}
+    own |= {"stopper.enabled": True} if method.name == "llmzero" else {}
+    for key, value in {**planned, **own, **task.set, **method.set, **ours}.items():
+        replace_key(data, key.split("."), value)
+    whole = data["budget"]["runs"] * data["phase"]["n_steps"]
+    if data["search"]["method"] != "llmzero":
+        data["phase"]["max_steps"] = max(data["phase"]["max_steps"], whole)
+    return parse_config(data, source=f"{run.task}, {run.method}")
+
+
+def _check_equal(found: Mapping[ComparedRun, SearchConfig]) -> None:
+    """Refuse methods that may spend more than others on a task."""
+    first: dict[str, tuple[ComparedRun, dict[str, Any]]] = {}
+    for run, config in found.items():
+        budget = {f"budget.{key}": getattr(config.budget, key) for key in _EQUAL}
+        budget |= {
+            "phase.n_steps": config.phase.n_steps,
+            "root": config.root.overrides,
+            "task": config.task,
+            "model": config.model,
+        }
+        other, expected = first.setdefault(run.task, (run, budget))
+        for key, value in budget.items():
+            if value != expected[key]:
+                raise ConfigError(
+                    f"{run.task}: {key} is {value} for {run.method} and {expected[key]} for {other.method}; "
+                    "all methods of a task must have the same budget, root, data and model."
+                )
+
+
+def code_digest() -> str:
+    """A hash over the project's own modules: another one may give other results."""
+    root = Path(llmzero_ray.__file__).parent
+    digest = hashlib.sha256()
+    for folder in (root, root.parent / "actors"):
+        for path in sorted(folder.rglob("*.py")):
+            digest.update(str(path.relative_to(folder)).encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()[:16]

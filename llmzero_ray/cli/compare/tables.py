@@ -1,0 +1,96 @@
+"""The tables of a comparison: scores per task and pooled, with what noise of seeds leaves open.
+
+The unit is the (task, seed) pair. Pure. Not here: where scores come from (results.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+
+Scores: TypeAlias = Mapping[str, Mapping[str, Sequence[float]]]
+"""Method -> task -> test accuracy of each seed, in the plan's order of seeds."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MethodLine:
+    """One method over all tasks."""
+
+    method: str
+    mean: float
+    """Mean over tasks of the mean over seeds."""
+    interval: tuple[float, float] | None
+    """95 %, by a bootstrap over the seeds within each task; None: a task has one seed."""
+    rank: float
+    """Mean over (task, seed) pairs; 1 is the best, ties share."""
+    difference: float
+    """Mean paired difference to the first method."""
+    difference_error: float | None
+    """Its standard error over pairs within tasks; None: a task has one seed."""
+    improvement: float
+    """Probability that a run of it beats a run of the first method on the same task; ties count half."""
+    losses: int
+    """Pairs in which it is below the first method."""
+    pairs: int
+
+
+def lines(scores: Scores, *, seed: int = 1) -> list[MethodLine]:
+    """One line for each method, in the order given; the first method is the one compared with."""
+    from scipy.stats import rankdata
+
+    methods, reference = list(scores), scores[next(iter(scores))]
+    tasks = list(reference)
+    table = np.array([[value for task in tasks for value in scores[one][task]] for one in methods])
+    ranks = rankdata(-table, axis=0).mean(axis=1)
+    found = []
+    for number, method in enumerate(methods):
+        own = scores[method]
+        samples = [np.asarray(own[task], dtype=float) for task in tasks]
+        pairs = [np.asarray(own[task]) - np.asarray(reference[task]) for task in tasks]
+        found.append(
+            MethodLine(
+                method=method,
+                mean=float(np.mean([sample.mean() for sample in samples])),
+                interval=_interval(samples, seed),
+                rank=float(ranks[number]),
+                difference=float(np.mean([pair.mean() for pair in pairs])),
+                difference_error=_error(pairs),
+                improvement=float(np.mean([_wins(own[task], reference[task]) for task in tasks])),
+                losses=int(sum((pair < 0).sum() for pair in pairs)),
+                pairs=sum(len(pair) for pair in pairs),
+            )
+        )
+    return found
+
+
+def _interval(samples: Sequence[Any], seed: int) -> tuple[float, float] | None:
+    """Each task's seeds are drawn anew on their own: the strata are the tasks."""
+    from scipy.stats import bootstrap
+
+    if any(len(sample) < 2 for sample in samples):
+        return None
+    if all(np.ptp(sample) == 0 for sample in samples):
+        mean = float(np.mean([sample.mean() for sample in samples]))
+        return mean, mean
+
+    def mean_of_means(*drawn: Any, axis: int = -1) -> Any:
+        return np.mean([one.mean(axis=axis) for one in drawn], axis=0)
+
+    found = bootstrap(
+        samples, mean_of_means, n_resamples=4000, method="percentile", rng=np.random.default_rng(seed)
+    ).confidence_interval
+    return float(found.low), float(found.high)
+
+
+def _error(pairs: Sequence[Any]) -> float | None:
+    if any(len(pair) < 2 for pair in pairs):
+        return None
+    return float(np.sqrt(sum(pair.var(ddof=1) / len(pair) for pair in pairs)) / len(pairs))
+
+
+def _wins(own: Sequence[float], other: Sequence[float]) -> float:
+    a, b = np.asarray(own)[:, None], np.asarray(other)[None, :]
+    return float(((a > b) + 0.5 * (a == b)).mean())
