@@ -223,8 +223,8 @@ def _readme(strategy: Strategy, settings: VerlSettings, task: PreparedTask) -> s
         "(strategy.yaml, `cut_step`). Where the learning rate is constant a phase ends at its cut; with a "
         "schedule it trains all its steps, and the cut is taken.",
         "Validations are VeRL's: step 0 of phase 2 repeats the validation of phase 1 at its cut.",
-        "Random numbers of rollouts and of fresh adapters are VeRL's own: scores agree within their noise, "
-        "not to the digit.",
+        "Random numbers of rollouts and of fresh adapters are VeRL's own: scores differ from the search's as "
+        "those of another seed would.",
     ]
     if longest != {cap}:
         notes.append(
