@@ -86,9 +86,10 @@ def test_what_a_slot_listens_on_beside_ray_is_on_loopback_or_in_its_directory(ru
     }
     for one in running:
         beyond = tuple(sorted(at for at in addresses(one) if at not in ("127.0.0.1", "::1")))
-        assert beyond == (rays_own if one.title.startswith("ray::") else ()), one.title
+        is_rays = one.title.startswith("ray::") or "llmzero_ray.engines.verl.driver" in one.title
+        assert beyond == (rays_own if is_rays else ()), one.title
     (core,) = [one for one in running if one.title.startswith("VLLM::EngineCore")]
-    assert addresses(core) == ["127.0.0.1"], "its process groups' own"
+    assert set(addresses(core)) == {"127.0.0.1"}, "of its process groups"
 
 
 def test_two_frames_to_any_port_of_a_slot_run_nothing(running: list[Seen], tmp_path: Path) -> None:
