@@ -104,7 +104,8 @@ def test_a_request_that_cannot_be_journalled_is_refused_instead(tmp_path: Path) 
 
 
 def machine(cpus: float, gpus: float) -> dict[str, Any]:
-    return {"NodeManagerAddress": "10.0.0.1", "Alive": True, "Resources": {"CPU": cpus, "GPU": gpus}}
+    has = {"CPU": cpus, "GPU": gpus}
+    return {"NodeID": "a0", "NodeManagerAddress": "10.0.0.1", "Alive": True, "Resources": has}
 
 
 def test_more_slots_than_a_private_head_has_are_refused_with_the_numbers(
