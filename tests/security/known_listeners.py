@@ -21,6 +21,7 @@ KNOWN: dict[str, tuple[re.Pattern[str], ...]] = {
     "gcs/gcs_server": (LOOPBACK,),
     "raylet/raylet": (LOOPBACK, SESSION),
     "ray/dashboard/agent.py": (LOOPBACK,),
+    "ray/dashboard/dashboard.py": (LOOPBACK,),
     "ray/_private/runtime_env/agent/main.py": (LOOPBACK,),
     "ray/autoscaler/_private/monitor.py": (LOOPBACK,),
     "ray/_private/log_monitor.py": (),
