@@ -172,7 +172,7 @@ class SearchCoordinator:
         runs_on = await recovery.attach()
         self._ready.set()
         loop.open(executor.execute)
-        if runs_on or await pool.reserve():
+        if runs_on or (recovery.has_work and await pool.reserve()):
             await recovery.fill()
         return None
 

@@ -59,13 +59,21 @@ class RunnerRecovery:
             await self._report(slot, node, attempt, "it was gone when the coordinator came back")
         return answers
 
+    @property
+    def has_work(self) -> bool:
+        """Whether anything may still be trained or scored: runners are for nothing else."""
+        return self._core.stage in ("searching", "measuring") or self._core.extension_wanted
+
     async def fill(self) -> None:
         """Put a runner into every slot that has none."""
         missing = [slot for slot in self._wanted() if not self._core.slots[slot].ready]
         await asyncio.gather(*(self.replace(slot) for slot in missing))
 
     def _wanted(self) -> list[int]:
-        """Slots that are to have a runner: as many as are set, and those given up whose run has not ended."""
+        """Slots that are to have a runner, while there is work: as many as are set, and those given up whose
+        run has not ended."""
+        if not self.has_work:
+            return []
         count = self._core.config.slots.count
         return [slot.index for slot in self._core.slots if slot.index < count or slot.node is not None]
 

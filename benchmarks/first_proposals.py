@@ -14,6 +14,8 @@ checkpoint:
     expert      the rules of llmzero_ray/agents/expert
     local       the local search, without a race
     random      one to three hyper-parameters by up to two first steps, up or down
+    old         the rules before they read paired evidence (commit 00bfae6), for the default tasks and
+                checkpoints: what they proposed for the phases that FILE was measured from (old_expert.json)
 
 Each result is one JSON line of FILE, written when it is known: a run that was interrupted goes on where it
 was, and `--table` prints what is there. The error of a mean is the root of item error squared plus run error
@@ -70,7 +72,10 @@ from llmzero_ray.tasks.prepare import prepare
 
 SHIPPED = Path(__file__).parent.parent / "jobs" / "configs" / "local.yaml"
 ARMS = ("unchanged", "expert", "local", "random")
+KNOWN_ARMS = (*ARMS, "old")
 PATH_SEED = 1
+OLD_EXPERT = Path(__file__).parent / "old_expert.json"
+"""Answers of rules that are no longer in the tree; they are the same for every seed."""
 DIRECTIONS = tuple(canonical(name) for name in ("lr", "kl", "temperature"))
 """Hyper-parameters whose better direction is recorded."""
 LEAST_PHASES = 4
@@ -86,7 +91,7 @@ def main() -> None:
     parser.add_argument("--checkpoints", nargs="+", type=int, default=[1, 2, 3, 5], help="phases behind each")
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3, 4])
     parser.add_argument("--steps", type=int, default=10, help="training steps of every phase")
-    parser.add_argument("--arms", nargs="+", choices=ARMS, default=list(ARMS))
+    parser.add_argument("--arms", nargs="+", choices=KNOWN_ARMS, default=list(ARMS))
     parser.add_argument("--half", choices=("seen", "unseen", "all"), default="all")
     parser.add_argument("--table", action="store_true", help="only print what FILE holds")
     parser.add_argument("--record", type=Path, help="only write the requests and what was better there")
@@ -290,7 +295,7 @@ def one_result(bench: Bench, k: int, arm: str, seed: int, options: argparse.Name
             == (bench.family, options.steps, k, "unchanged", seed)
         )
         return {**same, **row}
-    node = 1000 * k + 10 * seed + ARMS.index(arm)
+    node = 1000 * k + 10 * seed + KNOWN_ARMS.index(arm)
     outcome = bench.trainer.run(phase(bench, node, source, full, options.steps, 100 + seed), lambda _: None)
     if isinstance(outcome, PhaseFailure):
         return {**row, "failed": outcome.cause}
@@ -382,6 +387,10 @@ def plan(
         return at, bench.root
     if arm == "random":
         return at, perturbed(bench, seed=f"{asked.on.node}:{seed}")
+    if arm == "old":
+        return at, complete(
+            bench.root, old_changes(bench, asked), limits=limits(bench.config, bench.task.n_train)
+        )
     n_val = bench.task.n_val
     proposer = (
         ExpertProposer(n_val=n_val) if arm == "expert" else LocalProposer(n_val=n_val, seed=seed, race=1.0)
@@ -392,6 +401,19 @@ def plan(
         asked.base(proposal.resume_from), changes, limits=limits(bench.config, bench.task.n_train)
     )
     return proposal.resume_from, full
+
+
+def old_changes(bench: Bench, asked: ProposalRequest) -> Hyperparameters:
+    """What the old rules changed at a checkpoint.
+
+    Raises:
+        HyperparameterError: they were not asked there.
+    """
+    steps, k = asked.task.phase_steps, len(asked.path)
+    for row in json.loads(OLD_EXPERT.read_text(encoding="utf-8")):
+        if (row["task"], row["steps"], row["checkpoint"]) == (bench.family, steps, k):
+            return dict(row["changes"])
+    raise HyperparameterError(f"the old rules were not asked about {bench.family} after {k} x {steps} steps")
 
 
 def perturbed(bench: Bench, seed: str) -> Hyperparameters:

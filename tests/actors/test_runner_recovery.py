@@ -1,0 +1,66 @@
+"""Runners are started for what is left to train or to score, and for nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from actors.runner_recovery import RunnerRecovery
+from llmzero_ray import events as ev
+from llmzero_ray.coordinator import CoordinatorCore
+from llmzero_ray.records import Event
+from llmzero_ray.storage import SearchStorage
+from tests.builders import Driver, make_config
+
+
+class Pool:
+    """Starts every runner at once."""
+
+    closing = False
+
+    def __init__(self) -> None:
+        self.started: list[int] = []
+
+    async def start(self, slot: int) -> bool:
+        self.started.append(slot)
+        return True
+
+
+def started_after(core: CoordinatorCore, root: Path) -> list[int]:
+    """Slots that get a runner after every one was lost."""
+    pool = Pool()
+
+    async def post(event: Event) -> None:
+        """The core is not told."""
+
+    recovery = RunnerRecovery(core, post, pool, SearchStorage(root, "demo"))  # type: ignore[arg-type]
+
+    async def whole() -> None:
+        await recovery.fill()
+        await asyncio.gather(*(recovery.replace(slot.index) for slot in core.slots))
+
+    asyncio.run(whole())
+    return sorted(set(pool.started))
+
+
+def test_a_search_that_was_stopped_at_once_gets_no_new_runners(tmp_path: Path) -> None:
+    search = Driver(make_config(slots={"count": 2}))
+    search.ready()
+    search.start(0)
+    search.post(ev.UserStop(reason="enough", deadline_s=0.0))
+    search.lose()
+    assert search.core.stage == "writing"
+    assert started_after(search.core, tmp_path) == []
+
+
+def test_a_runner_that_is_lost_while_a_winner_is_scored_is_replaced(tmp_path: Path) -> None:
+    search = Driver()
+    search.search_to_end([0.5, 0.6, 0.4, 0.3])
+    search.lose()
+    assert search.core.stage == "measuring"
+    assert started_after(search.core, tmp_path) == [0]
+
+
+def test_a_search_that_goes_on_gets_a_runner_in_every_slot(tmp_path: Path) -> None:
+    search = Driver(make_config(slots={"count": 2}))
+    assert started_after(search.core, tmp_path) == [0, 1]
