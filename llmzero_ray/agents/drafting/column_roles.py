@@ -32,6 +32,8 @@ _ANSWER = (
     "answer_key", "answer_idx", "answer_index", "target", "label", "solution", "output", "expected", "result",
     "golden_answers", "answers", "response", "completion",
 )  # fmt: skip
+_ROW_NAMES = ("id", "idx", "index", "uid", "uuid", "row", "row_id", "row_number", "hash")
+"""Of columns that name a row: none of them is taken for an answer because no other column is left."""
 _ANSWER_KINDS = ("text", "number", "truth value", "list")
 
 
@@ -67,7 +69,11 @@ def find_roles(table: Table, user: UserChoices) -> ColumnRoles:
     answer = user.answer or find_by_name(table, _ANSWER, _ANSWER_KINDS, {user.question})
     question = user.question or _question(table, {answer})
     if answer is None and question is not None:
-        others = [column.name for column in table.columns if column.name != question]
+        others = [
+            column.name
+            for column in table.columns
+            if column.name != question and normalized_name(column.name) not in _ROW_NAMES
+        ]
         answer = others[0] if len(others) == 1 else None
     options = _Options()
     if answer is not None and question is not None:

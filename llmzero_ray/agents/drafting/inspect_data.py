@@ -36,7 +36,10 @@ def inspect_data(folder: Path) -> DataProfile:
     samples = dict(_samples(folder, listing))
     tables = tuple(sorted(_tables(listing, samples), key=lambda table: (-table.n_rows, table.files)))
     if not tables:
-        reasons = "; ".join(f"{name} {why}" for name, why in list(listing.skipped.items())[:5])
+        reasons = "; ".join(
+            [f"{name} {why}" for name, why in list(listing.skipped.items())[:5]]
+            + [f"{name} is read as a description" for name in listing.texts[:3]]
+        )
         raise TaskError(
             f"{folder} holds no rows that can be read ({reasons or 'no file at all'}); put JSON, JSON Lines, "
             "CSV, TSV or Parquet files into it"

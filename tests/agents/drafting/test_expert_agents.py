@@ -117,6 +117,8 @@ def open_fields(draft: Draft) -> dict[str, str]:
         (questions(40, lambda i: f"{long_answer(i)}\n#### {i}"), {"reward": "--reward"}),
         ([{"left": f"a {i}", "middle": f"b {i}", "right": f"c {i}"} for i in range(40)],
          {"prompt": "--question-field", "answer": "--answer-field", "reward": "--reward"}),
+        ([{"text": f"a text {i}", "id": i} for i in range(40)],
+         {"answer": "--answer-field", "reward": "--reward"}),
         (mcq(texts, lambda i: i % 4 + 1), {"answer_form": "--answer-form"}),
         (mcq(lambda i: [str(j) for j in range(4)], lambda i: i % 4), {}),
         (mcq(lambda i: {"label": list("abc"), "text": ["x", "y", "z"]}, lambda i: "ABC"[i % 3]),

@@ -223,6 +223,9 @@ def test_a_folder_without_rows_is_refused_with_what_it_holds(tmp_path: Path) -> 
     (tmp_path / "a.bin").write_bytes(b"x")
     with pytest.raises(TaskError, match=r"holds no rows that can be read \(a.bin is of no format"):
         inspect_data(tmp_path)
+    (tmp_path / "notes.txt").write_text("What is 1 + 1?")
+    with pytest.raises(TaskError, match=r"notes.txt is read as a description"):
+        inspect_data(tmp_path)
     with pytest.raises(TaskError, match="is no directory"):
         inspect_data(tmp_path / "nowhere")
 
