@@ -141,6 +141,8 @@ def test_what_the_user_set_counts_more_than_what_was_drafted(folder: Folder) -> 
     assert config.root.overrides["train_batch_size"] == 16 and "batch" not in config.root.overrides
     assert config.root.overrides["lr"] == 1e-3
     assert config.root.overrides["resp"] == 32 == config.eval.max_response_length
+    drafted = yaml.safe_load((folder.drafted / "search.yaml").read_text())
+    assert drafted["root"]["overrides"]["resp"] == 32
     assert config.engine.backend == "tests.fakes:make_engine" and config.budget.runs == 5
 
 

@@ -165,6 +165,8 @@ class TaskFeatures:
     """Of the longest sampled answer, estimated."""
     n_labels: int | None
     """Distinct answers of the sample; None: the answers are long."""
+    response_cap: int | None = None
+    """Cap of a rollout in tokens that the user has chosen; None: it follows from the answers."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -97,7 +97,7 @@ def _reward(reward: RewardSpec) -> str | dict[str, Any] | None:
 # --- the search ---------------------------------------------------------------------------------------------
 
 
-def task_features(spec: TaskSpec, reward: RewardSpec) -> TaskFeatures:
+def task_features(spec: TaskSpec, reward: RewardSpec, response_cap: int | None = None) -> TaskFeatures:
     """The features by which recipes are ranked, from the sampled rows."""
     rows = spec.table.rows
     answers = [as_text(row.get(spec.answer)) for row in rows] if spec.answer else []
@@ -108,6 +108,7 @@ def task_features(spec: TaskSpec, reward: RewardSpec) -> TaskFeatures:
         prompt_tokens=max((_prompt_tokens(spec, row) for row in rows), default=0) + _TEMPLATE_TOKENS,
         answer_tokens=max(map(tokens_of, answers), default=0),
         n_labels=None if column is None else column.distinct,
+        response_cap=response_cap,
     )
 
 
@@ -128,7 +129,10 @@ def _prompt_tokens(spec: TaskSpec, row: Row) -> int:
 
 
 def response_tokens(features: TaskFeatures) -> int:
-    """Cap of a rollout at the root, in tokens: twice the longest answer, plus room for reasoning."""
+    """Cap of a rollout at the root, in tokens: the user's, else twice the longest answer, plus room for
+    reasoning."""
+    if features.response_cap is not None:
+        return features.response_cap
     room = _EXTRA_TOKENS.get(features.kind or "", _REASONING_TOKENS)
     return min(_MAX_TOKENS, _up(room + 2 * features.answer_tokens, _STEP))
 

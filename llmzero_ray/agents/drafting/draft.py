@@ -67,11 +67,13 @@ def draft_task(
     agents: DraftingAgents,
     *,
     repairs: int = 2,
+    response_cap: int | None = None,
     on_progress: OnProgress = lambda _: None,
 ) -> Draft:
     """The draft of a task; a reward that fails validation is rewritten up to `repairs` times.
 
-    `on_progress` receives one line per stage.
+    `response_cap` is the cap of a rollout that the user has chosen, in tokens. `on_progress` receives one
+    line per stage.
 
     Raises:
         ConfigError: a choice of the user does not exist, or no search fits the task.
@@ -94,7 +96,7 @@ def draft_task(
             break
         reward = better
     known = spec.template is not None and spec.answer is not None
-    features = task_features(spec, reward)
+    features = task_features(spec, reward, response_cap)
     ranking = agents.rank(spec, features, sentence) if known else None
     return Draft(
         profile=profile,

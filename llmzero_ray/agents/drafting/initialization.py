@@ -43,7 +43,8 @@ from llmzero_ray.events import (
     TaskDrafted,
 )
 from llmzero_ray.files import file_digest
-from llmzero_ray.hyperparameters import canonical
+from llmzero_ray.hyperparameters import canonical, normalize
+from llmzero_ray.hyperparameters.table import MAX_RESPONSE
 from llmzero_ray.journal import Journal
 from llmzero_ray.presence import SearchLock
 from llmzero_ray.records import Event
@@ -162,8 +163,15 @@ class Initialization:
             StorageError: a file cannot be written.
         """
         session = self._session()
+        cap = normalize(self._config.root.overrides).get(MAX_RESPONSE)
         drafted = draft_task(
-            profile, self._sentence, self.choices, session.agents, repairs=repairs, on_progress=on_progress
+            profile,
+            self._sentence,
+            self.choices,
+            session.agents,
+            repairs=repairs,
+            response_cap=cap if isinstance(cap, int) else None,
+            on_progress=on_progress,
         )
         drafted = dataclasses.replace(
             drafted,

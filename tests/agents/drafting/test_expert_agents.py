@@ -91,6 +91,19 @@ def test_labels_are_listed_in_the_prompt(tmp_path: Path) -> None:
     assert "one of: maybe, no, yes." in drafted(tmp_path, KINDS["labels"][0]).fields["prompt"]
 
 
+def test_a_cap_that_the_user_chose_decides_what_is_said_of_long_responses(tmp_path: Path) -> None:
+    write_rows(tmp_path / "rows.jsonl", questions(40, answer=lambda i: str(i)))
+    said = {}
+    for cap in (None, 24):
+        draft = draft_task(
+            inspect_data(tmp_path), SENTENCE, UserChoices(), ExpertDraftingAgents(), response_cap=cap
+        )
+        assert draft.ranking is not None and draft.search is not None
+        said[cap] = "responses of more than 1024 tokens" in draft.ranking.explanation
+    assert said == {None: True, 24: False}
+    assert draft.search["root"]["overrides"]["resp"] == 24
+
+
 def test_files_are_shared_out_by_their_names_and_the_licence_is_taken_over(tmp_path: Path) -> None:
     for name in ("train-00.jsonl", "validation.jsonl", "test/data.jsonl"):
         write_rows(tmp_path / name, questions(20))
