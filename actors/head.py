@@ -53,6 +53,14 @@ def connect(config: SearchConfig) -> bool:
     return True
 
 
+def start_text() -> str:
+    """What `connect` is about to do; known before Ray is imported and started, which takes seconds."""
+    address = os.environ.get("RAY_ADDRESS", "")
+    if address not in ("", "local"):
+        return f"joining the Ray cluster at {address} ..."
+    return "starting Ray on this machine, unless a cluster runs here ..."
+
+
 def join_if_there() -> bool:
     """Join a cluster that outlives this process, if there is one, or stay on the one that this process has
     joined; whether there was one.

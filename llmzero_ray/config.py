@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import os
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -20,6 +21,7 @@ from pydantic import (
     model_validator,
 )
 
+from llmzero_ray import recipes
 from llmzero_ray.config_text import StrictModel, read_yaml, replace_key, setting, to_yaml, validated
 from llmzero_ray.errors import ConfigError
 from llmzero_ray.search.rules import MethodRules
@@ -27,6 +29,8 @@ from llmzero_ray.stopping.settings import StopperSettings
 
 PLUGIN = r"^([A-Za-z_][\w-]*|[A-Za-z_][\w.]*:[A-Za-z_]\w*)$"
 """A name of this project or of an entry point, or `package.module:factory`."""
+_ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://[^@]+")
+_N_PRICES = 4
 
 
 class TaskConfig(StrictModel):
@@ -150,7 +154,7 @@ class AgentModelConfig(StrictModel):
     @field_validator("price", mode="before")
     @classmethod
     def _listed(cls, value: Any) -> Any:
-        return tuple(float(v) for v in value) if _is_prices(value) else value
+        return _prices(value)
 
 
 class AllowedKey(StrictModel):
@@ -263,12 +267,10 @@ class AgentsConfig(StrictModel):
     @field_validator("price", mode="before")
     @classmethod
     def _listed(cls, value: Any) -> Any:
-        return tuple(float(v) for v in value) if _is_prices(value) else value
+        return _prices(value)
 
     @model_validator(mode="after")
     def _consistent(self) -> AgentsConfig:
-        if self.price is not None and min(self.price) < 0:
-            raise ValueError(f"agents.price is {list(self.price)}; must be four numbers >= 0.")
         if self.key_file is not None and self.base_url is None:
             raise ValueError(
                 "agents.key_file is the key of a server of your own, which agents.base_url must name; the "
@@ -282,10 +284,19 @@ class AgentsConfig(StrictModel):
         return self
 
 
-def _is_prices(value: Any) -> bool:
-    return isinstance(value, list) and all(
-        isinstance(v, int | float) and not isinstance(v, bool) for v in value
+def _prices(value: Any) -> Any:
+    """Four numbers as a tuple; anything else that is no null is refused."""
+    if value is None or isinstance(value, tuple):
+        return value
+    numbers = isinstance(value, list) and all(
+        isinstance(v, int | float) and not isinstance(v, bool) and v >= 0 for v in value
     )
+    if not numbers or len(value) != _N_PRICES:
+        raise ValueError(
+            f"{value!r} is no price; must be null or four numbers >= 0: dollars per million tokens of input, "
+            "output, cache write and cache read, such as [3, 15, 3.75, 0.3]."
+        )
+    return tuple(float(v) for v in value)
 
 
 class EngineConfig(StrictModel):
@@ -431,7 +442,7 @@ class SearchConfig(StrictModel):
     storage: str = setting("runs", min_length=1)
     """Directory that receives <name>/; on a cluster one that every machine sees under the same absolute
     path."""
-    journal: str | None = setting(None, pattern=r"^[A-Za-z][A-Za-z0-9+.-]+://[^@]+$")
+    journal: str | None = None
     """Address of an object store that keeps the journal, such as s3://bucket/prefix; the search's name is
     added to it. Its keys come from the environment and are never written here. Null: `journal/` in the
     search's directory."""
@@ -482,6 +493,22 @@ class SearchConfig(StrictModel):
             )
         return self
 
+    @field_validator("journal")
+    @classmethod
+    def _address(cls, value: str | None) -> str | None:
+        if value is None or _ADDRESS.fullmatch(value):
+            return value
+        scheme, mark, rest = value.partition("://")
+        if mark and "@" in rest:  # never shown: it may be a key
+            raise ValueError(
+                f"journal names a user or a key before an @ ({scheme}://...@{rest.rpartition('@')[2]}). Keys "
+                "come from the environment alone, such as AWS_ACCESS_KEY_ID: write s3://bucket/prefix."
+            )
+        raise ValueError(
+            f"journal is {value!r}; must be the address of an object store, such as s3://bucket/prefix, or "
+            "null for a directory beside the search."
+        )
+
     @property
     def journal_address(self) -> str | None:
         """Where the journal of this search is in an object store; None: in its directory."""
@@ -500,8 +527,8 @@ class SearchConfig(StrictModel):
 
 
 def load_config(path: str | os.PathLike[str], overrides: Iterable[str] = ()) -> SearchConfig:
-    """The configuration in a YAML file, with `dotted.key=value` overrides applied in order and paths made
-    absolute.
+    """The configuration in a YAML file, or a shipped one by its name, with `dotted.key=value` overrides
+    applied in order and paths made absolute.
 
     Relative directories count from the current directory; a `model.path` that is no local directory is kept
     as a name.
@@ -510,7 +537,8 @@ def load_config(path: str | os.PathLike[str], overrides: Iterable[str] = ()) -> 
         ConfigError: no such file, broken YAML (with its line), unknown keys (with the nearest one) or values
         out of bounds.
     """
-    return resolve_config(read_yaml(Path(path)), overrides, source=os.path.basename(os.fspath(path)))
+    place = recipes.path_of(os.fspath(path))
+    return resolve_config(read_yaml(place), overrides, source=place.name)
 
 
 def resolve_config(

@@ -6,6 +6,7 @@ Not here: any field (config.py, search/rules.py, stopping/settings.py).
 from __future__ import annotations
 
 import re
+import sys
 import types
 from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
@@ -118,7 +119,7 @@ def read_yaml(source_or_text: Path | str, *, source: str | None = None) -> Any:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise ConfigError(
-            f"{path}: cannot be read ({error.strerror}). Shipped examples are in jobs/configs/."
+            f"{path}: cannot be read ({error.strerror}). `llmzero init` writes a search.yaml to begin with."
         ) from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: is not UTF-8 text ({error.reason} at byte {error.start}).") from error
@@ -192,8 +193,14 @@ def _parse(text: str, source: str) -> Any:
     except yaml.YAMLError as error:
         raise ConfigError(f"{source}: broken YAML: {one_line(str(error), _MAX_GIVEN)}") from error
     except RecursionError as error:
-        raise ConfigError(f"{source}: broken YAML: its blocks and lists are nested too deeply.") from error
+        raise ConfigError(
+            f"{source}: broken YAML: its blocks and lists are nested too deeply; a file "
+            "of settings has a few levels."
+        ) from error
     except (ValueError, TypeError, OverflowError) as error:  # a date or a number that Python cannot hold
+        if "set_int_max_str_digits" in str(error):
+            most = sys.get_int_max_str_digits()
+            raise ConfigError(f"{source}: a whole number has more than {most} digits.") from error
         raise ConfigError(f"{source}: broken YAML: {one_line(str(error), _MAX_GIVEN)}.") from error
 
 

@@ -144,6 +144,7 @@ def _find_or_start(
         request(root, "set", changes=changes)  # the first thing that its coordinator takes
     fresh = Follower(storage)
     fresh.poll()
+    say(_actors.head.start_text())
     with contextlib.ExitStack() as stack:
         stack.enter_context(_actors.head.disconnecting())
         running = _actors.app.start(config, task, checks.not_journalled(fresh.events))

@@ -25,7 +25,7 @@ ROOT = Path(__file__).parent.parent
 # config.py reads from YAML, so that no field is declared twice: they lie below it.
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("llmzero_ray.errors", "llmzero_ray.text", "llmzero_ray.version"),
-    ("llmzero_ray.config_text",),
+    ("llmzero_ray.config_text", "llmzero_ray.recipes"),
     ("llmzero_ray.records", "llmzero_ray.events", "llmzero_ray.commands"),
     ("llmzero_ray.search.rules", "llmzero_ray.search.schedule", "llmzero_ray.stopping.settings"),
     (
@@ -89,6 +89,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "llmzero_ray.preflight",
         "llmzero_ray.start_checks",
         "llmzero_ray.strategy_replay",
+        "llmzero_ray.verl_script",
     ),
     ("llmzero_ray.api",),
     ("llmzero_ray", "llmzero_ray.cli"),

@@ -69,6 +69,8 @@ def draft(
 
     if name is not None and not NAME.fullmatch(name):
         raise ConfigError(f"--name {name}: must be 1 to 63 of a-z, 0-9, _ and -")
+    if Path(out).exists() and not Path(out).is_dir():
+        raise ConfigError(f"--out {out} is a file; name a directory, which receives the files of the draft.")
     user = user_choices(
         name=name,
         table=table,

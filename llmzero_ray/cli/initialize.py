@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
+from llmzero_ray import recipes
 from llmzero_ray.agents.backend import MODEL_BACKENDS
 from llmzero_ray.cli.drafting import ask, ask_user, check_sentence, print_text
 from llmzero_ray.cli.prepare import prepare_source_task
@@ -62,7 +63,7 @@ def initialize(given: FolderSearch, settings: list[str], console: Console) -> Se
     from llmzero_ray.agents.drafting.inspect_data import inspect_data
 
     check_sentence(given.sentence)
-    base = {} if given.base is None else read_yaml(Path(given.base))
+    base = {} if given.base is None else read_yaml(recipes.path_of(given.base))
     config = _provisional(base, given.folder, settings)
     storage = SearchStorage(config.storage, config.name)
     follower = Follower(storage)

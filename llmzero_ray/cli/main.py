@@ -1,26 +1,33 @@
 """The command `llmzero`: its subcommands, each imported when it runs, and its exit codes.
 
 An error of this project, or of the command line itself, is one message on standard error, never a traceback.
-Not here: what the commands do (the modules beside this one).
+Not here: the list of the commands (catalogue.py), what they do (the modules beside this one).
 """
 
 from __future__ import annotations
 
 import importlib
+import inspect
+import os
+import re
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Annotated, Any
 
 import typer
+from typer._completion_classes import completion_init
 from typer.core import TyperGroup
 
 from llmzero_ray import version
+from llmzero_ray.cli.catalogue import SUBCOMMANDS, Subcommand
 from llmzero_ray.errors import ConfigError, LlmzeroError
 from llmzero_ray.text import clean, collapse_whitespace, nearest
 
 _USAGE = 2
 _INTERRUPTED = 130
+COMPLETE = "_LLMZERO_COMPLETE"
+"""Variable of the environment in which a shell asks for completions."""
+_SETTING = re.compile(r"[+~]*[A-Za-z_][\w.+-]*=")
 # Help is plain text: rich's takes longer to import than everything that `llmzero --help` needs.
 _PLAIN: dict[str, Any] = {
     "add_completion": False,
@@ -28,53 +35,6 @@ _PLAIN: dict[str, Any] = {
     "pretty_exceptions_enable": False,
     "context_settings": {"help_option_names": ["-h", "--help"]},
 }
-
-
-@dataclass(frozen=True)
-class _Subcommand:
-    """Where the function of a subcommand is, below `llmzero_ray.cli`, and what it does."""
-
-    module: str
-    function: str
-    help: str
-
-
-SUBCOMMANDS = {
-    "prepare": _Subcommand(
-        "prepare", "prepare", "make the task of a configuration: data, reward, tiny model"
-    ),
-    "search": _Subcommand("search", "search", "start a search, attach to it, or go on with it"),
-    "doctor": _Subcommand(
-        "doctor.command", "doctor", "check the cluster against a configuration before anything is spent"
-    ),
-    "resume": _Subcommand("search", "resume", "go on with a search from its directory"),
-    "warm-start": _Subcommand("warm_start", "warm_start", "teach a base model a task's gold answers"),
-    "serve": _Subcommand("serve", "serve", "serve a model for the agents; after --: options of `vllm serve`"),
-    "status": _Subcommand("status", "status", "show a search from its journal, running or not"),
-    "list": _Subcommand("results", "list_searches", "list the searches of a storage"),
-    "show": _Subcommand("results", "show", "show one node: its start, changes, reasons and scores"),
-    "diff": _Subcommand("results", "diff", "compare two nodes (demo:0 demo:3) or two searches"),
-    "report": _Subcommand("results", "report", "write the report of a search again"),
-    "stop": _Subcommand("stop", "stop", "end a search: outcome written, actors and hardware given back"),
-    "pause": _Subcommand("steering", "pause", "end a search's processes, give hardware back; resume goes on"),
-    "hint": _Subcommand("steering", "hint", "tell the proposer something"),
-    "veto": _Subcommand("steering", "veto", "close a node with all below it"),
-    "clone": _Subcommand("steering", "clone", "continue a node with changes of your own"),
-    "budget": _Subcommand("steering", "budget", "change limits of a search at work: --set runs=24"),
-    "set": _Subcommand("steering", "configure", "change settings of a search at work"),
-    "draft": _Subcommand("draft", "draft", "draft task.yaml and its reward from a folder and a sentence"),
-    "compare": _Subcommand("compare.command", "compare", "compare search methods on tasks and seeds"),
-    "prompt-eval": _Subcommand(
-        "prompt_eval", "prompt_eval", "put recorded requests to the agents' model and score its answers"
-    ),
-    "export": _Subcommand("export", "export", "write the strategy of a search as scripts of plain VeRL"),
-    "replay": _Subcommand(
-        "replay", "replay", "train a found strategy again: other seeds, another task or model"
-    ),
-    "explain": _Subcommand("explain", "explain", "say why: for a search directory or a history"),
-    "score": _Subcommand("score", "score", "score answers of a JSONL file with a reward"),
-}
-"""In the order of `llmzero --help`."""
 
 
 class _Subcommands(TyperGroup):
@@ -89,7 +49,7 @@ class _Subcommands(TyperGroup):
         place = SUBCOMMANDS[cmd_name]
         function = getattr(importlib.import_module(f"llmzero_ray.cli.{place.module}"), place.function)
         app = typer.Typer(**_PLAIN)
-        app.command(cmd_name, help=_sentence(place.help))(function)
+        app.command(cmd_name, help=_help(place, function), epilog=_examples(place))(function)
         return typer.main.get_command(app)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
@@ -109,7 +69,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     interrupted."""
     command = _command()
     try:
-        given = list(sys.argv[1:] if argv is None else argv)
+        given = several_settings(sys.argv[1:] if argv is None else argv)
+        if argv is None and COMPLETE in os.environ:
+            completion_init()
+            command.main(args=given, prog_name="llmzero", complete_var=COMPLETE)  # prints words, and exits
         with command.make_context("llmzero", given) as context:
             return int(command.invoke(context))
     except typer.Exit as end:  # --help and --version
@@ -161,6 +124,36 @@ def _usage_text(error: typer.TyperException) -> str:
     given = "".join(f" (given: {problem['input']!r})" for problem in invalid())
     subcommand = path.removeprefix("llmzero").strip()
     return f"{f'{subcommand}: ' if subcommand else ''}{message}{given}. See `{path} --help`."
+
+
+def several_settings(words: Sequence[str]) -> list[str]:
+    """The words of a command with `--set` before each KEY=VALUE that follows one: `--set a=1 b=2` is `--set
+    a=1 --set b=2`."""
+    found: list[str] = []
+    in_settings = False
+    for place, word in enumerate(words):
+        if word == "--":
+            return [*found, *words[place:]]
+        follows = in_settings and found[-1] != "--set"
+        if follows and _SETTING.match(word):
+            found.append("--set")
+        elif follows or word.startswith("--set="):
+            in_settings = word.startswith("--set=")
+        if word == "--set":
+            in_settings = True
+        found.append(word)
+    return found
+
+
+def _help(place: Subcommand, function: Any) -> str:
+    """What the command does in half a sentence, and the docstring of its function, without what it raises."""
+    doc = inspect.cleandoc(function.__doc__ or "").partition("Raises:")[0]
+    return f"{_sentence(place.help)}\n\n{doc}".strip()
+
+
+def _examples(place: Subcommand) -> str:
+    title = "Example:" if len(place.examples) == 1 else "Examples:"
+    return "\b\n" + "\n  ".join([title, *place.examples])  # \\b: its line ends are kept
 
 
 def _sentence(text: str) -> str:

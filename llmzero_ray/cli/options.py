@@ -9,8 +9,15 @@ from typing import Annotated, Literal
 
 import typer
 
+from llmzero_ray.cli.completion import searches
+
 SearchYaml = Annotated[str, typer.Argument(metavar="CONFIG", help="search.yaml")]
-Search = Annotated[str, typer.Argument(metavar="SEARCH", help="directory, name or configuration of a search")]
+Search = Annotated[
+    str,
+    typer.Argument(
+        metavar="SEARCH", help="directory, name or configuration of a search", autocompletion=searches
+    ),
+]
 Storage = Annotated[str, typer.Option(metavar="DIR", help="where names are looked up")]
 Node = Annotated[int, typer.Argument(metavar="NODE", help="number of the node")]
 AsJson = Annotated[bool, typer.Option("--json", help="JSON for other programs instead of text")]
@@ -18,9 +25,9 @@ Reason = Annotated[str, typer.Option(metavar="TEXT", help="kept in the journal",
 
 
 def settings_option(help_text: str) -> typer.models.OptionInfo:
-    """`--set KEY=VALUE`, any number of times; a list of texts."""
+    """`--set KEY=VALUE`, any number of times, with any number of values each (main.py); a list of texts."""
     made: typer.models.OptionInfo = typer.Option(
-        "--set", metavar="KEY=VALUE", help=help_text, default_factory=list, show_default=False
+        "--set", metavar="KEY=VALUE ...", help=help_text, default_factory=list, show_default=False
     )
     return made
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -16,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from llmzero_ray import _actors
+from llmzero_ray import _actors, recipes
 from llmzero_ray.cli import options
 from llmzero_ray.cli.output import TerminalConsole, print_line
 from llmzero_ray.config import load_config
@@ -47,7 +46,7 @@ def prepare(
 ) -> int:
     """Make the task of a search.yaml or of a task.yaml, or see that it is there; say what it holds."""
     console = TerminalConsole()
-    if is_task_file(Path(config), on_ray=ray):
+    if is_task_file(recipes.path_of(config), on_ray=ray):
         made = prepare_source_task(config, settings, console, on_ray=ray)
         use = f"to train on it, write into search.yaml: task: {{dir: {made.directory}}}"
         print_line(console, one_line(use, None))

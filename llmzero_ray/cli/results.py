@@ -208,7 +208,10 @@ def _named(text: str, storage: str) -> tuple[SearchFacts, int | None]:
 
 def report(search: options.Search, *, storage: options.Storage = "runs") -> int:
     """Write report.md, plots/, strategy.yaml and best/ again, as of now."""
-    console, outcome = TerminalConsole(), write_outcome(find(search, storage))
+    console, place = TerminalConsole(), find(search, storage)
+    if console.is_terminal:
+        print_line(console, f"writing report, plots and strategy of {place.name} ...")
+    outcome = write_outcome(place)
     for path in outcome.files:
         print_line(console, str(path))
     for problem in outcome.problems:

@@ -135,6 +135,8 @@ def start_and_follow(config: SearchConfig, settings: list[str], *, from_folder: 
     def make_task(config: SearchConfig) -> PreparedTask:
         return task_of(config, say)
 
+    if console.is_terminal:
+        say(f"{config.name}: checking configuration, task, model and agents ...")
     given = [setting.partition("=")[0].strip() for setting in settings]
     while True:
         launched = launch(config, given, make_task, say, from_folder=from_folder)

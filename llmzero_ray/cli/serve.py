@@ -63,6 +63,7 @@ def serve(
             f"serve: there is no model directory {model}. Name a directory with config.json and weights, "
             "or a model of the Hugging Face Hub as owner/name."
         )
+    print_line(console, _actors.head.start_text())
     import ray
 
     with _actors.head.disconnecting():

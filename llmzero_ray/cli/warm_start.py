@@ -65,6 +65,7 @@ def _train(job: Job, console: Console) -> None:
 
 def _connect(config: SftConfig, console: Console) -> None:
     """Join the cluster that is there, or start a private head with what this machine has."""
+    print_line(console, _actors.head.start_text())
     import ray
 
     from llmzero_ray.tasks.sft.launch import asked_and_there, n_fitting

@@ -11,7 +11,6 @@ An entry has `name`, `command`, `exit`, `out` and `err`, and what differs from a
     env      variables of the environment
     process  given in a process of its own: what it says depends on who else logs
 
-    known_poor  a message that is to become better: of it the exit code alone is kept
     usage       words that a message of the option parser must hold; its text is the parser's own
 """
 

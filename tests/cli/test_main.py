@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +15,7 @@ import pytest
 
 import llmzero_ray
 from llmzero_ray import _actors
-from llmzero_ray.cli.main import SUBCOMMANDS, main
+from llmzero_ray.cli.main import COMPLETE, SUBCOMMANDS, _command, main, several_settings
 from llmzero_ray.errors import CapacityError
 
 
@@ -39,9 +41,9 @@ def test_the_version_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        ([], "Missing COMMAND, one of prepare, search, doctor,"),
+        ([], "Missing COMMAND, one of init, prepare, search,"),
         (["serach"], "no such command: 'serach'; did you mean 'search'?"),
-        (["zzzz"], "no such command: 'zzzz'. Commands: prepare, search,"),
+        (["zzzz"], "no such command: 'zzzz'. Commands: init, prepare,"),
         (["--fast"], "No such option: --fast"),
         (["search"], "search: Missing argument 'CONFIG'. See `llmzero search --help`."),
         (["search", "s.yaml", "--resme"], "search: No such option: --resme"),
@@ -74,11 +76,11 @@ def test_the_list_of_commands_imports_none_of_them() -> None:
     code = (
         "import sys; from llmzero_ray.cli.main import main; main(['--help']); "
         f"print([m for m in {unwanted} if m in sys.modules], "
-        "[m for m in sys.modules if m.startswith('llmzero_ray.cli.')])"
+        "sorted(m for m in sys.modules if m.startswith('llmzero_ray.cli.')))"
     )
     root = Path(__file__).parents[2]
     done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[-1] == "[] ['llmzero_ray.cli.main']"
+    assert done.stdout.splitlines()[-1] == "[] ['llmzero_ray.cli.catalogue', 'llmzero_ray.cli.main']"
 
 
 def test_what_follows_two_dashes_is_for_vllm(
@@ -90,10 +92,109 @@ def test_what_follows_two_dashes_is_for_vllm(
         given.update(options, model=model, name=name)
         raise CapacityError("no GPU is free")
 
-    head = SimpleNamespace(disconnecting=contextlib.nullcontext, join_if_there=lambda: True)
+    head = SimpleNamespace(disconnecting=contextlib.nullcontext, join_if_there=lambda: True, start_text=str)
     monkeypatch.setattr(_actors, "head", head, raising=False)
     monkeypatch.setattr(_actors, "model_server", SimpleNamespace(start_server=refuse), raising=False)
     assert main(["serve", "org/model", "--gpus", "2", "--", "--max-model-len", "4096"]) == 4
     assert (given["model"], given["name"], given["gpus"]) == ("org/model", "model", 2)
     assert list(given["extra"]) == ["--max-model-len", "4096"]
     assert "llmzero: no GPU is free" in capsys.readouterr().err
+
+
+# --- help, several settings, completion
+
+
+@pytest.mark.parametrize("name", SUBCOMMANDS)
+def test_every_help_says_the_purpose_and_ends_with_an_example_that_the_parser_takes(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([name, "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert " ".join(SUBCOMMANDS[name].help.split())[1:40] in " ".join(shown.split())
+    assert SUBCOMMANDS[name].examples
+    command = _command()
+    for example in SUBCOMMANDS[name].examples:
+        assert shown.rstrip().endswith(SUBCOMMANDS[name].examples[-1])
+        assert f"    {example}\n" in shown
+        words = shlex.split(example.removeprefix('eval "$(').removesuffix(')"'))
+        assert words[:2] == ["llmzero", name]
+        parsed = command.get_command(None, name).make_context(name, several_settings(words[2:]))
+        assert all("=" in text for text in parsed.params.get("settings") or ())
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("search s.yaml --set a.b=1 c=2 --resume", "search s.yaml --set a.b=1 --set c=2 --resume"),
+        ("search --set a=1 s.yaml b=2", "search --set a=1 s.yaml b=2"),
+        ("search s.yaml --set a=1 --set b=2 c=3", "search s.yaml --set a=1 --set b=2 --set c=3"),
+        ("search s.yaml --set=a=1 +x.y=2", "search s.yaml --set=a=1 --set +x.y=2"),
+        ("clone s 1 --set lr=1 --steps 4 n=2", "clone s 1 --set lr=1 --steps 4 n=2"),
+        ("serve m -- --set a=1 b=2", "serve m -- --set a=1 b=2"),
+        ("set s a=1 b=2", "set s a=1 b=2"),
+    ],
+)
+def test_several_values_may_follow_one_set(words: str, expected: str) -> None:
+    assert several_settings(words.split()) == expected.split()
+
+
+def test_several_values_after_one_set_are_all_applied(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["search", "local", "--set", "seed=2", "budget.runs=1"]) == 2
+    assert "budget.runs is 1" in capsys.readouterr().err
+
+
+def test_a_shell_is_offered_commands_searches_and_options(tmp_path: Path) -> None:
+    (tmp_path / "runs" / "demo").mkdir(parents=True)
+    (tmp_path / "runs" / "demo" / "search.yaml").touch()
+
+    def offered(line: str) -> list[str]:
+        env = {
+            **os.environ,
+            COMPLETE: "complete_bash",
+            "COMP_WORDS": line,
+            "COMP_CWORD": str(line.count(" ")),
+        }
+        words = [sys.executable, "-m", "llmzero_ray.cli"]
+        env["PYTHONPATH"] = str(Path(__file__).parents[2])
+        done = subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
+        return done.stdout.split()
+
+    assert offered("llmzero rep") == ["report", "replay"]
+    assert offered("llmzero status d") == ["demo"]
+    assert offered("llmzero status demo --of") == ["--offline"]
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_completion_script_of_a_shell_is_printed(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["completion", shell]) == 0
+    assert f"{COMPLETE}=complete_{shell}" in capsys.readouterr().out
+
+
+# --- the first words of a start
+
+
+def test_a_start_says_what_it_does_before_ray_is_imported(tmp_path: Path) -> None:
+    """Importing and starting Ray takes seconds, in which a terminal would stay blank."""
+    code = (
+        "import sys, contextlib; from llmzero_ray import _actors; from llmzero_ray.cli.main import main\n"
+        "import llmzero_ray.cli.serve\n"
+        "class Seen:\n"
+        "    def write(self, text):\n"
+        "        if text.strip(): sys.__stdout__.write(f\"{'ray' in sys.modules} {text}\")\n"
+        "    def flush(self): pass\n"
+        "    def isatty(self): return False\n"
+        "def refuse(): raise SystemExit(0)\n"
+        "_actors.head.disconnecting = contextlib.nullcontext; _actors.head.join_if_there = refuse\n"
+        "sys.stdout = Seen(); main(['serve', 'org/model'])\n"
+    )
+    root = Path(__file__).parents[2]
+    env = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=root, env=env, capture_output=True, text=True, check=False
+    )
+    assert done.stdout.startswith("False starting Ray on this machine"), done.stderr
+
+
+def test_joining_a_named_cluster_is_said_with_its_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
+    assert _actors.head.start_text() == "joining the Ray cluster at 10.0.0.1:6379 ..."

@@ -14,6 +14,7 @@ from typing import Annotated, Any, NamedTuple
 from pydantic import BeforeValidator, Field, model_validator
 
 import llmzero_ray
+from llmzero_ray import recipes
 from llmzero_ray.config import SearchConfig, parse_config
 from llmzero_ray.config_text import StrictModel, read_yaml, replace_key, setting
 from llmzero_ray.errors import ConfigError
@@ -98,7 +99,7 @@ def configs(plan: ComparePlan, directory: Path) -> dict[ComparedRun, SearchConfi
     Raises:
         ConfigError: a configuration is wrong, or budgets are not equal.
     """
-    given = read_yaml(Path(plan.base))
+    given = read_yaml(recipes.path_of(plan.base))
     found: dict[ComparedRun, SearchConfig] = {}
     for seed in plan.seeds:
         for task in plan.tasks:

@@ -6,6 +6,9 @@ with the reason. Not here: the table (checks.py), printing and saving the rows (
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
 from rich.console import Console
 
 from llmzero_ray import _actors
@@ -16,6 +19,7 @@ from llmzero_ray.cli.doctor.rows import CheckFinding, Row, skipped
 from llmzero_ray.cli.doctor.time_limit import within
 from llmzero_ray.cli.doctor.training import STEPS
 from llmzero_ray.cli.interrupts import raise_on_termination
+from llmzero_ray.cli.output import print_line
 from llmzero_ray.errors import LlmzeroError
 
 _LOOK_S = 180.0
@@ -23,10 +27,10 @@ _LOOK_S = 180.0
 
 def examine(context: Context, console: Console) -> None:
     """Run all checks; `context` has their rows afterwards."""
-    with console.status("checking the configuration and the storage"):
+    with _doing("checking the configuration and the storage", console):
         _run_stage("files", context)
     with _actors.head.disconnecting():
-        with console.status("joining the cluster"):
+        with _doing(_actors.head.start_text(), console):
             _run_stage("cluster", context)
         if context.failed("cluster"):
             pointless = [check for check in CHECKS if check.stage in ("machines", "training")]
@@ -36,18 +40,26 @@ def examine(context: Context, console: Console) -> None:
             return
         raise_on_termination(console)
         try:
-            with console.status("asking every machine"):
+            with _doing("asking every machine", console):
                 engine = context.config.engine
                 context.nodes = nodes_up()
                 context.probed = run_on_nodes(
                     context.nodes, probe_machine, engine.backend, engine.platform, limit_s=_LOOK_S
                 )
                 _run_stage("machines", context)
-            with console.status(f"training {STEPS} steps on {context.config.slots.count} slot(s)"):
+            with _doing(f"training {STEPS} steps on {context.config.slots.count} slot(s)", console):
                 _run_stage("training", context)
         except Exception as error:  # noqa: BLE001 - what was found so far is shown all the same
             found = f"could not go on: {type(error).__name__}: {error}"
             context.rows.append(Row(name="checks", kind="capacity", status="FAIL", found=found))
+
+
+def _doing(what: str, console: Console) -> AbstractContextManager[Any]:
+    """Say what is done: in a line that goes away on a terminal, else in one that stays."""
+    if console.is_terminal:
+        return console.status(what)
+    print_line(console, what)
+    return nullcontext()
 
 
 def rows_of_check(check: Check, context: Context) -> list[Row]:

@@ -1,0 +1,151 @@
+"""The command `init`: write a search.yaml to begin with, from a shipped one or from a script of VeRL.
+
+Not here: reading such a script (llmzero_ray/verl_script.py), drafting from data (draft.py).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from llmzero_ray import recipes, version
+from llmzero_ray.cli.output import TerminalConsole, print_line
+from llmzero_ray.config import SearchConfig
+from llmzero_ray.config_text import read_yaml, to_yaml
+from llmzero_ray.errors import ConfigError
+from llmzero_ray.files import replace_file
+from llmzero_ray.text import nearest
+from llmzero_ray.verl_script import Translation, config_of, problem, read_script
+
+_DEFAULT = "local"
+_OWN = {
+    "name": "my-search",
+    "task": {"dir": "data/my_task"},
+    "model": {"path": "models/my_model", "lora_rank": 64, "lora_alpha": 64},
+    "engine": {"platform": "gpu"},
+}
+"""What a script of VeRL is added to, where no --model is given."""
+
+
+def init(
+    *,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="4b, 1.7b, ... or a shipped configuration (default: local, the demo)"
+        ),
+    ] = None,
+    script: Annotated[
+        str | None, typer.Option("--from", metavar="RUN.SH", help="script that starts VeRL's trainer")
+    ] = None,
+    out: Annotated[str, typer.Option(metavar="FILE", help="the file to write; - prints it")] = "search.yaml",
+    force: Annotated[bool, typer.Option("--force", help="replace the file")] = False,
+    schema: Annotated[
+        bool, typer.Option("--schema", help="print the JSON schema of search.yaml alone")
+    ] = False,
+) -> int:
+    """Write a commented configuration, and say what to do next.
+
+    With --from, nothing of the script is run: its `python -m verl.trainer.main_ppo` command is read, each
+    override is put where a search has it, and what could not be taken is listed with the reason, here and at
+    the end of the file.
+
+    Raises:
+        ConfigError: no such recipe, no trainer in the script, or the file exists.
+    """
+    console = TerminalConsole()
+    say = partial(print_line, console)
+    if schema:
+        print(schema_text(), end="")  # noqa: T201
+        return 0
+    path = Path(out)
+    if out != "-" and path.exists() and not force:
+        raise ConfigError(f"{path} exists. Give --force to replace it, or another name with --out.")
+    recipe = None if script is not None and model is None else _recipe(model or _DEFAULT)
+    translation = None
+    if script is None:
+        assert recipe is not None
+        text = _shipped_text(recipe, out)
+    else:
+        base = _OWN if recipe is None else read_yaml(recipe)
+        translation = config_of(read_script(Path(script)), base)
+        text = _translated_text(translation, Path(script))
+    if out == "-":
+        print(text, end="")  # noqa: T201
+        return 0
+    path.parent.mkdir(parents=True, exist_ok=True)
+    replace_file(path, text)
+    came = f"from the recipe {recipe.stem}" if script is None and recipe is not None else f"from {script}"
+    say(f"written to {path}, {came}")
+    if translation is not None:
+        for line in _summary(translation):
+            say(line)
+        reason = problem(translation.data)
+        if reason is not None:
+            say(f"not trainable yet: {reason}")
+    say("look at task.dir and model.path in it, then run:")
+    for command in ("doctor", "search"):
+        say(f"  llmzero {command} {path}")
+    return 0
+
+
+def schema_text() -> str:
+    """The JSON schema of search.yaml, as it is kept in the package."""
+    schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **SearchConfig.model_json_schema()}
+    return json.dumps(schema, indent=1, sort_keys=True) + "\n"
+
+
+def _recipe(name: str) -> Path:
+    known = recipes.names()
+    for candidate in (name, f"qwen3_{name.lower()}"):
+        if candidate in known:
+            return recipes.path_of(candidate)
+    near = nearest(name, known)
+    hint = f"; did you mean {near!r}?" if near else "."
+    raise ConfigError(f"no such recipe: {name!r}{hint} Recipes: {', '.join(known)}; 4b is qwen3_4b.")
+
+
+def _head(source: str) -> Iterable[str]:
+    yield f"# yaml-language-server: $schema={recipes.SCHEMA.as_uri()}"
+    yield f"# From {source}, by llmzero {version.__version__}."
+
+
+def _shipped_text(recipe: Path, out: str) -> str:
+    text = recipe.read_text(encoding="utf-8")
+    if out != "-":
+        text = text.replace(f"jobs/configs/{recipe.name}", out)
+    return "\n".join([*_head(f"the recipe {recipe.stem}"), text])
+
+
+def _translated_text(made: Translation, script: Path) -> str:
+    lines = [*_head(script.name)]
+    for block, value in made.data.items():
+        lines += [*_comment(block), to_yaml({block: value}).rstrip()]
+    if made.left or made.remarks:
+        lines += ["", f"# Not taken from {script.name}:"]
+        lines += [f"#   {given}: {reason}" for given, reason in made.left.items()]
+        lines += [f"#   {remark}" for remark in made.remarks]
+    return "\n".join(lines).replace("\r", " ") + "\n"
+
+
+def _comment(block: str) -> list[str]:
+    """What a block of search.yaml is for: the first line of its class, or of its field."""
+    field = SearchConfig.model_fields[block]
+    doc = field.description or getattr(field.annotation, "__doc__", None) or ""
+    return [f"# {doc.strip().splitlines()[0]}"] if doc.strip() else []
+
+
+def _summary(made: Translation) -> Iterable[str]:
+    places: Mapping[str, Any] = made.taken
+    yield f"taken: {len(places)} of {len(places) + len(made.left)} overrides"
+    for given, place in places.items():
+        yield f"  {given} -> {place}"
+    if made.left:
+        yield "not taken:"
+        yield from (f"  {given}: {reason}" for given, reason in made.left.items())
+    yield from (f"note: {remark}" for remark in made.remarks)
