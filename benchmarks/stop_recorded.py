@@ -49,6 +49,7 @@ HELD_OUT = (
 )
 """Those that have been recorded are reported. `chain_sum_demo` and `chain_sum_first` are phases of two runs
 of jobs/configs/local.yaml, the first without outcomes."""
+KINDS = {"development": DEVELOPMENT, "held out": HELD_OUT}
 TASK = TaskView(
     name="recorded", n_train=4096, phase_steps=30, max_phase_steps=60, max_model_len=104, max_prompt_length=40
 )
@@ -226,12 +227,24 @@ def figures(judged: Iterable[Pair]) -> dict[str, Any]:
 
 def report(thresholds: Thresholds = FITTED) -> dict[str, Any]:
     """Figures of every search with and without the curve bank before the expert."""
-    kinds = {"development": DEVELOPMENT, "held out": HELD_OUT}
     return {
         f"{kind}: {name}": _arms(name, search, thresholds)
-        for kind, names in kinds.items()
+        for kind, names in KINDS.items()
         for name in names
         if (search := known(name)) is not None
+    }
+
+
+def together(thresholds: Thresholds = FITTED) -> dict[str, Any]:
+    """Figures of the expert over all searches of a kind."""
+    return {
+        kind: figures(
+            pair
+            for name in names
+            if (search := known(name)) is not None
+            for pair in pairs(name, search, thresholds)
+        )
+        for kind, names in KINDS.items()
     }
 
 
@@ -288,7 +301,7 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--fit", action="store_true", help="search the grid on the development recordings")
     options = parser.parse_args(argv)
-    found: Any = {"grid": GRID, "best": fit()[:10]} if options.fit else report()
+    found: Any = {"grid": GRID, "best": fit()[:10]} if options.fit else {**report(), "together": together()}
     sys.stdout.write(json.dumps({"thresholds": vars(FITTED), "found": found}, indent=1) + "\n")
     return 0
 

@@ -8,7 +8,16 @@ import pytest
 
 from benchmarks.stop_calls import study
 from benchmarks.stop_curves import KINDS, World, make_phase
-from benchmarks.stop_recorded import DEVELOPMENT, HELD_OUT, figures, is_late_take_off, known, pairs, report
+from benchmarks.stop_recorded import (
+    DEVELOPMENT,
+    HELD_OUT,
+    figures,
+    is_late_take_off,
+    known,
+    pairs,
+    report,
+    together,
+)  # fmt: skip
 from benchmarks.stop_search import REGIMES, Search
 
 WORLD = World(base=0.2, ceiling=0.8, offset=0.0, paired=0.4, n_val=500)
@@ -88,6 +97,9 @@ def test_where_thresholds_were_fixed_no_winner_is_stopped_and_elsewhere_few() ->
         assert sum(len(one["winners_lost"]) for one in held_out) <= 0.1 * sum(
             one["winners"] for one in held_out
         )
+    assert together()["held out"]["losing"] == sum(
+        arms["expert"]["losing"] for name, arms in found.items() if name.startswith("held out")
+    )
     assert all(arms["bank before expert"]["calls"] <= arms["expert"]["calls"] for arms in found.values())
     for name in ("development: rare_chain_a", "held out: chain_sum_a"):
         assert found[name]["expert"]["steps_of_losing_saved"] > 0.2
