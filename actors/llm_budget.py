@@ -11,16 +11,15 @@ import asyncio
 import concurrent.futures
 import time
 import uuid
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 from llmzero_ray import events as ev
 from llmzero_ray.agents.backend import MODEL_BACKENDS, llm_settings
 from llmzero_ray.agents.llm.api_key import read_key
 from llmzero_ray.agents.llm.budget import BudgetLedger, LedgerEntry, Reservation
-from llmzero_ray.agents.llm.call_records import booked_entry, lost_event, open_reservations, reserved_event
+from llmzero_ray.agents.llm.call_records import ledger_of, lost_event, open_reservations, reserved_event
 from llmzero_ray.agents.llm.messages import Usage
-from llmzero_ray.agents.llm.prices import Price
 from llmzero_ray.config import SearchConfig
 from llmzero_ray.errors import AgentError, CapReachedError, LlmzeroError
 from llmzero_ray.records import Event
@@ -55,7 +54,7 @@ class SearchBudget:
         self.ledger: BudgetLedger | None = None
         """None: the agents use no language model."""
         if config.agents.backend in MODEL_BACKENDS:
-            self.ledger = ledger_of(config, self.facts, events)
+            self.ledger = ledger_of(self.facts, config.budget.dollars, events)
         if config.agents.backend == "claude":
             read_key(llm_settings(config.agents))  # the command had one; this process may be elsewhere
         self._agents, self._record = config.agents, record
@@ -207,16 +206,3 @@ class RemoteBudget:
                 if time.monotonic() >= until:
                     raise AgentError(f"the coordinator is away: {type(error).__name__}") from None
                 time.sleep(1.0)
-
-
-def ledger_of(config: SearchConfig, facts: Mapping[str, Any], events: Iterable[Event]) -> BudgetLedger:
-    """What has been spent so far, at the price frozen for the search."""
-    price = _price(facts["price"])
-    called = [event for event in events if isinstance(event, ev.AgentCalled)]
-    own = {agent: _price(numbers) for agent, numbers in facts.get("prices", {}).items()}
-    entries = [booked_entry(event) for event in called]
-    return BudgetLedger(price, config.budget.dollars, entries, prices=own)
-
-
-def _price(numbers: Mapping[str, Any]) -> Price:
-    return Price(**{kind: float(value) for kind, value in numbers.items()})

@@ -1,14 +1,15 @@
-"""Calls that checking the agents' model took: written down at once in the search's directory, so that those
-of a start that fails are in the books of the next one.
+"""Calls that checking the agents' model took: written down in the search's directory before they are sent, so
+that those of a start that fails or is killed are in the books of the next one.
 
-They are journalled by the coordinator, once there is one. The file only grows, by a line for each message
-that a server without an endpoint for models was sent.
+They are journalled by the coordinator, once there is one. The file only grows, by two lines for each message
+that a server without an endpoint for models was sent: its worst case, and its bill.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import os
 from collections.abc import Iterable
 
 from llmzero_ray.events import AgentCalled
@@ -24,7 +25,7 @@ class StartChecks:
         self._file = paths.start_checks
 
     def book(self, call: AgentCalled) -> None:
-        """Write a call down.
+        """Write a call down; it takes the place of an earlier one with its `source`.
 
         Raises:
             StorageError: the directory cannot be written.
@@ -33,6 +34,8 @@ class StartChecks:
             self._file.parent.mkdir(parents=True, exist_ok=True)
             with self._file.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(to_json(call)) + "\n")
+                file.flush()
+                os.fsync(file.fileno())
         except OSError as error:
             raise storage_error(self._file, error) from error
 
@@ -52,4 +55,5 @@ class StartChecks:
         for line in lines:
             with contextlib.suppress(ValueError):  # a command that was killed while it wrote
                 found.append(from_json(json.loads(line)))
-        return [call for call in found if isinstance(call, AgentCalled)]
+        latest = {call.source: call for call in found if isinstance(call, AgentCalled)}
+        return list(latest.values())

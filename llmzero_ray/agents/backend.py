@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, get_args
@@ -185,7 +184,8 @@ def check_agents(
     """Check before anything is reserved that the language model can be called; `spent` dollars of its budget
     are used up already.
 
-    `book` is given each call that this took and that may cost something, also when the check then fails.
+    `book` is given each call that may cost something before it is sent, at its worst case, and again under
+    the same `source` once its bill is known.
 
     Raises:
         ConfigError: prompts, price or records are missing or wrong.
@@ -214,7 +214,7 @@ def check_agents(
 
 def _check_models(config: SearchConfig, spent: float, book: Callable[[AgentCalled], None]) -> None:
     from llmzero_ray.agents.llm.budget import BudgetLedger
-    from llmzero_ray.agents.llm.call_records import call_event
+    from llmzero_ray.agents.llm.call_records import CheckBudget
     from llmzero_ray.agents.llm.client import MessagesClient
     from llmzero_ray.agents.llm.prices import price_of
 
@@ -224,14 +224,10 @@ def _check_models(config: SearchConfig, spent: float, book: Callable[[AgentCalle
         price = own.price if own.model is not None else agents.price
         left = None if cap is None else cap - spent
         ledger = BudgetLedger(price_of(settings.model, price, agents.prompts), left)
-        try:
-            with contextlib.suppress(CapReachedError):  # then no agent's call is made either
-                MessagesClient(settings).check(image=_DOT if agents.visual else None, budget=ledger)
-        finally:
-            spent += ledger.dollars
-            for entry in ledger.entries:
-                source = f"check:{uuid.uuid4().hex}"
-                book(call_event(entry, call="", model=settings.model, prompt="", n_attempts=1, source=source))
+        budget = CheckBudget(ledger, book, settings.model)
+        with contextlib.suppress(CapReachedError):  # then no agent's call is made either
+            MessagesClient(settings).check(image=_DOT if agents.visual else None, budget=budget)
+        spent += ledger.dollars
 
 
 def needs_key(agents: AgentsConfig) -> bool:

@@ -24,6 +24,7 @@ from llmzero_ray.files import replace_file
 if TYPE_CHECKING:
     from llmzero_ray.agents.prompt_eval.cases import RecordedRequest
     from llmzero_ray.agents.prompt_eval.evaluate import CaseResult
+    from llmzero_ray.events import AgentCalled
 
 _BELOW = 1
 
@@ -65,7 +66,8 @@ def prompt_eval(
         return 0
     config = _config(settings)
     chosen = _chosen(read_cases(RECORDED if cases is None else Path(cases)), agent, limit)
-    check_agents(config)
+    checks: dict[str, AgentCalled] = {}
+    check_agents(config, book=lambda call: checks.update({call.source: call}))
     results: list[CaseResult] = []
 
     def show(result: CaseResult) -> None:
@@ -75,7 +77,7 @@ def prompt_eval(
 
     problem = ""
     try:
-        evaluate(config, chosen, on_result=show)
+        evaluate(config, chosen, on_result=show, checks=checks.values())
     except CapReachedError as error:
         problem = str(error)
     if out is not None:

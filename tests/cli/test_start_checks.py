@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,8 +18,9 @@ from llmzero_ray.cli.main import main
 from llmzero_ray.events import AgentCalled
 from llmzero_ray.start_checks import StartChecks
 from llmzero_ray.storage import SearchStorage
-from tests.agents.llm.messages_server import KEY, Answer, Fail, MessagesServer
+from tests.agents.llm.messages_server import KEY, Answer, Fail, Hang, MessagesServer
 from tests.searches import scripted_search
+from tests.waiting import wait_until
 
 OK = Answer(content=[{"type": "text", "text": "ok"}], output_tokens=1)
 PRICE = [1e3, 1e3, 1e3, 1e3]
@@ -72,6 +75,25 @@ def test_a_failed_start_is_counted_by_the_next_one(
     assert checks.not_journalled(()) == booked
 
 
+def test_a_command_that_is_killed_while_the_server_answers_has_booked_the_worst_case(
+    config: Path, server: MessagesServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    checks = StartChecks(SearchStorage(str(tmp_path / "runs"), "demo").paths)
+    worst = cost(probe_worst_case(None), Price.of(PRICE))
+    server.play([Hang()])
+    with subprocess.Popen([sys.executable, "-m", "llmzero_ray.cli", "search", str(config)]) as command:
+        wait_until(lambda: server.messages)
+        command.kill()
+    (lost,) = checks.not_journalled(())
+    assert (lost.outcome, lost.estimated, lost.model) == ("lost", True, "one")
+    assert lost.dollars == pytest.approx(worst)
+
+    server.play([OK])
+    assert main(["search", str(config), "--set", f"budget.dollars={1.5 * worst}", "--set", "task.dir=x"]) != 0
+    assert len(server.messages) == 1, "nothing is left for another check"
+    assert checks.not_journalled(()) == (lost,)
+
+
 def test_calls_wait_until_they_are_in_the_journal(tmp_path: Path) -> None:
     checks = StartChecks(SearchStorage(str(tmp_path), "s").paths)
     assert checks.not_journalled(()) == ()
@@ -80,6 +102,16 @@ def test_calls_wait_until_they_are_in_the_journal(tmp_path: Path) -> None:
         checks.book(call)
     assert checks.not_journalled(()) == tuple(calls)
     assert checks.not_journalled([CALL, calls[1]]) == (calls[0], calls[2])
+
+
+def test_a_bill_takes_the_place_of_the_worst_case(tmp_path: Path) -> None:
+    checks = StartChecks(SearchStorage(str(tmp_path), "s").paths)
+    lost, other = (dataclasses.replace(CALL, source=f"check:{n}", outcome="lost") for n in range(2))
+    billed = dataclasses.replace(lost, outcome="ok", dollars=0.1)
+    for call in (lost, other, billed):
+        checks.book(call)
+    assert checks.not_journalled(()) == (billed, other)
+    assert checks.not_journalled([lost]) == (other,), "one that was journalled as lost is not counted twice"
 
 
 def test_a_line_that_a_killed_command_left_does_not_hide_the_others(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,16 +21,15 @@ from llmzero_ray.agents.drafting.draft import Draft, OnProgress, draft_task
 from llmzero_ray.agents.drafting.draft_files import DESCRIPTION, SEARCH, TASK, write_draft
 from llmzero_ray.agents.drafting.llm_requests import prompts_digest
 from llmzero_ray.agents.drafting.session import DraftingSession, SearchCalls, open_search_session
-from llmzero_ray.agents.llm.budget import BudgetLedger, LedgerEntry, Reservation
+from llmzero_ray.agents.llm.budget import BudgetLedger, Reservation
 from llmzero_ray.agents.llm.call_records import (
     CallRecorder,
+    JournalledBudget,
     booked_entry,
     lost_event,
     open_reservations,
     recorded_event,
-    reserved_event,
 )
-from llmzero_ray.agents.llm.messages import Usage
 from llmzero_ray.agents.llm.prices import Price
 from llmzero_ray.agents.llm.replay import answered_calls, recorded_calls
 from llmzero_ray.config import SearchConfig
@@ -217,10 +216,10 @@ class Initialization:
         )
         return open_search_session(self._config.agents, calls)
 
-    def _budget(self, price: Price) -> tuple[_JournalledBudget, BudgetLedger]:
+    def _budget(self, price: Price) -> tuple[JournalledBudget, BudgetLedger]:
         booked = [booked_entry(event) for event in self._calls]
         ledger = BudgetLedger(price, self._config.budget.dollars, booked)
-        return _JournalledBudget(ledger, self._post), ledger
+        return JournalledBudget(ledger, self._post), ledger
 
     def _book_lost(self) -> None:
         """Journal the calls in which an earlier command died: as recorded, where their answer was kept, else
@@ -253,29 +252,6 @@ class Initialization:
             if written is not None:
                 self._core.apply(written)
                 self._events.append(written)
-
-
-class _JournalledBudget:
-    """A ledger whose reservations are in the journal before a request is sent."""
-
-    def __init__(self, ledger: BudgetLedger, post: Callable[[Event], None]) -> None:
-        self._ledger, self._post = ledger, post
-
-    def reserve(self, agent: str, node: int, worst: Usage) -> Reservation:
-        """Set the worst case aside. Raises CapReachedError."""
-        reservation = self._ledger.reserve(agent, node, worst)
-        try:
-            self._post(reserved_event(reservation, "coordinator"))
-        except BaseException:  # the request will not be sent
-            self._ledger.release(reservation)
-            raise
-        return reservation
-
-    def settle(
-        self, reservation: Reservation, *, usage: Usage | None, latency_s: float, outcome: str
-    ) -> LedgerEntry:
-        """Book the cost of the attempt."""
-        return self._ledger.settle(reservation, usage=usage, latency_s=latency_s, outcome=outcome)
 
 
 def check_begun(core: CoordinatorCore, root: Path, folder: Path, sentence: str) -> None:

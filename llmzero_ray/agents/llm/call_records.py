@@ -1,6 +1,7 @@
-"""Records of the agents' calls: a JSON record with the node, and an event in the journal.
+"""Records of the agents' calls: a JSON record with the node, and events in the journal, from which the ledger
+is made again.
 
-Not here: making calls (agent_client.py), replaying recorded responses (replay.py).
+Not here: sums and the cap (budget.py), making calls (agent_client.py), replaying responses (replay.py).
 """
 
 from __future__ import annotations
@@ -10,13 +11,14 @@ import json
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, TypeAlias
 
 from llmzero_ray import events as ev
 from llmzero_ray.agents.llm.agent_client import CallReport
-from llmzero_ray.agents.llm.budget import LedgerEntry, Reservation
+from llmzero_ray.agents.llm.budget import BudgetLedger, LedgerEntry, Reservation
 from llmzero_ray.agents.llm.messages import ImageBlock, LlmCall, LlmResponse, TextBlock, Usage
+from llmzero_ray.agents.llm.prices import Price
 from llmzero_ray.files import text_digest
 from llmzero_ray.records import Event
 
@@ -162,6 +164,71 @@ def reserved_event(reservation: Reservation, holder: ev.CallHolder) -> ev.CallRe
         dollars=reservation.dollars,
         source=f"reserved:{reservation.id}",
     )
+
+
+class JournalledBudget:
+    """A ledger whose reservations are in a journal before a request is sent."""
+
+    def __init__(self, ledger: BudgetLedger, post: Post) -> None:
+        self._ledger, self._post = ledger, post
+
+    def reserve(self, agent: str, node: int, worst: Usage) -> Reservation:
+        """Set the worst case aside. Raises CapReachedError."""
+        reservation = self._ledger.reserve(agent, node, worst)
+        try:
+            self._write(reservation)
+        except BaseException:  # the request will not be sent
+            self._ledger.release(reservation)
+            raise
+        return reservation
+
+    def settle(
+        self, reservation: Reservation, *, usage: Usage | None, latency_s: float, outcome: str
+    ) -> LedgerEntry:
+        """Book the cost of the attempt."""
+        return self._ledger.settle(reservation, usage=usage, latency_s=latency_s, outcome=outcome)
+
+    def _write(self, reservation: Reservation) -> None:
+        self._post(reserved_event(reservation, "coordinator"))
+
+
+class CheckBudget(JournalledBudget):
+    """A ledger of a model's check, while there is no journal: `book` is given each call as lost, at its worst
+    case, before it is sent, and again under the same `source` once its bill is known."""
+
+    def __init__(self, ledger: BudgetLedger, book: Callable[[ev.AgentCalled], None], model: str) -> None:
+        super().__init__(ledger, lambda _: None)
+        self._book, self._model = book, model
+
+    def settle(
+        self, reservation: Reservation, *, usage: Usage | None, latency_s: float, outcome: str
+    ) -> LedgerEntry:
+        """Book the cost of the attempt."""
+        entry = super().settle(reservation, usage=usage, latency_s=latency_s, outcome=outcome)
+        source = _check_source(reservation)
+        self._book(call_event(entry, call="", model=self._model, prompt="", n_attempts=1, source=source))
+        return entry
+
+    def _write(self, reservation: Reservation) -> None:
+        lost = lost_event(reservation, self._model)
+        self._book(replace(lost, source=_check_source(reservation), reservations=()))
+
+
+def _check_source(reservation: Reservation) -> str:
+    return f"check:{reservation.id}"
+
+
+def ledger_of(
+    facts: Mapping[str, Any], cap_dollars: float | None, events: Iterable[Event] = ()
+) -> BudgetLedger:
+    """What these events say was spent, at the prices of `facts` (`SearchStarted.agents`)."""
+    own = {agent: _price(numbers) for agent, numbers in facts.get("prices", {}).items()}
+    entries = [booked_entry(event) for event in events if isinstance(event, ev.AgentCalled)]
+    return BudgetLedger(_price(facts["price"]), cap_dollars, entries, prices=own)
+
+
+def _price(numbers: Mapping[str, Any]) -> Price:
+    return Price(**{kind: float(value) for kind, value in numbers.items()})
 
 
 def _token_fields(usage: Usage) -> dict[str, int]:

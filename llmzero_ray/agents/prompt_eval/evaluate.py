@@ -7,15 +7,15 @@ recorded requests (cases.py), printing (cli/prompt_eval.py).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from llmzero_ray.agents.backend import Agents, AgentServices, agent_facts, make_agents
 from llmzero_ray.agents.base import ErrorRequest, ProposalRequest, StopRequest
 from llmzero_ray.agents.llm.budget import BudgetLedger
+from llmzero_ray.agents.llm.call_records import ledger_of
 from llmzero_ray.agents.llm.figures import draw_figure
-from llmzero_ray.agents.llm.prices import Price
 from llmzero_ray.agents.prompt_eval.cases import RecordedRequest
 from llmzero_ray.agents.prompt_eval.scoring import CHECKS, proposal_checks, statements, verdict_checks
 from llmzero_ray.config import SearchConfig
@@ -74,15 +74,18 @@ def evaluate(
     cases: Sequence[RecordedRequest],
     *,
     on_result: Callable[[CaseResult], None] = lambda _: None,
+    checks: Iterable[AgentCalled] = (),
 ) -> list[CaseResult]:
     """Ask every case once, with `config.agents` and at most `config.budget.dollars`, and score the answers.
+
+    `checks` are calls that checking the model took; they count.
 
     Raises:
         ConfigError: prompts or price are wrong.
         CapReachedError: the dollars are used up; results so far were given to `on_result`.
     """
     facts = agent_facts(config)
-    ledger = BudgetLedger(Price(**facts["price"]), config.budget.dollars)
+    ledger = ledger_of(facts, config.budget.dollars, checks)
     desks: dict[tuple[int, int, bool], _Desk] = {}
     results = []
     for case in cases:

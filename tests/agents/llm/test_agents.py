@@ -638,12 +638,14 @@ def test_a_check_that_takes_a_message_is_booked_within_the_cap(messages_server: 
     config = make_config(agents=agents, budget={"dollars": 100.0})
     calls: list[ev.AgentCalled] = []
     check_agents(config, book=calls.append)
-    (call,) = {call.agent: call for call in calls}.values()
+    *_, worst, call = calls  # of two settings: one agent thinks, another does not
+    assert (worst.outcome, worst.estimated, worst.source) == ("lost", True, call.source)
+    assert worst.dollars > call.dollars, "what it can cost is written down before it is sent"
     assert (call.agent, call.outcome, call.output_tokens) == ("check", "ok", 1)
     assert call.dollars == pytest.approx(1e-3 * (call.input_tokens + call.cache_creation_tokens + 1))
     n_sent = len(messages_server.messages)
     check_agents(config, spent=100.0 - 1e-3, book=calls.append)
-    assert len(messages_server.messages) == n_sent == len(calls)
+    assert (len(messages_server.messages), len(calls)) == (n_sent, 2 * n_sent)
 
 
 def test_the_calls_of_a_check_that_fails_are_booked_too(messages_server: MessagesServer) -> None:
@@ -657,11 +659,11 @@ def test_the_calls_of_a_check_that_fails_are_booked_too(messages_server: Message
     refused, unreadable = Fail(status=400), Answer(body=b"{}")
     for second, outcome, is_billed in ((refused, "bad_request", False), (unreadable, "malformed", True)):
         messages_server.play([answer, second])
-        calls: list[ev.AgentCalled] = []
+        calls: dict[str, ev.AgentCalled] = {}
         with pytest.raises(AgentError):
-            check_agents(config, book=calls.append)
-        assert [call.outcome for call in calls] == ["ok", outcome]
-        assert [call.dollars > 0 for call in calls] == [True, is_billed]
+            check_agents(config, book=lambda call: calls.update({call.source: call}))  # noqa: B023
+        assert [call.outcome for call in calls.values()] == ["ok", outcome]
+        assert [call.dollars > 0 for call in calls.values()] == [True, is_billed]
 
 
 @pytest.mark.parametrize(

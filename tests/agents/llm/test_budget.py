@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.llm_budget import ledger_of
 from llmzero_ray import events as ev
 from llmzero_ray.agents.llm.budget import BudgetLedger, CallBudget, LedgerTotal, LlmClient, call_within_budget
+from llmzero_ray.agents.llm.call_records import ledger_of
 from llmzero_ray.agents.llm.client import MessagesClient
 from llmzero_ray.agents.llm.errors import ErrorKind, LlmCallError
 from llmzero_ray.agents.llm.messages import LlmCall, LlmResponse, TextBlock, Tool, Usage
@@ -186,7 +186,7 @@ def test_a_search_keeps_the_price_that_it_started_with() -> None:
     called = ev.AgentCalled(
         node=1, agent="proposer", call="proposer-0.0", outcome="ok", model="m", prompt="", dollars=2.5
     )
-    ledger = ledger_of(config, {"price": DOLLAR.to_json()}, [called])
+    ledger = ledger_of({"price": DOLLAR.to_json()}, config.budget.dollars, [called])
     assert (ledger.price, ledger.dollars, ledger.cap_dollars) == (DOLLAR, 2.5, 1000)
 
 
