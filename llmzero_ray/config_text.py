@@ -38,6 +38,8 @@ class StrictModel(BaseModel):
 
 _MAX_VALUES = 100_000
 """Most values of a text that repeats parts of itself: a few lines of aliases can stand for billions."""
+_MAX_BITS = 10_000
+"""Most bits of a whole number; Python prints no more than 14,000."""
 _MAX_GIVEN = 300
 """Most characters of a wrong value in a message."""
 
@@ -62,6 +64,14 @@ class _Loader(yaml.SafeLoader):
         if isinstance(value, str) and "\0" in value:
             raise yaml.constructor.ConstructorError(
                 None, None, "a value holds the character NUL", node.start_mark
+            )
+        return value
+
+    def construct_yaml_int(self, node: Any) -> int:
+        value: int = super().construct_yaml_int(node)
+        if value.bit_length() > _MAX_BITS:
+            raise yaml.constructor.ConstructorError(
+                None, None, f"a whole number has more than {_MAX_BITS} bits", node.start_mark
             )
         return value
 
@@ -98,6 +108,7 @@ def _n_values(node: Any, known: dict[int, int], above: set[int]) -> tuple[int, i
     return known[id(node)], len(known)
 
 
+_Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
 _Loader.add_implicit_resolver(
     "tag:yaml.org,2002:float",
     re.compile(r"^[-+]?(\d[\d_]*\.?[\d_]*|\.\d[\d_]*)[eE][-+]?\d+$"),

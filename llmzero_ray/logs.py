@@ -1,4 +1,4 @@
-"""Log files of a search's actors. Importing this sets no handler.
+"""Log files of a search's actors, and warnings of commands on the terminal. Importing this sets no handler.
 
 Not here: what is logged, and the logs of engines.
 """
@@ -33,6 +33,12 @@ def log_to(path: Path) -> logging.Handler:
     library.addHandler(handler)
     library.setLevel(logging.INFO)
     return handler
+
+
+def show_warnings_plainly() -> None:
+    """Print warnings for which there is no handler as Python does, without control characters."""
+    if logging.lastResort is not None:
+        logging.lastResort.setFormatter(_PlainFormatter("%(message)s"))
 
 
 @contextlib.contextmanager

@@ -12,6 +12,7 @@ import json
 import os
 import secrets
 import socket
+import stat
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -163,12 +164,17 @@ def request(root: Path, kind: RequestKind, reason: str = "", **fields: Any) -> s
 def waiting_requests(root: Path) -> tuple[Request, ...]:
     """Pending requests, oldest first; each stays until `done_with` removes it.
 
-    An invalid file becomes a request of kind `unreadable`, with the reason.
+    An invalid file becomes a request of kind `unreadable`, with the reason; directories are no requests.
     """
     found: list[Request] = []
     for path in sorted((root / "requests").glob("*.json")):
         try:
-            if path.stat().st_size > _MAX_REQUEST:
+            about = path.lstat()
+            if stat.S_ISDIR(about.st_mode):
+                continue
+            if not stat.S_ISREG(about.st_mode):  # reading a pipe or a device may never end
+                raise ValueError("it is no regular file")
+            if about.st_size > _MAX_REQUEST:
                 raise ValueError(f"it is longer than {_MAX_REQUEST} bytes")
             body: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
             if body["kind"] not in get_args(RequestKind):

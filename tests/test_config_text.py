@@ -25,6 +25,8 @@ BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
         ("a: " + "[" * 3000 + "]" * 3000, "nested too deeply"),
         ('task: {dir: "a\\0b"}', r"line 1, column 13: a value holds the character NUL"),
         ("seed: " + "9" * 5000, "a whole number has more than 4300 digits"),
+        ("seed: 0x" + "f" * 5000, "line 1, column 7: a whole number has more than 10000 bits"),
+        ("seed: " + "1:" * 3000 + "1", "a whole number has more than 10000 bits"),
         ("when: 2026-13-45", "broken YAML"),
         (BOMB, "its aliases stand for more than 100000 values"),
         ("a: &a [*a]", "an alias contains itself"),

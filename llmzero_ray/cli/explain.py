@@ -188,10 +188,10 @@ def _note_unused(answer: Mapping[str, Any]) -> None:
 
 
 def _print_directory(directory: Path) -> int:
-    from rich.console import Console
+    from llmzero_ray.cli.output import TerminalConsole
 
     rows = explain_directory(directory)
-    console = Console(width=None if sys.stdout.isatty() else 140)
+    console = TerminalConsole(width=None if sys.stdout.isatty() else 140)
     console.print(render_decisions(rows))
     changed = sum(bool(row.differences) for row in rows)
     verdict = f"{changed} differ from the journal." if changed else "all the same as in the journal."

@@ -6,6 +6,7 @@ Not here: the list of the commands (catalogue.py), what they do (the modules bes
 
 from __future__ import annotations
 
+import errno
 import importlib
 import inspect
 import os
@@ -20,8 +21,9 @@ from typer.core import TyperGroup
 
 from llmzero_ray import version
 from llmzero_ray.cli.catalogue import SUBCOMMANDS, Subcommand
-from llmzero_ray.errors import ConfigError, LlmzeroError
-from llmzero_ray.text import clean, collapse_whitespace, nearest
+from llmzero_ray.errors import ConfigError, LlmzeroError, StorageError
+from llmzero_ray.logs import show_warnings_plainly
+from llmzero_ray.text import clean, collapse_whitespace, nearest, one_line
 
 _USAGE = 2
 _INTERRUPTED = 130
@@ -68,6 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; its exit code: 0 done, 1 other, 2 wrong input, 3 storage, 4 capacity, 5 engine, 130
     interrupted."""
     command = _command()
+    show_warnings_plainly()
     try:
         given = several_settings(sys.argv[1:] if argv is None else argv)
         if argv is None and COMPLETE in os.environ:
@@ -83,6 +86,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except LlmzeroError as error:
         typer.echo(clean(f"llmzero: {error}"), err=True)
         return error.exit_code
+    except OSError as error:  # a path that the system refuses, wherever it is used first
+        if error.filename is None:
+            raise
+        typer.echo(clean(f"llmzero: {one_line(str(error.filename))}: {error.strerror}"), err=True)
+        return _USAGE if error.errno == errno.ENAMETOOLONG else StorageError.exit_code
     except KeyboardInterrupt:
         return _INTERRUPTED
 

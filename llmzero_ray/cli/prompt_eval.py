@@ -17,6 +17,7 @@ from rich.table import Table
 from llmzero_ray.agents.backend import check_agents
 from llmzero_ray.cli import options
 from llmzero_ray.cli.drafting import print_text
+from llmzero_ray.cli.output import TerminalConsole
 from llmzero_ray.config import SearchConfig, resolve_config
 from llmzero_ray.errors import CapReachedError, ConfigError
 from llmzero_ray.files import replace_file
@@ -56,7 +57,7 @@ def prompt_eval(
     from llmzero_ray.agents.prompt_eval.cases import RECORDED, read_cases, recorded_cases, write_cases
     from llmzero_ray.agents.prompt_eval.evaluate import evaluate
 
-    console = Console()
+    console = TerminalConsole()
     if record is not None:
         if out is None:
             raise ConfigError("--record needs --out FILE, such as requests.json.gz")

@@ -46,6 +46,7 @@ STYLE: Mapping[str, Any] = {
     "legend.fontsize": 9.0,
     "figure.facecolor": "white",
     "svg.hashsalt": "llmzero",
+    "text.parse_math": False,  # a `$` in a value or a name is a character
 }
 
 

@@ -77,7 +77,6 @@ def _row(axes: Any, facts: SearchFacts, key: str) -> None:
             ha="right" if cramped else "center",
             va="bottom",
             fontsize=8.5,
-            parse_math=False,
             color=colour,
             fontweight="bold" if value != default else "normal",
             bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.4, "alpha": 0.75},

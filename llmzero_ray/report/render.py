@@ -7,6 +7,7 @@ Not here: the tables (summary.py, phase_tables.py, tree_text.py, event_tables.py
 from __future__ import annotations
 
 import re
+import secrets
 from collections.abc import Collection, Mapping
 from functools import cache
 from pathlib import Path
@@ -108,8 +109,9 @@ def _vllm_rank(rank: int) -> int:
 
 
 def _render(template: str, values: Mapping[str, Any]) -> str:
-    rendered: str = _environment().get_template(template).render(values)
-    return inert(re.sub(r"\n{3,}", "\n\n", rendered).strip() + "\n")
+    fence = secrets.token_hex(16)
+    rendered: str = _environment().get_template(template).render(values, fence=fence)
+    return inert(re.sub(r"\n{3,}", "\n\n", rendered).strip() + "\n", fence)
 
 
 _OWN_LINKS = (*(picture.file for picture in (SCORES, CURVES, TREE, RECIPE)), "strategy.yaml", "best/")
@@ -117,21 +119,29 @@ _OWN_LINK = "|".join(map(re.escape, _OWN_LINKS))
 _LIVE = (
     (re.compile(r"<(?=[A-Za-z/!?])"), "&lt;"),
     (re.compile(rf"\](?=[\[:]|\((?!(?:{_OWN_LINK})\)))"), "&#93;"),
-    (re.compile(r"(?i)\b(https?|ftp|mailto|xmpp):"), r"\1&#58;"),
-    (re.compile(r"(?i)\bwww\."), "www&#46;"),
+    (re.compile(r"(?i)(https?|ftp|mailto|xmpp):"), r"\1&#58;"),
+    (re.compile(r"(?i)www\."), "www&#46;"),
+    (re.compile("```"), "&#96;" * 3),
+    (re.compile("~~~"), "&#126;" * 3),
 )
-"""What Markdown makes tags, links and pictures of, and how it is written as text."""
+"""What Markdown makes tags, links, pictures and code blocks of, and how it is written as text."""
 
 
-def inert(markdown: str) -> str:
-    """A report in which nothing of agents, servers, rewards or tasks is more than text: no tags, links or
-    pictures but the report's own, no control characters. Code blocks, which show text as it is, are left."""
-    parts = re.split(r"(?m)^(```(?:python|bash|text)?)$", clean(markdown))
-    in_code, found = False, []
-    for part in parts:
-        if part.startswith("```"):
-            in_code = not in_code
-        elif not in_code:
+def inert(markdown: str, fence: str) -> str:
+    """A report in which nothing of agents, servers, rewards or tasks is more than text: no tags, links,
+    pictures or code blocks but the report's own, no control characters.
+
+    The report's own code blocks show text as it is. They begin and end with a line of ``` and `fence`, which
+    nobody else can know and which is left out.
+    """
+    code, found = False, []
+    for part in re.split(rf"(?m)^(```{fence}\w*)$", clean(markdown)):
+        if part.startswith(f"```{fence}"):
+            code = not code
+            part = part.replace(fence, "")
+        elif code:
+            part = part.replace("```", "'''")
+        else:
             for pattern, written in _LIVE:
                 part = pattern.sub(written, part)
         found.append(part)

@@ -189,7 +189,7 @@ def read_manifest(directory: Path) -> Manifest:
         return Manifest.model_validate(json.loads(text))
     except ValidationError as error:
         raise TaskError(f"{path} is not a task manifest: {_problems(error)}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise TaskError(f"{path} is not JSON: {error}") from error
 
 

@@ -99,7 +99,7 @@ def _read_json(path: Path) -> dict[str, Any]:
         raise TaskError(
             f"model directory {path.parent} has no {path.name} ({_listing(path.parent)})"
         ) from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise TaskError(f"{path} cannot be read as JSON: {error}") from error
     if not isinstance(content, dict):
         raise TaskError(f"{path} must hold a JSON object; it holds {type(content).__name__}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +84,18 @@ def test_a_malformed_request_is_refused_by_name_and_the_next_one_is_taken(
     assert isinstance(refused, ev.RequestRefused)
     assert refused.source == "user:0"
     assert expected in refused.message
+    assert isinstance(stopped, ev.UserStop)
+
+
+def test_what_is_no_file_is_refused_without_being_opened(tmp_path: Path) -> None:
+    searching = Searching(tmp_path)
+    request(tmp_path, "stop", "enough")
+    os.mkfifo(tmp_path / "requests" / "0.json")  # nobody writes: to open it would block for ever
+    (tmp_path / "requests" / "00.json").symlink_to("/dev/zero")
+    *refused, stopped = searching.take()
+    assert [event.source for event in refused] == ["user:0", "user:00"]
+    for event in refused:
+        assert isinstance(event, ev.RequestRefused) and "it is no regular file" in event.message
     assert isinstance(stopped, ev.UserStop)
 
 

@@ -71,6 +71,15 @@ def test_words_that_cannot_be_meant_are_one_message_and_exit_code_2(
     assert len(err.splitlines()) == 1
 
 
+@pytest.mark.parametrize("words", [["status", "LONG"], ["search", "LONG"], ["list", "--storage", "LONG"]])
+def test_a_path_that_the_system_refuses_is_one_message(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([word.replace("LONG", "a" * 300) for word in words]) == 2
+    shown = capsys.readouterr().err
+    assert shown.startswith("llmzero: ") and "name too long" in shown and len(shown.splitlines()) == 1
+
+
 def test_the_list_of_commands_imports_none_of_them() -> None:
     unwanted = ("pydantic", "rich", "numpy", "ray", "yaml", "llmzero_ray.config")
     code = (

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import io
 import logging
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -18,6 +20,7 @@ from llmzero_ray.cli.output import TerminalConsole, print_line
 from llmzero_ray.errors import TaskError
 from llmzero_ray.hyperparameters import format_value
 from llmzero_ray.logs import log_to
+from llmzero_ray.plots import style
 from llmzero_ray.report.pictures import TREE
 from llmzero_ray.report.render import inert
 
@@ -91,14 +94,38 @@ def test_a_log_line_cannot_pretend_to_be_another_entry(tmp_path: Path) -> None:
         ("- [1]: javascript:x", "- [1&#93;: javascript:x"),
         ("<https://evil>", "&lt;https&#58;//evil>"),
         ("see HTTP://evil and www.evil", "see HTTP&#58;//evil and www&#46;evil"),
+        ("_https://evil_ and _www.evil_", "_https&#58;//evil_ and _www&#46;evil_"),
+        ("```\n<b>\n```", "&#96;&#96;&#96;\n&lt;b>\n&#96;&#96;&#96;"),
+        ("~~~\n```\n~~~\n<b>", "&#126;&#126;&#126;\n&#96;&#96;&#96;\n&#126;&#126;&#126;\n&lt;b>"),
         (f"![tree]({TREE.file}x)", f"![tree&#93;({TREE.file}x)"),
         (HOSTILE, "a31mb\nc"),
         ("p < 0.001, betas (0.9, 0.999), [1, 2], a|b", "p < 0.001, betas (0.9, 0.999), [1, 2], a|b"),
     ],
 )
 def test_a_report_holds_no_foreign_tags_links_or_pictures(foreign: str, shown: str) -> None:
-    own = f"![{TREE.title}]({TREE.file})\n\n```text\n[a](b) <c>\n```\n"
-    assert inert(f"{own}{foreign}\n") == f"{own}{shown}\n"
+    own = f"![{TREE.title}]({TREE.file})\n\n```KEYtext\n[a](b) <c>\n```KEY\n"
+    assert inert(f"{own}{foreign}\n", "KEY") == f"{own.replace('KEY', '')}{shown}\n"
+
+
+def test_text_in_a_code_block_cannot_end_it() -> None:
+    shown = inert("```KEYtext\na\n```\n   ````\n<b>\n```KEY\n<b>\n", "KEY")
+    assert shown == "```text\na\n'''\n   '''`\n<b>\n```\n&lt;b>\n"
+
+
+def test_a_warning_on_the_terminal_has_no_control_characters() -> None:
+    script = f"from llmzero_ray.cli.main import main; import logging; main(['--version']); {_WARNING}"
+    shown = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stderr
+    assert is_plain(shown) and "a31mb" in shown
+
+
+_WARNING = f"logging.getLogger('llmzero_ray.x').warning('%s', {HOSTILE!r})"
+
+
+def test_text_in_a_picture_is_no_formula() -> None:
+    with style.applied():
+        figure = style.new_figure(2.0, 1.0)
+        figure.add_subplot().set_title(r"$\no{formula$")
+        assert style.png(figure)
 
 
 def test_a_megabyte_that_an_older_version_took_is_shown_in_part() -> None:

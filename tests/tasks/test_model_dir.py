@@ -54,6 +54,7 @@ def test_an_empty_directory_is_called_empty(tmp_path: Path) -> None:
     ("name", "content", "message"),
     [
         ("config.json", "{", "config.json cannot be read as JSON"),
+        ("config.json", "[" * 100_000, "config.json cannot be read as JSON"),
         ("config.json", "[]", "config.json must hold a JSON object; it holds list"),
         ("config.json", "{}", "config.json names neither model_type nor architectures"),
         ("tokenizer_config.json", "{}", "has no chat template"),

@@ -103,6 +103,8 @@ def test_a_malformed_manifest_names_the_entry(
 def test_a_manifest_that_is_no_json_says_where_it_breaks(tmp_path: Path) -> None:
     (write_task(tmp_path) / "manifest.json").write_text('{"splits": ')
     assert "manifest.json is not JSON: Expecting value: line 1" in refusal(tmp_path)
+    (tmp_path / "manifest.json").write_text("[" * 100_000)
+    assert "manifest.json is not JSON: maximum recursion depth" in refusal(tmp_path)
 
 
 def test_several_defects_of_a_manifest_are_reported_at_once(tmp_path: Path) -> None:
