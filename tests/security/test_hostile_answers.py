@@ -180,6 +180,14 @@ def test_a_hostile_change_goes_back_to_its_author_and_is_then_left_out_or_moved(
         assert VERL_SPACE.proposed(key, new) == new
 
 
+@pytest.mark.parametrize("name", [MEGABYTE, TITLE, "a\nb"], ids=["megabyte", "title", "line"])
+def test_a_field_that_a_model_made_up_is_named_in_part(name: str) -> None:
+    for made_up in ({name: 1}, {"diagnosis": {**answer()["diagnosis"], name: 1}}):
+        with pytest.raises(ProposalError, match="extra inputs are not permitted") as refused:
+            read(answer(("lr", 2e-5), **made_up))
+        assert len(str(refused.value)) < 300 and is_inert(str(refused.value))
+
+
 @pytest.mark.parametrize(
     "parts",
     [

@@ -13,12 +13,13 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, StringConstraints, 
 
 from llmzero_ray.agents.llm.messages import Tool
 from llmzero_ray.errors import ProposalError
-from llmzero_ray.text import clean
+from llmzero_ray.text import clean, one_line
 
 _MAX_TEXT = 2000
 _MAX_ENTRIES = 12
 """Longer texts and lists are truncated, not rejected."""
 _MAX_FAULTS = 6
+_MAX_PLACE = 100
 _DROPPED = {"$defs", "title", "default", "minLength", "maxLength", "minimum", "maximum", "pattern"}
 _UNION = {"bool", "int", "float", "str", "list[float]"}
 """Members of a union in pydantic's error locations; the model knows fields only."""
@@ -85,7 +86,8 @@ class ResponseTool:
 def _problems_of(error: ValidationError) -> str:
     by_field: dict[str, str] = {}
     for detail in error.errors(include_url=False, include_input=False):
-        place = ".".join(str(part) for part in detail["loc"] if part not in _UNION) or "the answer"
+        place = ".".join(str(part) for part in detail["loc"] if part not in _UNION)
+        place = one_line(place, _MAX_PLACE) or "the answer"  # the model's own words, where it made up a field
         what = "must be an object" if detail["type"] == "model_type" else detail["msg"].lower()
         by_field.setdefault(place, what)
     problems = [f"{place}: {what}" for place, what in by_field.items()]
