@@ -179,7 +179,8 @@ def _describe_coordinator(core: CoordinatorCore, event: ev.CoordinatorStarted) -
 
 
 def _describe_drafted(_: CoordinatorCore, event: ev.TaskDrafted) -> str:
-    what = f"{len(event.problems)} things are open or do not work yet" if event.problems else "it works"
+    left = plural(len(event.problems), "thing")
+    what = f"{left} left to decide or to mend" if event.problems else "it works"
     return f"the task is drafted: {what}"
 
 
