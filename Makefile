@@ -1,4 +1,4 @@
-# make venv | demo | test | test-all | test-gpu | coverage | lint | format | wheel | lock | clean
+# make venv | demo | test | test-all | test-gpu | coverage | lint | format | docs | wheel | lock | clean
 #
 # PYTHON       the Python 3.11 that makes the virtual environment
 # VENV         the virtual environment; every target but `clean` installs it when needed
@@ -19,7 +19,7 @@ ON_RAY := $(wildcard tests/actors tests/chaos tests/cli tests/engines tests/secu
 INSTALLED := $(VENV)/.installed
 INSTALL_INPUTS := pyproject.toml $(addprefix requirements/,local.lock install.sh excludes.txt vllm_shim/pyproject.toml)
 
-.PHONY: venv demo test test-all test-gpu coverage lint format wheel lock clean
+.PHONY: venv demo test test-all test-gpu coverage lint format docs wheel lock clean
 venv: $(INSTALLED)
 
 $(INSTALLED): $(INSTALL_INPUTS)
@@ -59,6 +59,11 @@ lint: $(INSTALLED)
 format: $(INSTALLED)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+docs: export NO_MKDOCS_2_WARNING := 1
+docs: $(INSTALLED)
+	$(BIN)/python -m mkdocs build --strict
+	@echo "open build/site/index.html"
 
 wheel: $(INSTALLED)
 	rm -rf build dist

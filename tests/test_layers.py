@@ -1,4 +1,4 @@
-"""Who may import whom. The rooms and their order are those of the README's layout section.
+"""Who may import whom. The rooms and their order are those of docs/layout.md.
 
 Reads the sources only (and imports the core in a fresh interpreter to see what it drags in).
 """

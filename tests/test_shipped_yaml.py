@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from mkdocs.config import load_config as load_site
 from ray.autoscaler._private.util import prepare_config, validate_config
 
 from llmzero_ray.config import load_config
@@ -32,6 +33,13 @@ def load_cluster(path: Path) -> None:
     validate_config(prepare_config(yaml.safe_load(path.read_text())))
 
 
+def load_root(path: Path) -> None:
+    if path.name == "mkdocs.yml":
+        load_site(str(path))
+    else:
+        load_cluster(path)
+
+
 def load_manifest(path: Path) -> None:
     check_manifest(yaml.safe_load(path.read_text()))
 
@@ -43,7 +51,7 @@ def load_sweep(path: Path) -> None:
 
 # Folder of a file, relative to the root -> its reader.
 READERS: dict[str, Callable[[Path], object]] = {
-    ".": load_cluster,
+    ".": load_root,
     ".github/workflows": load_mapping,
     "benchmarks": load_sweep,
     "deploy": load_cluster,

@@ -134,6 +134,15 @@ def _usage_text(error: typer.TyperException) -> str:
     return f"{f'{subcommand}: ' if subcommand else ''}{message}{given}. See `{path} --help`."
 
 
+def command_help(name: str) -> str:
+    """The help of a command, as `llmzero NAME --help` prints it."""
+    commands = _command()
+    parent = commands.context_class(commands, info_name="llmzero")
+    command = commands.get_command(parent, name)
+    text: str = command.get_help(command.context_class(command, info_name=name, parent=parent))
+    return text
+
+
 def several_settings(words: Sequence[str]) -> list[str]:
     """The words of a command with `--set` before each KEY=VALUE that follows one: `--set a=1 b=2` is `--set
     a=1 --set b=2`."""

@@ -193,7 +193,7 @@ def check_versions(platform: str) -> None:
     _check_version("verl", (VERL_VERSION,), "pip install verl==" + VERL_VERSION)
     allowed = VLLM_VERSIONS[platform]
     _check_version(
-        "vllm", allowed, "see README, Install: the CPU lock file here, VeRL's container image on GPUs"
+        "vllm", allowed, "see requirements/README.md: the CPU lock file here, VeRL's container image on GPUs"
     )
     if platform == "cpu":
         _check_library(VLLM_CPU_LIBRARY)

@@ -220,7 +220,7 @@ def config_dir() -> Path:
     found = importlib.util.find_spec("verl")
     if found is None or not found.submodule_search_locations:
         raise ConfigError(
-            "VeRL is not installed in this environment; install the `verl` extra (README, Install)"
+            "VeRL is not installed in this environment; install the `verl` extra (docs/operate.md)"
         )
     return Path(next(iter(found.submodule_search_locations))) / "trainer" / "config"
 
