@@ -135,6 +135,7 @@ def test_the_wheel_holds_every_module_and_every_text_and_nothing_else(wheel: Pat
 def test_the_console_script_says_what_it_can_do_from_any_directory(llmzero: Path, tmp_path: Path) -> None:
     output = run([llmzero, "--help"], cwd=tmp_path)
     assert {"prepare", "search", "status", "explain", "stop"} <= set(re.findall(r"\w+", output))
+    assert "\nname: qwen3-4b\n" in run([llmzero, "init", "--model", "4b", "--out", "-"], cwd=tmp_path)
 
 
 @pytest.mark.slow

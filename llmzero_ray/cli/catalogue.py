@@ -172,3 +172,5 @@ SUBCOMMANDS = {
     ),
 }
 """In the order of `llmzero --help`."""
+STARTS = ("search", "resume", "replay", "doctor", "warm-start", "serve")
+"""Commands that load for more than a moment: on a terminal they say so at once."""

@@ -20,7 +20,7 @@ from typer._completion_classes import completion_init
 from typer.core import TyperGroup
 
 from llmzero_ray import version
-from llmzero_ray.cli.catalogue import SUBCOMMANDS, Subcommand
+from llmzero_ray.cli.catalogue import STARTS, SUBCOMMANDS, Subcommand
 from llmzero_ray.errors import ConfigError, LlmzeroError, StorageError
 from llmzero_ray.logs import show_warnings_plainly
 from llmzero_ray.text import clean, collapse_whitespace, nearest, one_line
@@ -76,6 +76,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if argv is None and COMPLETE in os.environ:
             completion_init()
             command.main(args=given, prog_name="llmzero", complete_var=COMPLETE)  # prints words, and exits
+        if sys.stdout.isatty() and given[:1] and given[0] in STARTS and not {"-h", "--help"} & set(given):
+            typer.echo(f"{given[0]}: loading ...")
         with command.make_context("llmzero", given) as context:
             return int(command.invoke(context))
     except typer.Exit as end:  # --help and --version

@@ -207,3 +207,15 @@ def test_a_start_says_what_it_does_before_ray_is_imported(tmp_path: Path) -> Non
 def test_joining_a_named_cluster_is_said_with_its_address(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
     assert _actors.head.start_text() == "joining the Ray cluster at 10.0.0.1:6379 ..."
+
+
+def test_a_start_says_at_once_on_a_terminal_that_it_loads(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    assert main(["search", "nowhere.yaml"]) == 2
+    assert main(["status", "nowhere"]) == 2
+    assert main(["search", "--help"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("search: loading ...\nUsage: llmzero search")
+    assert out.count("loading") == 1
