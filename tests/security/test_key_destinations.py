@@ -15,6 +15,7 @@ from llmzero_ray.agents.llm.api_key import read_key
 from llmzero_ray.agents.llm.client import MessagesClient
 from llmzero_ray.agents.llm.errors import LlmCallError
 from llmzero_ray.agents.llm.settings import LlmSettings
+from llmzero_ray.cli.doctor.agents import _own_server
 from llmzero_ray.config import AgentsConfig
 from tests.agents.llm.messages_server import KEY, Fail, MessagesServer
 
@@ -64,6 +65,22 @@ def test_requests_to_another_machine_carry_no_secret(elsewhere: MessagesServer) 
     sent = repr([request.headers for request in elsewhere.requests])
     assert elsewhere.requests and KEY not in sent and "secret-organisation" not in sent
     assert os.environ["ANTHROPIC_API_KEY"] == KEY
+
+
+def test_a_proxy_of_the_environment_is_not_asked_for_a_server_of_this_machine(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It would be told the key, in clear."""
+    for name in ("NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    with MessagesServer(key=KEY) as here, MessagesServer(key=None) as proxy:
+        for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
+            monkeypatch.setenv(name, proxy.base_url)
+        settings = LlmSettings(model=MODEL, base_url=here.base_url)
+        MessagesClient(settings).check()
+        assert _own_server(settings, MODEL, KEY).status == "ok"
+        assert [request.path for request in here.requests] == [f"/v1/models/{MODEL}", "/v1/models"]
+        assert proxy.requests == []
 
 
 def test_a_key_of_its_own_is_sent_in_place_of_the_environments(

@@ -15,6 +15,7 @@ import logging
 import os
 import threading
 import time
+import urllib.parse
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
@@ -294,10 +295,18 @@ class _Attempts:
             http_client=anthropic.DefaultAsyncHttpxClient(
                 timeout=timeout,
                 event_hooks={"request": [self._withhold], "response": [limit_body]},
+                mounts=self._direct_routes(),
             ),
             middleware=[self._attempt],
         ) as sdk:
             return await work(self, sdk)
+
+    def _direct_routes(self) -> dict[str, None]:
+        """Addresses that no proxy of the environment is asked for: a server of this machine's own."""
+        if not self._settings.is_on_this_machine:
+            return {}
+        host = urllib.parse.urlsplit(self._settings.url).hostname or ""
+        return {f"all://[{host}]" if ":" in host else f"all://{host}": None}
 
     async def _withhold(self, request: Any) -> None:
         """Request hook: a redirect to another server takes along what the API needs, and neither the key nor

@@ -94,7 +94,13 @@ class LlmSettings(StrictModel):
         this machine. Any other gets the key of `key_file` or none: the environment's was not meant for it."""
         if self.key_file is not None:
             return False
-        return _origin(self.url) == _origin(PUBLIC_URL) or _is_loopback(urllib.parse.urlsplit(self.url))
+        return _origin(self.url) == _origin(PUBLIC_URL) or self.is_on_this_machine
+
+    @property
+    def is_on_this_machine(self) -> bool:
+        """Whether the server is on loopback: a proxy of the environment is not for it, and would see the
+        key."""
+        return _is_loopback(urllib.parse.urlsplit(self.url))
 
     def is_own_server(self, url: str) -> bool:
         """Whether an address is of the server that the key is meant for: scheme, host and port of `url`."""

@@ -69,7 +69,7 @@ def _model(agents: AgentsConfig, price: dict[str, float]) -> CheckFinding:
     if agents.base_url is None:
         client.check()  # asks for the model's entry, which is free there
         return CheckFinding("ok", described)
-    return _own_server(agents.base_url, agents.model, described, key)
+    return _own_server(settings, described, key)
 
 
 def _key_text(settings: LlmSettings, key: str | None) -> str:
@@ -78,13 +78,15 @@ def _key_text(settings: LlmSettings, key: str | None) -> str:
     return "no key is set" if settings.takes_environment_key else "no key is sent (agents.key_file)"
 
 
-def _own_server(base_url: str, model: str, described: str, key: str | None) -> CheckFinding:
+def _own_server(settings: LlmSettings, described: str, key: str | None) -> CheckFinding:
     """Check that the server responds over HTTP; a list of models, if it has one, must contain the model."""
-    request = urllib.request.Request(f"{base_url.rstrip('/')}/v1/models")
+    model = settings.model
+    request = urllib.request.Request(f"{settings.url.rstrip('/')}/v1/models")
     if key:
         request.add_unredirected_header("authorization", f"Bearer {key}")
     try:
-        with urllib.request.urlopen(request, timeout=_SERVER_S) as answer:
+        direct = [urllib.request.ProxyHandler({})] if settings.is_on_this_machine else []
+        with urllib.request.build_opener(*direct).open(request, timeout=_SERVER_S) as answer:
             names = [entry["id"] for entry in json.load(answer)["data"]]
     except urllib.error.HTTPError as error:
         return CheckFinding("ok", f"{described}; it answers (HTTP {error.code})")
