@@ -171,7 +171,8 @@ def _script(
         _HEAD.rstrip("\n"),
         f"# Phase {phase.phase} of {len(strategy.phases)} of the strategy that {strategy.search.name} found: "
         f"from {begin} to global step {phase.end_step}{scored}.",
-        f'MODEL="${{MODEL:-{_base_model(task, strategy)}}}"',
+        f"usual_model={_base_model(task, strategy)}",
+        'MODEL="${MODEL:-$usual_model}"',
         *(f"export {name}={shlex.quote(value)}" for name, value in plain_vars(settings).items()),
         "# In the words of hydra, which reads a quote in a path as the end of the text.",
         "hydra_HERE=${HERE//$quote/\\\\$quote} hydra_MODEL=${MODEL//$quote/\\\\$quote}",
@@ -200,8 +201,9 @@ def _arguments(keys: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _base_model(task: PreparedTask, strategy: Strategy) -> str:
-    """Where the base model is unless the caller sets MODEL: in the folder if it was made for the task."""
-    return "$HERE/model" if task.model_path == strategy.base_model else strategy.base_model
+    """Where the base model is unless the caller sets MODEL, as a word of the shell: in the folder if it was
+    made for the task."""
+    return '"$HERE/model"' if task.model_path == strategy.base_model else shlex.quote(strategy.base_model)
 
 
 def _copy_task(task: PreparedTask, directory: Path) -> None:

@@ -140,6 +140,21 @@ def test_a_script_uses_the_folder_wherever_it_is(exported: Path, strategy: Strat
     assert config.ray_kwargs.ray_init.num_gpus == 1
 
 
+def test_no_text_of_a_strategy_is_run_by_the_shell(
+    finished: Written, strategy: Strategy, task: PreparedTask, tmp_path: Path
+) -> None:
+    hostile = f"$(touch {tmp_path}/ran)`touch {tmp_path}/ran`\"; touch {tmp_path}/ran #'!"
+    first = strategy.phases[0]
+    key = "actor_rollout_ref.model.target_modules"
+    phase = first.model_copy(update={"hyperparameters": {**first.hyperparameters, key: hostile}})
+    changed = strategy.model_copy(update={"phases": (phase,), "base_model": f"/models/{hostile}"})
+    export_verl(changed, config_of(finished, task), task, tmp_path / "out")
+    (train, _), _ = commands(tmp_path / "out" / "phase_1.sh", tmp_path)
+    model = composed(train[2:]).actor_rollout_ref.model
+    assert (model.target_modules, model.path) == (hostile, f"/models/{hostile}")
+    assert not (tmp_path / "ran").exists()
+
+
 def test_the_first_phase_starts_from_the_base_model(exported: Path, tmp_path: Path) -> None:
     (train, _), _ = commands(exported / "phase_1.sh", tmp_path)
     assert composed(train[2:]).actor_rollout_ref.model.lora_adapter_path is None
