@@ -120,6 +120,22 @@ def start_private_head(**options: Any) -> None:
                 )  # fmt: skip
 
 
+def environment() -> dict[str, str]:
+    """In which a child process joins the cluster that this process is connected to.
+
+    Raises:
+        RuntimeError: this process is connected to none.
+    """
+    import ray
+    from ray._private import ray_constants
+
+    address = ray.get_runtime_context().gcs_address
+    found = {**os.environ, "RAY_ADDRESS": address}
+    if address.startswith("127.0.0.1:"):  # a child too would put the machine's address in its place
+        found[ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR] = "0"
+    return found
+
+
 def _start_ray(options: Mapping[str, Any]) -> None:
     import ray
 

@@ -51,6 +51,10 @@ class Placement:
         """
         deadline = time.monotonic() + config.slots.timeout_s
         slots = range(config.slots.count)
+        # What an earlier search left there has VeRL's processes beside it already.
+        found_there = config.slots.shared is not None and await self._threads.run(
+            _existing, group_name(config.slots.shared, 0, 0)
+        )
         try:
             async with self._changing:  # an autoscaler sees the whole demand at once
                 self._asked.update(slots)
@@ -58,7 +62,8 @@ class Placement:
                     for machine in range(config.slots.nodes):
                         await self._request(config, slot, machine)
             found = await asyncio.gather(*(self._reserved(config, slot, deadline) for slot in slots))
-            await self._wait_for_side_cpus(config, deadline)
+            if not found_there:
+                await self._wait_for_side_cpus(config, deadline)
         except CapacityError:
             await self.release_all()
             raise
@@ -230,7 +235,8 @@ def _request_group(config: SearchConfig, slot: int, machine: int, *, beside: Seq
     """The group of one machine of a slot, requested unless it exists; not on the nodes `beside`."""
     from ray.util.placement_group import placement_group
 
-    slots, name = config.slots, group_name(config.name, slot, machine)
+    slots = config.slots
+    name = group_name(slots.shared or config.name, slot, machine)
     elsewhere = {"ray.io/node-id": f"!in({','.join(beside)})"} if beside else {}
     return _existing(name) or placement_group(
         [{"GPU": 1, "CPU": slots.cpus_per_gpu} for _ in range(slots.gpus_per_node)],

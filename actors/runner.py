@@ -17,13 +17,22 @@ from llmzero_ray.engines.phase_failure import failure_of
 from llmzero_ray.errors import EngineError, StorageError
 from llmzero_ray.failpoints import reach
 from llmzero_ray.logs import logging_to
-from llmzero_ray.metric_files import MetricWriter, compact, load_points, saved_adapters, with_gain
+from llmzero_ray.metric_files import (
+    MetricWriter,
+    compact,
+    load_points,
+    saved_adapters,
+    with_gain,
+    with_tokens,
+)
 from llmzero_ray.records import ItemOutcome, MetricPoint, PhaseFailure, PhaseResult, PhaseSpec
 from llmzero_ray.storage import SearchStorage
 
 from .metric_buffer import MetricBuffer, PhaseKey
 
 logger = logging.getLogger(__name__)
+_OF_ENGINE = ("task", "model", "engine", "eval")
+"""Blocks of a configuration that an engine is made with, besides its slot."""
 
 
 class PhaseRunner:
@@ -39,6 +48,14 @@ class PhaseRunner:
 
     def __repr__(self) -> str:
         return f"PhaseRunner(search={self._slot.search}, slot={self._slot.index})"
+
+    def use(self, config: dict[str, Any], storage: str) -> None:
+        """Serve another search from now on; the engine stays if it is the same one, for the same task."""
+        given = parse_config(config, source="search.yaml")
+        if any(getattr(given, block) != getattr(self._config, block) for block in _OF_ENGINE):
+            self.close()
+        self._config, self._storage = given, SearchStorage(storage, given.name)
+        self._buffer, self._ended, self._stops = MetricBuffer(), {}, {}
 
     def run(self, spec: PhaseSpec) -> PhaseResult | PhaseFailure:
         """Train a phase to its end; one that has ended already is not trained again.
@@ -58,7 +75,9 @@ class PhaseRunner:
             with MetricWriter(self._storage, *key) as writer, logging_to(self._storage.paths.log(spec.node)):
                 outcome = self._train(spec, writer)
             if isinstance(outcome, PhaseResult):
-                outcome = with_gain(self._storage, outcome)
+                outcome = with_tokens(self._storage, spec, with_gain(self._storage, outcome))
+            else:
+                outcome = with_tokens(self._storage, spec, outcome)
             self._storage.write_result(*key, outcome)  # from here on the phase is safe
             reach("phase.result_written")
             self._storage.drop_full_checkpoints(*key)
@@ -119,11 +138,12 @@ class PhaseRunner:
             engine.stop(self._stops[key])
 
     def health(self) -> dict[str, Any]:
-        """Process id, what is being trained, and in which stage it is for how long."""
+        """Process id, search, what is being trained, and in which stage it is for how long."""
         engine = self._engine
         stage = engine.stage() if engine is not None else None
         return {
             "pid": os.getpid(),
+            "search": self._config.name,
             "current": self._buffer.current,
             "step": self._buffer.last_step,
             "stage": None if stage is None else dataclasses.asdict(stage),

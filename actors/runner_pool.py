@@ -41,7 +41,10 @@ class RunnerPool:
         self._search, self._storage, self._settings = search, storage, settings
         self._fixed_capacity = fixed_capacity
         self._threads = Threads("slots", _SLOT_THREADS)
-        self._placement = Placement(search, self._threads)
+        self._shared = settings().slots.shared
+        self._slots = self._shared or search
+        """Names the slots."""
+        self._placement = Placement(self._slots, self._threads)
         self._runners: dict[int, Any] = {}
         self.closing = False
         """Whether the runners are being closed: those that are lost from now on are not replaced."""
@@ -65,13 +68,12 @@ class RunnerPool:
         """Whether a runner that was started earlier still answers; it is used again then."""
         import ray
 
-        name = runner_name(self._search, slot)
+        name = runner_name(self._slots, slot)
         try:
             self._runners[slot] = await self._threads.run(find_actor, name)
-            await self.health(slot)
+            return bool((await self.health(slot))["search"] == self._search)
         except (ValueError, ray.exceptions.RayError):
             return False
-        return True
 
     async def health(self, slot: int) -> dict[str, Any]:
         """The runner's health report, also while it trains."""
@@ -90,14 +92,16 @@ class RunnerPool:
         import ray
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-        config, name = self._settings(), runner_name(self._search, slot)
+        config, name = self._settings(), runner_name(self._slots, slot)
+        if self._shared is not None and await self._took_over(slot):
+            return True
         await self._threads.run(end_actor, name)
         groups = await self._placement.reserve(config, slot)
         if groups is None or self.closing:
             return False
         place = PlacementGroupSchedulingStrategy(group_of(groups[0]), placement_group_bundle_index=0)
         description = Slot(
-            search=self._search,
+            search=self._slots,
             index=slot,
             placement_groups=groups,
             gpus_per_node=config.slots.gpus_per_node,
@@ -108,6 +112,22 @@ class RunnerPool:
         self._runners[slot] = wrapped.options(**options).remote(config.to_json(), self._storage, description)
         health = await self.health(slot)
         logger.info("slot=%d runner started: process %d", slot, health["pid"])
+        return True
+
+    async def _took_over(self, slot: int) -> bool:
+        """Whether the slot has an idle runner that an earlier search left; it serves this one then."""
+        import ray
+
+        try:
+            runner = await self._threads.run(find_actor, runner_name(self._slots, slot))
+            self._runners[slot] = runner
+            health = await self.health(slot)
+            if health["search"] == self._search or health["current"] is not None:
+                return False  # ours, and it was of no use; or a search that was killed has left a phase
+            await runner.use.remote(self._settings().to_json(), self._storage)
+        except (ValueError, ray.exceptions.RayError):
+            return False
+        logger.info("slot=%d runner taken over from %s", slot, health["search"])
         return True
 
     def kill(self, slot: int) -> None:
@@ -133,12 +153,14 @@ class RunnerPool:
 
     async def close_all(self, *, at_once: bool) -> None:
         """End all runners, with an orderly shutdown of idle engines unless `at_once`, and release all
-        hardware."""
+        hardware; shared slots are ended only `at_once`."""
         import ray
 
         self.closing = True
+        if self._shared is not None and not at_once:
+            return  # the next search finds them
         named = await self._threads.run(ray.util.list_named_actors, all_namespaces=True)
-        found = {slot for entry in named if (slot := slot_of(self._search, entry["name"])) is not None}
+        found = {slot for entry in named if (slot := slot_of(self._slots, entry["name"])) is not None}
         await asyncio.gather(*(self._close(slot, at_once=at_once) for slot in found | set(self._runners)))
         await self._placement.release_all()
 
@@ -147,4 +169,4 @@ class RunnerPool:
         if runner is not None and not at_once:
             with contextlib.suppress(Exception):
                 await asyncio.wait_for(runner.close.remote(), _CLOSE_S)
-        await self._threads.run(end_actor, runner_name(self._search, slot))
+        await self._threads.run(end_actor, runner_name(self._slots, slot))

@@ -17,8 +17,8 @@ from llmzero_ray import events as ev
 from llmzero_ray.coordinator import CoordinatorCore
 from llmzero_ray.engines.card_faults import card_fault
 from llmzero_ray.errors import CapacityError, EngineError, EngineLostError, EngineVersionError, LlmzeroError
-from llmzero_ray.metric_files import lost_phase
-from llmzero_ray.records import FailureClass
+from llmzero_ray.metric_files import lost_phase, with_tokens
+from llmzero_ray.records import FailureClass, PhaseFailure
 from llmzero_ray.storage import SearchStorage
 
 from .event_loop import Post
@@ -108,7 +108,8 @@ class RunnerRecovery:
     async def _report(self, slot: int, node: int | None, attempt: int, reason: str) -> None:
         """Journal the loss, with the result or the remains of the phase under way."""
         storage, n_gpus = self._storage, self._core.config.slots.n_gpus
-        left, restart = None, 0
+        left: PhaseFailure | None = None
+        restart = 0
         if node is not None:
             outcome = await asyncio.to_thread(storage.result, node, attempt)
             if outcome is not None:  # it had ended and only its answer was lost
@@ -118,6 +119,9 @@ class RunnerRecovery:
                 left = await asyncio.to_thread(
                     lost_phase, storage, node, reason, n_gpus=n_gpus, attempt=attempt
                 )
+                spec = self._core.runs[node].spec
+                if spec is not None:
+                    left = await asyncio.to_thread(with_tokens, storage, spec, left)
                 restart = await asyncio.to_thread(storage.restart_step, node, attempt)
                 if (node, attempt) in self._killed:
                     reason, failure_class = self._killed[node, attempt]

@@ -64,6 +64,16 @@ class ModelConfig(StrictModel):
     """Layers that get an adapter, in PEFT's words."""
 
 
+class TokenCostConfig(StrictModel):
+    """What a token counts in `budget.compute`: seconds of the engine, as `llmzero compare` measures them.
+    With 1 and 1, tokens themselves are counted."""
+
+    rollout: float = setting(1.0, "seconds per token", ge=0)
+    """Of a token that is sampled."""
+    trained: float = setting(1.0, "seconds per token", ge=0)
+    """Of a token that is trained on."""
+
+
 class BudgetConfig(StrictModel):
     """When a search ends; the first limit that is reached counts."""
 
@@ -76,6 +86,11 @@ class BudgetConfig(StrictModel):
     Null: no limit."""
     dollars: float | None = setting(None, "dollars", gt=0)
     """Price of all agent calls together; null: no limit."""
+    compute: float | None = setting(None, "seconds at `token_cost`", gt=0)
+    """Tokens sampled and trained on in all phases together, failed and stopped ones and validations included,
+    each at its `token_cost`: the same for every search method, whatever its recipes cost per step. Methods
+    that plan their runs count `runs` usual phases of equal compute in it. Null: no limit."""
+    token_cost: TokenCostConfig = TokenCostConfig()
     target: float | None = setting(None, "validation score")
     """The search ends when a node reaches this validation score; null: never."""
 
@@ -369,6 +384,11 @@ class SlotsConfig(StrictModel):
     """How often a phase is repeated after its hardware was lost. Lost twice from the same point it has
     failed, whatever is left of these."""
 
+    shared: str | None = setting(None, pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$")
+    """Name of slots that searches of one cluster use one after the other, never at once: hardware and engine
+    stay when a search ends, so that the next one begins warm. They go with the cluster. `llmzero compare`
+    sets it. Null: the search has slots of its own."""
+
     @property
     def n_gpus(self) -> int:
         """GPUs of one slot, over all its machines."""
@@ -393,9 +413,11 @@ class FinalConfig(StrictModel):
     test: bool | Literal["all"] = True
     """Score the base model and the best strategy on the test split, once each (`best` says the same). `all`:
     every node's best step as well, for tables; no agent sees any of it. False: nothing."""
-    default_recipe: bool = True
-    """Also train the root's recipe in one phase for the best strategy's total steps, and score it: what the
-    search added."""
+    default_recipe: bool | Literal["compute", "whole"] = True
+    """Also train the root's recipe in one phase, and score it: what the search added. True: for the best
+    strategy's total steps. `compute`: for what the strategy's phases computed (tokens sampled and trained
+    on, at `budget.token_cost`), whatever its steps cost. `whole`: for what all phases of the search computed;
+    scored are its best step within the strategy's compute, and its best of all."""
 
     @field_validator("test", mode="before")
     @classmethod

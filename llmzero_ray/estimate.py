@@ -225,13 +225,15 @@ def _child_steps(config: SearchConfig, course: Course) -> int:
 
 
 def _reference_steps(config: SearchConfig, course: Course) -> int:
-    """The default recipe is trained for as many steps as the best strategy has."""
+    """The default recipe is trained for as many steps as the best strategy has, or (`whole`) the search."""
     if not config.final.default_recipe:
         return 0
     child = _child_steps(config, course)
     if not config.search.multi_stage:
         return child
     everything = config.phase.n_steps + (config.budget.runs - 1) * child
+    if config.final.default_recipe == "whole":
+        return everything
     return max(child, round(_BEST_PATH[course] * everything))
 
 

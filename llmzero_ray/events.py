@@ -30,7 +30,7 @@ from llmzero_ray.records import (
 REFERENCE = -1
 """Node number of the default recipe trained in one phase after the search; not a node of the tree."""
 
-BudgetKind: TypeAlias = Literal["gpu_hours", "wall_clock", "dollars"]
+BudgetKind: TypeAlias = Literal["gpu_hours", "wall_clock", "dollars", "compute"]
 FinalWhat: TypeAlias = str
 """Policies evaluated after the search: `base` (the base model), `best` (the best strategy's adapter),
 `reference` (the reference's best adapter), `node-N` (a node's best step) on the test split; `confirm-N` (a
@@ -482,7 +482,7 @@ class SearchFinished(Event):
     """The last event of a journal, unless the search is extended later."""
 
     reason: str
-    """budget, exhausted, target, gpu_hours, dollars, wall_clock or user."""
+    """budget, exhausted, target, gpu_hours, compute, dollars, wall_clock or user."""
     best: int | None
     best_score: float | None
 

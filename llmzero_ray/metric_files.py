@@ -18,14 +18,24 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
+from llmzero_ray.compute import plus, tokens_of
 from llmzero_ray.files import replace_file, storage_error
 from llmzero_ray.metrics import Curves, best_validation, curves_of, validations
-from llmzero_ray.records import Checkpoint, ItemOutcome, MetricPoint, PhaseFailure, PhaseResult
+from llmzero_ray.records import (
+    Checkpoint,
+    ItemOutcome,
+    MetricPoint,
+    PhaseFailure,
+    PhaseResult,
+    PhaseSpec,
+    TokenCounts,
+)
 from llmzero_ray.significance import paired
 from llmzero_ray.storage import SearchStorage
 
+Outcome = TypeVar("Outcome", PhaseResult, PhaseFailure)
 _SYNC_S = 0.5
 """Points that follow each other faster share one sync."""
 _FIXED = ("attempt", "step", "global_step", "wall_s", "val_score")
@@ -132,6 +142,16 @@ def with_gain(storage: SearchStorage, result: PhaseResult) -> PhaseResult:
     if found is None:
         return result
     return dataclasses.replace(result, gain=found.gain, gain_error=found.standard_error)
+
+
+def with_tokens(storage: SearchStorage, spec: PhaseSpec, outcome: Outcome) -> Outcome:
+    """The outcome with the tokens of its steps, and each adapter with those up to its step."""
+    total, at = TokenCounts(), dict[int, TokenCounts]()
+    for point in load_points(storage, spec.node):
+        total = plus(total, tokens_of(spec.hyperparameters, point.metrics))
+        at[point.step] = total
+    kept = tuple(dataclasses.replace(one, tokens=at.get(one.step)) for one in outcome.checkpoints)
+    return dataclasses.replace(outcome, tokens=total, checkpoints=kept)
 
 
 def compact(storage: SearchStorage, node: int, attempt: int) -> None:

@@ -23,6 +23,7 @@ ENTROPY = "actor/entropy"
 GRAD_NORM = "actor/grad_norm"
 CLIPFRAC = "actor/pg_clipfrac"
 LENGTH = "response_length/mean"
+PROMPT_LENGTH = "prompt_length/mean"
 LENGTH_MAX = "response_length/max"
 LENGTH_AT_MAX = "response_length/clip_ratio"
 ADVANTAGE_MAX = "critic/advantages/max"
@@ -41,6 +42,8 @@ MEMORY_ALLOCATED = "actor/perf/max_memory_allocated_gb"
 MEMORY_HOST = "actor/perf/cpu_memory_used_gb"
 VAL_CORE, VAL_AUX = "val-core/", "val-aux/"
 """Prefixes of what validations report."""
+VAL_TOKENS = "val-aux/response_tokens"
+"""Tokens of all answers of a validation together."""
 
 # --- series over the steps of a phase -----------------------------------------------------------------------
 

@@ -47,6 +47,32 @@ class ResumeFrom:
 
 
 @dataclass(frozen=True, kw_only=True)
+class TokenCounts:
+    """Tokens that were computed with."""
+
+    rollout: float = 0.0
+    """Sampled, in rollouts and validations."""
+    trained: float = 0.0
+    """Trained on, prompts included, once for each pass of an update."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenCost:
+    """What one token costs: seconds of an engine, or 1 where tokens themselves are counted."""
+
+    rollout: float = 1.0
+    trained: float = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComputeLimit:
+    """Most that a phase may compute."""
+
+    amount: float
+    cost: TokenCost = TokenCost()
+
+
+@dataclass(frozen=True, kw_only=True)
 class PhaseSpec:
     """One validated phase: everything an engine needs to train it, and nothing to decide."""
 
@@ -75,6 +101,8 @@ class PhaseSpec:
     """Counts repeats after lost hardware."""
     max_wall_s: float | None = None
     """The phase ends (as completed) at the next step boundary after this many seconds of training."""
+    compute: ComputeLimit | None = None
+    """The phase ends (as completed) with the step that brings it nearest to this; None: no limit."""
     rolling_dir: str | None = None
     """Absolute directory for the one full checkpoint (adapter, optimizer, data position, random states) of
     this attempt, that a repeat after lost hardware goes on from; None: none is kept. The engine leaves it
@@ -125,6 +153,9 @@ class Checkpoint:
     step: int
     path: str
     val_score: float | None = None
+    tokens: TokenCounts | None = None
+    """From the phase's start to here, validations included; None: an older version did not count them, or the
+    phase has not ended."""
 
     @property
     def attempt(self) -> int:
@@ -154,7 +185,7 @@ class PhaseResult:
     node: int
     status: Literal["completed", "early_stopped"]
     stop_reason: str
-    """`n_steps`, `verdict: …`, `max_hours`, `budget: …` or `user`."""
+    """`n_steps`, `verdict: …`, `max_hours`, `compute`, `budget: …` or `user`."""
     steps_done: int
     best_score: float | None
     """Best validation score over the steps executed in this phase (never step 0)."""
@@ -180,6 +211,8 @@ class PhaseResult:
     row, or by an older version."""
     gain_error: float | None = None
     """Standard error of `gain` over the rows, taken pair by pair."""
+    tokens: TokenCounts | None = None
+    """Of the steps that count; None: an older version did not count them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -200,6 +233,8 @@ class PhaseFailure:
     gpu_hours: float = 0.0
     warm: bool = False
     cold_reason: str | None = None
+    tokens: TokenCounts | None = None
+    """As of a result."""
 
 
 # --- decisions of agents and rules ------------------------------------------------------------------------

@@ -41,11 +41,13 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
+from llmzero_ray.compute import ComputeClock
 from llmzero_ray.config import SearchConfig
 from llmzero_ray.engines.base import OnMetric, Slot, Stage
 from llmzero_ray.errors import EngineError, EngineLostError, EngineVersionError
 from llmzero_ray.failpoints import reach
 from llmzero_ray.manifests import problem_of, write_manifest
+from llmzero_ray.metrics import VAL_TOKENS
 from llmzero_ray.records import Checkpoint, ItemOutcome, MetricPoint, PhaseFailure, PhaseResult, PhaseSpec
 from llmzero_ray.tasks import PreparedTask
 
@@ -96,9 +98,13 @@ class ScriptedEngine:
         scores: dict[int, float] = {}
         saved: list[Checkpoint] = []
         reason, step, done = "n_steps", 0, 0
+        clock = None if spec.compute is None else ComputeClock(spec.compute, spec.hyperparameters)
         kept = self._restored(spec)
         if kept is None:
-            on_metric(self._point(spec, 0, began, start, start))
+            point = self._point(spec, 0, began, start, start)
+            on_metric(point)
+            if clock is not None:
+                clock.take(0, point.metrics)
         else:
             done, start, began = kept["step"], kept["start"], time.monotonic() - kept["wall_s"]
             step = done
@@ -107,6 +113,7 @@ class ScriptedEngine:
                 Checkpoint(**{**saved, "val_score": scores.get(saved["step"])}) for saved in kept["saved"]
             ]
         die_at = int(self.script.get("die_at", 3))
+        last_step = spec.n_steps
         for step in range(done + 1, spec.n_steps + 1):
             self._began_step = time.monotonic()
             if step == 4 and self._is(spec, "hang") and spec.attempt == 0:
@@ -117,15 +124,22 @@ class ScriptedEngine:
             score = learn(start, step, float(str(spec.hyperparameters[LR])))
             if self._is(spec, "sink"):
                 score = start * math.exp(-0.3 * step)
-            validated = step % spec.test_freq == 0 or step == spec.n_steps
+            validated = step % spec.test_freq == 0 or step == last_step
             if validated:
                 scores[step] = score
             if spec.max_wall_s is not None and time.monotonic() - began >= spec.max_wall_s:
                 self.stop("max_hours")
-            last = step == spec.n_steps or (self.stop_requested is not None and not self._is(spec, "deaf"))
+            stopped = self.stop_requested not in (None, "compute") and not self._is(spec, "deaf")
+            last = step == last_step or stopped
             if step % spec.save_freq == 0 or validated or last:
                 saved.append(self._save(spec, step, score, scores.get(step)))
-            on_metric(self._point(spec, step, began, score, score if validated else None))
+            point = self._point(spec, step, began, score, score if validated else None)
+            on_metric(point)
+            following = "go on" if clock is None else clock.take(step, point.metrics)
+            if following != "go on" and not last:
+                last_step = step + (following == "last step")
+                self.stop_requested = "compute"
+                last = following == "end"
             if spec.rolling_freq and step % spec.rolling_freq == 0:
                 state = {"step": step, "start": start, "wall_s": time.monotonic() - began, "scores": scores}
                 self._roll(spec, {**state, "saved": [vars(checkpoint) for checkpoint in saved]})
@@ -258,8 +272,9 @@ class ScriptedEngine:
             "response_length/mean": 8.0,
             "response_length/clip_ratio": 0.0,
         }
-        items = ()
+        items, sampled = (), {}
         if val_score is not None:
+            sampled = {VAL_TOKENS: 8.0 * self.task.n_val}
             right = round(val_score * self.task.n_val)
             items = tuple(
                 ItemOutcome(index=i, data_source="toy", score=float(i < right), acc=float(i < right))
@@ -271,7 +286,7 @@ class ScriptedEngine:
             step=step,
             global_step=spec.base_step + step,
             wall_s=time.monotonic() - began,
-            metrics=metrics if step else {},
+            metrics=(metrics if step else {}) | sampled,
             val_score=val_score,
             items=items,
         )

@@ -38,7 +38,17 @@ from llmzero_ray.errors import ConfigError, JournalError
 from llmzero_ray.events import REFERENCE
 from llmzero_ray.memory import memory_facts
 from llmzero_ray.metrics import Curves
-from llmzero_ray.records import Event, PhaseFailure, PhaseResult, ResumeFrom, StopDecision, from_json, to_json
+from llmzero_ray.records import (
+    Checkpoint,
+    Event,
+    PhaseFailure,
+    PhaseResult,
+    ResumeFrom,
+    StopDecision,
+    TokenCounts,
+    from_json,
+    to_json,
+)
 from llmzero_ray.stopping.request import stop_request
 from llmzero_ray.storage import SearchPaths
 from tests.builders import (
@@ -1326,3 +1336,133 @@ def test_the_strategies_to_confirm_are_the_best_by_shrunk_score() -> None:
     search.propose(2, make_proposal(resume=None, lr=3e-4))
     search.train(2, score=0.73)
     assert asked(search) == ["confirm-2"]
+
+
+# --- compute ------------------------------------------------------------------------------------------------
+
+
+def computing(**budget: Any) -> Driver:
+    """A search with 1,000 tokens, of which each phase of 20 steps reports 300."""
+    search = Driver(make_config(budget={"runs": 9, "compute": 1000.0, **budget}))
+    search.ready()
+    return search
+
+
+def train_counted(search: Driver, node: int, tokens: float = 300.0) -> None:
+    search.start(node)
+    result = dataclasses.replace(
+        make_result(node), tokens=TokenCounts(rollout=tokens / 2, trained=tokens / 2)
+    )
+    search.post(ev.PhaseFinished(node=node, phase_attempt=0, result=result))
+
+
+def limit_of(search: Driver, node: int) -> float:
+    spec = search.core.runs[node].spec
+    assert spec is not None and spec.compute is not None
+    return spec.compute.amount
+
+
+def test_each_phase_may_compute_what_is_left_and_the_search_ends_when_no_step_fits() -> None:
+    search = computing()
+    for node, left in enumerate([1000.0, 700.0, 400.0, 100.0]):
+        if node:
+            search.propose(node)
+        assert limit_of(search, node) == left
+        train_counted(search, node, min(300.0, left))
+    assert (search.core.end_reason, search.core.compute) == ("compute", 1000.0)
+
+
+def test_failed_phases_count_and_costs_weigh_tokens() -> None:
+    search = computing(token_cost={"rollout": 2.0, "trained": 0.0})
+    search.start(0)
+    failure = dataclasses.replace(
+        make_failure(0), steps_done=20, tokens=TokenCounts(rollout=400.0, trained=1e6)
+    )
+    search.post(ev.PhaseFailed(node=0, phase_attempt=0, failure=failure))
+    assert (search.core.end_reason, search.core.compute) == (None, 800.0)
+
+
+def test_a_planned_run_gets_its_share_whatever_the_others_spent() -> None:
+    """The third of four random recipes may compute a quarter of the budget, though the first two took
+    more than theirs."""
+    search = Driver(
+        make_config(budget={"runs": 8, "compute": 1000.0}, search={"method": "random", "recipes": 4})
+    )
+    search.ready()
+    for node in range(3):
+        search.propose(node, make_proposal(lr=1e-4 * (node + 2), n_steps=60))
+        assert limit_of(search, node) == 250.0
+        train_counted(search, node, 400.0)
+    assert search.core.end_reason is None
+
+
+def test_a_raised_compute_lets_an_ended_search_go_on() -> None:
+    search = computing()
+    train_counted(search, 0, 1000.0)
+    assert search.core.end_reason == "compute"
+    assert extension_problem(search.core, {"budget.compute": 2000.0}) is None
+
+
+def final_search(wanted: Any) -> Driver:
+    """Two phases in a row of 400 tokens each, cut at 150 and 200, and two in vain of 100; then the end."""
+    search = Driver(
+        make_config(
+            budget={"runs": 4}, final={"test": True, "default_recipe": wanted}, search={"rho_min": 0.0}
+        )
+    )
+    search.ready()
+    for node, (score, resume, whole, kept) in enumerate(
+        [(0.5, None, 400.0, 150.0), (0.8, (0, 20), 400.0, 200.0), (0.1, None, 100.0, 1.0)]
+    ):
+        if node:
+            search.propose(node, make_proposal(resume=resume, lr=1e-4 * (node + 1)))
+        search.start(node)
+        result = make_result(node, score=score)
+        saved = tuple(
+            dataclasses.replace(one, tokens=TokenCounts(rollout=kept)) for one in result.checkpoints
+        )
+        result = dataclasses.replace(result, tokens=TokenCounts(trained=whole), checkpoints=saved)
+        search.post(ev.PhaseFinished(node=node, phase_attempt=0, result=result))
+    search.propose(3, make_proposal(lr=9e-4))
+    search.train(3, score=0.2)
+    return search
+
+
+def end_reference(search: Driver, scores: dict[int, float]) -> None:
+    """The reference ends: 10 tokens a step, validated and saved where there is a score."""
+    steps = max(scores)
+    result = dataclasses.replace(
+        make_result(REFERENCE, score=max(scores.values()), best_step=max(scores, key=lambda s: scores[s])),
+        steps_done=steps,
+        tokens=TokenCounts(rollout=10.0 * steps),
+        checkpoints=tuple(
+            Checkpoint(step=s, path=f"/r/{s}", val_score=v, tokens=TokenCounts(rollout=10.0 * s))
+            for s, v in scores.items()
+        ),
+    )
+    search.start(REFERENCE)
+    search.post(ev.PhaseFinished(node=REFERENCE, phase_attempt=0, result=result))
+
+
+def test_the_reference_is_trained_for_the_compute_of_the_strategy() -> None:
+    """150 of the first phase up to where the second one resumed, and 200 of that; not its 40 steps."""
+    spec = final_search("compute").only(cmd.RunPhase).spec
+    assert spec.compute is not None and spec.compute.amount == 350.0
+    assert spec.n_steps >= 40
+
+
+def test_the_reference_of_the_whole_compute_is_scored_at_the_strategys_too() -> None:
+    search = final_search("whole")
+    spec = search.only(cmd.RunPhase).spec
+    assert spec.compute is not None and spec.compute.amount == 900.0
+    end_reference(search, {10: 0.3, 30: 0.5, 40: 0.6, 90: 0.7})
+    jobs = search.core.final.jobs
+    assert (jobs["reference"].step, jobs["reference-whole"].step) == (30, 90)
+
+
+def test_phases_without_counted_tokens_leave_the_reference_to_steps() -> None:
+    """As journals of older versions have them."""
+    search = Driver(make_config(budget={"runs": 2}, final={"test": True, "default_recipe": "compute"}))
+    search.search_to_end([0.5, 0.6])
+    spec = search.only(cmd.RunPhase).spec
+    assert (spec.compute, spec.n_steps) == (None, 20)

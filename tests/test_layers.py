@@ -38,6 +38,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "llmzero_ray.agents",
         "llmzero_ray.api_key",
         "llmzero_ray.capacity",
+        "llmzero_ray.compute",
         "llmzero_ray.files",
         "llmzero_ray.engines",
         "llmzero_ray.engines.base",

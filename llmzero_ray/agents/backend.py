@@ -95,11 +95,16 @@ def make_agents(config: SearchConfig, n_val: int, services: AgentServices | None
 
 def _plan_proposer(config: SearchConfig) -> Proposer:
     method, rules = config.search.method, config.search
+    given: dict[str, Any] = {
+        "seed": config.seed,
+        "n_gpus": config.slots.n_gpus,
+        "by_compute": config.budget.compute is not None,
+    }
     if method not in SAMPLERS:
-        return PlanProposer(method, rules, seed=config.seed, n_gpus=config.slots.n_gpus)
+        return PlanProposer(method, rules, **given)
     from llmzero_ray.agents.optuna_proposer import OptunaProposer
 
-    return OptunaProposer(method, rules, seed=config.seed, n_gpus=config.slots.n_gpus)
+    return OptunaProposer(method, rules, **given)
 
 
 def _backend_agents(config: SearchConfig, n_val: int, services: AgentServices | None) -> Agents:

@@ -10,13 +10,19 @@ from typing import Any
 
 from llmzero_ray import events as ev
 from llmzero_ray.coordinator import CoordinatorCore
+from llmzero_ray.coordinator.final_evaluation import WHOLE
 from llmzero_ray.events import REFERENCE
 from llmzero_ray.hyperparameters import diff, format_value, short
 from llmzero_ray.records import Event, PhaseSpec
 from llmzero_ray.stopping.request import saving_text
 from llmzero_ray.text import one_line, plural, short_duration, size
 
-POLICY_NAMES = {"base": "base model", "best": "best strategy", "reference": "default recipe"}
+POLICY_NAMES = {
+    "base": "base model",
+    "best": "best strategy",
+    "reference": "default recipe",
+    WHOLE: "default recipe, whole compute",
+}
 _MAX_CHANGES = 5
 
 

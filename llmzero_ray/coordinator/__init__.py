@@ -2,7 +2,7 @@
 
 from llmzero_ray.coordinator.budget import busy_gpu_hours, over_budget
 from llmzero_ray.coordinator.core import CoordinatorCore
-from llmzero_ray.coordinator.plan import root_hyperparameters
+from llmzero_ray.coordinator.plan import root_hyperparameters, token_cost
 from llmzero_ray.coordinator.replay import DecisionCheck, check_decisions, not_started, replay, started_core
 from llmzero_ray.coordinator.requests import (
     build_request,
@@ -34,4 +34,5 @@ __all__ = [
     "root_hyperparameters",
     "started_core",
     "task_view",
+    "token_cost",
 ]

@@ -17,12 +17,13 @@ from typing import Any
 
 from llmzero_ray import events as ev
 from llmzero_ray.commands import Command
+from llmzero_ray.compute import amount
 from llmzero_ray.config import parse_config
 from llmzero_ray.coordinator import checkpoint_retention, steering
 from llmzero_ray.coordinator.final_evaluation import FinalEvaluation
 from llmzero_ray.coordinator.meter import Meter
 from llmzero_ray.coordinator.next_commands import next_commands
-from llmzero_ray.coordinator.plan import Planner
+from llmzero_ray.coordinator.plan import Planner, token_cost
 from llmzero_ray.coordinator.runs import PhaseRun, SlotState, finite, without_infinities
 from llmzero_ray.coordinator.state import SearchState
 from llmzero_ray.errors import JournalError
@@ -31,7 +32,7 @@ from llmzero_ray.hyperparameters import space_with
 from llmzero_ray.memory import SearchMemory
 from llmzero_ray.metrics import accuracy_error
 from llmzero_ray.records import Event, NodeKind, PhaseFailure, PhaseResult, ResumeFrom
-from llmzero_ray.search import ShrunkScores, make_search
+from llmzero_ray.search import ShrunkScores, is_planned, make_search
 from llmzero_ray.storage import SearchPaths
 
 
@@ -231,6 +232,17 @@ class CoordinatorCore(SearchState):
             self._end("target")
         elif budget.gpu_hours is not None and self.meter.gpu_hours(now) >= budget.gpu_hours:
             self._end("gpu_hours")
+        elif self._compute_is_spent(outcome):
+            self._end("compute")
+
+    def _compute_is_spent(self, outcome: PhaseResult | PhaseFailure) -> bool:
+        """Whether less is left than a step like those of the phase that has just ended. A method that plans
+        its runs has given every one of them its share."""
+        whole = self.config.budget.compute
+        if whole is None or is_planned(self.config.search.method):
+            return False
+        step = amount(outcome.tokens, token_cost(self.config)) / max(1, outcome.steps_done)
+        return whole - self.compute <= step
 
     def _score(self, run: PhaseRun, outcome: PhaseResult | PhaseFailure) -> float | None:
         """The score that the search chooses by (`search.score_model`)."""

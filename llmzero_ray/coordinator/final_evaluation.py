@@ -12,14 +12,19 @@ from types import MappingProxyType
 from llmzero_ray import commands as cmd
 from llmzero_ray import events as ev
 from llmzero_ray.commands import Command
+from llmzero_ray.compute import amount, spent
 from llmzero_ray.config import SearchConfig
-from llmzero_ray.coordinator.plan import Planner
+from llmzero_ray.coordinator.plan import Planner, token_cost
 from llmzero_ray.coordinator.runs import FinalJob, PhaseRun, SlotState
 from llmzero_ray.events import REFERENCE
-from llmzero_ray.records import PhaseFailure, PhaseResult
+from llmzero_ray.records import PhaseFailure, PhaseResult, PhaseSpec, TokenCost
 from llmzero_ray.search import SearchNode
 
 TEST, CONFIRM = "test", "confirm"
+WHOLE = "reference-whole"
+"""The default recipe at its best within the compute of the whole search."""
+_MOST = 10
+"""Times the strategy's steps that a reference limited by compute may take."""
 
 
 class FinalEvaluation:
@@ -44,8 +49,10 @@ class FinalEvaluation:
         """Nodes with a score, the best first."""
         self._is_testing = False
         """Whether the winner is known and the test scores are scheduled."""
-        self._train_steps: int | None = None
-        """Steps of the reference that is still to be trained."""
+        self._reference_spec: PhaseSpec | None = None
+        """The reference that is still to be trained."""
+        self._strategy_compute: float | None = None
+        """What the best strategy's phases computed, where the reference is compared at it."""
 
     def use(self, config: SearchConfig, planner: Planner) -> None:
         """Apply changed settings."""
@@ -60,7 +67,7 @@ class FinalEvaluation:
     def done(self) -> bool:
         """Whether nothing is left to train or to score."""
         reference = self._runs.get(REFERENCE)
-        training = self._train_steps is not None or (reference is not None and reference.active)
+        training = self._reference_spec is not None or (reference is not None and reference.active)
         return not training and all(job.done for job in self.jobs.values())
 
     @property
@@ -111,26 +118,54 @@ class FinalEvaluation:
         if wanted.test:
             self._add(self._job_of(best, "best", TEST))
         if wanted.default_recipe:
-            n_steps = self._runs[best.id].base_step + best.best_step
+            spec = self._planned_reference(best)
             if wanted.test:
                 self._add(FinalJob(what="reference", node=REFERENCE, ready=False))
+                if wanted.default_recipe == "whole":
+                    self._add(FinalJob(what=WHOLE, node=REFERENCE, ready=False))
             reference = self._runs.get(REFERENCE)
-            if reference is not None and _is_trained(reference, n_steps):
+            if reference is not None and _is_trained(reference, spec):
                 self.reference_ended(reference)
             else:
-                self._train_steps = n_steps
+                self._reference_spec = spec
         if wanted.test == "all":
             for node in self._ranked:
                 if node is not best and node.best_step is not None:
                     self._add(self._job_of(node, f"node-{node.id}", TEST))
+
+    def _planned_reference(self, best: SearchNode) -> PhaseSpec:
+        """The reference, by steps where phases of an older version did not count their tokens."""
+        assert best.best_step is not None
+        n_steps = self._runs[best.id].base_step + best.best_step
+        wanted, cost = self._config.final.default_recipe, token_cost(self._config)
+        self._strategy_compute = None if wanted is True else self._compute_of(best, cost)
+        if self._strategy_compute is None:
+            return self._planner.reference_phase(n_steps)
+        whole = spent((run.outcome for run in self._runs.values() if run.node != REFERENCE), cost)
+        compute = max(whole, self._strategy_compute) if wanted == "whole" else self._strategy_compute
+        return self._planner.reference_phase(_MOST * n_steps, compute)
+
+    def _compute_of(self, best: SearchNode, cost: TokenCost) -> float | None:
+        """What the phases of the best strategy computed, each up to its cut; None: not all were counted."""
+        total, at, step = 0.0, self._runs[best.id], best.best_step
+        while True:
+            kept = () if at.outcome is None else at.outcome.checkpoints
+            found = next((one.tokens for one in kept if one.step == step), None)
+            if found is None or at.spec is None:
+                return None
+            total += amount(found, cost)
+            source = at.spec.resume_from
+            if source is None:
+                return total
+            at, step = self._runs[source.node], source.step
 
     def assign(self, slots: list[SlotState]) -> None:
         """Assign work to idle slots: training first, since it takes longest."""
         for slot in slots:
             if not (slot.ready and slot.idle):
                 continue
-            if self._train_steps is not None:
-                spec = self._planner.reference_phase(self._train_steps)
+            if self._reference_spec is not None:
+                spec = self._reference_spec
                 earlier = self._runs.get(REFERENCE)
                 run = PhaseRun(
                     node=REFERENCE,
@@ -141,7 +176,7 @@ class FinalEvaluation:
                     spec=spec,
                     attempt=0 if earlier is None else earlier.attempt + 1,
                 )
-                self._runs[REFERENCE], slot.node, self._train_steps = run, REFERENCE, None
+                self._runs[REFERENCE], slot.node, self._reference_spec = run, REFERENCE, None
                 continue
             job = next((job for job in self.jobs.values() if _is_open(job) and job.slot is None), None)
             if job is not None:
@@ -172,18 +207,22 @@ class FinalEvaluation:
 
     def reference_ended(self, run: PhaseRun) -> None:
         """The reference has been trained; its best checkpoint by validation is scored."""
-        job = self.jobs.get("reference")
-        if job is None or run.outcome is None:
+        if run.outcome is None:
             return
-        if isinstance(run.outcome, PhaseFailure):
-            job.problem = f"the default recipe failed: {run.outcome.cause}"
-        elif run.outcome.best_step is None:
-            job.problem = "the default recipe has no validation score to choose a checkpoint by"
-        else:
-            job.step, job.ready = run.outcome.best_step, True
-            job.adapter = str(run.adapter(self._planner.paths, run.outcome.best_step))
-            job.attempt = run.attempt
-            self._reuse(job)
+        for what, limit in (("reference", self._strategy_compute), (WHOLE, None)):
+            job = self.jobs.get(what)
+            if job is None:
+                continue
+            step = _best_step(run.outcome, limit, token_cost(self._config))
+            if isinstance(run.outcome, PhaseFailure):
+                job.problem = f"the default recipe failed: {run.outcome.cause}"
+            elif step is None:
+                job.problem = "the default recipe has no validation score to choose a checkpoint by"
+            else:
+                job.step, job.ready = step, True
+                job.adapter = str(run.adapter(self._planner.paths, step))
+                job.attempt = run.attempt
+                self._reuse(job)
 
     def scored(self, event: ev.FinalScored, slots: list[SlotState]) -> None:
         """Record the test score of a policy."""
@@ -210,7 +249,7 @@ class FinalEvaluation:
 
     def drop(self) -> None:
         """Cancel the remaining evaluations."""
-        self._train_steps, self._is_testing = None, True
+        self._reference_spec, self._is_testing = None, True
         reference = self._runs.get(REFERENCE)
         if reference is not None and reference.active:
             reference.stage = "cancelled"
@@ -266,10 +305,23 @@ def numbered(key: str, extension: int) -> str:
     return f"{key}-{extension}" if extension else key
 
 
-def _is_trained(reference: PhaseRun, n_steps: int) -> bool:
-    """Whether the reference was trained for as many steps before the search was extended."""
-    trained = reference.spec is not None and reference.spec.n_steps == n_steps
-    return trained and isinstance(reference.outcome, PhaseResult)
+def _best_step(outcome: PhaseResult | PhaseFailure, limit: float | None, cost: TokenCost) -> int | None:
+    """The step with the best validation score, within a limit of compute where there is one: with half of
+    the next step, as phases end with the step nearest to their limit."""
+    if limit is None:
+        return outcome.best_step
+    kept = [one for one in outcome.checkpoints if one.val_score is not None and one.tokens is not None]
+    per_step = amount(outcome.tokens, cost) / max(1, outcome.steps_done)
+    within = [one for one in kept if amount(one.tokens, cost) <= limit + per_step / 2]
+    best = max(within, key=lambda one: (one.val_score or 0.0, -one.step), default=None)
+    return None if best is None else best.step
+
+
+def _is_trained(reference: PhaseRun, wanted: PhaseSpec) -> bool:
+    """Whether the reference was trained for as long before the search was extended."""
+    spec = reference.spec
+    same = spec is not None and (spec.n_steps, spec.compute) == (wanted.n_steps, wanted.compute)
+    return same and isinstance(reference.outcome, PhaseResult)
 
 
 def _is_open(job: FinalJob) -> bool:

@@ -12,13 +12,23 @@ from hashlib import blake2b
 from typing import Any
 
 from llmzero_ray.agents.base import base_of_changes
+from llmzero_ray.compute import spent
 from llmzero_ray.config import SearchConfig
 from llmzero_ray.coordinator.runs import PhaseRun
 from llmzero_ray.errors import ConfigError, HyperparameterError, ProposalError
 from llmzero_ray.events import REFERENCE
 from llmzero_ray.hyperparameters import VERL_SPACE, Limits, Space, format_value, space_with
 from llmzero_ray.hyperparameters.table import LR, MAX_RESPONSE
-from llmzero_ray.records import Change, Hyperparameters, NodeKind, PhaseSpec, Proposal, ResumeFrom
+from llmzero_ray.records import (
+    Change,
+    ComputeLimit,
+    Hyperparameters,
+    NodeKind,
+    PhaseSpec,
+    Proposal,
+    ResumeFrom,
+    TokenCost,
+)
 from llmzero_ray.search import nearest_saved_step
 from llmzero_ray.storage import SearchPaths
 from llmzero_ray.text import number_ranges
@@ -94,12 +104,15 @@ class Planner:
             node=0, kind="root", parent=None, hyperparameters=self.root, n_steps=self.config.phase.n_steps
         )
 
-    def reference_phase(self, n_steps: int) -> PhaseSpec:
+    def reference_phase(self, n_steps: int, compute: float | None = None) -> PhaseSpec:
         """The reference: the root's configuration in one phase of `n_steps`, with the root's seed, so that
-        its first steps equal the root's."""
-        return self._spec(
+        its first steps equal the root's. With `compute` it ends there, after `n_steps` at most."""
+        spec = self._spec(
             node=REFERENCE, kind="root", parent=None, hyperparameters=self.root, n_steps=n_steps
         )
+        if compute is None:
+            return spec
+        return replace(spec, compute=ComputeLimit(amount=compute, cost=token_cost(self.config)))
 
     def proposed_phase(self, run: PhaseRun, proposal: Proposal, offered: tuple[int, ...]) -> Planned:
         """The phase spec of a proposal.
@@ -319,10 +332,29 @@ class Planner:
             test_freq=min(phase.test_freq, n_steps),
             checkpoint_dir=str(self.paths.checkpoints(node)),
             max_wall_s=None if phase.max_hours is None else phase.max_hours * 3600,
+            compute=self._compute_limit(node),
         )
+
+    def _compute_limit(self, node: int) -> ComputeLimit | None:
+        """What a phase may compute: its share of the budget where the method plans its runs, else what is
+        left of it. Phases that still train have spent nothing yet."""
+        budget, run = self.config.budget, self.runs.get(node)
+        if budget.compute is None or node == REFERENCE:
+            return None
+        units = None if run is None else run.plan.get("units")
+        cost = token_cost(self.config)
+        if units is not None:
+            return ComputeLimit(amount=float(units) * budget.compute / budget.runs, cost=cost)
+        others = (other.outcome for other in self.runs.values() if other.node != REFERENCE)
+        return ComputeLimit(amount=max(0.0, budget.compute - spent(others, cost)), cost=cost)
 
     def _limits(self) -> Limits:
         return limits(self.config, self.n_train)
+
+
+def token_cost(config: SearchConfig) -> TokenCost:
+    """What a token counts in `budget.compute`."""
+    return TokenCost(rollout=config.budget.token_cost.rollout, trained=config.budget.token_cost.trained)
 
 
 def phase_seed(seed: int, node: int) -> int:

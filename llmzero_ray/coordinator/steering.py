@@ -26,6 +26,7 @@ MAX_HINTS = 20
 _LIFTED = {
     "gpu_hours": "budget.gpu_hours",
     "wall_clock": "budget.wall_clock_hours",
+    "compute": "budget.compute",
     "dollars": "budget.dollars",
     "target": "budget.target",
 }

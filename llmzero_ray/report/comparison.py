@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from llmzero_ray.coordinator.final_evaluation import WHOLE
+from llmzero_ray.coordinator.runs import PhaseRun
 from llmzero_ray.events import REFERENCE, FinalScored, FinalWhat
 from llmzero_ray.metrics import Score
 from llmzero_ray.records import ItemOutcome
@@ -67,8 +69,10 @@ class Comparison:
 
 
 def policies(facts: SearchFacts) -> tuple[Policy, ...]:
-    """Base model, default recipe and best strategy, as far as each exists."""
-    return tuple(p for p in (_base(facts), _reference(facts), _best(facts)) if p is not None)
+    """Base model, default recipe (at the strategy's steps or compute, and at the whole search's compute) and
+    best strategy, as far as each exists."""
+    known = (_base(facts), _reference(facts), _whole(facts), _best(facts))
+    return tuple(p for p in known if p is not None)
 
 
 def comparisons(facts: SearchFacts) -> tuple[Comparison, ...]:
@@ -77,6 +81,7 @@ def comparisons(facts: SearchFacts) -> tuple[Comparison, ...]:
     pairs: tuple[tuple[FinalWhat, FinalWhat], ...] = (
         ("best", "base"),
         ("best", "reference"),
+        ("best", WHOLE),
         ("reference", "base"),
     )
     found = [
@@ -118,14 +123,33 @@ def _reference(facts: SearchFacts) -> Policy | None:
     run = facts.reference
     if run is None:
         return None
-    step = run.outcome.best_step if run.outcome else None
+    at_compute = run.spec is not None and run.spec.compute is not None
+    name = "default recipe, the strategy's compute" if at_compute else "default recipe, one phase"
+    return _reference_at(facts, run, "reference", name)
+
+
+def _whole(facts: SearchFacts) -> Policy | None:
+    """What the compute of the whole search would have bought the default recipe."""
+    run = facts.reference
+    if run is None or facts.final(WHOLE) is None:
+        return None
+    return _reference_at(facts, run, WHOLE, "default recipe, the whole search's compute")
+
+
+def _reference_at(facts: SearchFacts, run: PhaseRun, what: FinalWhat, name: str) -> Policy:
+    job, outcome = facts.final(what), run.outcome
+    step = None if outcome is None else outcome.best_step
+    if job is not None and job.step is not None:
+        step = job.step
+    kept = () if outcome is None else outcome.checkpoints
+    score = next((one.val_score for one in kept if one.step == step), run.score)
     return _policy(
         facts,
-        "reference",
-        "default recipe, one phase",
+        what,
+        name,
         steps=step,
         rollouts=facts.rollouts(run, step),
-        validation=facts.validation(REFERENCE, step, run.score),
+        validation=facts.validation(REFERENCE, step, score),
         validation_items=facts.items(REFERENCE, step),
     )
 

@@ -5,6 +5,7 @@ Not here: the measurements themselves (comparison.py), the sentences (report.md.
 
 from __future__ import annotations
 
+from llmzero_ray.coordinator.final_evaluation import WHOLE
 from llmzero_ray.report import formatting as fmt
 from llmzero_ray.report.comparison import Comparison, Policy
 from llmzero_ray.report.facts import SearchFacts
@@ -22,6 +23,7 @@ def end_in_words(facts: SearchFacts) -> str:
         "exhausted": "no node could get another child",
         "target": f"the target of {budget.target} in validation was reached",
         "gpu_hours": f"{budget.gpu_hours} GPU hours were spent",
+        "compute": f"its compute of {budget.compute or 0.0:.4g} was spent",
         "wall_clock": f"{budget.wall_clock_hours} hours had passed",
         "dollars": f"{budget.dollars} dollars were spent on agents",
         "user": "a person ended it",
@@ -77,7 +79,12 @@ def difference_table(compared: tuple[Comparison, ...]) -> str:
     """How far the policies lie apart; empty without any comparison."""
     if not compared:
         return ""
-    names = {"base": "base model", "reference": "default recipe", "best": "best strategy"}
+    names = {
+        "base": "base model",
+        "reference": "default recipe",
+        WHOLE: "default recipe, whole compute",
+        "best": "best strategy",
+    }
     rows: list[tuple[str, ...]] = [
         (
             f"{names[c.new.what]} − {names[c.old.what]}",

@@ -6,7 +6,7 @@ No clock, no file, no randomness: the same outcomes always give the same search.
 from llmzero_ray.search.base import Action, Cut, Decision, SearchMethod, SearchNode, StopReason
 from llmzero_ray.search.decision import ChildView, Level, Seen, TreeDecision
 from llmzero_ray.search.recipe import nearest_saved_step
-from llmzero_ray.search.registry import METHODS, PLANNED, make_search
+from llmzero_ray.search.registry import METHODS, PLANNED, is_planned, make_search
 from llmzero_ray.search.rules import MethodRules, SearchRules
 from llmzero_ray.search.run_plan import RunPlan
 from llmzero_ray.search.shrunk_scores import ShrunkScores
@@ -33,6 +33,7 @@ __all__ = [
     "TreeDecision",
     "TreeNode",
     "TreeSearch",
+    "is_planned",
     "make_search",
     "nearest_saved_step",
 ]

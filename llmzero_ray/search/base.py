@@ -14,7 +14,9 @@ from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 from llmzero_ray.records import NodeKind, PhaseStatus
 
 Action: TypeAlias = Literal["root", "evolve", "debug", "scratch", "stop", "wait"]
-StopReason: TypeAlias = Literal["budget", "exhausted", "target", "gpu_hours", "dollars", "wall_clock", "user"]
+StopReason: TypeAlias = Literal[
+    "budget", "exhausted", "target", "gpu_hours", "compute", "dollars", "wall_clock", "user"
+]
 """Why a search ends. A method gives only the first two; the others come from the coordinator."""
 
 

@@ -38,6 +38,11 @@ PLANNED: dict[str, type[PlannedSearch]] = {
 METHODS = (*_METHODS, *PLANNED)
 
 
+def is_planned(method: str) -> bool:
+    """Whether a method plans its runs itself, so that no agent decides on them."""
+    return method in PLANNED
+
+
 def make_search(method: str, rules: SearchRules, budget: int | None, seed: int = 1) -> SearchMethod:
     """A new search by a method: one of `METHODS`, or a factory of a plug-in, called with (rules, budget).
 

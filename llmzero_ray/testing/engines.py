@@ -19,17 +19,20 @@ from typing import TypeAlias, get_args
 
 import pytest
 
+from llmzero_ray.compute import amount, tokens_of
 from llmzero_ray.engines.base import Engine, Stage
 from llmzero_ray.errors import EngineError
 from llmzero_ray.manifests import problem_of
 from llmzero_ray.records import (
     Checkpoint,
+    ComputeLimit,
     FailureClass,
     ItemOutcome,
     MetricPoint,
     PhaseFailure,
     PhaseResult,
     PhaseSpec,
+    TokenCost,
 )
 
 Phase: TypeAlias = tuple[PhaseResult, list[MetricPoint]]
@@ -202,6 +205,22 @@ class EngineContract:
         outcome, _ = case.run(dataclasses.replace(case.make_spec(50), max_wall_s=1e-6))
         assert (outcome.status, outcome.stop_reason) == ("completed", "max_hours")
         assert 1 <= outcome.steps_done < 50 and last(outcome).step == outcome.steps_done
+
+    def test_a_phase_ends_with_the_step_that_brings_it_nearest_to_its_compute(self, case: EngineCase) -> None:
+        """Its last step is validated and saved like any other last step."""
+        limit = ComputeLimit(amount=self._of_steps(case, 3))
+        outcome, points = case.run(dataclasses.replace(case.make_spec(50), test_freq=50, compute=limit))
+        assert (outcome.status, outcome.stop_reason) == ("completed", "compute")
+        assert 2 <= outcome.steps_done <= 4 and last(outcome).step == outcome.steps_done
+        assert points[-1].val_score == outcome.final_score
+
+    @staticmethod
+    def _of_steps(case: EngineCase, n_steps: int) -> float:
+        """Tokens of a phase of so many steps, validated at its begin and its end."""
+        spec = dataclasses.replace(case.make_spec(n_steps), test_freq=n_steps)
+        _, points = case.run(spec)
+        tokens = [tokens_of(spec.hyperparameters, point.metrics) for point in points]
+        return sum(amount(one, TokenCost()) for one in tokens)
 
     def test_a_stage_is_told_while_there_is_one(self, case: EngineCase) -> None:
         """None when idle; an engine that knows none while it trains may say None then too."""

@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
-from rich.console import Console
 
-from llmzero_ray.cli.compare import command
+from llmzero_ray.cli.compare import command, lanes
+from llmzero_ray.cli.compare.figure import best_so_far
+from llmzero_ray.cli.compare.pilot import Pilot, with_budget
 from llmzero_ray.cli.compare.plan import ComparedRun, ComparePlan, configs
 from llmzero_ray.cli.compare.results import RunOutcome, outcome
+from llmzero_ray.cli.compare.summary import report
 from llmzero_ray.cli.compare.tables import lines
 from llmzero_ray.cli.main import main
 from llmzero_ray.config_text import validated
 from llmzero_ray.errors import ConfigError, LlmzeroError
-from tests.searches import scripted_search
+from llmzero_ray.records import TokenCost, TokenCounts
+from llmzero_ray.report.facts import SearchFacts
+from tests.searches import CHECKOUT, scripted_search
+from tests.waiting import wait_until
 
 
 def write_plan(root: Path, task_dir: Path, **changes: Any) -> Path:
@@ -35,6 +43,12 @@ def write_plan(root: Path, task_dir: Path, **changes: Any) -> Path:
     path = root / "compare.yaml"
     path.write_text(yaml.safe_dump({**plan, **changes}))
     return path
+
+
+def pilot(**changes: Any) -> Pilot:
+    """A default recipe of 30 steps that took 100 seconds by its tokens."""
+    known: dict[str, Any] = {"compute": 100.0, "cost": TokenCost(rollout=0.5, trained=0.25), "steps": 30}
+    return Pilot(**{"hours": 0.1, **known, **changes})
 
 
 def read(path: Path) -> ComparePlan:
@@ -104,18 +118,20 @@ def test_a_comparison_with_other_seeds_or_code_is_refused_unless_told(
 
 
 def test_a_forecast_above_the_limit_ends_the_comparison(tmp_path: Path) -> None:
+    """Two methods, two seeds and the pilot: five runs of .3 h on one slot."""
     plan = read(write_plan(tmp_path, tmp_path, max_hours=1.0))
-    pilot = {ComparedRun("toy", "default", 1): RunOutcome(hours=0.3)}
-    message = r"4 runs would take 1\.20 h by the 1 that have ended; max_hours is 1"
-    with pytest.raises(ConfigError, match=message):
-        command._check_hours(plan, pilot, 4, Console())
+    found = command._Comparison(plan, tmp_path)
+    with pytest.raises(ConfigError, match=r"would take 1\.50 h by their pilots; max_hours is 1"):
+        found._check_forecast({"toy": pilot(hours=0.3)})
+    side_by_side = plan.model_copy(update={"parallel": 2})
+    command._Comparison(side_by_side, tmp_path)._check_forecast({"toy": pilot(hours=0.3)})
 
 
 @pytest.mark.parametrize("code", [3, 4, 130, -9])
 def test_what_is_no_fault_of_a_method_ends_the_comparison(tmp_path: Path, code: int) -> None:
     with pytest.raises(LlmzeroError, match=rf"toy-pbt-1 ended with exit code {code}, see .*Run the same"):
-        command._check_code(code, ComparedRun("toy", "pbt", 1), tmp_path)
-    command._check_code(5, ComparedRun("toy", "pbt", 1), tmp_path)
+        lanes._check_code(code, ComparedRun("toy", "pbt", 1), tmp_path)
+    lanes._check_code(5, ComparedRun("toy", "pbt", 1), tmp_path)
 
 
 def test_a_run_that_failed_before_is_not_run_again(tmp_path: Path) -> None:
@@ -159,16 +175,62 @@ def test_one_seed_has_no_interval_and_equal_ones_an_empty_one() -> None:
 
 def test_a_failed_run_counts_with_the_base_model_and_is_named(tmp_path: Path) -> None:
     plan = read(write_plan(tmp_path, tmp_path, seeds=[1]))
-    text = command.report(
+    tokens = TokenCounts(rollout=100.0, trained=200.0)
+    good = RunOutcome(test=0.6, base=0.25, steps=30, tokens=tokens, compute=100.0, hours=0.1)
+    text = report(
         plan,
         {
-            ComparedRun("toy", "default", 1): RunOutcome(test=0.6, base=0.25, steps=30, tokens=3e4),
+            ComparedRun("toy", "default", 1): good,
             ComparedRun("toy", "random", 1): RunOutcome(problem="the search ended with exit code 5"),
         },
+        {"toy": pilot()},
     )
-    assert "| random | 0.2500 | one seed | 2.00 | -0.3500 | 0.00 | 1 of 1 | 1 | 0 | 0 |" in text
-    assert "| toy | +0.100 | 0.2500 | 0.6000 | 0.2500 |" in text
+    assert (
+        "| random | 0.2500 | one seed | 2.00 | -0.3500 | 0.00 | 1 of 1 | 1 | 0.00 | 0.00 | 0 | 0 | 0.000 |"
+        in text
+    )
+    assert "| 0 of 1 | 0 | 1.00 | 0.00 | 30 | 300 | 0.100 |" in text
+    assert "| toy | +0.100 | 0.2500 | 0.6000 | 0.2500 | 100 engine seconds, 30 steps of the default |" in text
     assert "- toy-random-1: the search ended with exit code 5" in text
+
+
+# --- equal compute ------------------------------------------------------------------------------------------
+
+
+def test_every_method_gets_the_compute_of_the_pilot_and_room_for_more_steps(tmp_path: Path) -> None:
+    """30 steps of the default recipe are the budget; methods whose steps cost less take more of them."""
+    methods = [{"name": "random"}, {"name": "llmzero"}]
+    found = configs(read(write_plan(tmp_path, tmp_path, methods=methods, seeds=[1])), tmp_path)
+    random, tree = (with_budget(one, pilot(), by_compute=True) for one in found.values())
+    for one in (random, tree):
+        assert (one.budget.compute, one.budget.token_cost.rollout) == (100.0, 0.5)
+    assert (random.budget.runs, random.phase.max_steps) == (3, 120)
+    assert (tree.budget.runs, tree.phase.max_steps) == (12, 40)
+    by_steps = with_budget(next(iter(found.values())), pilot(), by_compute=False)
+    assert (by_steps.budget.compute, by_steps.budget.token_cost.trained) == (None, 0.25)
+
+
+def test_a_lane_stays_with_its_task_and_a_lost_search_ends_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The engine of a lane is warm for its task; the runs that are left are not begun."""
+    plan = read(write_plan(tmp_path, tmp_path, tasks=[{"name": t, "room": 0.1} for t in ("a", "b")]))
+    order: list[str] = []
+
+    def search(config: Any, path: Path, env: Any) -> int:
+        order.append(path.stem)
+        return -9 if path.stem == "b-default-1" else 0
+
+    monkeypatch.setattr(lanes, "_search", search)
+    runs = configs(plan, tmp_path)
+    with pytest.raises(LlmzeroError, match=r"b-default-1 ended with exit code -9"):
+        lanes.run_all(runs, tmp_path, lanes=1, name="x", env={}, ended=lambda run, code: None)
+    assert order == ["a-default-1", "a-random-1", "a-default-2", "a-random-2", "b-default-1"]
+
+
+def test_a_curve_keeps_its_last_value_until_the_next_point() -> None:
+    curve = [(0.0, 0.2), (10.0, 0.5), (20.0, 0.4)]
+    assert best_so_far(curve, np.array([0.0, 9.9, 10.0, 25.0])).tolist() == [0.2, 0.2, 0.5, 0.4]
 
 
 # --- the command --------------------------------------------------------------------------------------------
@@ -187,8 +249,36 @@ def test_a_comparison_runs_to_its_tables_and_a_second_time_trains_nothing(
     monkeypatch.setenv("RAY_ADDRESS", head)
     assert main(["compare", str(path)]) == 0
     first = capsys.readouterr().out
-    assert "2 of 2: toy-random-1" in first
+    assert "3 of 3: toy-random-1" in first
+    assert "forecast from the pilots:" in first
+    spent = [row.split("|")[9] for row in first.splitlines() if row.startswith(("| default", "| random"))]
+    assert [abs(float(share) - 1) <= 0.15 for share in spent] == [True, True], first
+    warm = SearchFacts(tmp_path / "runs" / "first" / "toy-random-1").runs[0].outcome
+    assert warm is not None and warm.warm  # the pilot's engine, two searches before
     assert (tmp_path / "runs" / "first" / "anytime.png").stat().st_size > 1000
     assert main(["compare", str(path)]) == 0
     again = capsys.readouterr().out
     assert again[again.index("# first") :] == first[first.index("# first") :]
+
+
+@pytest.mark.slow
+@pytest.mark.long
+def test_a_comparison_killed_with_kill_9_goes_on_where_it_was(
+    task_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """On a head of its own, two slots side by side; what had ended is not run again."""
+    methods = [{"name": "default"}, {"name": "random", "set": {"search.recipes": 3}}]
+    path = write_plan(tmp_path, task_dir, methods=methods, parallel=2)
+    found = tmp_path / "runs" / "first"
+    command_line = [sys.executable, "-m", "jobs.compare", str(path)]
+    first = subprocess.Popen(command_line, cwd=CHECKOUT, stdout=subprocess.DEVNULL)
+    wait_until(lambda: len(list(found.glob("toy-*.code"))) >= 2, patience_s=300)
+    first.kill()
+    first.wait()
+    ended = {code.name: code.stat().st_mtime_ns for code in found.glob("toy-*.code")}
+    assert 2 <= len(ended) < 5
+    done = subprocess.run(command_line, cwd=CHECKOUT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "| random |" in done.stdout and "Without a score" not in done.stdout
+    assert {name: (found / name).stat().st_mtime_ns for name in ended} == ended
+    assert len(list(found.glob("toy-*.code"))) == 5

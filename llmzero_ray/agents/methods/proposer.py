@@ -29,10 +29,14 @@ _PLANNED = Diagnosis(state="unknown", summary="Planned by the search method; not
 
 
 class PlanProposer:
-    """Fills in the values of planned runs. `n_gpus`: GPUs of a slot."""
+    """Fills in the values of planned runs. `n_gpus`: GPUs of a slot. With `by_compute` a run may take
+    `phase.max_steps`: its compute ends it."""
 
-    def __init__(self, method: str, rules: MethodRules, *, seed: int = 1, n_gpus: int = 1) -> None:
+    def __init__(
+        self, method: str, rules: MethodRules, *, seed: int = 1, n_gpus: int = 1, by_compute: bool = False
+    ) -> None:
         self._method, self._rules, self._seed, self._n_gpus = method, rules, seed, n_gpus
+        self._by_compute = by_compute
 
     @property
     def ranges(self) -> dict[str, ParameterRange]:
@@ -51,7 +55,8 @@ class PlanProposer:
         refused = mentioned_keys(request.rejected) if plan.recipe == "phase" else frozenset[str]()
         wanted = {k: v for k, v in self._values(request, plan, base).items() if k not in refused}
         chosen = _changes(base, wanted, plan.why)
-        n_steps = max(1, min(request.task.max_phase_steps, round(plan.units * request.task.phase_steps)))
+        most, units = request.task.max_phase_steps, plan.units * request.task.phase_steps
+        n_steps = most if self._by_compute else max(1, min(most, round(units)))
         return write(request, _PLANNED, chosen, start, n_steps, agent=self._method)
 
     def suggest(self, request: ProposalRequest) -> Values:

@@ -1,7 +1,8 @@
 """compare.yaml: tasks, methods and seeds as search configurations of equal budget.
 
-The budget is `budget.runs` usual phases of the root's recipe, and must be the same for every method. What a
-method really spent is counted afterwards (results.py). Not here: running them (command.py).
+The budget is what `budget.runs` usual phases of the default recipe compute (pilot.py), or just as many steps;
+it must be the same for every method. What a method really spent is counted afterwards (results.py). Not here:
+running them (lanes.py).
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -21,7 +22,9 @@ from llmzero_ray.errors import ConfigError
 
 _Tuple = BeforeValidator(lambda value: tuple(value) if isinstance(value, list) else value)
 _NAME = r"^[a-z0-9][a-z0-9_]{0,19}$"
-_EQUAL = ("runs", "gpu_hours", "wall_clock_hours", "target")
+_EQUAL = ("runs", "gpu_hours", "wall_clock_hours", "target", "compute", "token_cost")
+PILOT = "pilot"
+"""Stands for a method in the names of pilots."""
 
 
 class ComparedTask(StrictModel):
@@ -58,6 +61,14 @@ class ComparePlan(StrictModel):
     methods: Annotated[tuple[ComparedMethod, ...], _Tuple] = Field(min_length=1)
     """The first one is what the others are compared with."""
     seeds: Annotated[tuple[int, ...], _Tuple] = Field(min_length=1)
+    budget: Literal["compute", "steps"] = "compute"
+    """What every method gets the same of. `compute`: as many tokens sampled and trained on, at their
+    measured cost, as the default recipe takes for `budget.runs` usual phases. `steps`: as many training
+    steps, whatever they cost."""
+    parallel: int = setting(1, "slots", ge=1)
+    """Searches at once, each on a slot of its own; runs of one task on the same slot share a warm engine."""
+    pilot_seed: int = setting(0, ge=0)
+    """Of each task's pilot, from which budget, costs and forecast are taken."""
     max_hours: float = setting(12.0, "hours", gt=0)
     """A forecast above this ends the comparison."""
 
@@ -71,7 +82,7 @@ class ComparePlan(StrictModel):
             )
         for what, names in (
             ("tasks", [one.name for one in self.tasks]),
-            ("methods", [one.name for one in self.methods]),
+            ("methods", [PILOT, *(one.name for one in self.methods)]),
             ("seeds", list(self.seeds)),
         ):
             twice = sorted({str(name) for name in names if list(names).count(name) > 1})
@@ -93,8 +104,20 @@ class ComparedRun(NamedTuple):
         return f"{self.task}-{self.method}-{self.seed}"
 
 
+def with_keys(config: SearchConfig, changed: Mapping[str, Any]) -> SearchConfig:
+    """The configuration with other values at dotted keys.
+
+    Raises:
+        ConfigError: a value is not allowed.
+    """
+    data = config.to_json()
+    for key, value in changed.items():
+        replace_key(data, key.split("."), value)
+    return parse_config(data, source=config.name)
+
+
 def configs(plan: ComparePlan, directory: Path) -> dict[ComparedRun, SearchConfig]:
-    """The searches in the order in which they run: seed by seed, so that a stop leaves whole seeds.
+    """The searches, seed by seed, each with `budget.runs` usual phases.
 
     Raises:
         ConfigError: a configuration is wrong, or budgets are not equal.

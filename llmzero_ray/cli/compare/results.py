@@ -5,20 +5,20 @@ Not here: the tables of many (tables.py).
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from llmzero_ray.compute import plus, spent
+from llmzero_ray.coordinator import token_cost
 from llmzero_ray.errors import LlmzeroError
-from llmzero_ray.hyperparameters.table import ROLLOUT_N, TRAIN_BATCH
+from llmzero_ray.records import TokenCounts
 from llmzero_ray.report.facts import SearchFacts
-
-PROMPT, RESPONSE = "prompt_length/mean", "response_length/mean"
+from llmzero_ray.report.paper_figures import best_so_far
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunOutcome:
-    """One search. Failed and stopped phases count in everything that was spent."""
+    """One search. Failed and stopped phases and validations count in everything that was spent."""
 
     problem: str = ""
     """Why it has no test score; empty: it has one."""
@@ -28,13 +28,15 @@ class RunOutcome:
     """Test accuracy of the base model."""
     steps: int = 0
     """Training steps of all phases."""
-    tokens: float = 0.0
-    """Sampled in rollouts, and trained on (prompt and response), in all phases; those of validation are not
-    counted."""
+    compute: float = 0.0
+    """Of all phases, at the search's own costs."""
+    tokens: TokenCounts = field(default_factory=TokenCounts)
     hours: float = 0.0
     """In which the search was at work."""
-    curve: tuple[tuple[int, float], ...] = field(default=())
-    """(training steps spent, best validation score so far), in the order of the phases."""
+    curve: tuple[tuple[float, float], ...] = field(default=())
+    """(compute spent, best validation score so far), in the order of the phases; first the base model's."""
+    stopped_share: float = 0.0
+    """Of the compute, in phases that ended early or failed."""
 
 
 def outcome(directory: Path) -> RunOutcome | None:
@@ -49,41 +51,20 @@ def outcome(directory: Path) -> RunOutcome | None:
     scored = None if best is None else best.measured
     measured_base = None if base is None else base.measured
     why = "no phase has a score" if best is None else best.problem or "it was not tested"
-    spent = [_spent(facts, node) for node in sorted(facts.runs)]
+    ended = [run.outcome for run in facts.runs.values() if run.outcome is not None]
+    tokens = TokenCounts()
+    for one in ended:
+        tokens = plus(tokens, one.tokens or TokenCounts())
+    cost, whole = token_cost(facts.config), facts.core.compute
+    broken = [run.outcome for run in facts.runs.values() if run.status in ("failed", "early_stopped")]
     return RunOutcome(
         problem="" if scored is not None else why,
         test=None if scored is None else scored.mean,
         base=None if measured_base is None else measured_base.mean,
-        steps=sum(steps for steps, _ in spent),
-        tokens=sum(tokens for _, tokens in spent),
+        steps=sum(one.steps_done for one in ended),
+        compute=whole,
+        tokens=tokens,
         hours=facts.core.active_time.seconds() / 3600,
-        curve=_curve(facts),
+        curve=tuple(best_so_far(facts)),
+        stopped_share=spent(broken, cost) / whole if whole else 0.0,
     )
-
-
-def _spent(facts: SearchFacts, node: int) -> tuple[int, float]:
-    """(steps, tokens) of one phase."""
-    run = facts.runs[node]
-    steps = 0 if run.outcome is None else run.outcome.steps_done
-    if run.spec is None:
-        return steps, 0.0
-    n_rollouts = 1.0
-    for key in (TRAIN_BATCH, ROLLOUT_N):
-        n_rollouts *= float(str(run.spec.hyperparameters.get(key, 1)))
-    metrics = facts.curves(node).metrics
-    sampled, prompts = (
-        sum(value for value in metrics.get(name, ()) if value is not None and math.isfinite(value))
-        for name in (RESPONSE, PROMPT)
-    )
-    return steps, n_rollouts * (2 * sampled + prompts)
-
-
-def _curve(facts: SearchFacts) -> tuple[tuple[int, float], ...]:
-    before, best, points = 0, float("-inf"), []
-    for node in sorted(facts.runs):
-        curves = facts.curves(node)
-        for step, score in zip(curves.val_steps, curves.val_scores, strict=True):
-            best = max(best, score)
-            points.append((before + step, best))
-        before += _spent(facts, node)[0]
-    return tuple(points)

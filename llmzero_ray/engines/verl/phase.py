@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from llmzero_ray.compute import ComputeClock
 from llmzero_ray.engines.verl.settings import VerlSettings
 from llmzero_ray.errors import EngineError
 from llmzero_ray.hyperparameters.table import LORA_ALPHA, LORA_RANK
@@ -44,6 +45,8 @@ class Progress:
     """Of the part before the full checkpoint that this attempt goes on from; 0 without one."""
     train_wall_s: float = 0.0
     """The same, from the first training step on."""
+    compute: float = 0.0
+    """In the unit of the phase's limit; 0 without one."""
 
     @property
     def best(self) -> tuple[int, float] | None:
@@ -118,6 +121,7 @@ class Progress:
             },
             wall_s=state["wall_s"],
             train_wall_s=state["train_wall_s"],
+            compute=state.get("compute", 0.0),
         )
 
 
@@ -144,6 +148,8 @@ class PhaseState:
     first_step: int = 1
     """The first step that this attempt trains."""
     stop_reason: str | None = None
+    clock: ComputeClock | None = None
+    """Counts towards `spec.compute`, once a step was reported."""
 
     @property
     def wall_s(self) -> float:

@@ -30,6 +30,7 @@ from verl.utils.dataset.rl_dataset import collate_fn
 from verl.utils.tokenizer.continuous_token_wiring import create_continuous_token_builder
 from verl.workers.rollout.replica import RolloutReplicaRegistry
 
+from llmzero_ray.compute import ComputeClock
 from llmzero_ray.engines.verl import canary, config_check, full_checkpoint, patches
 from llmzero_ray.engines.verl.agent_loops import PhaseAgentLoopManager
 from llmzero_ray.engines.verl.batched_rollouts import BatchedRollouts
@@ -60,6 +61,7 @@ from llmzero_ray.engines.verl.verl_hooks import (
 )
 from llmzero_ray.engines.verl.workers import PhaseWorker
 from llmzero_ray.failpoints import reach
+from llmzero_ray.metrics import VAL_TOKENS
 from llmzero_ray.records import Checkpoint, ItemOutcome, MetricPoint
 
 logger = logging.getLogger(__name__)
@@ -414,10 +416,18 @@ class PhaseTrainer(DeterministicTrainer):
             rows = set(range(len(self.val_dataset))) - {item.index for item in self._items}
             self._items = with_wrong(self._items, {row: self.val_dataset[row]["data_source"] for row in rows})
             logger.warning("%d validation answers could not be scored; they count as wrong", len(rows))
-        self._responses = []
-        return super()._val_metrics_update(
+        sampled, self._responses = self._n_tokens(self._responses), []
+        found = super()._val_metrics_update(
             data_sources, sample_uids, reward_extra_infos_dict, *args, **kwargs
         )
+        return {**found, VAL_TOKENS: float(sampled)}
+
+    def _n_tokens(self, answers: list[str]) -> int:
+        """Tokens of all answers, each with the last one, which its text does not show."""
+        if not answers:
+            return 0
+        ids = self.tokenizer(answers, add_special_tokens=False)["input_ids"]
+        return sum(len(own) + 1 for own in ids)
 
     def _maybe_log_val_generations(self, inputs: Any, outputs: Any, scores: Any) -> None:
         self._responses = list(outputs)
@@ -441,9 +451,25 @@ class PhaseTrainer(DeterministicTrainer):
         self._items = ()
         phase.progress.saw(point)
         phase.emit(point)
+        self._end_by_compute(phase, step, metrics)
         config_check.check_finite(metrics, step)
         config_check.check_rollout_kl(metrics, phase.spec.hyperparameters, step)
         full_checkpoint.save_if_due(self, phase, step)
+
+    def _end_by_compute(self, phase: PhaseState, step: int, metrics: dict[str, float]) -> None:
+        """Make the next step the last one, or this one, when the phase's compute is used up."""
+        spec = phase.spec
+        if spec.compute is None:
+            return
+        phase.clock = phase.clock or ComputeClock(spec.compute, spec.hyperparameters, phase.progress.compute)
+        following = phase.clock.take(step, metrics)
+        phase.progress.compute = phase.clock.used
+        if following == "go on" or self.global_steps >= self.total_training_steps:
+            return
+        if following == "end":
+            self._save_checkpoint()
+        phase.stop_reason = phase.stop_reason or "compute"
+        self.total_training_steps = self.global_steps + (following == "last step")
 
 
 def _ask_server(handle: Any, prompts: Any, seeds: Any, sampling: Any) -> Callable[[], Any]:

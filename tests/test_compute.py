@@ -1,0 +1,71 @@
+"""Compute in one unit: tokens worked out by hand, limits to the nearest step, costs from timings."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from llmzero_ray.compute import ComputeClock, Next, amount, measured_cost, plus, spent, tokens_of
+from llmzero_ray.hyperparameters.table import PPO_EPOCHS, ROLLOUT_N, TRAIN_BATCH
+from llmzero_ray.metrics import LENGTH, PROMPT_LENGTH, VAL_TOKENS
+from llmzero_ray.records import ComputeLimit, PhaseFailure, TokenCost, TokenCounts
+
+RECIPE = {TRAIN_BATCH: 4, ROLLOUT_N: 2}
+STEP = {LENGTH: 10.0, PROMPT_LENGTH: 5.0}
+
+
+def test_sampled_tokens_are_answers_and_trained_ones_have_prompts_and_epochs() -> None:
+    assert tokens_of(RECIPE, STEP) == TokenCounts(rollout=80.0, trained=120.0)
+    assert tokens_of({**RECIPE, PPO_EPOCHS: 2}, STEP).trained == 240.0
+    assert tokens_of(RECIPE, {VAL_TOKENS: 33.0}) == TokenCounts(rollout=33.0, trained=0.0)
+    assert tokens_of(RECIPE, {LENGTH: float("nan")}) == TokenCounts()
+
+
+def test_amounts_are_tokens_at_their_cost_and_failed_phases_count() -> None:
+    cost = TokenCost(rollout=0.5, trained=0.25)
+    counts = plus(TokenCounts(rollout=80.0), TokenCounts(trained=120.0))
+    assert amount(counts, cost) == 70.0
+    failed = PhaseFailure(node=1, failure_class="nan", cause="", log_tail="", tokens=counts)
+    old = PhaseFailure(node=2, failure_class="nan", cause="", log_tail="")
+    assert spent([failed, None, old], cost) == 70.0
+
+
+def steps_taken(limit: float, *, validation: float = 0.0, each: Any = STEP) -> tuple[int, Next]:
+    """How many steps a phase takes, and what it was told last; its step 0 validates."""
+    clock = ComputeClock(ComputeLimit(amount=limit), RECIPE)
+    told = clock.take(0, {VAL_TOKENS: validation})
+    for step in range(1, 100):
+        if told == "last step":
+            return step, told
+        told = clock.take(step, each)
+        if told == "end":
+            return step, told
+    raise AssertionError("it goes on for ever")
+
+
+@pytest.mark.parametrize(("limit", "steps"), [(1000.0, 5), (1099.0, 5), (1101.0, 6), (899.0, 4)])
+def test_a_phase_takes_the_steps_that_bring_it_nearest_to_its_limit(limit: float, steps: int) -> None:
+    """A step costs 200 tokens."""
+    assert steps_taken(limit) == (steps, "last step")
+
+
+def test_the_validations_at_the_begin_and_the_end_are_part_of_the_limit() -> None:
+    assert steps_taken(1000.0, validation=200.0) == (3, "last step")
+
+
+def test_a_phase_whose_limit_one_step_passes_ends_after_it() -> None:
+    assert steps_taken(100.0) == (1, "end")
+
+
+def test_a_phase_that_goes_on_from_a_full_checkpoint_counts_what_was_used() -> None:
+    clock = ComputeClock(ComputeLimit(amount=1000.0), RECIPE, used=600.0)
+    assert clock.take(4, STEP) == "last step"
+    assert clock.used == 800.0
+
+
+def test_costs_are_seconds_of_generation_and_of_the_rest_of_timed_steps() -> None:
+    timed = {**STEP, "timing_s/gen": 4.0, "timing_s/step": 7.0, VAL_TOKENS: 999.0}
+    cost = measured_cost([(RECIPE, timed), (RECIPE, STEP), (RECIPE, timed)])
+    assert cost == TokenCost(rollout=8 / 160, trained=6 / 240)
+    assert measured_cost([(RECIPE, STEP)]) is None
