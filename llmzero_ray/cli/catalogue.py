@@ -134,6 +134,12 @@ SUBCOMMANDS = {
         "compare search methods on tasks and seeds",
         "llmzero compare compare.yaml",
     ),
+    "tables": _command(
+        "tables",
+        "tables",
+        "the paper's tables and figures from searches",
+        "llmzero tables runs/demo runs/demo-2 --out tables",
+    ),
     "prompt-eval": _command(
         "prompt_eval",
         "prompt_eval",

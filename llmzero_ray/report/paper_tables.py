@@ -1,0 +1,228 @@
+"""Counterparts of the paper's tables for any searches, from their journals and series, as Markdown.
+
+Results (Tables 1, 6, 7), cost (2, 3, 5), strategies (8 to 11), nodes (15 to 21), reversals of direction along
+best strategies, capacity against regularization, and the audit of diagnoses. Test scores of single nodes are
+there where a search measured them (`final.test: all`). Not here: figures (paper_figures.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+
+from llmzero_ray.compute import amount, tokens_of
+from llmzero_ray.coordinator import token_cost
+from llmzero_ray.coordinator.runs import PhaseRun
+from llmzero_ray.hyperparameters import short
+from llmzero_ray.hyperparameters.table import (
+    CLIP_HIGH,
+    CLIP_LOW,
+    CLIP_RATIO,
+    ENTROPY_COEFF,
+    GRAD_CLIP,
+    KL_LOSS_COEF,
+    LR,
+    MAX_RESPONSE,
+    PPO_EPOCHS,
+    ROLLOUT_N,
+    TEMPERATURE,
+    TRAIN_BATCH,
+    WEIGHT_DECAY,
+)
+from llmzero_ray.metric_files import load_points
+from llmzero_ray.report import formatting as fmt
+from llmzero_ray.report.audit import audit
+from llmzero_ray.report.comparison import policies
+from llmzero_ray.report.facts import SearchFacts, stop_reason
+from llmzero_ray.report.summary import part_table, policy_table
+
+CAPACITY = {MAX_RESPONSE: 1, ROLLOUT_N: 1, TRAIN_BATCH: 1, PPO_EPOCHS: 1}
+"""Key -> the direction (1: up) that gives training more to work with."""
+REGULARIZATION = {
+    KL_LOSS_COEF: 1,
+    LR: -1,
+    WEIGHT_DECAY: 1,
+    GRAD_CLIP: -1,
+    CLIP_RATIO: -1,
+    CLIP_LOW: -1,
+    CLIP_HIGH: -1,
+    ENTROPY_COEFF: 1,
+    TEMPERATURE: 1,
+}
+"""Key -> the direction that holds the policy closer or keeps it exploring."""
+
+
+def paper_tables(searches: Sequence[SearchFacts]) -> str:
+    """All tables."""
+    parts: list[tuple[str, str]] = [
+        ("Results", "\n\n".join(_results(facts) for facts in searches)),
+        ("What it took", _costs(searches)),
+        ("Best strategies", "\n\n".join(_strategy(facts) for facts in searches)),
+        ("Nodes", "\n\n".join(_nodes(facts) for facts in searches)),
+        ("Reversals along best strategies", _reversals(searches)),
+        ("Capacity against regularization", _groups(searches)),
+        ("Audit of diagnoses", _audit(searches)),
+    ]
+    return "\n\n".join(f"## {title}\n\n{text or 'Nothing to show.'}" for title, text in parts) + "\n"
+
+
+def _titled(facts: SearchFacts, text: str) -> str:
+    return f"**{facts.config.name}** ({facts.task.get('name', 'a task')})\n\n{text or 'Nothing to show.'}"
+
+
+def _results(facts: SearchFacts) -> str:
+    known = policies(facts)
+    return _titled(facts, "\n\n".join(filter(None, (policy_table(known), part_table(known)))))
+
+
+def _costs(searches: Sequence[SearchFacts]) -> str:
+    """Compute relative to the first search, as the ablation's speed; calls of a language model."""
+    used = [sum(compute_of(facts, run) for run in facts.runs.values()) for facts in searches]
+    rows = []
+    for facts, whole in zip(searches, used, strict=True):
+        core, settings = facts.core, facts.config.search
+        best = next((policy for policy in policies(facts) if policy.what == "best"), None)
+        ended = [run.outcome for run in facts.runs.values() if run.outcome is not None]
+        stopped = sum(run.status == "early_stopped" for run in facts.runs.values())
+        off = [
+            name
+            for name, on in (
+                ("multi-stage", settings.multi_stage),
+                ("early stopping", facts.config.stopper.enabled),
+                ("pictures", facts.config.agents.visual),
+            )
+            if not on
+        ]
+        what = settings.method + (f" without {', '.join(off)}" if off else "")
+        rows.append(
+            (
+                facts.config.name,
+                what,
+                fmt.scored(None if best is None else best.test),
+                str(len(ended)),
+                str(stopped),
+                str(sum(one.steps_done for one in ended)),
+                f"{whole:.4g}",
+                f"{whole / used[0]:.2f}" if used[0] else fmt.NONE,
+                f"{core.gpu_hours:.2f}",
+                str(core.n_calls),
+                f"{core.dollars:.2f}",
+            )
+        )
+    header = ("search", "method", "test", "runs", "stopped early", "steps", "compute", "to the first")
+    return fmt.table((*header, "GPU hours", "model calls", "dollars"), rows, right=range(3, 11))
+
+
+def _strategy(facts: SearchFacts) -> str:
+    rows = []
+    for phase in facts.path:
+        kept = () if phase.run.outcome is None else phase.run.outcome.checkpoints
+        score = next((one.val_score for one in kept if one.step == phase.cut), None)
+        changed = "; ".join(fmt.change(one) for one in facts.changes(phase.run)) or "the default recipe"
+        rows.append(
+            (str(phase.number), str(phase.node), f"{phase.begin}-{phase.end}", fmt.accuracy(score), changed)
+        )
+    return _titled(
+        facts, fmt.table(("phase", "node", "steps", "validation at its end", "changed"), rows) if rows else ""
+    )
+
+
+def _nodes(facts: SearchFacts) -> str:
+    jobs = {
+        job.node: job
+        for what, job in facts.core.final.jobs.items()
+        if what == "best" or what.startswith("node-")
+    }
+    rows = []
+    for node, run in facts.runs.items():
+        outcome, job = run.outcome, jobs.get(node)
+        source = None if run.spec is None else run.spec.resume_from
+        ended = run.status if run.status == "completed" else f"{run.status}: {stop_reason(run)}"
+        rows.append(
+            (
+                str(node) + ("*" if node in facts.path_nodes else ""),
+                run.kind,
+                "base model" if source is None else f"node {source.node} at {source.step}",
+                "0" if outcome is None else str(outcome.steps_done),
+                fmt.NONE if outcome is None else f"{outcome.gpu_hours:.3f}",
+                f"{compute_of(facts, run):.4g}",
+                fmt.accuracy(run.score),
+                fmt.scored(None if job is None else job.measured),
+                fmt.cell(ended)[:90],
+            )
+        )
+    header = ("node", "kind", "from", "steps", "GPU hours", "compute", "validation", "test", "ended")
+    return _titled(facts, fmt.table(header, rows, right=(3, 4, 5)))
+
+
+def compute_of(facts: SearchFacts, run: PhaseRun) -> float:
+    """What a phase computed, from its series: also of searches that did not count it."""
+    if run.spec is None:
+        return 0.0
+    points, cost = load_points(facts.storage, run.node), token_cost(facts.config)
+    return sum(amount(tokens_of(run.spec.hyperparameters, point.metrics), cost) for point in points)
+
+
+def moves(facts: SearchFacts) -> list[tuple[str, list[int]]]:
+    """Hyper-parameter -> its directions (1 up, -1 down) along the best strategy, changes alone."""
+    found: dict[str, list[int]] = {}
+    for phase in facts.path:
+        for changed in facts.changes(phase.run):
+            if isinstance(changed.old, int | float) and isinstance(changed.new, int | float):
+                found.setdefault(changed.key, []).append(1 if changed.new > changed.old else -1)
+    return list(found.items())
+
+
+def _reversals(searches: Sequence[SearchFacts]) -> str:
+    together: dict[str, list[list[int]]] = {}
+    for facts in searches:
+        for key, directions in moves(facts):
+            together.setdefault(key, []).append(directions)
+    rows = [
+        (
+            short(key),
+            str(sum(len(one) for one in paths)),
+            str(sum(direction > 0 for one in paths for direction in one)),
+            str(sum(direction < 0 for one in paths for direction in one)),
+            str(sum(a != b for one in paths for a, b in pairwise(one))),
+            f"{sum(any(a != b for a, b in pairwise(one)) for one in paths)} of {len(paths)}",
+        )
+        for key, paths in sorted(together.items(), key=lambda item: short(item[0]))
+    ]
+    header = ("hyper-parameter", "changes", "up", "down", "reversals", "strategies that reverse it")
+    return fmt.table(header, rows, right=range(1, 5)) if rows else ""
+
+
+def _groups(searches: Sequence[SearchFacts]) -> str:
+    """Each phase of a best strategy by what its changes did to the one and the other."""
+    rows = []
+    for facts in searches:
+        for phase in facts.path[1:]:
+            signs = [_sign(phase.run, facts, group) for group in (CAPACITY, REGULARIZATION)]
+            if any(signs):
+                capacity, regularization = (_word(sign) for sign in signs)
+                rows.append((facts.config.name, str(phase.number), capacity, regularization))
+    return fmt.table(("search", "phase", "capacity", "regularization"), rows) if rows else ""
+
+
+def _sign(run: PhaseRun, facts: SearchFacts, group: dict[str, int]) -> int:
+    total = 0
+    for changed in facts.changes(run):
+        if changed.key in group and all(isinstance(v, int | float) for v in (changed.old, changed.new)):
+            total += group[changed.key] * (1 if float(str(changed.new)) > float(str(changed.old)) else -1)
+    return total
+
+
+def _word(sign: int) -> str:
+    return "unchanged" if sign == 0 else "more" if sign > 0 else "less"
+
+
+def _audit(searches: Iterable[SearchFacts]) -> str:
+    found = [(facts, one) for facts in searches for one in audit(facts)]
+    if not found:
+        return ""
+    wrong = [one for _, one in found if not one.agrees]
+    text = f"{len(found)} statements were checked, {len(wrong)} disagree with the series or the changes."
+    rows = [(one.search, str(one.node), str(one.on), one.stated, one.found) for one in wrong]
+    header = ("search", "node", "diagnosed", "stated", "found")
+    return f"{text}\n\n{fmt.table(header, rows)}" if rows else text
