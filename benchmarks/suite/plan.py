@@ -1,0 +1,113 @@
+"""Write compare.yaml for tasks of the suite:
+
+    python -m benchmarks.suite.plan NAME --methods default hybrid pbt --seeds 1 2 3 > compare.yaml
+
+Rooms come from room.json; a task without one, or whose definition has changed since, is refused, and so are
+the seeds that room was measured with. `--times 8` gives eight times the budget: best of eight at eight times
+the compute is `random` with it, a line of its own. The tasks are made where they are missing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.suite.room import SEEDS, rooms
+from benchmarks.suite.tasks import BASE, TASKS, prepare, settings, task_named
+from llmzero_ray.config_text import read_yaml, to_yaml
+from llmzero_ray.errors import ConfigError
+
+METHODS: dict[str, dict[str, Any]] = {
+    "default": {},
+    "unchanged": {},
+    "random": {},
+    "grid": {},
+    "tpe": {},
+    "cmaes": {},
+    "asha": {},
+    "pbt": {},
+    "perturb": {},
+    "guidebook": {},
+    "expert": {"search.method": "llmzero"},
+    "local": {"search.method": "llmzero", "agents.proposer": "local"},
+    "hybrid": {"search.method": "llmzero", "agents.proposer": "hybrid"},
+    "claude": {"search.method": "llmzero", "agents.backend": "claude"},
+    "one_stage": {"search.method": "llmzero", "search.multi_stage": False},
+    "no_stop": {"search.method": "llmzero", "stopper.enabled": False},
+    **{
+        f"as_{name}": {"search.method": "replay", "search.schedule": name}
+        for name in ("chemcot", "papersearchqa", "ssmr", "wildsci")
+    },
+}
+"""Methods of a comparison: name -> keys of search.yaml. Ablations are of `expert`; `as_...` the paper's
+published strategies, relative to the default."""
+CONFIRM = {"confirm.k": 3}
+"""Best of many noisy scores is too high: the best three of every method are confirmed on fresh items."""
+
+
+def main() -> None:
+    """Write the plan to standard output."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("name")
+    parser.add_argument("--methods", nargs="+", required=True, choices=list(METHODS))
+    parser.add_argument("--seeds", nargs="+", type=int, required=True)
+    parser.add_argument("--tasks", nargs="+", default=[task.name for task in TASKS])
+    parser.add_argument("--times", type=int, default=1)
+    parser.add_argument("--parallel", type=int, default=1)
+    parser.add_argument("--data", type=Path, default=Path("data/suite"))
+    given = parser.parse_args()
+    found = plan(given.name, given.methods, given.tasks, given.seeds, rooms(), given.data)
+    found["parallel"] = given.parallel
+    base = given.data.absolute() / f"{given.name}.base.yaml"
+    base.parent.mkdir(parents=True, exist_ok=True)
+    content = read_yaml(BASE)
+    content["budget"]["runs"] *= given.times
+    base.write_text(to_yaml(content), encoding="utf-8")
+    for name in given.tasks:
+        prepare(task_named(name), given.data)
+    sys.stdout.write(to_yaml({**found, "base": str(base)}))
+
+
+def plan(
+    name: str,
+    methods: Sequence[str],
+    tasks: Sequence[str],
+    seeds: Sequence[int],
+    measured: dict[str, float],
+    data: Path,
+) -> dict[str, Any]:
+    """The plan without its base.
+
+    Raises:
+        ConfigError: a task is unknown or has no measured room, or a seed is one that room was measured with.
+    """
+    chosen = [task_named(one) for one in tasks]
+    missing = [task.name for task in chosen if task.name not in measured]
+    if missing:
+        raise ConfigError(
+            f"{', '.join(missing)}: no measured room. Measure it first: python -m benchmarks.suite.room "
+            f"{' '.join(missing)}"
+        )
+    used = sorted(set(seeds) & set(SEEDS))
+    if used:
+        raise ConfigError(f"seeds {used}: room was measured with them; take others.")
+    return {
+        "name": name,
+        "tasks": [
+            {
+                "name": task.name,
+                "room": round(measured[task.name], 4),
+                "set": {**settings(task, data), **CONFIRM},
+            }
+            for task in chosen
+        ],
+        "methods": [{"name": one, "set": METHODS[one]} for one in methods],
+        "seeds": list(seeds),
+    }
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,142 @@
+"""The tasks of the suite: what each is for, how it is made, its search.yaml, and a hash that freezes it all.
+
+They are chosen by kind, and kept by measured room (room.py), never by which method does well on them. The
+pair `sum` is the negative control: its default recipe is expected to be the best static one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from benchmarks.suite import noisy_reward
+from benchmarks.suite.families import CAPPED, LATE, LongSums, OperationCodes
+from llmzero_ray.config import SearchConfig, change_settings, parse_config
+from llmzero_ray.config_text import read_yaml
+from llmzero_ray.errors import ConfigError
+from llmzero_ray.tasks.families.base import Family
+from llmzero_ray.tasks.families.chain_sum import ChainSum
+from llmzero_ray.tasks.manifest import RewardEntry, read_manifest, write_manifest
+from llmzero_ray.tasks.prepare import FamilyRecipe, to_rows, write_task
+from llmzero_ray.tasks.prepared import PreparedTask, load_task
+from llmzero_ray.tasks.splits import CONFIRM, fresh_problems
+from llmzero_ray.tasks.task_directory import create_once, no_progress
+from llmzero_ray.tasks.verl_rows import write_split
+
+HERE = Path(__file__).parent
+BASE = HERE / "suite.yaml"
+HIDDEN = 128
+"""Hidden size of the model that suite.yaml's learning rate is for."""
+N_CONFIRM = 1024
+"""Items on which the best strategies of a search are confirmed; no split has them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SuiteTask:
+    """One task with its model."""
+
+    name: str
+    kind: str
+    """What it is in the suite for."""
+    family: Family
+    set: Mapping[str, Any] = field(default_factory=dict)
+    """Dotted keys of search.yaml that belong to the task itself, the same for every recipe."""
+    is_noisy: bool = False
+
+
+TASKS: tuple[SuiteTask, ...] = (
+    SuiteTask(name="sum", kind="saturates fast; negative control", family=ChainSum()),
+    SuiteTask(
+        name="sum_alpha",
+        kind="collapses at the default rate",
+        family=ChainSum(),
+        set={"model.lora_alpha": 128},
+    ),
+    SuiteTask(name="sum_long", kind="the default rate is too high, without a crash", family=LongSums()),
+    SuiteTask(name="sum_noisy", kind="noisy reward", family=ChainSum(), is_noisy=True),
+    SuiteTask(name="register_late", kind="late take-off", family=LATE),
+    SuiteTask(name="register_capped", kind="a response cap that must grow", family=CAPPED),
+    SuiteTask(name="codes", kind="sparse reward", family=OperationCodes()),
+)
+
+
+def task_named(name: str) -> SuiteTask:
+    """The task of that name.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    for task in TASKS:
+        if task.name == name:
+            return task
+    raise ConfigError(f"the suite has no task {name!r}; it has {', '.join(task.name for task in TASKS)}.")
+
+
+def scaled_rate(rate: float, hidden_size: int) -> float:
+    """The default learning rate for a model of another size: in inverse proportion to its hidden size."""
+    return rate * HIDDEN / hidden_size
+
+
+def config(task: SuiteTask, data: Path) -> SearchConfig:
+    """The task's search.yaml: the suite's, with its directory below `data`."""
+    found = read_yaml(BASE)
+    change_settings(found, settings(task, data))
+    return parse_config(found, source=f"suite, {task.name}")
+
+
+def settings(task: SuiteTask, data: Path) -> dict[str, Any]:
+    """The keys that a comparison sets for the task."""
+    return {"task.dir": str(_directory(task, data)), **task.set}
+
+
+def prepare(task: SuiteTask, data: Path) -> PreparedTask:
+    """The task below `data`, made if it is not there; its model takes minutes.
+
+    Raises:
+        TaskError: it cannot be made, or another one is there.
+    """
+    target, wanted = _directory(task, data), parse_config(read_yaml(BASE), source="suite").task
+    sizes = {"train": wanted.n_train, "val": wanted.n_val, "test": wanted.n_test}
+    recipe = FamilyRecipe(family=task.family, sizes=sizes, seed=wanted.seed, make_model=True)
+
+    def write(directory: Path) -> None:
+        write_task(directory, recipe, no_progress)
+        _complete(directory, task, sizes, wanted.seed)
+
+    create_once(target, write, no_progress)
+    return load_task(target)
+
+
+def _complete(directory: Path, task: SuiteTask, sizes: dict[str, int], seed: int) -> None:
+    """Add fresh items to confirm winners on, and to a noisy task its reward, as a file of its own."""
+    known = read_manifest(directory)
+    problems = fresh_problems(task.family, sizes, seed, N_CONFIRM)
+    confirm = write_split(directory, CONFIRM, to_rows(task.family, CONFIRM, problems))
+    reward = known.reward
+    if task.is_noisy:
+        file = directory / "noisy_reward.py"
+        file.write_text(Path(noisy_reward.__file__).read_text(encoding="utf-8"), encoding="utf-8")
+        reward = RewardEntry(path=file.name, gold_response=known.reward.gold_response)
+    splits = known.splits.model_copy(update={"confirm": confirm})
+    write_manifest(known.model_copy(update={"splits": splits, "reward": reward}), directory)
+
+
+def _directory(task: SuiteTask, data: Path) -> Path:
+    """Tasks of the same rows and reward share one, and with it the model."""
+    return (data / (f"{task.family.name}_noisy" if task.is_noisy else task.family.name)).absolute()
+
+
+def digest(task: SuiteTask) -> str:
+    """A hash of what defines the task: its recipe, its settings, the suite's default, and the code that makes
+    its problems."""
+    seed = parse_config(read_yaml(BASE), source="suite").task.seed
+    recipe = FamilyRecipe(family=task.family, sizes={}, seed=seed, make_model=True).as_dict()
+    named = {"name": task.name, "set": dict(task.set), "noisy": task.is_noisy, "recipe": recipe}
+    found = hashlib.sha256(json.dumps(named, sort_keys=True, default=str).encode())
+    for path in (BASE, HERE / "families.py", HERE / "noisy_reward.py"):
+        found.update(path.read_bytes())
+    return found.hexdigest()[:16]

@@ -1,0 +1,173 @@
+"""The suite: problems with right answers, a hash that freezes a task, and a room measurement that goes on."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.suite import room, tasks
+from benchmarks.suite.families import CAPPED, LATE, LongSums, OperationCodes
+from benchmarks.suite.noisy_reward import compute_score
+from benchmarks.suite.plan import METHODS, plan
+from benchmarks.suite.tasks import TASKS, config, digest, scaled_rate, task_named
+from llmzero_ray.agents.methods.values import scheduled
+from llmzero_ray.errors import ConfigError
+from llmzero_ray.search.schedule import read_schedule
+from llmzero_ray.tasks.confirmation import check_spare_rows, write_confirmation
+from llmzero_ray.tasks.families.expressions import partial_results
+from llmzero_ray.tasks.prepare import FamilyRecipe, write_task
+from llmzero_ray.tasks.prepared import load_task
+from llmzero_ray.tasks.rewards import marked_answer
+from llmzero_ray.tasks.task_directory import no_progress
+
+FAMILIES = (LongSums(), LATE, CAPPED, OperationCodes())
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
+def test_problems_repeat_with_their_seed_and_some_demonstrations_are_right(family: Any) -> None:
+    problems = list(itertools.islice(family.problems(7), 200))
+    assert problems == list(itertools.islice(family.problems(7), 200))
+    rng = random.Random(1)
+    scores = [
+        marked_answer.compute_score("x", family.demonstration(one, rng), one.answer)["score"]
+        for one in problems
+    ]
+    assert 0 < sum(map(float, scores)) <= 200
+
+
+def test_answers_of_codes_are_the_operations_of_their_letters() -> None:
+    """Every letter has one operation on all its problems, and it is digit by digit."""
+    family = OperationCodes()
+    for problem in itertools.islice(family.problems(1), 300):
+        a, b = problem.prompt[1:].split(",")
+        assert len(problem.answer) == len(a) == len(b) == 2
+        meanings = family._meanings()[problem.prompt[0]]
+        assert meanings[0] != meanings[1]
+
+
+def test_chains_of_capped_registers_pass_the_default_cap_and_fit_the_evaluation() -> None:
+    """2 k + 2 tokens: the shortest fits into 24, the longest needs 26 of 32."""
+    longest = max(len(partial_results(one.prompt, 10)) for one in itertools.islice(CAPPED.problems(1), 300))
+    assert (CAPPED.least, longest) == (8, 12)
+    found = config(task_named("register_capped"), Path("data"))
+    assert found.eval.max_response_length >= 2 * longest + 2 > 24 == found.root.overrides["resp"]
+
+
+def test_noise_flips_three_training_scores_in_ten_and_no_other() -> None:
+    def score(index: int, split: str) -> dict[str, float]:
+        return compute_score("x", "#4", "4", {"index": index, "split": split})
+
+    train = [score(index, "train") for index in range(2000)]
+    assert 0.26 < sum(one["score"] == 0.0 for one in train) / 2000 < 0.34
+    assert all(one["acc"] == 1.0 for one in train)
+    assert all(score(index, "val")["score"] == 1.0 for index in range(200))
+    assert train == [score(index, "train") for index in range(2000)]
+
+
+def test_every_task_is_a_search_with_the_same_default_and_a_hash_of_its_own() -> None:
+    found = [config(task, Path("data")) for task in TASKS]
+    assert len(TASKS) >= 6
+    assert len({json.dumps(one.root.overrides, sort_keys=True) for one in found}) == 1
+    assert len({digest(task) for task in TASKS}) == len(TASKS)
+    assert scaled_rate(1e-3, 256) == 5e-4
+
+
+def test_a_made_task_has_items_to_confirm_on_and_a_noisy_one_its_reward(tmp_path: Path) -> None:
+    """Without the tiny model, which takes minutes."""
+    task = dataclasses.replace(task_named("register_capped"), is_noisy=True)
+    sizes = {"train": 64, "val": 32, "test": 32}
+    recipe = FamilyRecipe(family=task.family, sizes=sizes, seed=1, make_model=False)
+    write_task(tmp_path, recipe, no_progress)
+    tasks._complete(tmp_path, task, sizes, 1)
+    made = load_task(tmp_path)
+    assert made.n_train == 64
+    check_spare_rows(made)
+    assert write_confirmation(made, 5, tmp_path / "fresh.parquet") == tasks.N_CONFIRM
+    assert (tmp_path / "noisy_reward.py").is_file()
+
+
+def measured(arm: str, seed: int, times: int = 1, score: float = 0.5) -> dict[str, Any]:
+    return {
+        "arm": arm,
+        "seed": seed,
+        "times": times,
+        "validation": score,
+        "test": score,
+        "digest": digest(TASKS[0]),
+        "wall_s": 36.0,
+    }
+
+
+def whole() -> list[dict[str, Any]]:
+    """A complete measurement of arms a, b and c, of which b is the best."""
+    known: list[dict[str, Any]] = []
+    scores = {"default": 0.5, "a": 0.55, "b": 0.6, "c": 0.4}
+    while (wanted := room.next_run(known, scores)) is not None:
+        arm, seed = wanted["arm"], wanted["seed"]
+        bonus = 0.01 * (seed - 102) + (0.1 if wanted["times"] == 3 else 0.0)
+        known.append(measured(arm, seed, wanted["times"], scores[arm] + bonus))
+    return known
+
+
+def test_a_measurement_trains_the_default_then_every_arm_then_the_best_two_and_the_ceilings() -> None:
+    order = [(run["arm"], run["seed"], run["times"]) for run in whole()]
+    assert order == [
+        *(("default", seed, 1) for seed in (101, 102, 103)),
+        *((arm, 101, 1) for arm in "abc"),
+        *((arm, seed, 1) for arm in "ba" for seed in (102, 103)),
+        ("default", 101, 3),
+        ("b", 101, 3),
+    ]
+
+
+def test_room_is_the_best_static_minus_the_default_over_the_seeds() -> None:
+    found = room.summary(whole())
+    assert (found["best_arm"], found["room"]) == ("b", pytest.approx(0.1))
+    assert found["noise"] == pytest.approx(0.01)
+    assert found["ceiling"] == pytest.approx(0.69)
+    assert found["default_at_3"] == pytest.approx(0.59)
+
+
+def test_a_torn_last_line_is_measured_again_and_another_definition_is_refused(tmp_path: Path) -> None:
+    path, run = tmp_path / "sum.runs.jsonl", measured("default", 101)
+    path.write_text(json.dumps(run) + '\n{"arm": "def')
+    assert room._read(path, digest(TASKS[0])) == [run]
+    assert path.read_text() == json.dumps(run) + "\n"
+    with pytest.raises(ConfigError, match="another definition"):
+        room._read(path, "another")
+
+
+def test_the_table_is_of_this_definition_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "room.json"
+    room._keep(path, TASKS[0], whole())
+    assert room.rooms(path) == {"sum": pytest.approx(0.1)}
+    assert "| sum | saturates fast; negative control | 0.500 | 0.010 | 0.600 (b) | +0.100" in room.table(
+        json.loads(path.read_text())
+    )
+    other = dataclasses.replace(TASKS[0], set={"model.lora_alpha": 4})
+    monkeypatch.setattr(tasks, "TASKS", (other, *TASKS[1:]))
+    assert room.rooms(path) == {}
+
+
+def test_a_plan_refuses_tasks_without_room_and_the_seeds_of_room() -> None:
+    rooms = {"sum": 0.0, "sum_long": 0.1}
+    found = plan("dev", ["default", "hybrid"], ["sum", "sum_long"], [1, 2], rooms, Path("data"))
+    assert [task["room"] for task in found["tasks"]] == [0.0, 0.1]
+    with pytest.raises(ConfigError, match=r"codes: no measured room\. .* benchmarks\.suite\.room codes"):
+        plan("dev", ["default"], ["sum", "codes"], [1], rooms, Path("data"))
+    with pytest.raises(ConfigError, match=r"seeds \[101\]"):
+        plan("dev", ["default"], ["sum"], [1, 101], rooms, Path("data"))
+
+
+@pytest.mark.parametrize("method", [name for name in METHODS if name.startswith("as_")])
+def test_published_strategies_replay_on_the_suites_default(method: str) -> None:
+    """Every phase of theirs gives values for the small recipe."""
+    schedule = read_schedule(METHODS[method]["search.schedule"])
+    root = {"actor_rollout_ref.actor.optim.lr": 1e-3}
+    assert all(isinstance(scheduled(schedule, root, n), dict) for n in range(len(schedule.phases)))
