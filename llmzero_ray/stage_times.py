@@ -138,7 +138,7 @@ def _estimated_limits(
 ) -> TimeLimits:
     if config.engine.backend != "verl" or config.engine.platform == "cpu":
         return TimeLimits(hang_s=LEAST_S, stop_s=LEAST_S)
-    times = _times(config, hyperparameters, model, rows)
+    times = estimated_stages(config, hyperparameters, model=model, rows=rows)
     if times is None:
         return TimeLimits(hang_s=UNKNOWN_S, stop_s=UNKNOWN_S)
     return TimeLimits(hang_s=_limit(times.longest_s), stop_s=_limit(times.rollout_s + times.update_s))
@@ -148,9 +148,18 @@ def _limit(estimated_s: float) -> float:
     return max(LEAST_S, float(math.ceil(_MARGIN * estimated_s)))
 
 
-def _times(
-    config: SearchConfig, hyperparameters: Hyperparameters, model: str | None, rows: int
+def estimated_stages(
+    config: SearchConfig,
+    hyperparameters: Hyperparameters,
+    *,
+    model: str | None,
+    rows: int,
+    response_share: float = 1.0,
 ) -> StageTimes | None:
+    """Seconds of a phase's stages on the search's cards; None: the model's shape is not known.
+
+    A rollout's mean answer is `response_share` of its cap; `rows` are validated with answers at their cap.
+    """
     shape = None if model is None else _shape(model)
     if shape is None:
         return None
@@ -160,7 +169,12 @@ def _times(
     except ConfigError:
         return None
     return stage_times(
-        shape, setup, hyperparameters, rows=rows, eval_response=config.eval.max_response_length
+        shape,
+        setup,
+        hyperparameters,
+        rows=rows,
+        eval_response=config.eval.max_response_length,
+        response=round(setup.response * response_share),
     )
 
 

@@ -15,7 +15,7 @@ from rich import box
 from rich.table import Table
 
 from llmzero_ray.adapter_size import adapter_size
-from llmzero_ray.cli.gpu_memory import show_memory
+from llmzero_ray.cli.gpu_memory import is_for_gpus, show_memory
 from llmzero_ray.cli.output import TerminalConsole, print_lines
 from llmzero_ray.cli.step_times import measured
 from llmzero_ray.config import SearchConfig
@@ -23,6 +23,7 @@ from llmzero_ray.coordinator import root_hyperparameters
 from llmzero_ray.errors import TaskError
 from llmzero_ray.estimate import EstimateCase, MeasuredTimes, Sizes, agent_price, estimate, first_limit
 from llmzero_ray.hyperparameters import canonical
+from llmzero_ray.stage_times import StageTimes, estimated_stages
 from llmzero_ray.tasks import PreparedTask, load_task
 from llmzero_ray.text import plain
 
@@ -46,13 +47,60 @@ def show_estimate(
         show_memory(console, config, None)  # that needs no data
         raise
     show_memory(console, config, task)
-    seconds = measured(config, seconds_per_step=seconds_per_step, like=like)
+    stages = _stages(config, task)
+    estimated = None if stages is None else _estimated_times(stages)
+    seconds = measured(config, seconds_per_step=seconds_per_step, like=like, estimated=estimated)
     adapter = size_of_adapter(config, task)
     price = agent_price(config)
     cases = estimate(config, _sizes(config, task), seconds, price=price, adapter_bytes=adapter)
     console.print(_table(config, cases))
-    print_lines(console, (*_source_lines(seconds), *_limit_lines(config, cases), *_disk_lines(config, cases)))
+    lines = [*_source_lines(seconds), *_limit_lines(config, cases), *_disk_lines(config, cases)]
+    if stages is not None:
+        lines += _stage_lines(stages)
+    if config.final.default_recipe:
+        final = config.final.model_copy(update={"default_recipe": False})
+        fewer = config.model_copy(update={"final": final})
+        cheaper = estimate(fewer, _sizes(config, task), seconds, price=price, adapter_bytes=adapter)
+        lines.append(
+            f"without final.default_recipe: {plain(cheaper[1].gpu_hours)} GPU hours as planned, "
+            f"not {plain(cases[1].gpu_hours)}"
+        )
+    print_lines(console, lines)
     return 0
+
+
+def _stages(config: SearchConfig, task: PreparedTask | None) -> tuple[StageTimes, StageTimes] | None:
+    """Estimated seconds of the root's stages on GPUs with answers of half their cap, and at it; None: the
+    search is for the CPU, or its model is not known."""
+    if not is_for_gpus(config):
+        return None
+    root = root_hyperparameters(config, None if task is None else task.n_train)
+    model = config.model.path or (task.model_path if task is not None else None)
+    rows = (config.task if task is None else task).n_val
+    usual, longest = (
+        estimated_stages(config, root, model=model, rows=rows, response_share=share) for share in (0.5, 1.0)
+    )
+    return None if usual is None or longest is None else (usual, longest)
+
+
+def _estimated_times(stages: tuple[StageTimes, StageTimes]) -> MeasuredTimes:
+    usual, _ = stages
+    return MeasuredTimes(
+        source="an estimate for these cards with answers of half their cap; `llmzero doctor` measures it",
+        step_s=usual.rollout_s + usual.update_s,
+        validation_s=usual.validation_s,
+    )
+
+
+def _stage_lines(stages: tuple[StageTimes, StageTimes]) -> list[str]:
+    """Seconds of each stage, to compare with `timing_s` of the first steps."""
+    usual, longest = stages
+    return [
+        "estimated seconds of a stage, with answers of half their cap (at their cap): "
+        f"rollout {usual.rollout_s:,.0f} ({longest.rollout_s:,.0f}), "
+        f"update {usual.update_s:,.0f} ({longest.update_s:,.0f}), "
+        f"validation at most {longest.validation_s:,.0f}"
+    ]
 
 
 def size_of_adapter(config: SearchConfig, task: PreparedTask | None) -> int | None:

@@ -30,9 +30,15 @@ _COUNTS = ("model.", "root.", "engine.", "task.dir", "slots.nodes", "slots.gpus_
 """Keys on which the length of a step or of a validation depends."""
 
 
-def measured(config: SearchConfig, *, seconds_per_step: float | None, like: str | None) -> MeasuredTimes:
+def measured(
+    config: SearchConfig,
+    *,
+    seconds_per_step: float | None,
+    like: str | None,
+    estimated: MeasuredTimes | None = None,
+) -> MeasuredTimes:
     """Measured seconds for the estimate: of a given step, else of the search `like`, else of this search's
-    doctor.
+    doctor, else those that are `estimated`.
 
     Raises:
         ConfigError: there are none, or the requested ones cannot be used.
@@ -44,7 +50,7 @@ def measured(config: SearchConfig, *, seconds_per_step: float | None, like: str 
         return MeasuredTimes(source="--seconds-per-step", step_s=seconds_per_step)
     if like is not None:
         return _of_search(find(like, config.storage), config)
-    found = _of_doctor(SearchStorage(config.storage, config.name), config)
+    found = _of_doctor(SearchStorage(config.storage, config.name), config) or estimated
     if found is None:
         raise ConfigError(
             "--dry-run: nobody has measured how long a training step takes. Run `llmzero doctor` with the "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import statistics
 from collections.abc import Callable
 from pathlib import Path
@@ -117,6 +118,32 @@ def test_steps_hours_and_disk_are_shown_for_three_cases(
     assert "assumed, not measured: seconds of validation and start" in output
     assert "as planned: budget.wall_clock_hours (0.1) ends it after about" in output
     assert "checkpoints.max_gib (0.001)" in output
+
+
+def test_on_gpus_an_estimate_of_the_stages_stands_in_for_a_measured_step(
+    make: Callable[..., SearchConfig], capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = {"model": {"path": "/shared/models/Qwen3-4B"}, "slots": {"gpu_memory_gib": 39.4}}
+    config = make(engine={"platform": "gpu"}, **place)
+    assert show_estimate(config) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    stages = r"half their cap \(at their cap\): rollout \d+ \(\d+\), update \d+ \(\d+\), validation at"
+    assert re.search(stages, printed), printed
+    assert "an estimate for these cards" in printed
+    without, whole = map(
+        float, re.findall(r"default_recipe: ([\d.]+) GPU hours as planned, not ([\d.]+)", printed)[0]
+    )
+    assert 0 < without < whole
+    left_by_doctor(config, config)
+    assert show_estimate(config) == 0
+    assert "5 s a training step, from " in capsys.readouterr().out
+    # A model of unknown shape, and the CPU, need a measured step as before.
+    for other in (
+        make(engine={"platform": "gpu"}, name="other"),
+        make(engine={"platform": "cpu"}, name="cpu"),
+    ):
+        with pytest.raises(ConfigError, match="nobody has measured"):
+            show_estimate(other)
 
 
 def test_nothing_is_written_by_an_estimate(make: Callable[..., SearchConfig]) -> None:
