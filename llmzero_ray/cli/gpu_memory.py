@@ -6,6 +6,7 @@ Not here: the estimate (llmzero_ray.memory), a doctor's row (doctor/memory.py).
 
 from __future__ import annotations
 
+import math
 import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
@@ -24,6 +25,8 @@ from llmzero_ray.tasks import PreparedTask
 _SMI = ("nvidia-smi", "--query-gpu=memory.total,memory.reserved", "--format=csv,noheader,nounits")
 _SMI_S = 20.0
 _OTHER_TEMPERATURE = 0.9
+_MOST_PERCENT, _STEP_PERCENT = 95, 5
+"""Shares of a GPU that are tried for the server."""
 
 
 def is_for_gpus(config: SearchConfig) -> bool:
@@ -111,8 +114,25 @@ def memory_lines(
         f"KV cache of one server: about {root.cache_tokens:,.0f} tokens, {sequences:.1f} sequences of "
         f"{setup.max_model_len} tokens at once"
     )
+    yield from _larger_share_lines(root, demanding)
     if config is not None:
         yield f"memory of a machine: {host_text(config, root, n_slots=1, total=None)}"
+
+
+def _larger_share_lines(root: Assessment, demanding: Assessment) -> Iterator[str]:
+    """The largest share of a GPU with which both still fit, when the server may take more than it does."""
+    now = root.setup.utilization
+    for percent in range(_MOST_PERCENT, math.floor(100 * now) + _STEP_PERCENT - 1, -_STEP_PERCENT):
+        with_more = [
+            assess(found.shape, replace(found.setup, utilization=percent / 100))
+            for found in (root, demanding)
+        ]
+        if all(found.status == "fits" for found in with_more):
+            yield (
+                f"engine.gpu_memory_utilization {percent / 100:g} would fit too, with a cache of about "
+                f"{with_more[0].cache_tokens:,.0f} tokens"
+            )
+            return
 
 
 def host_text(config: SearchConfig, root: Assessment, *, n_slots: int, total: float | None) -> str:

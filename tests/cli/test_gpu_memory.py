@@ -56,7 +56,7 @@ def test_memory_is_shown_before_there_is_a_task(capsys: pytest.CaptureFixture[st
 def test_the_table_fits_into_80_columns_and_its_items_add_up() -> None:
     lines = shown(recipe("4b")).splitlines()
     rows = {line[:24].strip(): line[24:].split() for line in lines if line.startswith("  ")}
-    assert rows["limit"] == ["29.5", "39.4", "39.4", "39.4", "39.4", "39.4"]
+    assert rows["limit"] == ["33.5", "39.4", "39.4", "39.4", "39.4", "39.4"]
     found, _ = assessed(recipe("4b"), None, gpu_gib=39.4)
     for column, moment in enumerate(found.moments):
         assert float(rows["likely"][column]) == pytest.approx(moment.total.likely / 2**30, abs=0.06)
@@ -75,6 +75,9 @@ def test_what_does_not_fit_is_said_with_what_would_help() -> None:
 def test_what_only_later_phases_may_ask_for_is_said_as_well() -> None:
     changes = ["dynamic_bsz=false", *(f"{name}=2" for name in MICRO)]
     config = recipe("8b", *(f"root.overrides.{change}" for change in changes), "slots.gpu_memory_gib=26")
+    config = config.model_copy(
+        update={"engine": config.engine.model_copy(update={"gpu_memory_utilization": 0.7})}
+    )
     root, demanding = assessed(config, None, gpu_gib=26.0)
     assert (root.status, demanding.status) != (root.status, root.status)
     output = "\n".join(memory_lines(root, demanding))
@@ -104,6 +107,17 @@ def test_only_verl_on_gpus_is_estimated(engine: dict[str, Any], expected: bool) 
     assert is_for_gpus(config) is expected
     if not expected:
         assert shown(config) == ""
+
+
+@pytest.mark.parametrize(("now", "said"), [(0.7, "0.8 would fit too"), (0.8, None), (0.85, None)])
+def test_a_larger_share_for_the_server_is_named_where_all_stages_still_fit(
+    now: float, said: str | None
+) -> None:
+    config = recipe("8b", f"engine.gpu_memory_utilization={now}")
+    lines = [line for line in memory_lines(*assessed(config, None, gpu_gib=39.4)) if "would fit too" in line]
+    assert [
+        said is not None and f"gpu_memory_utilization {said}, with a cache of" in line for line in lines
+    ] == ([True] if said else [])
 
 
 def test_a_card_has_what_its_driver_does_not_keep(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
