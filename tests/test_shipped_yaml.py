@@ -49,11 +49,19 @@ def load_sweep(path: Path) -> None:
     assert len({tuple(sorted(normalize(recipe).items())) for recipe in recipes}) == 8
 
 
+def load_suite(path: Path) -> None:
+    if path.name == "arms.yaml":
+        assert all(normalize(changed) for changed in yaml.safe_load(path.read_text()).values())
+    else:
+        load_config(path)
+
+
 # Folder of a file, relative to the root -> its reader.
 READERS: dict[str, Callable[[Path], object]] = {
     ".": load_root,
     ".github/workflows": load_mapping,
     "benchmarks": load_sweep,
+    "benchmarks/suite": load_suite,
     "deploy": load_cluster,
     "deploy/k8s": load_manifest,
     "jobs/configs": load_config,
