@@ -70,12 +70,22 @@ def join_if_there() -> bool:
     """
     import ray
 
-    if ray.is_initialized():
-        return True
-    if _shared_address() is None:
+    if not is_to_be_joined():
         return False
-    ray.init(**_QUIET)
+    if not ray.is_initialized():
+        ray.init(**_QUIET)
     return True
+
+
+def is_to_be_joined() -> bool:
+    """Whether there is a cluster that `connect` joins, or that this process has joined.
+
+    Raises:
+        CapacityError: RAY_ADDRESS names one and it does not answer.
+    """
+    import ray
+
+    return ray.is_initialized() or _shared_address() is not None
 
 
 @contextlib.contextmanager

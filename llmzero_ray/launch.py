@@ -18,7 +18,13 @@ from llmzero_ray.config_changes import differing_keys
 from llmzero_ray.coordinator import extension_problem, not_started, root_hyperparameters
 from llmzero_ray.errors import ConfigError, CoordinatorGoneError, LlmzeroError, SearchBusyError
 from llmzero_ray.follow import Follower
-from llmzero_ray.preflight import check_backends, check_verl_keys, refuse_job_directory
+from llmzero_ray.preflight import (
+    check_backends,
+    check_memory,
+    check_platform,
+    check_verl_keys,
+    refuse_job_directory,
+)
 from llmzero_ray.presence import SearchLock, is_extension_requested, owner, request
 from llmzero_ray.start_checks import StartChecks
 from llmzero_ray.storage import SearchStorage
@@ -137,6 +143,9 @@ def _find_or_start(
     check_backends(config, follower.core.dollars + unknown, checks.book)
     task = make_task(config)
     check_verl_keys(config, task)
+    if not follower.has_trained:  # one that has goes on with what it began with
+        check_memory(config, task)
+        check_platform(config)
     if config.confirm.k and not follower.storage.paths.confirm_rows.exists():
         check_spare_rows(task)
     _settle(config, task, follower)

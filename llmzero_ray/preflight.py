@@ -8,14 +8,48 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from llmzero_ray import _actors
 from llmzero_ray.agents.backend import check_agents
 from llmzero_ray.config import SearchConfig
 from llmzero_ray.coordinator import root_hyperparameters
 from llmzero_ray.engines.registry import engine_factory
 from llmzero_ray.errors import ConfigError
 from llmzero_ray.events import AgentCalled
+from llmzero_ray.memory import SearchMemory, memory_facts
 from llmzero_ray.search import make_search
 from llmzero_ray.tasks import PreparedTask, check_model_dir
+
+
+def check_memory(config: SearchConfig, task: PreparedTask) -> None:
+    """Check by estimate that the root fits on a GPU of `slots.gpu_memory_gib`; null there: it is not judged.
+
+    Raises:
+        ConfigError: it does not, with what would help.
+    """
+    facts = memory_facts(config, task.model_path)
+    root = root_hyperparameters(config, task.n_train)
+    if facts and (problem := SearchMemory(config, facts).problem(root)):
+        raise ConfigError(
+            f"the root does not fit on the GPUs. {problem} Change root.overrides or engine accordingly, or "
+            f"slots.gpu_memory_gib ({config.slots.gpu_memory_gib:g}) if a GPU has more; null there trains "
+            "without the estimate."
+        )
+
+
+def check_platform(config: SearchConfig) -> None:
+    """Check that the platform is named where a cluster will be joined: the machines of one differ, and the
+    head, which is asked first, often has no GPU.
+
+    Raises:
+        ConfigError: `engine.platform` is `auto` there.
+        CapacityError: RAY_ADDRESS names a cluster and it does not answer.
+    """
+    engine = config.engine
+    if (engine.backend, engine.platform) == ("verl", "auto") and _actors.head.is_to_be_joined():
+        raise ConfigError(
+            "engine.platform is auto, and a Ray cluster is joined, whose machines may differ; set "
+            "engine.platform to gpu or to cpu."
+        )
 
 
 def check_verl_keys(config: SearchConfig, task: PreparedTask) -> None:

@@ -12,11 +12,14 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
+from llmzero_ray import _actors, launch
 from llmzero_ray.cli.main import main
-from llmzero_ray.config import load_config
-from llmzero_ray.errors import TaskError
+from llmzero_ray.config import SearchConfig, load_config
+from llmzero_ray.errors import ConfigError, TaskError
 from llmzero_ray.events import OutcomeWritten, PhaseStarted, SearchFinished
 from llmzero_ray.journal import Journal
+from llmzero_ray.preflight import check_platform
+from llmzero_ray.recipes import path_of
 from llmzero_ray.storage import SearchStorage
 from llmzero_ray.tasks import load_task
 from llmzero_ray.tasks.prepared import check_same_task, task_facts
@@ -283,6 +286,55 @@ def test_a_refused_start_keeps_a_directory_that_was_there(run: Run, tmp_path: Pa
     (tmp_path / "runs" / "demo").mkdir(parents=True)
     assert run("root.overrides.lr=3.0")[0] == 2
     assert (tmp_path / "runs" / "demo").is_dir()
+
+
+def a_recipe_for_gpus(task_dir: Path, tmp_path: Path, *changes: str) -> SearchConfig:
+    """The shipped recipe for Qwen3-8B with changes; no GPU, no cluster and no model is there."""
+    here = (f"task.dir={task_dir}", f"storage={tmp_path / 'runs'}")
+    return load_config(path_of("qwen3_8b"), (*here, *changes))
+
+
+@pytest.fixture
+def nothing_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the machine lacks for GPUs is no obstacle; starting or joining Ray is an error."""
+
+    def start(*_given: object, **_options: object) -> None:
+        raise AssertionError("something was started")
+
+    monkeypatch.setattr(launch, "check_backends", lambda *_given: None)
+    monkeypatch.setattr("ray.init", start)
+    monkeypatch.setattr(_actors.app, "start", start)
+
+
+def test_a_recipe_that_cannot_fit_is_refused_with_what_would_help(
+    nothing_starts: None, task_dir: Path, tmp_path: Path
+) -> None:
+    changes = ("root.overrides.batch=64", "root.overrides.dynamic_bsz=false")
+    config = a_recipe_for_gpus(task_dir, tmp_path, *changes)
+    with pytest.raises(
+        ConfigError, match=r"the root does not fit on the GPUs.*tightest is update"
+    ) as refused:
+        launch.launch(config, (), lambda _: load_task(task_dir), print)
+    assert "dynamic_bsz false -> true" in str(refused.value)
+    assert "slots.gpu_memory_gib (39.4)" in str(refused.value)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_platform_of_auto_is_refused_where_a_cluster_is_joined(
+    nothing_starts: None, task_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_actors.head, "_shared_address", lambda: "10.0.0.1:6379")
+    config = a_recipe_for_gpus(task_dir, tmp_path, "root.overrides.batch=64", "engine.platform=auto")
+    with pytest.raises(ConfigError, match=r"engine\.platform is auto.*set engine\.platform to gpu or to cpu"):
+        launch.launch(config, (), lambda _: load_task(task_dir), print)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_platform_of_auto_is_this_machines_where_no_cluster_is(
+    task_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_actors.head, "_shared_address", lambda: None)
+    check_platform(a_recipe_for_gpus(task_dir, tmp_path, "engine.platform=auto"))
 
 
 def test_a_cluster_that_is_named_and_not_there_is_refused(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

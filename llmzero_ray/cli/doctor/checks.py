@@ -23,6 +23,7 @@ from llmzero_ray.cli.gpu_memory import is_for_gpus
 from llmzero_ray.config import SearchConfig
 from llmzero_ray.errors import LlmzeroError
 from llmzero_ray.memory import Assessment
+from llmzero_ray.preflight import check_platform
 from llmzero_ray.presence import owner
 from llmzero_ray.storage import SearchStorage
 from llmzero_ray.tasks import PreparedTask, load_task
@@ -105,6 +106,7 @@ def _room(context: Context) -> CheckFinding:
 def _cluster(context: Context) -> CheckFinding:
     """A cluster answers, or a head could be started for this command alone."""
     try:
+        check_platform(context.config)
         context.private_head = _actors.head.connect(context.config)
     except LlmzeroError as error:
         return CheckFinding("FAIL", str(error))
