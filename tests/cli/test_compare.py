@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -226,6 +227,36 @@ def test_a_lane_stays_with_its_task_and_a_lost_search_ends_the_others(
     with pytest.raises(LlmzeroError, match=r"b-default-1 ended with exit code -9"):
         lanes.run_all(runs, tmp_path, lanes=1, name="x", env={}, ended=lambda run, code: None)
     assert order == ["a-default-1", "a-random-1", "a-default-2", "a-random-2", "b-default-1"]
+
+
+def test_a_method_that_crashes_fails_alone_and_is_not_run_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others go on; a failed pilot, without which there is no budget, ends the comparison."""
+    plan = read(write_plan(tmp_path, tmp_path, seeds=[1, 2]))
+    runs, begun = configs(plan, tmp_path), list[str]()
+    crashing = {"toy-random-1"}
+
+    def search(config: Any, path: Path, env: Any) -> int:
+        begun.append(path.stem)
+        return 5 if path.stem in crashing else 0
+
+    def found(path: Path) -> RunOutcome | None:
+        return RunOutcome(test=0.5) if path.name in begun and path.name not in crashing else None
+
+    monkeypatch.setattr(lanes, "_search", search)
+    monkeypatch.setattr(command, "outcome", found)
+    monkeypatch.setattr(command, "cluster", lambda config, n: nullcontext({}))
+    monkeypatch.setattr(command, "read_pilot", lambda run, directory, hours: pilot())
+    outcomes, _ = command._Comparison(plan, tmp_path).run(runs)
+    failed = [run.name for run, one in outcomes.items() if one.problem]
+    assert failed == ["toy-random-1"]
+    assert begun == ["toy-pilot-0", "toy-default-1", "toy-random-1", "toy-default-2", "toy-random-2"]
+    command._Comparison(plan, tmp_path).run(runs)
+    assert len(begun) == 5
+    crashing.add("toy-pilot-0")
+    with pytest.raises(ConfigError, match=r"the pilot of toy failed: the search ended with exit code 0"):
+        command._Comparison(plan, tmp_path).run(runs)
 
 
 def test_a_curve_keeps_its_last_value_until_the_next_point() -> None:
