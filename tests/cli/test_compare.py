@@ -312,4 +312,4 @@ def test_a_comparison_killed_with_kill_9_goes_on_where_it_was(
     assert done.returncode == 0, done.stdout + done.stderr
     assert "| random |" in done.stdout and "Without a score" not in done.stdout
     assert {name: (found / name).stat().st_mtime_ns for name in ended} == ended
-    assert len(list(found.glob("toy-*.code"))) == 5
+    assert all(outcome(found / run.name) for run in configs(read(path), found))
