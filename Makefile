@@ -17,7 +17,7 @@ BIN := $(VENV)/bin
 # Where tests start Ray; the shared head of tests/conftest.py then starts in one process alone.
 ON_RAY := $(wildcard tests/actors tests/chaos tests/cli tests/engines tests/security tests/tune)
 INSTALLED := $(VENV)/.installed
-INSTALL_INPUTS := pyproject.toml $(addprefix requirements/,local.lock install.sh excludes.txt vllm_shim/pyproject.toml)
+INSTALL_INPUTS := pyproject.toml $(addprefix requirements/,local.lock install.sh excludes.txt overrides.txt vllm_shim/pyproject.toml)
 
 .PHONY: venv demo test test-all test-gpu coverage lint format docs wheel lock clean
 venv: $(INSTALLED)
@@ -74,6 +74,7 @@ wheel: $(INSTALLED)
 lock:
 	test -x build/uv/bin/uv || { $(PYTHON) -m venv build/uv && build/uv/bin/python -m pip -qq install $(UV); }
 	cd requirements && ../build/uv/bin/uv pip compile local.in --quiet --output-file local.lock --excludes excludes.txt \
+	    --overrides overrides.txt \
 	    --generate-hashes --python-version 3.11 --python-platform x86_64-manylinux_2_28 \
 	    --no-annotate --no-config --system-certs --custom-compile-command "make lock" $(UPGRADE)
 

@@ -18,7 +18,7 @@ from llmzero_ray import events as ev
 from llmzero_ray import version
 from llmzero_ray.agents.archive import archive_facts
 from llmzero_ray.agents.backend import agent_facts, needs_key
-from llmzero_ray.api_key import key_file
+from llmzero_ray.api_key import key_file, tracker_key_file
 from llmzero_ray.config import SearchConfig
 from llmzero_ray.coordinator import root_hyperparameters
 from llmzero_ray.errors import LlmzeroError
@@ -88,7 +88,10 @@ def start_on(
         end_actor(name)  # one that has ended and is about to leave would only return its old result
     wrapped = ray.remote(SearchCoordinator).options(**restarting(name))
     key = key_file(config.storage, private_head=private_head) if needs_key(config.agents) else None
-    coordinator = wrapped.remote(config.storage, started, private_head, key)
+    tracker_keys = None
+    if config.tracking.backends:
+        tracker_keys = tracker_key_file(config.storage, private_head=private_head)
+    coordinator = wrapped.remote(config.storage, started, private_head, key, tracker_keys)
     joined = coordinator.join.remote()
     for call in checks:
         coordinator.post.remote(call)

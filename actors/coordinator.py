@@ -30,6 +30,7 @@ from llmzero_ray.presence import (
 from llmzero_ray.records import Event
 from llmzero_ray.storage import SearchStorage
 from llmzero_ray.tasks import load_task
+from llmzero_ray.tracking import TrackerProcess
 
 from .actor_handles import end_actor, is_there
 from .agent_calls import AgentCalls, Prefetcher
@@ -60,9 +61,15 @@ class SearchCoordinator:
     """Wrapped as an actor by app.py; `storage` is the directory that holds the search's own."""
 
     def __init__(
-        self, storage: str, started: ev.SearchStarted, private_head: bool, key_file: str | None
+        self,
+        storage: str,
+        started: ev.SearchStarted,
+        private_head: bool,
+        key_file: str | None,
+        tracker_keys: str | None = None,
     ) -> None:
-        """`key_file` is the path of a file with the key of the agents' model, if the command has one."""
+        """`key_file` is the path of a file with the key of the agents' model, `tracker_keys` of one with the
+        keys of trackers, if the command has them."""
         import ray
 
         use_key_file(key_file)
@@ -76,6 +83,8 @@ class SearchCoordinator:
         self._pool: RunnerPool | None = None
         self._budget: SearchBudget | None = None
         self._stopper: StopperClient | None = None
+        self._tracker: TrackerProcess | None = None
+        self._tracker_keys = tracker_keys
         self._taken_over = self._ending = False
         self._failure: LlmzeroError | None = None
         self._actor = ray.get_runtime_context().current_actor
@@ -225,6 +234,11 @@ class SearchCoordinator:
         loop.repeat(monitor.check_limits, "budget limits", every_s=monitor.EVERY_S)
         loop.repeat(monitor.export_metrics, "metrics", every_s=monitor.EVERY_S, may_fail=True)
         loop.repeat(hangs.check, "hang detection", every_s=hangs.every_s)
+        if core.config.tracking.backends:
+            tracker = TrackerProcess(self._storage, core.config.tracking, self._tracker_keys)
+            self._tracker, threads = tracker, Threads("tracking")
+            check = functools.partial(threads.run, tracker.check)
+            loop.repeat(check, "tracking", every_s=monitor.EVERY_S, may_fail=True)
 
     async def _use_settings(self, core: CoordinatorCore) -> None:
         """Apply changed settings to the budget's cap and to search.yaml."""
@@ -247,8 +261,10 @@ class SearchCoordinator:
         await self._threads.run(end_actor, stopper_name(self._storage.name))
         if self._loop is not None:
             self._loop.close()
-            if self._loop.core.finished is not None:
-                await self._threads.run(remove_leftovers, self._storage, self._loop.core)
+        if self._tracker is not None:
+            await self._threads.run(self._tracker.finish)
+        if self._loop is not None and self._loop.core.finished is not None:
+            await self._threads.run(remove_leftovers, self._storage, self._loop.core)
         self._lock.release()
         self._ended.set()
         await asyncio.sleep(_LINGER_S)

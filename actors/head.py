@@ -13,12 +13,12 @@ import re
 import secrets
 import socket
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from llmzero_ray import version
-from llmzero_ray.api_key import key_hidden, remove_key_file
+from llmzero_ray.api_key import TRACKER_KEYS, key_hidden, remove_key_file
 from llmzero_ray.capacity import private_head_resources
 from llmzero_ray.config import SearchConfig
 from llmzero_ray.engines.verl.factory import resolve_platform
@@ -49,7 +49,8 @@ def connect(config: SearchConfig) -> bool:
     if join_if_there():
         return False
     has_gpus = resolve_platform(config.engine.platform) == "gpu"
-    start_private_head(**private_head_resources(config, has_gpus=has_gpus))
+    hidden = TRACKER_KEYS if config.tracking.backends else ()
+    start_private_head(hidden, **private_head_resources(config, has_gpus=has_gpus))
     return True
 
 
@@ -103,18 +104,18 @@ def disconnecting() -> Iterator[None]:
             remove_key_file()
 
 
-def start_private_head(**options: Any) -> None:
+def start_private_head(hidden: Iterable[str] = (), **options: Any) -> None:
     """Start a Ray head that ends with this process; `options` of `ray.init` are what it has.
 
-    The head and all its workers inherit this process's environment without the variables of the API key, and
-    listen on loopback alone.
+    The head and all its workers inherit this process's environment without the variables of the API key and
+    those named `hidden`, and listen on loopback alone.
 
     Raises:
         CapacityError: Ray did not start in three tries, for example because the machine is too busy for its
             time limits. Nothing is left running.
     """
     _prepare_environment()
-    with key_hidden(), _on_loopback():
+    with key_hidden(*hidden), _on_loopback():
         for n_tries in itertools.count(1):
             before = time.time()
             try:

@@ -11,6 +11,7 @@ Not here: reading the key for a call (agents/llm/api_key.py).
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -26,6 +27,16 @@ KEY_VARIABLES = (KEY_ENV, KEY_FILE_ENV, "ANTHROPIC_AUTH_TOKEN")
 SECRET_VARIABLES = (*KEY_VARIABLES, CUSTOM_HEADERS_ENV)
 """The same and the user's headers, which only processes that call the model need."""
 
+TRACKER_KEYS = (
+    "WANDB_API_KEY",
+    "MLFLOW_TRACKING_TOKEN",
+    "MLFLOW_TRACKING_PASSWORD",
+    "SWANLAB_API_KEY",
+    "CLEARML_API_SECRET_KEY",
+    "HF_TOKEN",
+)
+"""Keys of experiment trackers, which only the processes that send to them need; `HF_TOKEN` is trackio's."""
+
 _written: list[PrivateEntry] = []
 
 
@@ -36,9 +47,10 @@ def without_key(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def key_hidden() -> Iterator[None]:
-    """Processes that are started inside inherit neither variable; this process has both again afterwards."""
-    held = {name: os.environ.pop(name) for name in KEY_VARIABLES if name in os.environ}
+def key_hidden(*others: str) -> Iterator[None]:
+    """Processes that are started inside inherit neither variable, nor `others`; this process has all of them
+    again afterwards."""
+    held = {name: os.environ.pop(name) for name in (*KEY_VARIABLES, *others) if name in os.environ}
     try:
         yield
     finally:
@@ -63,6 +75,21 @@ def key_file(storage: str, *, private_head: bool) -> str | None:
     return os.path.abspath(named) if named else None
 
 
+def tracker_key_file(storage: str, *, private_head: bool) -> str | None:
+    """Path of a file with the keys of trackers in this process's environment, as a JSON object, for the
+    process that sends to them; None: there are none, or the head is not private and its machine may be
+    another one.
+
+    Raises:
+        StorageError: there is no directory for the file that belongs to this user alone.
+    """
+    found = {name: os.environ[name] for name in TRACKER_KEYS if os.environ.get(name)}
+    if not found or not private_head:
+        return None
+    _written.append(private_file("trackers", json.dumps(found), outside=Path(storage)))
+    return str(_written[-1].path)
+
+
 def use_key_file(path: str | None) -> None:
     """Have this process read the key from `path`, unless its own environment already gives one."""
     if path is not None and not any(os.environ.get(name, "").strip() for name in (KEY_ENV, KEY_FILE_ENV)):
@@ -83,6 +110,6 @@ def key_file_in_use(path: str | None) -> Iterator[None]:
 
 
 def remove_key_file() -> None:
-    """Delete what `key_file` wrote; repeatable."""
+    """Delete what `key_file` and `tracker_key_file` wrote; repeatable."""
     while _written:
         _written.pop().remove()

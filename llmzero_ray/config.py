@@ -12,7 +12,7 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias, get_args
 
 from pydantic import (
     AfterValidator,
@@ -437,6 +437,50 @@ class ConfirmConfig(StrictModel):
     whole."""
 
 
+TrackerName: TypeAlias = Literal["wandb", "mlflow", "tensorboard", "swanlab", "trackio", "clearml", "file"]
+
+
+class TrackingConfig(StrictModel):
+    """Experiment trackers that show the search besides its report, through VeRL's `Tracking`."""
+
+    backends: tuple[
+        Literal["wandb", "mlflow", "tensorboard", "swanlab", "trackio", "clearml", "file"], ...
+    ] = ()
+    """Where to: one run per node, over global steps, and one for the search. Their packages have to be
+    installed on the machine of the coordinator. What they write to disk is in `tracking/` of the search's
+    directory unless their own environment variables name another place."""
+    project: str = setting("llmzero", min_length=1, max_length=100)
+    """Project (MLflow: experiment) that receives the runs; the group is the search."""
+    variables: dict[str, str] = Field(default_factory=dict)
+    """Environment variables for the trackers alone, such as WANDB_MODE: offline or MLFLOW_TRACKING_URI.
+    Keys stand in the environment of the command, never here."""
+    finish_s: float = setting(60.0, "seconds", ge=0)
+    """How long the end of the search waits for trackers that have not taken everything."""
+
+    @field_validator("backends", mode="before")
+    @classmethod
+    def _known(cls, backends: Any) -> Any:
+        if not isinstance(backends, list | tuple):
+            return backends
+        names = get_args(TrackerName)
+        if any(name not in names for name in backends):
+            raise ValueError(f"tracking.backends is {list(backends)}; each must be of {', '.join(names)}.")
+        if len(set(backends)) < len(backends):
+            raise ValueError(f"tracking.backends is {list(backends)}; a tracker stands there more than once.")
+        return tuple(backends)
+
+    @field_validator("variables")
+    @classmethod
+    def _without_keys(cls, variables: dict[str, str]) -> dict[str, str]:
+        for name in variables:
+            if any(word in name.upper() for word in ("KEY", "TOKEN", "SECRET", "PASSWORD")):
+                raise ValueError(
+                    f"{name} names a key, and search.yaml is no place for keys: it is kept in the search's "
+                    "directory. Set it in the environment of the command."
+                )
+        return variables
+
+
 class SearchSettings(MethodRules):
     """How the search chooses its next run, and the numbers of its rules."""
 
@@ -486,6 +530,7 @@ class SearchConfig(StrictModel):
     checkpoints: CheckpointsConfig = CheckpointsConfig()
     confirm: ConfirmConfig = ConfirmConfig()
     final: FinalConfig = FinalConfig()
+    tracking: TrackingConfig = TrackingConfig()
 
     @model_validator(mode="after")
     def _consistent(self) -> SearchConfig:

@@ -80,6 +80,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "llmzero_ray.tables",
         "llmzero_ray.tasks",
         "llmzero_ray.testing",
+        "llmzero_ray.tracking",
         "llmzero_ray.tune",
     ),
     ("actors",),

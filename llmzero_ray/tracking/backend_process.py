@@ -1,0 +1,196 @@
+"""One run of one tracker, in a process of its own: VeRL's `Tracking` and the libraries behind it keep their
+run in global state, may hang without a network, and may end their process.
+
+    python -m llmzero_ray.tracking.backend_process
+
+The first line of the standard input is `RunOpening` as JSON, each further one a point, [step, values]; at
+its end the run is finished. A point is noted in the state file before it is given to the tracker: whoever
+opens the run again goes on after it, so that a kill can lose one point and never doubles one.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import importlib.util
+import json
+import logging
+import os
+import sys
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any, TextIO
+
+MAX_FAILURES = 3
+"""Points in a row that cannot be given to the tracker before the run is closed, to be opened again later."""
+FAILED = 3
+"""Exit code: the tracker does not take points."""
+INCOMPLETE = 4
+"""Exit code: finished, and points were lost."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOpening:
+    """What a run is opened with."""
+
+    backend: str
+    project: str
+    group: str
+    name: str
+    config: Mapping[str, Any]
+    state: str
+    """Its state file; `outputs` is where a backend that writes files puts them."""
+    outputs: str
+    variables: Mapping[str, str]
+    """Environment variables for this process alone: the tracker's keys."""
+
+
+class _Warnings(logging.Handler):
+    """Counts the warnings of VeRL's module, which reports so what MLflow did not take."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.lost = 0
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Count it if it is about points, and print it."""
+        self.lost += "log_metrics failed" in str(record.msg)
+        print(record.getMessage(), file=sys.stderr, flush=True)  # noqa: T201
+
+
+def main(lines: TextIO) -> int:
+    """Exit code of the process; 0: every point was given to the tracker."""
+    opening = RunOpening(**json.loads(lines.readline()))
+    os.environ.update(opening.variables)
+    path = Path(opening.state)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path.with_suffix(".lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # the process that had the run open may still be finishing
+        return _feed(opening, path, lines)
+
+
+def last_step(state: Path) -> int:
+    """The last step of a run that was given to its tracker; -1: none."""
+    return int(_state(state).get("step", -1))
+
+
+def _feed(opening: RunOpening, path: Path, lines: TextIO) -> int:
+    state = {"id": uuid.uuid4().hex, "opened": 0, "step": -1, **_state(path)}
+    _prepare(opening, state)
+    state["opened"] += 1
+    _write(path, state)
+    module, warnings = _verl_tracking(), _Warnings()
+    module.logger.addHandler(warnings)
+    tracking = module.Tracking(opening.project, opening.name, [opening.backend], dict(opening.config))
+    if opening.backend not in tracking.logger:  # VeRL goes on without MLflow when it cannot be reached
+        return FAILED
+    _after_opening(opening, state, tracking)
+    _write(path, state)
+    failures = 0
+    for line in lines:
+        step, values = json.loads(line)
+        if step <= state["step"]:
+            continue
+        state["step"] = step
+        _write(path, state)
+        try:
+            lost = warnings.lost
+            tracking.log(values, step)
+            _flush(tracking)
+            failures = failures + 1 if warnings.lost > lost else 0
+        except Exception as error:  # noqa: BLE001 - of any library's making
+            failures += 1
+            warnings.lost += 1
+            print(f"step {step}: {type(error).__name__}: {error}", file=sys.stderr, flush=True)  # noqa: T201
+        if failures >= MAX_FAILURES:
+            return FAILED
+    tracking.finish()
+    return INCOMPLETE if warnings.lost else 0
+
+
+def _prepare(opening: RunOpening, state: Mapping[str, Any]) -> None:
+    """Set what VeRL and the libraries read from the environment; what the user has set there counts."""
+    outputs = Path(opening.outputs)
+    default = os.environ.setdefault
+    run = Path(opening.state).stem.rpartition(".")[0]
+    if opening.backend == "wandb":
+        outputs.mkdir(parents=True, exist_ok=True)
+        os.environ.update(WANDB_RUN_ID=state["id"], WANDB_RESUME="allow", WANDB_RUN_GROUP=opening.group)
+        default("WANDB_DIR", str(outputs))
+        default("WANDB_CONSOLE", "off")
+        default("WANDB_SILENT", "true")
+        os.environ.setdefault("WANDB_X_DISABLE_STATS", "true")
+    elif opening.backend == "mlflow":
+        default("MLFLOW_TRACKING_URI", (outputs / "mlflow").as_uri())
+        if os.environ["MLFLOW_TRACKING_URI"].startswith("file:"):
+            default("MLFLOW_ALLOW_FILE_STORE", "true")
+        os.environ.pop("MLFLOW_RUN_ID", None)
+        if "mlflow_run" in state:
+            os.environ["MLFLOW_RUN_ID"] = state["mlflow_run"]
+    elif opening.backend == "tensorboard":
+        base = Path(os.environ.get("TENSORBOARD_DIR") or outputs / "tensorboard")
+        os.environ["TENSORBOARD_DIR"] = str(base / opening.group / run)
+    elif opening.backend == "file":
+        again = f".{state['opened']}" if state["opened"] else ""  # VeRL empties the file that it opens
+        base = Path(os.environ.get("VERL_FILE_LOGGER_ROOT") or outputs / "file")
+        os.environ["VERL_FILE_LOGGER_PATH"] = str(base / opening.group / f"{run}{again}.jsonl")
+        (base / opening.group).mkdir(parents=True, exist_ok=True)
+    elif opening.backend == "swanlab":
+        default("SWANLAB_LOG_DIR", str(outputs / "swanlab"))
+
+
+def _after_opening(opening: RunOpening, state: dict[str, Any], tracking: Any) -> None:
+    if opening.backend == "mlflow":
+        import mlflow
+
+        active = mlflow.active_run()
+        assert active is not None
+        state["mlflow_run"] = active.info.run_id
+        mlflow.set_tag("search", opening.group)
+    elif opening.backend == "tensorboard" and state["opened"] == 1:  # VeRL leaves the configuration out there
+        text = json.dumps(opening.config, indent=2, default=str)
+        tracking.logger["tensorboard"].writer.add_text("config", f"```json\n{text}\n```")
+
+
+def _flush(tracking: Any) -> None:
+    writer = getattr(tracking.logger.get("tensorboard"), "writer", None)
+    if writer is not None:
+        writer.flush()
+
+
+def _verl_tracking() -> ModuleType:
+    """`verl.utils.tracking` without the package around it, whose import takes torch, Ray and 20 s of a busy
+    machine."""
+    package = importlib.util.find_spec("verl")
+    if package is None or not package.submodule_search_locations:
+        raise ModuleNotFoundError("verl is not installed on the coordinator's machine")
+    path = Path(package.submodule_search_locations[0]) / "utils" / "tracking.py"
+    spec = importlib.util.spec_from_file_location("verl_utils_tracking", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def _state(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _write(path: Path, state: Mapping[str, Any]) -> None:
+    new = path.with_suffix(".new")  # not synced: a journal on the same disk must not wait for it
+    new.write_text(json.dumps(state), encoding="utf-8")
+    os.replace(new, path)
+
+
+if __name__ == "__main__":
+    code = main(sys.stdin)
+    sys.stderr.flush()
+    os._exit(code) if code == FAILED else sys.exit(code)

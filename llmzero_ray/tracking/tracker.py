@@ -1,0 +1,306 @@
+"""The tracker of a search: follows its files and feeds one process per run and backend.
+
+    python -m llmzero_ray.tracking.tracker DIRECTORY
+
+The first line of the standard input is a JSON object of environment variables for those processes (the
+trackers' keys). When the input ends, or the search has, the runs are finished within `tracking.finish_s`.
+Exit code 1: something could not be sent; the log says what, and the next tracker of the search sends it.
+
+Not here: what is sent (runs.py), one run in one backend (backend_process.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import fcntl
+import json
+import logging
+import os
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from llmzero_ray.config import TrackingConfig
+from llmzero_ray.errors import LlmzeroError
+from llmzero_ray.events import PhaseFailed, PhaseFinished
+from llmzero_ray.follow import Follower
+from llmzero_ray.logs import log_to
+from llmzero_ray.storage import SearchStorage
+
+from .backend_process import FAILED, INCOMPLETE, RunOpening, last_step
+from .runs import TrackedPoint, TrackedRun, node_points, node_run, summary_points, summary_run
+
+logger = logging.getLogger("llmzero_ray.tracking.tracker")
+_LOOK_S = 2.0
+_AGAIN_S = 30.0
+_AGAIN_MAX_S = 600.0
+"""A run that its tracker does not take is tried again after so long, the first time and at most."""
+_AT_ONCE = 4
+"""Runs of ended phases that are opened at a time, when many are sent afterwards."""
+_NICE = 10
+_TAIL = 2000
+
+
+class RunFeed:
+    """One run in one backend: its points so far, and the process that hands them over."""
+
+    def __init__(
+        self, opening: RunOpening, log: Path, ended: asyncio.Semaphore, finishing: asyncio.Event
+    ) -> None:
+        """`ended` admits runs of ended phases; once `finishing` is set, one more try is the last."""
+        self._opening, self._log, self._ended_runs, self._finishing = opening, log, ended, finishing
+        self._points: dict[int, TrackedPoint] = {}
+        self._changed, self._closed = asyncio.Event(), False
+        self.failed = False
+        self.task = asyncio.create_task(self._run())
+
+    @property
+    def what(self) -> str:
+        """Backend and run, for messages."""
+        return f"{self._opening.backend}, run {self._opening.name}"
+
+    @property
+    def missing(self) -> int:
+        """Points that have not been handed over."""
+        done = last_step(Path(self._opening.state))
+        return sum(step > done for step in self._points)
+
+    def offer(self, points: Iterable[TrackedPoint]) -> None:
+        """Take points that are new; a step that is known already keeps its values."""
+        for point in points:
+            if point.step not in self._points:
+                self._points[point.step] = point
+                self._changed.set()
+
+    def close(self) -> None:
+        """No further points come."""
+        self._closed = True
+        self._changed.set()
+
+    async def _run(self) -> None:
+        again_s = _AGAIN_S
+        while True:
+            while not self.missing and not self._closed:
+                await self._wait()
+            if not self.missing:
+                return
+            last = self._finishing.is_set()
+            async with self._ended_runs if self._closed else contextlib.nullcontext():
+                code = await self._feed()
+            if code in (0, INCOMPLETE):
+                self.failed = code == INCOMPLETE
+                if self.failed:
+                    logger.warning("%s: some points were not taken: %s", self.what, self._reason())
+                return
+            logger.warning("%s failed (exit code %d): %s", self.what, code, self._reason())
+            if last:
+                self.failed = True
+                return
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._finishing.wait(), again_s)
+            again_s = min(2 * again_s, _AGAIN_MAX_S)
+
+    async def _feed(self) -> int:
+        """Exit code of one process that is given what is missing, then what comes."""
+        self._log.parent.mkdir(parents=True, exist_ok=True)
+        with open(self._log, "ab") as log:  # noqa: ASYNC230
+            process = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", "llmzero_ray.tracking.backend_process",
+                stdin=asyncio.subprocess.PIPE, stdout=log, stderr=log,
+            )  # fmt: skip
+        assert process.stdin is not None
+        try:
+            await self._hand_over(process.stdin)
+        except OSError:  # it has ended: its exit code says how
+            logger.debug("%s: its process ended early", self.what)
+        try:
+            return await process.wait()
+        finally:
+            if process.returncode is None:  # this task is cancelled
+                with contextlib.suppress(ProcessLookupError):
+                    process.kill()
+
+    async def _hand_over(self, pipe: asyncio.StreamWriter) -> None:
+        pipe.write(json.dumps(dataclasses.asdict(self._opening), default=str).encode() + b"\n")
+        sent = last_step(Path(self._opening.state))
+        try:
+            while True:
+                self._changed.clear()
+                for step in sorted(step for step in self._points if step > sent):
+                    pipe.write(json.dumps([step, dict(self._points[step].values)]).encode() + b"\n")
+                    await pipe.drain()
+                    sent = step
+                if self._closed:
+                    break
+                await self._wait(pipe)
+        finally:
+            pipe.close()
+
+    async def _wait(self, pipe: asyncio.StreamWriter | None = None) -> None:
+        """Until there are points or no more will come; raises ConnectionError when the process is gone."""
+        while not self._changed.is_set():
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), _LOOK_S)
+            if pipe is not None and pipe.is_closing():
+                raise ConnectionResetError
+        if pipe is None:
+            self._changed.clear()
+
+    def _reason(self) -> str:
+        """The last line that the process wrote."""
+        try:
+            text = self._log.read_bytes()[-_TAIL:].decode(errors="replace")
+        except OSError as error:
+            return str(error)
+        return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "no message")
+
+
+class Tracker:
+    """All runs of one search in all backends of its configuration."""
+
+    def __init__(
+        self, storage: SearchStorage, variables: Mapping[str, str], settings: TrackingConfig | None = None
+    ) -> None:
+        """`settings` take the place of the configuration's; `variables` are for the backends' processes."""
+        self._storage, self._variables, self._given = storage, variables, settings
+        self._follower = Follower(storage)
+        self._feeds: dict[tuple[str, str], RunFeed] = {}
+        self._done: set[int] = set()
+        self._ended_runs, self._finishing = asyncio.Semaphore(_AT_ONCE), asyncio.Event()
+
+    @property
+    def finished(self) -> bool:
+        """Whether the search has ended."""
+        return self._follower.finished is not None
+
+    @property
+    def settings(self) -> TrackingConfig:
+        """What is tracked, and where."""
+        if self._given is not None:
+            return self._given
+        core = self._follower.core
+        return TrackingConfig() if core.started is None else core.config.tracking
+
+    def look(self) -> None:
+        """Read what is new and pass it on.
+
+        Raises:
+            LlmzeroError: the journal cannot be read.
+        """
+        new = self._follower.poll()
+        core = self._follower.core
+        if core.started is None:
+            return
+        for run in core.runs.values():
+            if run.spec is None or not run.started or run.node in self._done:
+                continue
+            feeds = self._feeds_of(node_run(core, run.node))
+            points = tuple(node_points(self._storage, run))
+            for feed in feeds:
+                feed.offer(points)
+            if not run.active:
+                self._done.add(run.node)
+                for feed in feeds:
+                    feed.close()
+        if any(isinstance(event, PhaseFinished | PhaseFailed) for event in new):
+            points = tuple(summary_points(core, self._follower.events))
+            for feed in self._feeds_of(summary_run(core)):
+                feed.offer(points)
+
+    async def finish(self, wait_s: float) -> bool:
+        """Finish all runs; False: something could not be sent, and is in the log."""
+        self._finishing.set()
+        for feed in self._feeds.values():
+            feed.close()
+        tasks = {feed.task: feed for feed in self._feeds.values()}
+        late: set[asyncio.Task[None]] = set()
+        if tasks:
+            _, late = await asyncio.wait(tasks, timeout=wait_s)
+        for task in late:
+            logger.warning("%s: not finished within %.0f s, ended", tasks[task].what, wait_s)
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        missing = [feed for feed in self._feeds.values() if feed.missing]
+        for feed in missing:
+            logger.warning("%s: %d points are missing", feed.what, feed.missing)
+        return not late and not missing and not any(feed.failed for feed in self._feeds.values())
+
+    def _feeds_of(self, run: TrackedRun) -> list[RunFeed]:
+        settings, root = self.settings, self._storage.paths.root / "tracking"
+        for backend in settings.backends:
+            if (run.key, backend) in self._feeds:
+                continue
+            opening = RunOpening(
+                backend=backend,
+                project=settings.project,
+                group=self._storage.name,
+                name=run.name,
+                config=run.config,
+                state=str(root / "state" / f"{run.key}.{backend}.json"),
+                outputs=str(root),
+                variables={**settings.variables, **self._variables},
+            )
+            log = self._storage.paths.logs / "trackers" / f"{run.key}.{backend}.log"
+            self._feeds[run.key, backend] = RunFeed(opening, log, self._ended_runs, self._finishing)
+        return [self._feeds[run.key, backend] for backend in settings.backends]
+
+
+async def track(
+    directory: Path,
+    variables: Mapping[str, str],
+    ended: asyncio.Event,
+    settings: TrackingConfig | None = None,
+) -> bool:
+    """Track a search until it has ended or `ended` is set; False: something could not be sent."""
+    tracker = Tracker(SearchStorage.at(directory), variables, settings)
+    while True:
+        stop = ended.is_set()
+        try:
+            tracker.look()
+        except (LlmzeroError, OSError, ValueError) as error:
+            logger.warning("the search's files cannot be read: %s", error)
+        if stop or tracker.finished:
+            return await tracker.finish(tracker.settings.finish_s)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(ended.wait(), _LOOK_S)
+
+
+async def _main(directory: Path) -> int:
+    loop, ended = asyncio.get_running_loop(), asyncio.Event()
+    variables: dict[str, Any] = json.loads(await loop.run_in_executor(None, sys.stdin.readline) or "{}")
+    reader = asyncio.StreamReader()
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+
+    async def wait_for_end() -> None:
+        await reader.read()
+        ended.set()
+
+    waiting = asyncio.create_task(wait_for_end())
+    with open(directory / "tracking" / "tracker.lock", "w") as lock:  # noqa: ASYNC230
+        # The tracker of a coordinator that was killed may still be finishing.
+        await asyncio.to_thread(fcntl.flock, lock, fcntl.LOCK_EX)
+        complete = await track(directory, variables, ended)
+    waiting.cancel()
+    return 0 if complete else 1
+
+
+def main(directory: str) -> int:
+    """Exit code of the process."""
+    os.nice(_NICE)
+    path = Path(directory).absolute()
+    (path / "tracking").mkdir(parents=True, exist_ok=True)
+    log_to(path / "logs" / "tracking.log")
+    try:
+        return asyncio.run(_main(path))
+    except Exception:
+        logger.exception("the tracker ended")
+        return FAILED
+
+
+if __name__ == "__main__":
+    code = main(sys.argv[1])
+    sys.stdout.flush()
+    os._exit(code)  # no thread that still waits for the input holds it up

@@ -1,0 +1,275 @@
+"""Searches in experiment trackers: recorded ones, sent by the tracker through VeRL's real `Tracking`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import struct
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from llmzero_ray.api_key import TRACKER_KEYS, key_hidden, remove_key_file, tracker_key_file
+from llmzero_ray.config import TrackingConfig, parse_config
+from llmzero_ray.errors import ConfigError
+from llmzero_ray.metric_files import load_points
+from llmzero_ray.report.facts import SearchFacts
+from llmzero_ray.tracking import TrackerProcess, tracker_keys
+from llmzero_ray.tracking.backend_process import RunOpening, last_step
+from llmzero_ray.tracking.runs import node_run, summary_points
+from llmzero_ray.tracking.tracker import track
+from tests.blackbox.inputs import copy_of
+from tests.waiting import wait_until
+
+
+def send(root: Path, *backends: str, **settings: Any) -> bool:
+    """Send a recorded search whole; whether everything was taken."""
+    found = TrackingConfig(backends=backends, **settings)  # type: ignore[arg-type]
+
+    async def whole() -> bool:
+        ended = asyncio.Event()
+        ended.set()
+        return await track(root, {}, ended, found)
+
+    return asyncio.run(whole())
+
+
+def file_points(root: Path) -> dict[str, list[tuple[int, Mapping[str, float]]]]:
+    """Run -> points that the backend `file` wrote, all its files together."""
+    found: dict[str, list[tuple[int, Mapping[str, float]]]] = {}
+    for path in sorted((root / "tracking/file").rglob("*.jsonl")):
+        rows = [json.loads(line) for line in path.read_text().splitlines()]
+        found.setdefault(path.name.split(".")[0], []).extend((row["step"], row["data"]) for row in rows)
+    return found
+
+
+def test_a_run_carries_its_place_in_the_tree_and_what_it_changed(tmp_path: Path) -> None:
+    core = SearchFacts(copy_of("two_slots", tmp_path / "runs")).core
+    root, child = node_run(core, 0), node_run(core, 3)
+    assert root.config["llmzero"]["parent"] is None and root.config["llmzero"]["changes"] == {}
+    lineage = child.config["llmzero"]
+    assert (lineage["parent"], lineage["resume_node"], lineage["resume_step"]) == (2, 2, 15)
+    assert lineage["first_global_step"] == 25
+    before, after = core.runs[2].spec.hyperparameters, core.runs[3].spec.hyperparameters
+    changed = {key for key in {*before, *after} if before.get(key) != after.get(key)}
+    assert set(lineage["changes"]) == changed != set()
+    lr = "actor_rollout_ref.actor.optim.lr"
+    assert child.config["actor_rollout_ref"]["actor"]["optim"]["lr"] == after[lr]
+
+
+def test_the_search_is_a_run_with_one_point_per_phase(tmp_path: Path) -> None:
+    facts = SearchFacts(copy_of("two_slots", tmp_path / "runs"))
+    points = list(summary_points(facts.core, facts.events))
+    assert [point.step for point in points] == list(range(1, 9))
+    assert sorted(point.values["search/node"] for point in points) == list(range(8))
+    best = [point.values["search/best_score"] for point in points]
+    assert best == sorted(best)
+    assert facts.best is not None and best[-1] == facts.best.score
+
+
+@pytest.mark.slow
+def test_each_node_is_a_run_over_global_steps_and_a_second_start_adds_nothing(tmp_path: Path) -> None:
+    root = copy_of("finished", tmp_path / "runs")
+    assert send(root, "file")
+    first = file_points(root)
+    facts = SearchFacts(root)
+    names = {node: "reference" if node == -1 else f"node-{node:04d}" for node in facts.core.runs}
+    assert set(first) == {"search", *names.values()}
+    for node, name in names.items():
+        base = facts.core.runs[node].base_step
+        points = load_points(facts.storage, node)
+        assert [step for step, _ in first[name]] == [base + point.step for point in points]
+        last = points[-1]
+        for key, value in last.metrics.items():
+            assert first[name][-1][1][key] == pytest.approx(value, nan_ok=True)
+    assert send(root, "file")
+    assert file_points(root) == first
+
+
+@pytest.mark.slow
+def test_a_run_whose_process_is_killed_goes_on_without_a_point_twice(tmp_path: Path) -> None:
+    state = tmp_path / "state" / "node-0001.file.json"
+    opening = RunOpening(
+        backend="file", project="p", group="g", name="g/1", config={"trainer": {}}, state=str(state),
+        outputs=str(tmp_path / "tracking"), variables={},
+    )  # fmt: skip
+    for begin, end, kill in ((0, 40, True), (0, 80, True), (0, 100, False)):
+        process = subprocess.Popen(
+            [sys.executable, "-m", "llmzero_ray.tracking.backend_process"], stdin=subprocess.PIPE, text=True
+        )
+        assert process.stdin is not None
+        process.stdin.write(json.dumps(asdict(opening)) + "\n")
+        process.stdin.writelines(json.dumps([step, {"x": step}]) + "\n" for step in range(begin, end))
+        if kill:
+            process.stdin.flush()
+            wait_until(lambda end=end: last_step(state) >= end - 20, lambda: str(last_step(state)))
+            process.kill()
+        process.stdin.close()
+        assert process.wait() == (-signal.SIGKILL if kill else 0)
+    steps = Counter(step for step, _ in file_points(tmp_path)["node-0001"])
+    assert max(steps.values()) == 1
+    assert len(steps) >= 98  # a kill between the note and the writing loses that point
+    assert last_step(state) == 99
+
+
+@pytest.mark.slow
+def test_a_tracker_that_takes_nothing_leaves_a_message_and_the_others_alone(tmp_path: Path) -> None:
+    root = copy_of("demo", tmp_path / "runs")
+    begun = time.monotonic()
+    # No such package here; nothing of it is asked of the network.
+    assert not send(root, "file", "clearml", finish_s=60)
+    assert time.monotonic() - begun < 120
+    assert len(file_points(root)["node-0000"]) == 11
+    (log,) = (root / "logs/trackers").glob("node-0000.clearml.log")
+    assert "clearml" in log.read_text()
+
+
+@pytest.mark.slow
+def test_a_full_disk_leaves_the_search_and_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    root = copy_of("demo", tmp_path / "runs")
+    assert not send(root, "file", variables={"VERL_FILE_LOGGER_ROOT": "/dev/full/x"}, finish_s=60)
+    assert "file, run demo/0 failed" in caplog.text
+    assert "points are missing" in caplog.text
+
+
+@pytest.mark.slow
+def test_the_trackers_process_ends_with_its_owner(tmp_path: Path) -> None:
+    facts = SearchFacts(copy_of("killed", tmp_path / "runs"))  # it has not ended: the tracker waits
+    tracker = TrackerProcess(facts.storage, TrackingConfig(backends=("file",)), None)
+    tracker.check()
+    process = tracker._process
+    assert process is not None
+    wait_until(lambda: (facts.paths.root / "tracking/tracker.lock").exists(), lambda: "no lock")
+    assert process.poll() is None
+    assert process.stdin is not None
+    process.stdin.close()  # as when the coordinator is killed
+    wait_until(lambda: process.poll() is not None, lambda: "the tracker goes on")
+    tracker.finish()
+
+
+def test_keys_of_trackers_reach_their_processes_and_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WANDB_API_KEY", "w" * 40)
+    with key_hidden(*TRACKER_KEYS):
+        assert "WANDB_API_KEY" not in os.environ
+    assert os.environ["WANDB_API_KEY"] == "w" * 40
+    path = tracker_key_file(str(tmp_path), private_head=True)
+    assert path is not None and tmp_path not in Path(path).parents
+    assert Path(path).stat().st_mode & 0o777 == 0o600
+    assert tracker_keys(path) == {"WANDB_API_KEY": "w" * 40}
+    remove_key_file()
+    assert not Path(path).exists()
+    assert tracker_keys(path) == {}
+    assert tracker_key_file(str(tmp_path), private_head=False) is None
+
+
+def test_a_key_in_the_configuration_is_refused() -> None:
+    with pytest.raises(ConfigError, match="WANDB_API_KEY names a key"):
+        parse_config({"name": "a", "tracking": {"variables": {"WANDB_API_KEY": "x"}}})
+
+
+def test_an_unknown_tracker_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"wandbb.*must be of wandb, mlflow, tensorboard"):
+        parse_config({"name": "a", "tracking": {"backends": ["wandbb"]}})
+
+
+def test_two_trackers_of_one_name_are_refused() -> None:
+    with pytest.raises(ConfigError, match="more than once"):
+        parse_config({"name": "a", "tracking": {"backends": ["wandb", "wandb"]}})
+
+
+# --- the real packages --------------------------------------------------------------------------------------
+
+
+@pytest.mark.long
+def test_tensorboard_mlflow_and_wandb_offline_show_every_point_once(tmp_path: Path) -> None:
+    root = copy_of("demo", tmp_path / "runs")
+    for _ in range(2):
+        assert send(
+            root, "tensorboard", "mlflow", "wandb", variables={"WANDB_MODE": "offline"}, finish_s=500
+        ), "\n".join(path.read_text()[-500:] for path in (root / "logs/trackers").iterdir())
+    facts = SearchFacts(root)
+    expected = {
+        node: [run.base_step + point.step for point in load_points(facts.storage, node)]
+        for node, run in facts.core.runs.items()
+    }
+    assert {node: tensorboard_steps(root, node) for node in expected} == expected
+    assert mlflow_runs(root) == {
+        **{f"demo/{node}": (steps, str(facts.core.runs[node].on)) for node, steps in expected.items()},
+        "demo": ([1, 2, 3, 4], None),
+    }
+    assert wandb_runs(root) == {
+        **{f"demo/{node}": ("demo", steps) for node, steps in expected.items()},
+        "demo": ("demo", [1, 2, 3, 4]),
+    }
+
+
+def tensorboard_steps(root: Path, node: int) -> list[int]:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(root / f"tracking/tensorboard/demo/node-{node:04d}"))
+    events.Reload()
+    assert "config/text_summary" in events.Tags()["tensors"]
+    return [event.step for event in events.Scalars("llmzero/phase_step")]
+
+
+def mlflow_runs(root: Path) -> dict[str, tuple[list[int], str | None]]:
+    """Name of a run -> its steps and its parent."""
+    os.environ["MLFLOW_ALLOW_FILE_STORE"] = "true"
+    from mlflow.tracking import MlflowClient
+
+    client = MlflowClient((root / "tracking/mlflow").as_uri())
+    experiment = client.get_experiment_by_name("llmzero")
+    assert experiment is not None
+    found = {}
+    for run in client.search_runs([experiment.experiment_id]):
+        name = run.info.run_name or ""
+        key = "search/node" if name == "demo" else "llmzero/phase_step"
+        steps = [metric.step for metric in client.get_metric_history(run.info.run_id, key)]
+        found[name] = (sorted(steps), run.data.params.get("llmzero/parent"))
+        assert run.data.tags["search"] == "demo"
+    return found
+
+
+def wandb_runs(root: Path) -> dict[str, tuple[str, list[int]]]:
+    """Name of a run -> its group and its steps, from the files that `wandb sync` would send."""
+    from wandb.proto import wandb_internal_pb2
+
+    found: dict[str, tuple[str, list[int]]] = {}
+    for path in sorted((root / "tracking/wandb").glob("offline-run-*/*.wandb")):
+        name, group, steps = "", "", []
+        for data in wandb_records(path.read_bytes()):
+            record = wandb_internal_pb2.Record()
+            record.ParseFromString(data)
+            if record.HasField("run"):
+                name, group = record.run.display_name, record.run.run_group
+            elif record.HasField("history"):
+                steps.append(record.history.step.num)
+        assert name not in found
+        found[name] = (group, steps)
+    return found
+
+
+def wandb_records(content: bytes) -> Iterator[bytes]:
+    """Records of a .wandb file: LevelDB's log format, after a header of 7 bytes."""
+    at, block, record = 7, 32768, b""
+    while at + 7 <= len(content):
+        if block - at % block < 7:
+            at += block - at % block
+            continue
+        _, length, kind = struct.unpack_from("<IHB", content, at)
+        record += content[at + 7 : at + 7 + length]
+        at += 7 + length
+        if kind in (1, 4):  # whole, or last part
+            yield record
+            record = b""
