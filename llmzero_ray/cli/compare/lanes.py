@@ -47,7 +47,7 @@ def cluster(config: SearchConfig, lanes: int) -> Iterator[dict[str, str]]:
         if not _actors.head.join_if_there():
             several = config.model_copy(update={"slots": config.slots.model_copy(update={"count": lanes})})
             has_gpus = resolve_platform(config.engine.platform) == "gpu"
-            _actors.head.start_private_head(**private_head_resources(several, has_gpus=has_gpus))
+            _actors.head.start_private_head((), **private_head_resources(several, has_gpus=has_gpus))
         yield _actors.head.environment()
 
 
