@@ -10,9 +10,8 @@ from dataclasses import dataclass
 
 from llmzero_ray.config import SearchConfig
 
-_VERL_SIDE_CPUS = 8
-"""CPUs that VeRL's servers, queues and balancers of one slot require outside its bundles, workers not
-counted."""
+QUEUE_UNITS = {"cpu": 1, "gpu": 4}
+"""Processes that hold a step's trajectories: on GPUs half a gigabyte, which goes through them repeatedly."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,14 +27,13 @@ def side_cpus(config: SearchConfig) -> int:
     """CPUs that one slot needs on its machines outside its bundles; an engine of one's own is taken to need
     none.
 
-    Batched rollouts start agent workers for batches that need an agent loop alone, and these fit into what
-    VeRL's other actors leave then. Reward workers count: only the task says whether its reward needs them.
+    The controller of VeRL's queue and each of its units hold one. Ray holds none for VeRL's servers, agent
+    and reward workers and load balancer, but starts them only where one is.
     """
     engine = config.engine
     if engine.backend != "verl":
         return 0
-    batched = engine.rollout_calls == "batched" or (engine.rollout_calls, engine.platform) == ("auto", "cpu")
-    return _VERL_SIDE_CPUS + engine.reward_workers + (0 if batched else engine.agent_workers)
+    return 1 + QUEUE_UNITS["cpu" if engine.platform == "cpu" else "gpu"] + 1
 
 
 def private_head_resources(config: SearchConfig, *, has_gpus: bool) -> dict[str, int]:

@@ -617,22 +617,22 @@ def machines(*shapes: tuple[float, float]) -> list[Machine]:
 
 def test_slots_that_fit_have_no_shortfall() -> None:
     config = make_config(slots={"count": 2, "gpus_per_node": 8, "cpus_per_gpu": 3})
-    assert side_cpus(config) == 10
-    assert shortfall(machines((8, 34), (8, 34)), config) is None
+    assert side_cpus(config) == 6
+    assert shortfall(machines((8, 30), (8, 30)), config) is None
 
 
-@pytest.mark.parametrize(
-    ("engine", "cpus"),
-    [
-        ({"rollout_calls": "per_request"}, 8 + 4 + 2),
-        ({"rollout_calls": "batched"}, 8 + 2),
-        ({"rollout_calls": "auto", "platform": "cpu"}, 8 + 2),
-        ({"rollout_calls": "auto", "platform": "gpu"}, 8 + 4 + 2),
-    ],
-    ids=str,
-)
-def test_agent_workers_that_do_not_start_need_no_cpus(engine: dict[str, str], cpus: int) -> None:
-    assert side_cpus(make_config(engine={"agent_workers": 4, "reward_workers": 2, **engine})) == cpus
+@pytest.mark.parametrize(("platform", "cpus"), [("cpu", 1 + 1 + 1), ("gpu", 1 + 4 + 1), ("auto", 1 + 4 + 1)])
+def test_cpus_beside_the_bundles_are_those_that_verls_queue_holds_and_one_to_start_with(
+    platform: str, cpus: int
+) -> None:
+    workers = {"agent_workers": 8, "reward_workers": 8}  # Ray holds no CPU for them
+    assert side_cpus(make_config(engine={"platform": platform, **workers})) == cpus
+
+
+def test_a_machine_with_a_few_cpus_beside_the_bundles_takes_a_slot() -> None:
+    config = make_config(engine={"platform": "gpu"}, slots={"gpus_per_node": 1, "cpus_per_gpu": 4})
+    assert shortfall(machines((1, 10)), config) is None
+    assert shortfall(machines((1, 9)), config) is not None
 
 
 def test_a_slot_is_not_spread_over_machines_it_did_not_ask_for() -> None:
@@ -648,27 +648,27 @@ def test_a_slot_of_two_machines_needs_two_distinct_ones() -> None:
 
 def test_cpus_beside_the_bundles_count() -> None:
     config = make_config(slots={"gpus_per_node": 1, "cpus_per_gpu": 3})
-    assert shortfall(machines((1, 12)), config) is not None
-    assert shortfall(machines((1, 13)), config) is None
+    assert shortfall(machines((1, 8)), config) is not None
+    assert shortfall(machines((1, 9)), config) is None
 
 
 def test_cpus_of_other_machines_do_not_help_a_slot() -> None:
     config = make_config(slots={"count": 2, "gpus_per_node": 1, "cpus_per_gpu": 3})
-    assert shortfall(machines((0, 64), (1, 12), (1, 64)), config) is not None
-    assert shortfall(machines((0, 0), (1, 13), (1, 13)), config) is None
-    assert shortfall(machines((2, 25)), config) is not None
-    assert shortfall(machines((2, 26)), config) is None
+    assert shortfall(machines((0, 64), (1, 8), (1, 64)), config) is not None
+    assert shortfall(machines((0, 0), (1, 9), (1, 9)), config) is None
+    assert shortfall(machines((2, 17)), config) is not None
+    assert shortfall(machines((2, 18)), config) is None
 
 
 def test_what_was_asked_and_what_there_is_are_both_said() -> None:
     output = required_and_available(machines((1, 4)), make_config(slots={"gpus_per_node": 8}))
     each = "asked: 1 slot(s) of 1 machine(s) with 8 GPUs and 24 CPUs each"
-    assert f"{each}, and 10 more CPUs on each slot's machines" in output
+    assert f"{each}, and 6 more CPUs on each slot's machines" in output
     assert "There: 10.0.0.0: 1 GPUs, 4 CPUs." in output
 
 
 def test_a_private_head_is_as_large_as_its_slots_ask_for() -> None:
     config = make_config(slots={"count": 3, "gpus_per_node": 2, "cpus_per_gpu": 4})
-    assert private_head_resources(config, has_gpus=False) == {"num_cpus": 3 * 18 + 2, "num_gpus": 6}
-    assert private_head_resources(config, has_gpus=True) == {"num_cpus": 3 * 18 + 2}
+    assert private_head_resources(config, has_gpus=False) == {"num_cpus": 3 * 14 + 2, "num_gpus": 6}
+    assert private_head_resources(config, has_gpus=True) == {"num_cpus": 3 * 14 + 2}
     assert private_head_resources(make_config(), has_gpus=False)["num_cpus"] == 16

@@ -124,9 +124,9 @@ def test_the_machine_of_a_failed_card_is_used_no_more(make_search: MakeSearch) -
 
 @pytest.mark.slow
 def test_cpus_that_verl_needs_beside_the_slots_are_counted(make_search: MakeSearch) -> None:
-    engine = {"backend": "verl", "rollout_calls": "per_request"}
+    engine = {"backend": "verl", "platform": "gpu"}
     search = make_search(engine=engine, slots={"count": 2, "gpus_per_node": 2, "timeout_s": 8.0})
-    with pytest.raises(CapacityError, match="only 8 CPUs are free beside them and VeRL needs 20"):
+    with pytest.raises(CapacityError, match="only 8 CPUs are free beside them and VeRL needs 12"):
         asyncio.run(Placement(search.config.name).reserve_all(search.config))
     assert left_over(search) == []
 

@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from llmzero_ray.capacity import QUEUE_UNITS
 from llmzero_ray.engines.verl import confined_reward
 from llmzero_ray.engines.verl.settings import VerlSettings
 from llmzero_ray.errors import ConfigError
@@ -27,8 +28,6 @@ ROLLOUT = "actor_rollout_ref.rollout"
 REF = "actor_rollout_ref.ref"
 MICRO = f"{ACTOR}.ppo_micro_batch_size_per_gpu"
 
-_QUEUE_UNITS = {"cpu": 1, "gpu": 4}
-"""Processes that hold a step's trajectories: on GPUs half a gigabyte, which goes through them repeatedly."""
 _REWARD_OPTIONS = "custom_reward_function.reward_kwargs"
 _FP32 = {"param_dtype": "fp32", "reduce_dtype": "fp32", "buffer_dtype": "fp32"}
 
@@ -67,7 +66,7 @@ def engine_overrides(settings: VerlSettings) -> dict[str, Any]:
         f"{ROLLOUT}.val_kwargs.temperature": 0,
         "reward.num_workers": 0 if settings.scores_in_driver else settings.reward_workers,
         **_reward_function(settings),
-        "transfer_queue.backend.SimpleStorage.num_data_storage_units": _QUEUE_UNITS[settings.platform],
+        "transfer_queue.backend.SimpleStorage.num_data_storage_units": QUEUE_UNITS[settings.platform],
         "trainer.n_gpus_per_node": settings.n_gpus_per_node,
         "trainer.nnodes": settings.nnodes,
         "trainer.logger": [],
