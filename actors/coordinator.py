@@ -159,7 +159,13 @@ class SearchCoordinator:
                 raise loop.failure
         # The configuration is read where it is used: settings may be changed while the search goes on.
         fixed = self._private_head
-        self._pool = pool = RunnerPool(name, directory, lambda: core.config, fixed_capacity=fixed)
+        self._pool = pool = RunnerPool(
+            name,
+            directory,
+            lambda: core.config,
+            fixed_capacity=fixed,
+            avoided=lambda: core.avoided_nodes,
+        )
         restarted = bool(ray.get_runtime_context().was_current_actor_reconstructed)
         extended = core.finished is not None and await asyncio.to_thread(is_extension_requested, root)
         if (core.finished and not extended) or (restarted and core.interrupted):

@@ -9,6 +9,8 @@ from collections.abc import Collection
 
 from llmzero_ray.capacity import Machine
 
+_GROUP = "ray.io/node-group"
+
 
 def cluster_machines(without: Collection[str] = ()) -> tuple[Machine, ...]:
     """The machines that are up now, with everything they have; `without` are ids of nodes that do not
@@ -20,6 +22,14 @@ def cluster_machines(without: Collection[str] = ()) -> tuple[Machine, ...]:
     return tuple(
         Machine(address=address, cpus=has.get("CPU", 0.0), gpus=has.get("GPU", 0.0)) for address, has in found
     )
+
+
+def may_grow() -> bool:
+    """Whether machines may be added on demand: `ray up` and KubeRay name the group of each machine that they
+    start, `ray start` does not."""
+    import ray
+
+    return any(_GROUP in node["Labels"] for node in ray.nodes() if node["Alive"])
 
 
 def free_cpus() -> float:

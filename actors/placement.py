@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from llmzero_ray.capacity import required_and_available, shortfall, side_cpus
@@ -25,18 +25,26 @@ from .threads import Threads
 _LOOK_S = 0.1
 """Seconds between two polls of the placement groups."""
 _CPU_LOOK_S = 1.0
+_WITHOUT = (
+    " Nodes that are used no more because a card failed there: {}. Once it is replaced, `ray stop` and "
+    "`ray start` on the machine give it another id."
+)
 
 
 class Placement:
-    """The placement groups of one search."""
+    """The placement groups of one search; `avoided` gives the ids (hex) of nodes on which a card failed."""
 
-    def __init__(self, search: str, threads: Threads | None = None) -> None:
+    def __init__(
+        self,
+        search: str,
+        threads: Threads | None = None,
+        avoided: Callable[[], Collection[str]] = frozenset,
+    ) -> None:
         self._search, self._threads = search, threads or Threads("slots")
+        self._avoided = avoided
         self._asked: set[int] = set()
         """Slots whose hardware was requested and not released since."""
         self._waiting: set[int] = set()
-        self._avoided: set[str] = set()
-        """Nodes (hex ids) on which a card failed: nothing is requested there any more."""
         self._changing = asyncio.Lock()
         """Held while groups are created or removed, so that none is created after its slot was released."""
         self._looking = asyncio.Lock()
@@ -80,27 +88,23 @@ class Placement:
         self._asked.add(slot)
         return await self._reserved(config, slot, time.monotonic() + config.slots.timeout_s)
 
-    async def avoid_machine_of(self, config: SearchConfig, slot: int) -> str | None:
-        """Give the hardware of a slot back and request it elsewhere from now on; the node's id.
+    async def avoidable_machine_of(self, config: SearchConfig, slot: int) -> str | None:
+        """The node's id of a slot if the search can do without it.
 
-        None, and nothing has changed: the slot has no hardware or several machines, of which any may be the
-        one with the fault, or the other machines that are up do not hold all slots.
+        None: the slot has no hardware or several machines, of which any may be the one with the fault, or the
+        other machines that are up do not hold all slots.
         """
         if config.slots.nodes > 1:
             return None
         node = await self._threads.run(_node_of_slot, self._search, slot)
         if node is None:
             return None
-        avoided = self._avoided | {node}
-        if shortfall(await self._threads.run(cluster_machines, avoided), config) is not None:
-            return None
-        self._avoided = avoided
-        await self.release(slot)
-        return str(node)
+        others = await self._threads.run(cluster_machines, {*self._avoided(), node})
+        return None if shortfall(others, config) is not None else node
 
     async def _request(self, config: SearchConfig, slot: int, machine: int, taken: Sequence[str] = ()) -> Any:
         """The group of one machine of a slot, requested unless it exists; not on the nodes `taken`."""
-        beside = sorted({*taken, *self._avoided})
+        beside = sorted({*taken, *self._avoided()})
         return await self._threads.run(_request_group, config, slot, machine, beside=beside)
 
     async def cancel(self, slot: int) -> None:
@@ -143,9 +147,9 @@ class Placement:
                 node = await self._node_of(group, config, slot, deadline)
                 if node is None:
                     return None
-                if node not in taken:
+                if node not in taken and node not in self._avoided():
                     break
-                # A lost machine's group came to rest on another one's machine.
+                # A card failed there, or a lost machine's group came to rest on another one's machine.
                 await self._threads.run(remove_placement_group, group)
             found.append(group.id.hex())
             taken.append(node)
@@ -158,10 +162,12 @@ class Placement:
             if entry is not None and entry["state"] == "CREATED":
                 return str(next(iter(entry["bundles_to_node_id"].values())))
             if time.monotonic() >= deadline:
-                there = await self._threads.run(cluster_machines)
+                avoided = self._avoided()
+                there = await self._threads.run(cluster_machines, avoided)
                 waited = f"within {config.slots.timeout_s:g} s (slots.timeout_s)"
                 raise CapacityError(
                     f"the cluster did not give the slots {waited}; {required_and_available(there, config)}"
+                    + (_WITHOUT.format(", ".join(sorted(avoided))) if avoided else "")
                 )
             await asyncio.sleep(_LOOK_S)
         return None

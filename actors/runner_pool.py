@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from llmzero_ray.config import SearchConfig
@@ -33,10 +33,17 @@ class RunnerPool:
     """The runners of one search, by slot. `settings` gives the configuration as it is now.
 
     `storage` is the directory that holds the search's own. With `fixed_capacity` no machine is ever added.
+    `avoided` gives the ids of nodes on which a card failed, as they are now.
     """
 
     def __init__(
-        self, search: str, storage: str, settings: Callable[[], SearchConfig], *, fixed_capacity: bool
+        self,
+        search: str,
+        storage: str,
+        settings: Callable[[], SearchConfig],
+        *,
+        fixed_capacity: bool,
+        avoided: Callable[[], Collection[str]] = frozenset,
     ) -> None:
         self._search, self._storage, self._settings = search, storage, settings
         self._fixed_capacity = fixed_capacity
@@ -44,7 +51,7 @@ class RunnerPool:
         self._shared = settings().slots.shared
         self._slots = self._shared or search
         """Names the slots."""
-        self._placement = Placement(self._slots, self._threads)
+        self._placement = Placement(self._slots, self._threads, avoided)
         self._runners: dict[int, Any] = {}
         self.closing = False
         """Whether the runners are being closed: those that are lost from now on are not replaced."""
@@ -136,10 +143,9 @@ class RunnerPool:
 
         ray.kill(self.runner(slot))
 
-    async def avoid_machine_of(self, slot: int) -> str | None:
-        """Take the slot's hardware elsewhere from now on, because its machine has a failed card; the node
-        that is avoided. None: nothing has changed."""
-        return await self._placement.avoid_machine_of(self._settings(), slot)
+    async def avoidable_machine_of(self, slot: int) -> str | None:
+        """Id of the slot's node if the search can do without it; else None."""
+        return await self._placement.avoidable_machine_of(self._settings(), slot)
 
     async def stop_waiting(self, slot: int) -> None:
         """Stop waiting for the hardware of a slot."""

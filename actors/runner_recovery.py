@@ -93,19 +93,27 @@ class RunnerRecovery:
                 raise _cause_of(error)
             self._cannot_start.add(slot)
         reason = _first_line(error)
+        avoided = None
         if card_fault(str(error)) is not None:
-            avoided = await self._pool.avoid_machine_of(slot)
+            avoided = await self._pool.avoidable_machine_of(slot)
             reason += f"; node {avoided} is used no more" if avoided else "; no other machine has room for it"
-        await self.lost(slot, node, attempt, reason)
+        await self.lost(slot, node, attempt, reason, avoided=avoided)
 
-    async def lost(self, slot: int, node: int | None, attempt: int, reason: str) -> None:
-        """Handle a lost runner that was training `node`, or (None) that was idle or scoring."""
+    async def lost(
+        self, slot: int, node: int | None, attempt: int, reason: str, *, avoided: str | None = None
+    ) -> None:
+        """Handle a lost runner that was training `node`, or (None) that was idle or scoring.
+
+        `avoided` is the id of the slot's machine if nothing is to be requested there any more.
+        """
         if self._pool.closing:  # it was closed
             return
-        await self._report(slot, node, attempt, reason)
+        await self._report(slot, node, attempt, reason, avoided)
         await self.replace(slot)
 
-    async def _report(self, slot: int, node: int | None, attempt: int, reason: str) -> None:
+    async def _report(
+        self, slot: int, node: int | None, attempt: int, reason: str, avoided: str | None = None
+    ) -> None:
         """Journal the loss, with the result or the remains of the phase under way."""
         storage, n_gpus = self._storage, self._core.config.slots.n_gpus
         left: PhaseFailure | None = None
@@ -128,7 +136,13 @@ class RunnerRecovery:
                     left = dataclasses.replace(left, failure_class=failure_class, cause=reason)
         logger.warning("slot=%d node=%s runner lost: %s", slot, node, reason)
         lost = ev.RunnerLost(
-            slot=slot, node=node, phase_attempt=attempt, reason=reason, salvaged=left, restart_step=restart
+            slot=slot,
+            node=node,
+            phase_attempt=attempt,
+            reason=reason,
+            salvaged=left,
+            restart_step=restart,
+            avoided=avoided,
         )
         await self._post(lost)
 

@@ -223,6 +223,8 @@ class RunnerLost(Event):
     """Saved part of the lost attempt, as the outcome of the phase if it is not repeated."""
     restart_step: int = 0
     """Step of the full checkpoint from which a repeat would continue; 0: from the phase's start."""
+    avoided: str | None = None
+    """Ray's id (hex) of the slot's machine, when a card failed there: nothing is requested on it any more."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -773,6 +773,15 @@ def test_gpu_hours_count_from_the_reservation_of_a_slot_idle_time_included() -> 
     assert (search.core.gpu_hours, search.core.meter.gpu_hours(3600.0)) == (0.2, 1.0)
 
 
+def test_machines_of_failed_cards_are_known_again_after_a_replay() -> None:
+    search = Driver()
+    search.ready()
+    search.post(ev.RunnerLost(slot=0, node=None, phase_attempt=0, reason="Xid 79", avoided="ab"))
+    search.post(ev.RunnerLost(slot=0, node=None, phase_attempt=0, reason="its process died"))
+    search.post(ev.RunnerLost(slot=0, node=None, phase_attempt=0, reason="Xid 79", avoided="cd"))
+    assert search.core.avoided_nodes == replay(search.journal, ROOT).avoided_nodes == {"ab", "cd"}
+
+
 def test_gpu_hours_of_a_lost_attempt_count_as_busy() -> None:
     search = Driver()
     search.ready()

@@ -274,6 +274,8 @@ class CoordinatorCore(SearchState):
     def _on_runner_lost(self, event: ev.RunnerLost) -> None:
         slot = self.slots[event.slot]
         slot.ready = False
+        if event.avoided is not None:
+            self.avoided_nodes |= {event.avoided}
         self.final.slot_lost(event.slot, event.reason)
         slot.scoring = None
         run = None if event.node is None else self._current(event.node, event.phase_attempt)

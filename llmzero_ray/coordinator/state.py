@@ -76,6 +76,8 @@ class SearchState:
         self.n_settings = 0
         """How often settings were changed."""
         self.deletions: list[ev.CheckpointsDeleted] = []
+        self.avoided_nodes: frozenset[str] = frozenset()
+        """Ray's ids (hex) of the machines on which a card failed."""
         self.dollars = 0.0
         """Cost of all agent calls, in dollars."""
         self.n_calls = 0

@@ -102,24 +102,33 @@ def test_more_machines_than_there_are_is_refused_and_gives_everything_back(make_
 @pytest.mark.slow
 def test_the_machine_of_a_failed_card_is_used_no_more(make_search: MakeSearch) -> None:
     config = make_search(slots={"gpus_per_node": 2, "cpus_per_gpu": 2, "timeout_s": 20.0}).config
-
-    async def move() -> tuple[Any, ...]:
-        hardware = Placement(config.name)
-        nothing = await hardware.avoid_machine_of(config, 0)
-        before = await hardware.reserve(config, 0)
-        assert before is not None
-        (there,) = machines_of(before)
-        avoided = await hardware.avoid_machine_of(config, 0)
-        after = await hardware.reserve(config, 0)
-        assert after is not None
-        (elsewhere,) = machines_of(after)
-        return nothing, there, avoided, elsewhere, await hardware.avoid_machine_of(config, 0)
-
-    nothing, there, avoided, elsewhere, last = asyncio.run(move())
-    assert (nothing, {avoided}) == (None, there) and elsewhere != there
-    assert last is None  # no third machine: it keeps the one it has
-    assert len(machines_of(reserved(config))) == 1
+    nothing = asyncio.run(Placement(config.name).avoidable_machine_of(config, 0))
+    (there,) = machines_of(reserved(config))
+    node = asyncio.run(Placement(config.name).avoidable_machine_of(config, 0))
+    assert node is not None
+    assert (nothing, {node}) == (None, there)
+    # As a coordinator that takes over: the journal's nodes are known, and the group is still there.
+    hardware = Placement(config.name, avoided=lambda: {node})
+    groups = asyncio.run(hardware.reserve(config, 0))
+    assert groups is not None
+    (elsewhere,) = machines_of(groups)
+    assert elsewhere.isdisjoint(there)
+    # There is no third machine: the slot keeps the one it has.
+    assert asyncio.run(hardware.avoidable_machine_of(config, 0)) is None
+    assert machines_of(reserved(config)) == [elsewhere]
     placement.remove_groups(config.name)
+
+
+@pytest.mark.slow
+def test_too_few_machines_without_those_of_failed_cards_names_them_and_the_cure(
+    make_search: MakeSearch,
+) -> None:
+    search = make_search(slots={"count": 2, "gpus_per_node": 2, "cpus_per_gpu": 2, "timeout_s": 3.0})
+    failed = next(node["NodeID"] for node in ray.nodes() if node["Alive"] and "GPU" in node["Resources"])
+    hardware = Placement(search.config.name, avoided=lambda: {failed})
+    with pytest.raises(CapacityError, match=f"because a card failed there: {failed}. .*another id"):
+        asyncio.run(hardware.reserve_all(search.config))
+    assert left_over(search) == []
 
 
 @pytest.mark.slow

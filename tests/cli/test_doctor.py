@@ -221,6 +221,58 @@ def test_slots_that_do_not_fit_fail_and_nothing_is_reserved(cluster: Any, examin
     assert examine.rows["step"]["found"] == "skipped: resources failed"
 
 
+@pytest.mark.slow
+def test_a_cluster_that_grows_has_the_slots_before_its_machines_are_looked_at(
+    cluster: Any, examine: Doctor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # What an autoscaler does: it marks its machines, sees pending groups, and starts another machine.
+    monkeypatch.setenv("RAY_NODE_TYPE_NAME", "workers")
+    wide = {"count": 1, "gpus_per_node": 4, "timeout_s": PATIENCE_S}
+    made, running = [cluster.add_node(num_cpus=1)], doctor_process(examine.write(slots=wide))
+    try:
+        ray.init(log_to_driver=False, logging_level="ERROR")
+        wait_until(lambda: "PENDING" in _states() or running.poll() is not None)
+        made.append(cluster.add_node(num_cpus=12, num_gpus=4))
+        ray.shutdown()
+        assert running.wait(PATIENCE_S) == 0, running.communicate()[0]
+        assert examine.rows["resources"]["found"].startswith("the machines that are up do not hold the slots")
+        assert examine.rows["versions"]["found"].startswith("5 machine(s): ")
+        assert examine.statuses()["step, slot 0"] == "ok"
+        # No further machine comes.
+        assert examine(slots={**wide, "count": 2, "timeout_s": 3.0}, step=False) == 4
+        assert "2 slot(s) of 1 machine(s) with 4 GPUs" in examine.rows["slots"]["found"]
+        assert examine.left() == []
+    finally:
+        ray.shutdown()
+        if running.poll() is None:
+            running.kill()
+        running.communicate()
+        for node in made:
+            cluster.remove_node(node)
+
+
+def _states() -> list[str]:
+    return [group["state"] for group in ray.util.placement_group_table().values()]
+
+
+def doctor_process(path: Path) -> subprocess.Popen[bytes]:
+    """The command in a process of its own; exit code 130 after an interrupt."""
+    code = (
+        "import sys\n"
+        "from llmzero_ray.cli.doctor.command import doctor\n"
+        "try:\n"
+        "    sys.exit(doctor(sys.argv[1], settings=[]))\n"
+        "except KeyboardInterrupt:\n"
+        "    sys.exit(130)\n"
+    )
+    return subprocess.Popen(
+        [sys.executable, "-c", code, str(path)],
+        cwd=CHECKOUT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+
+
 def test_without_a_cluster_what_needs_none_is_checked_all_the_same(
     examine: Doctor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -253,20 +305,7 @@ def test_an_interrupt_leaves_nothing_behind(
 ) -> None:
     holding = [task_dir / f"holding-{slot}" for slot in (0, 1)]
     path = examine.write({"hold_s": 600})
-    code = (
-        "import sys\n"
-        "from llmzero_ray.cli.doctor.command import doctor\n"
-        "try:\n"
-        "    doctor(sys.argv[1], settings=[])\n"
-        "except KeyboardInterrupt:\n"
-        "    sys.exit(130)\n"
-    )
-    running = subprocess.Popen(
-        [sys.executable, "-c", code, str(path)],
-        cwd=CHECKOUT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-    )
+    running = doctor_process(path)
 
     def holds() -> bool:
         assert running.poll() is None, running.communicate()[0]

@@ -64,6 +64,7 @@ def test_every_check_has_a_name_of_its_own_and_the_exit_code_of_its_kind() -> No
         "task files": 3,
         "model files": 3,
         "resources": 4,
+        "slots": 4,
         "gpu memory": 4,
         "machine memory": 4,
         "versions": 5,

@@ -28,7 +28,7 @@ from llmzero_ray.presence import owner
 from llmzero_ray.storage import SearchStorage
 from llmzero_ray.tasks import PreparedTask, load_task
 
-Stage: TypeAlias = Literal["files", "cluster", "machines", "training"]
+Stage: TypeAlias = Literal["files", "cluster", "slots", "machines", "training"]
 _CHECK_S = 180.0
 _FILES_S = 400.0
 _CLOCK_S = 20.0
@@ -46,6 +46,8 @@ class Context:
     task: PreparedTask | None = None
     private_head: bool = False
     """The cluster is a head of this command alone."""
+    reserved: bool = False
+    """The hardware of the slots was asked for and must be given back."""
     nodes: Sequence[Node] = ()
     probed: Mapping[str, Any | NoResult] = field(default_factory=dict)
     """By label of a node: its versions and its room."""
@@ -116,6 +118,12 @@ def _cluster(context: Context) -> CheckFinding:
     return cluster.resources_of_all(private_head=context.private_head)
 
 
+def _slots(context: Context) -> CheckFinding:
+    """The cluster gives the slots: what is looked at from here on is what the search will get."""
+    context.reserved = True
+    return training.reserve(context.config, private_head=context.private_head)
+
+
 def _agents(context: Context) -> CheckFinding:
     """The agents can call their model from the head: key, price, server."""
     config, key = context.config, None
@@ -175,9 +183,24 @@ def _training(context: Context) -> list[Row]:
     return rows
 
 
+def _why_not_reserve(context: Context) -> str:
+    must_grow = any(row.found.startswith(cluster.MUST_GROW) for row in context.rows)
+    if not context.step and not must_grow:
+        return "--no-step"
+    if (name := training.name_in_use(context.config)) is not None:
+        return f"a search called {name} is at work"
+    return _why_pointless(context)
+
+
 def _why_not_train(context: Context) -> str:
     if not context.step:
         return "--no-step"
+    if any(row.name == "slots" and row.status == "skipped" for row in context.rows):
+        return _why_pointless(context) or "no slot is reserved"
+    return _why_pointless(context)
+
+
+def _why_pointless(context: Context) -> str:
     someone = owner(SearchStorage(context.config.storage, context.config.name).paths.root)
     if someone:
         return f"{someone} is at work on this search"
@@ -202,6 +225,21 @@ CHECKS: tuple[Check, ...] = (
     ),
     Check(name="room", kind="storage", stage="files", run=_room),
     Check(name="cluster", kind="capacity", stage="cluster", run=_cluster, limit_s=None),
+    Check(
+        name="resources",
+        kind="capacity",
+        stage="slots",
+        run=lambda context: cluster.room_for_slots(context.config),
+    ),
+    Check(
+        name="slots",
+        kind="capacity",
+        stage="slots",
+        run=_slots,
+        limit_s=None,
+        skip=_why_not_reserve,
+        listed_without_cluster=False,
+    ),
     Check(name="agents", kind="config", stage="machines", run=_agents, needed_for_training=False),
     Check(
         name="storage",
@@ -225,12 +263,6 @@ CHECKS: tuple[Check, ...] = (
         run=_model_files,
         limit_s=_FILES_S,
         applies=lambda context: context.model_path is not None and not context.failed("model"),
-    ),
-    Check(
-        name="resources",
-        kind="capacity",
-        stage="machines",
-        run=lambda context: cluster.room_for_slots(context.config),
     ),
     Check(
         name="gpu memory",

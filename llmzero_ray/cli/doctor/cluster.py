@@ -13,6 +13,8 @@ from llmzero_ray.coordinator import root_hyperparameters
 from llmzero_ray.engines.registry import engine_factory
 from llmzero_ray.tasks import PreparedTask
 
+MUST_GROW = "the machines that are up do not hold the slots, and more may be added"
+
 
 def root_and_engine(config: SearchConfig, task: PreparedTask | None) -> CheckFinding:
     """The root's recipe can be trained, and the engine can be loaded.
@@ -43,13 +45,14 @@ def resources_of_all(*, private_head: bool) -> CheckFinding:
 
 
 def room_for_slots(config: SearchConfig) -> CheckFinding:
-    """The machines have what the slots ask for, and how much of it is free."""
+    """The machines have what the slots ask for, and how much of it is free; or more may be added."""
     import ray
 
     machines = _actors.machines.cluster_machines()
     if (missing := shortfall(machines, config)) is not None:
-        todo = "see `found`; a cluster that grows on demand must have grown before"
-        return CheckFinding("FAIL", missing, todo)
+        if _actors.machines.may_grow():
+            return CheckFinding("ok", f"{MUST_GROW}; {missing}")
+        return CheckFinding("FAIL", missing, "see `found`")
     slots, free = config.slots, ray.available_resources()
     gpus = slots.count * slots.n_gpus
     cpus = gpus * slots.cpus_per_gpu + slots.count * side_cpus(config)

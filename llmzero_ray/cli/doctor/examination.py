@@ -12,12 +12,12 @@ from typing import Any
 from rich.console import Console
 
 from llmzero_ray import _actors
+from llmzero_ray.cli.doctor import training
 from llmzero_ray.cli.doctor.checks import CHECKS, Check, Context, Stage
 from llmzero_ray.cli.doctor.nodes import nodes_up, run_on_nodes
 from llmzero_ray.cli.doctor.probes import probe_machine
 from llmzero_ray.cli.doctor.rows import CheckFinding, Row, skipped
 from llmzero_ray.cli.doctor.time_limit import within
-from llmzero_ray.cli.doctor.training import STEPS
 from llmzero_ray.cli.interrupts import raise_on_termination
 from llmzero_ray.cli.output import print_line
 from llmzero_ray.errors import LlmzeroError
@@ -33,25 +33,30 @@ def examine(context: Context, console: Console) -> None:
         with _doing(_actors.head.start_text(), console):
             _run_stage("cluster", context)
         if context.failed("cluster"):
-            pointless = [check for check in CHECKS if check.stage in ("machines", "training")]
+            pointless = [check for check in CHECKS if check.stage not in ("files", "cluster")]
             context.rows += [
                 _row(check, skipped("no cluster")) for check in pointless if check.listed_without_cluster
             ]
             return
         raise_on_termination(console)
+        engine, slots = context.config.engine, context.config.slots
         try:
+            with _doing(f"reserving the slots, for at most {slots.timeout_s:g} s", console):
+                _run_stage("slots", context)
             with _doing("asking every machine", console):
-                engine = context.config.engine
                 context.nodes = nodes_up()
                 context.probed = run_on_nodes(
                     context.nodes, probe_machine, engine.backend, engine.platform, limit_s=_LOOK_S
                 )
                 _run_stage("machines", context)
-            with _doing(f"training {STEPS} steps on {context.config.slots.count} slot(s)", console):
+            with _doing(f"training {training.STEPS} steps on {slots.count} slot(s)", console):
                 _run_stage("training", context)
         except Exception as error:  # noqa: BLE001 - what was found so far is shown all the same
             found = f"could not go on: {type(error).__name__}: {error}"
             context.rows.append(Row(name="checks", kind="capacity", status="FAIL", found=found))
+        finally:
+            if context.reserved:
+                training.give_back(context.config)
 
 
 def _doing(what: str, console: Console) -> AbstractContextManager[Any]:

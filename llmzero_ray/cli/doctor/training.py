@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from llmzero_ray import _actors
-from llmzero_ray.cli.doctor.rows import Row
+from llmzero_ray.cli.doctor.rows import CheckFinding, Row
 from llmzero_ray.cli.doctor.scratch import scratch_of
 from llmzero_ray.cli.doctor.training_rows import SlotTrial, rows_of, seconds_of
 from llmzero_ray.config import SearchConfig
@@ -38,48 +38,59 @@ _STAGES = 5
 def trial_of(config: SearchConfig) -> SearchConfig:
     """The search under a name of its own, with its files out of the search's way."""
     name = f"{config.name[:_NAME_CHARS]}-doctor"
-    return config.model_copy(update={"name": name, "storage": str(scratch_of(config))})
+    slots = config.slots.model_copy(update={"shared": None})  # those of others are not touched
+    return config.model_copy(update={"name": name, "storage": str(scratch_of(config)), "slots": slots})
+
+
+def name_in_use(config: SearchConfig) -> str | None:
+    """The name that the trial would have, when a search of that name is at work."""
+    name = trial_of(config).name
+    return name if _is_actor(_actors.names.coordinator_name(name)) else None
+
+
+def reserve(config: SearchConfig, *, private_head: bool) -> CheckFinding:
+    """Reserve the hardware of all slots, as a search does; `give_back` ends it.
+
+    An autoscaler adds what is missing, so that every machine that the search gets is up afterwards.
+    """
+    trial = trial_of(config)
+    _actors.app.clean_up(trial)  # what a doctor left that was killed
+    began = time.monotonic()
+    try:
+        asyncio.run(_pool(trial, private_head=private_head).reserve())
+    except CapacityError as error:
+        return CheckFinding("FAIL", str(error))
+    took_s = time.monotonic() - began
+    return CheckFinding("ok", f"{config.slots.count} slot(s) reserved in {took_s:.1f} s")
+
+
+def give_back(config: SearchConfig) -> None:
+    """End what works on the slots and give their hardware back."""
+    with _uninterrupted():
+        _actors.app.clean_up(trial_of(config))
 
 
 def train_on_all_slots(
     config: SearchConfig, task: PreparedTask, *, private_head: bool
 ) -> tuple[list[Row], list[dict[str, float]], dict[str, str]]:
-    """Rows of slots, steps and adapters; seconds of each slot that trained (`seconds_of`); and by slot the
-    log of each that failed."""
+    """Rows of steps and adapters on the slots that are reserved; seconds of each slot that trained
+    (`seconds_of`); and by slot the log of each that failed."""
     trial = trial_of(config)
-    if _is_actor(_actors.names.coordinator_name(trial.name)):
-        busy = f"skipped: a search called {trial.name} is at work"
-        return [Row(name="slots", kind="capacity", status="skipped", found=busy)], [], {}
-    try:
-        _actors.app.clean_up(trial)  # what a doctor left that was killed
-        try:
-            took_s, trials = asyncio.run(_train_all(trial, task, private_head=private_head))
-        except CapacityError as error:
-            return [Row(name="slots", kind="capacity", status="FAIL", found=str(error))], [], {}
-        took = f"{config.slots.count} slot(s) reserved in {took_s:.1f} s"
-        slots = Row(name="slots", kind="capacity", status="ok", found=took)
-        rows = [slots, *(row for each in trials for row in rows_of(trial, each))]
-        seconds = [seconds_of(trial, each) for each in trials if isinstance(each.result, PhaseResult)]
-        return rows, seconds, {str(each.slot): each.failure.log_tail for each in trials if each.failure}
-    finally:
-        with _uninterrupted():
-            _actors.app.clean_up(trial)
+    trials = asyncio.run(_train_all(trial, task, private_head=private_head))
+    rows = [row for each in trials for row in rows_of(trial, each)]
+    seconds = [seconds_of(trial, each) for each in trials if isinstance(each.result, PhaseResult)]
+    return rows, seconds, {str(each.slot): each.failure.log_tail for each in trials if each.failure}
 
 
-async def _train_all(
-    trial: SearchConfig, task: PreparedTask, *, private_head: bool
-) -> tuple[float, list[SlotTrial]]:
-    """Seconds until the slots were reserved, and what came of each.
-
-    Raises:
-        CapacityError: the cluster does not give them.
-    """
-    pool = _actors.runner_pool.RunnerPool(
+def _pool(trial: SearchConfig, *, private_head: bool) -> _actors.runner_pool.RunnerPool:
+    return _actors.runner_pool.RunnerPool(
         trial.name, trial.storage, lambda: trial, fixed_capacity=private_head
     )
-    began = time.monotonic()
-    await pool.reserve()
-    took_s = time.monotonic() - began
+
+
+async def _train_all(trial: SearchConfig, task: PreparedTask, *, private_head: bool) -> list[SlotTrial]:
+    """What came of each slot."""
+    pool = _pool(trial, private_head=private_head)
     specs = [_spec(trial, task, slot) for slot in range(trial.slots.count)]
     limits = time_limits(
         trial,
@@ -94,7 +105,7 @@ async def _train_all(
         await pool.close_all(at_once=True)
         raise
     await pool.close_all(at_once=False)
-    return took_s, trials
+    return trials
 
 
 async def _train_one(
