@@ -17,7 +17,7 @@ from llmzero_ray.engines.base import Slot
 
 from .actor_handles import end_actor, find_actor
 from .names import actor_options, runner_name, slot_of
-from .placement import Placement, check_fixed_capacity, group_of
+from .placement import Placement, check_fixed_capacity, group_of, remove_groups
 from .runner import PhaseRunner
 from .threads import Threads
 
@@ -27,6 +27,17 @@ _SLOT_THREADS = 64
 """Each waits for seconds at most, while a slot's old runner ends."""
 _CLOSE_S = 60.0
 """Seconds for an engine's orderly shutdown before its runner is killed."""
+
+
+def close_shared(slots: str) -> None:
+    """End the runner of shared slots of that name, an idle engine in order, and give their hardware back."""
+    import ray
+
+    name = runner_name(slots, 0)
+    with contextlib.suppress(ValueError, ray.exceptions.RayError):
+        ray.get(find_actor(name).close.remote(), timeout=_CLOSE_S)
+    end_actor(name)
+    remove_groups(slots)
 
 
 class RunnerPool:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
+from ray.util import placement_group_table
 
 from llmzero_ray.cli.compare import command, lanes
 from llmzero_ray.cli.compare.figure import best_so_far
@@ -246,7 +247,7 @@ def test_a_method_that_crashes_fails_alone_and_is_not_run_again(
 
     monkeypatch.setattr(lanes, "_search", search)
     monkeypatch.setattr(command, "outcome", found)
-    monkeypatch.setattr(command, "cluster", lambda config, n: nullcontext({}))
+    monkeypatch.setattr(command, "cluster", lambda config, n, name: nullcontext({}))
     monkeypatch.setattr(command, "read_pilot", lambda run, directory, hours: pilot())
     outcomes, _ = command._Comparison(plan, tmp_path).run(runs)
     failed = [run.name for run, one in outcomes.items() if one.problem]
@@ -287,6 +288,8 @@ def test_a_comparison_runs_to_its_tables_and_a_second_time_trains_nothing(
     warm = SearchFacts(tmp_path / "runs" / "first" / "toy-random-1").runs[0].outcome
     assert warm is not None and warm.warm  # the pilot's engine, two searches before
     assert (tmp_path / "runs" / "first" / "anytime.png").stat().st_size > 1000
+    groups = [group for group in placement_group_table().values() if "first-lane" in group["name"]]
+    assert groups and {group["state"] for group in groups} == {"REMOVED"}  # nothing stays reserved
     assert main(["compare", str(path)]) == 0
     again = capsys.readouterr().out
     assert again[again.index("# first") :] == first[first.index("# first") :]

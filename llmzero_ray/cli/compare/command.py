@@ -102,7 +102,7 @@ class _Comparison:
                 self._outcomes[run] = ended
         if all(run in self._outcomes for run in everything):
             return self._found(runs), self._pilots(wanted)
-        with cluster(next(iter(runs.values())), self._plan.parallel) as env:
+        with cluster(next(iter(runs.values())), self._plan.parallel, self._plan.name) as env:
             self._run(wanted, env)
             pilots = self._pilots(wanted)
             self._check_forecast(pilots)

@@ -36,9 +36,9 @@ Ended = Callable[[ComparedRun, int], None]
 
 
 @contextlib.contextmanager
-def cluster(config: SearchConfig, lanes: int) -> Iterator[dict[str, str]]:
+def cluster(config: SearchConfig, lanes: int, name: str) -> Iterator[dict[str, str]]:
     """The environment in which searches of `config` find a cluster with so many slots: the one that there
-    is, or a head that is started here and ends here.
+    is, or a head that is started here and ends here. The slots of the lanes are given back at the end.
 
     Raises:
         CapacityError: RAY_ADDRESS names a cluster that does not answer, or Ray does not start.
@@ -48,7 +48,11 @@ def cluster(config: SearchConfig, lanes: int) -> Iterator[dict[str, str]]:
             several = config.model_copy(update={"slots": config.slots.model_copy(update={"count": lanes})})
             has_gpus = resolve_platform(config.engine.platform) == "gpu"
             _actors.head.start_private_head((), **private_head_resources(several, has_gpus=has_gpus))
-        yield _actors.head.environment()
+        try:
+            yield _actors.head.environment()
+        finally:
+            for lane in range(lanes):
+                _actors.runner_pool.close_shared(_slots_of(name, lane))
 
 
 def run_all(
@@ -85,7 +89,7 @@ def run_all(
         task: str | None = None
         while (run := next_run(lane, task)) is not None:
             task = run.task
-            code = _search(_in_lane(runs[run], f"{name}-lane{lane}"), directory / f"{run.name}.yaml", env)
+            code = _search(_in_lane(runs[run], _slots_of(name, lane)), directory / f"{run.name}.yaml", env)
             with lock:
                 try:
                     _check_code(code, run, directory)
@@ -99,6 +103,10 @@ def run_all(
             done.result()
     if failures:
         raise failures[0]
+
+
+def _slots_of(name: str, lane: int) -> str:
+    return f"{name}-lane{lane}"
 
 
 def _in_lane(config: SearchConfig, shared: str) -> SearchConfig:
