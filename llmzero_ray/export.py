@@ -7,9 +7,11 @@ strategy with this project (strategy_replay.py), VeRL's keys (engines/verl/overr
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import shlex
 import shutil
 from collections.abc import Iterator, Mapping
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
@@ -101,12 +103,18 @@ def _reward_keys(task: PreparedTask) -> dict[str, Any]:
     """VeRL's keys of the reward function, which it loads in its own processes.
 
     Raises:
-        ConfigError: the reward is a package whose files alone would not do.
+        ConfigError: the reward is a package whose files alone would not do, or it is not there.
     """
     if task.reward_module is not None and task.reward_top is None:
+        _check_importable(task.reward_module, task.reward_name)
         source = f"pkg://{task.reward_module}"
     elif Path(task.reward_top or task.reward_path).is_file():
         source = f"{_HERE}/reward.py"
+    elif task.reward_top is None:
+        raise ConfigError(
+            f"the reward file {task.reward_path}, which the task names, does not exist, so that the scripts "
+            "could not score anything. Put it back, or prepare the task again with the file's new place."
+        )
     else:
         raise ConfigError(
             f"the reward {task.reward_module}:{task.reward_name} is part of the package {task.reward_top}, "
@@ -114,6 +122,26 @@ def _reward_keys(task: PreparedTask) -> dict[str, Any]:
             "manifest if VeRL's environment has the package, or put the function into a file of its own."
         )
     return {f"{_REWARD}.path": source, f"{_REWARD}.name": task.reward_name}
+
+
+def _check_importable(module: str, name: str) -> None:
+    """VeRL imports the module where the scripts run; what even this environment lacks would fail there.
+
+    Raises:
+        ConfigError: this environment has no such module.
+    """
+    top, *below = module.split(".")
+    found = importlib.util.find_spec(top)
+    for number in range(len(below)):  # not by its whole name: that would run the packages above it
+        if found is not None:
+            name_there = ".".join([top, *below[: number + 1]])
+            found = PathFinder.find_spec(name_there, found.submodule_search_locations or [])
+    if found is None:
+        raise ConfigError(
+            f"the reward {module}:{name} cannot be imported here, and the scripts import it by that name. "
+            "Install its package into this environment and the one of VeRL, or put the function into a file "
+            "of its own and prepare the task with that."
+        )
 
 
 def _ray_keys(config: SearchConfig, settings: VerlSettings) -> dict[str, Any]:

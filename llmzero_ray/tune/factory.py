@@ -8,15 +8,14 @@ from typing import Any, get_args
 
 from ray import cloudpickle
 
-from llmzero_ray.agents.local import LocalProposer
-from llmzero_ray.agents.local.any_space import AnySpaceProposer
 from llmzero_ray.errors import ConfigError
-from llmzero_ray.hyperparameters import VERL_SPACE, Space
+from llmzero_ray.hyperparameters import Space
 from llmzero_ray.plugin import load_factory
 from llmzero_ray.search import SearchRules
 from llmzero_ray.tune.domains import trial_space
 from llmzero_ray.tune.early_stop import EarlyStops
 from llmzero_ray.tune.internals import check_ray
+from llmzero_ray.tune.named_proposers import NAMES, made_proposer
 from llmzero_ray.tune.proposals import AsyncProposals
 from llmzero_ray.tune.scheduler import TreeScheduler
 from llmzero_ray.tune.searcher import TreeSearcher
@@ -42,10 +41,11 @@ def tree_search(
     to Ray Tune's domains, or a `Space`; `root` the configuration of the first trial. `budget` counts trials;
     `phase_steps` results end a trial (None: the trainable ends by itself).
 
-    `proposer` is `local`, `package.module:factory` (called without arguments where the search runs), an
-    object with `propose(ProposalRequest)`, or a function of the request that gives a `Proposal` or a mapping
-    from names to new values. It runs on a thread of its own. `stopper` is `StopperSettings`, a
-    `ray.tune.Stopper`, or a function of the running phase and the best one that gives True or a reason.
+    `proposer` is `local`, `random`, `expert` (VeRL's space only), `package.module:factory` (called without
+    arguments where the search runs), an object with `propose(ProposalRequest)`, or a function of the request
+    that gives a `Proposal` or a mapping from names to new values. It runs on a thread of its own. `stopper`
+    is `StopperSettings`, a `ray.tune.Stopper`, or a function of the running phase and the best one that gives
+    True or a reason.
 
     Raises:
         ConfigError: the root does not lie in the space, or an argument is none of these.
@@ -75,21 +75,23 @@ def tree_search(
 
 
 def _proposer(given: Any, space: Space, seed: int) -> Any:
-    if given == "local":
-        # Its levers and diagnosis are VeRL's.
-        return LocalProposer(seed=seed) if space is VERL_SPACE else AnySpaceProposer(space, seed=seed)
+    allowed = (
+        f"must be {', '.join(map(repr, NAMES))}, 'package.module:factory', an object with propose, or a "
+        "function."
+    )
     if isinstance(given, str):
-        if ":" not in given:
+        if given in NAMES:
+            return made_proposer(given, space, seed)
+        if ":" in given:
+            return NamedProposer(given)
+        if given == "claude":
             raise ConfigError(
-                f"proposer is {given!r}; must be 'local', 'package.module:factory', an object with propose, "
-                "or a function."
+                "proposer is 'claude', whose prompts, budget and records belong to a search on VeRL's "
+                f"runners (llmzero search); {allowed}"
             )
-        return NamedProposer(given)
+        raise ConfigError(f"proposer is {given!r}; {allowed}")
     if not callable(given) and not callable(getattr(given, "propose", None)):
-        raise ConfigError(
-            f"proposer is {given!r}; must be 'local', 'package.module:factory', an object with propose, or a "
-            "function."
-        )
+        raise ConfigError(f"proposer is {given!r}; {allowed}")
     _check_pickle("proposer", given)
     return given
 

@@ -55,6 +55,7 @@ RELIED_ON: Final[dict[str, tuple[str, ...]]] = {
 _SOURCES: Final[dict[str, tuple[str, ...]]] = {
     "ray.tune.experiment.trial:Trial": (
         "self._restore_checkpoint_result",
+        "self.evaluated_params",
         "self.run_metadata.error_filename",
         "current_checkpoint_index",
     ),

@@ -14,6 +14,8 @@ from llmzero_ray.records import NodeKind, ResumeFrom
 
 CONFIG_KEY = "llmzero_phase"
 """Key of a trial's configuration."""
+LINEAGE_KEY = "llmzero"
+"""Key of a trial's configuration under which its place in the tree stands value by value, for trackers."""
 _TEXT = re.compile(
     r"node(?P<node>\d+)-(?P<kind>\w+?)"
     r"(-from(?P<source>\d+)at(?P<step>\d+))?-base(?P<base>\d+)(-steps(?P<steps>\d+))?"

@@ -18,7 +18,7 @@ from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 from llmzero_ray.errors import ConfigError
 from llmzero_ray.tune import internals
 from llmzero_ray.tune.early_stop import EarlyStops
-from llmzero_ray.tune.phase_start import PhaseStart
+from llmzero_ray.tune.phase_start import LINEAGE_KEY, PhaseStart
 from llmzero_ray.tune.searcher import NOT_FINITE, TreeSearcher
 from llmzero_ray.tune.state import TunePhase
 
@@ -90,6 +90,7 @@ class TreeScheduler(FIFOScheduler):
         self._live[trial.trial_id] = trial
         self._restore(trial, phase)
         self._set_start(trial, phase)
+        _show_lineage(trial, phase)
         internals.save_soon(tune_controller)
 
     def choose_trial_to_run(self, tune_controller: Any) -> Any:
@@ -248,3 +249,17 @@ class TreeScheduler(FIFOScheduler):
     def _leave(self, tune_controller: Any, trial: Any) -> None:
         self._live.pop(trial.trial_id, None)
         internals.save_soon(tune_controller)
+
+
+def _show_lineage(trial: Any, phase: TunePhase) -> None:
+    """Put the phase's place in the tree where Tune's trackers look.
+
+    W&B and MLflow log a trial's configuration, TensorBoard its evaluated parameters. Done after the trial has
+    its folder, whose name is made of the latter.
+    """
+    lineage = phase.lineage()
+    trial.set_config({**trial.config, LINEAGE_KEY: lineage})
+    trial.evaluated_params = {
+        **(trial.evaluated_params or {}),
+        **{f"{LINEAGE_KEY}/{name}": value for name, value in lineage.items()},
+    }

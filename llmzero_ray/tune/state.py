@@ -100,6 +100,20 @@ class TunePhase:
             n_steps=self.n_steps,
         )
 
+    def lineage(self) -> dict[str, int | str]:
+        """Its place in the tree as trackers show it; what a phase does not have is left out."""
+        found: dict[str, int | str | None] = {
+            "node": self.node,
+            "kind": self.kind,
+            "parent": self.on,
+            "resume_node": None if self.resume_from is None else self.resume_from.node,
+            "resume_step": None if self.resume_from is None else self.resume_from.step,
+            "base_step": self.base_step,
+            "state": None if self.diagnosis is None else self.diagnosis.state,
+            "rationale": self.rationale or None,
+        }
+        return {name: value for name, value in found.items() if value is not None}
+
 
 class TuneSearch:
     """The search of one experiment.

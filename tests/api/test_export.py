@@ -189,6 +189,22 @@ def test_a_reward_of_ones_own_is_copied(
     assert not (tmp_path / "other").exists()
 
 
+def test_a_reward_that_is_not_there_is_refused_before_anything_is_written(
+    finished: Written, strategy: Strategy, task: PreparedTask, tmp_path: Path
+) -> None:
+    import dataclasses
+
+    config = config_of(finished, task)
+    for module in ("nowhere_at_all", "llmzero_ray.no_such_part", "llmzero_ray.text.inside"):
+        lost = dataclasses.replace(task, reward_module=module, reward_top=None, reward_name="points")
+        with pytest.raises(ConfigError, match=f"the reward {module}:points cannot be imported here"):
+            export_verl(strategy, config, lost, tmp_path / "out")
+    gone = dataclasses.replace(task, reward_module=None, reward_path=str(tmp_path / "gone.py"))
+    with pytest.raises(ConfigError, match=r"the reward file .*gone\.py, which .* does not exist"):
+        export_verl(strategy, config, gone, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
 def test_what_cannot_be_exported_is_refused(
     finished: Written, strategy: Strategy, task: PreparedTask, tmp_path: Path
 ) -> None:

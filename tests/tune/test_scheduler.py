@@ -247,3 +247,41 @@ def test_a_new_search_of_the_same_name_does_not_take_over_the_old_one(driver: Dr
     fresh = Driver(driver.folder)
     fresh.new_trial()
     assert [phase.status for phase in fresh.searcher.search.phases.values()] == ["running"]
+
+
+def test_a_trials_place_in_the_tree_stands_in_its_configuration_and_parameters(driver: Driver) -> None:
+    first = driver.new_trial()
+    assert first.config["llmzero"] == {"node": 0, "kind": "root", "base_step": 0}
+    driver.finish(first, [1.0, 5.0, 3.0])
+    second = driver.new_trial()
+    shown = second.config["llmzero"]
+    place = {"node": 1, "kind": "evolve", "parent": 0, "resume_node": 0, "resume_step": 2, "base_step": 2}
+    assert place.items() <= shown.items()
+    assert second.evaluated_params["llmzero/resume_step"] == 2
+
+
+def test_tensorboard_has_the_curve_and_the_lineage_of_a_trial(
+    driver: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ray.tune.logger import TBXLoggerCallback
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
+
+    driver.finish(driver.new_trial(), [1.0, 5.0, 3.0])
+    trial = driver.new_trial()
+    # Ray's own place for it is below the session of a head.
+    monkeypatch.setattr(StorageContext, "experiment_driver_staging_path", str(tmp_path / "staging"))
+    callback = TBXLoggerCallback()
+    callback.log_trial_start(trial)
+    for step, x in enumerate((6.0, 7.0), start=1):
+        callback.log_trial_result(step, trial, {"training_iteration": step, "x": x})
+    callback.log_trial_end(trial)
+    events = EventAccumulator(trial.local_path)
+    events.Reload()
+    assert [(point.step, point.value) for point in events.Scalars("ray/tune/x")] == [(1, 6.0), (2, 7.0)]
+    started = HParamsPluginData.FromString(
+        events.summary_metadata["_hparams_/session_start_info"].plugin_data.content
+    )
+    shown = started.session_start_info.hparams
+    assert shown["llmzero/node"].number_value == 1 and shown["llmzero/resume_step"].number_value == 2
+    assert shown["llmzero/kind"].string_value == "evolve"

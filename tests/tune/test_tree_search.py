@@ -68,7 +68,9 @@ def start_of(configuration: dict[str, Any]) -> PhaseStart:
         ({"budget": 0}, "budget is 0; must be a whole number >= 1"),
         ({"phase_steps": 2.5}, "phase_steps is 2.5; must be a whole number"),
         ({"root": {"rate": 20.0, "kind": 1}}, "root does not lie in the space: rate=20"),
-        ({"proposer": "expert"}, "proposer is 'expert'; must be 'local', 'package.module:factory'"),
+        ({"proposer": "clever"}, "proposer is 'clever'; must be 'local', 'random', 'expert', 'package"),
+        ({"proposer": "expert"}, "proposer is 'expert', whose rules read VeRL's metrics"),
+        ({"proposer": "claude"}, r"proposer is 'claude', .* belong to a search on VeRL's"),
         ({"proposer": "nowhere:make"}, "proposer is 'nowhere:make', which cannot be loaded"),
         ({"proposer": 3}, "proposer is 3; must be"),
         ({"stopper": 3}, "stopper is 3; must be StopperSettings"),
@@ -264,3 +266,38 @@ def test_verls_space_has_its_own_local_search() -> None:
     assert searcher.search.phases[1].diagnosis is not None
     changed = VERL_SPACE.diff(searcher.search.root, searcher.search.phases[1].configuration or {})
     assert changed or start_of(proposed).resume_from is not None
+
+
+@pytest.mark.parametrize("proposer", ["local", "random", "expert"])
+def test_every_named_proposer_goes_on_in_verls_space(proposer: str) -> None:
+    searcher = make_searcher(space=VERL_SPACE, root={"lr": 1e-4}, proposer=proposer)
+    searcher.suggest("a")
+    train(searcher, "a", [0.2, 0.3, 0.35])
+    next_trial(searcher, "b")
+    phase = searcher.search.phases[1]
+    assert phase.configuration is not None and phase.rationale
+    if proposer == "random":
+        assert VERL_SPACE.diff(searcher.search.root, phase.configuration)
+
+
+@pytest.mark.parametrize("proposer", ["random", "expert"])
+def test_a_failed_root_is_repaired_by_every_named_proposer(proposer: str) -> None:
+    searcher = make_searcher(space=VERL_SPACE, root={"lr": 1e-4}, proposer=proposer)
+    searcher.suggest("a")
+    searcher.on_trial_complete("a", error=True)
+    next_trial(searcher, "b")
+    assert searcher.search.phases[1].kind == "debug"
+
+
+def test_random_proposals_are_spread_over_the_bounds_on_their_scale() -> None:
+    space = {"rate": tune.loguniform(1e-4, 1.0), "kind": tune.choice([1, 2])}
+    drawn = []
+    for seed in range(40):
+        searcher = make_searcher(space=space, root={"rate": 0.5, "kind": 1}, proposer="random", seed=seed)
+        searcher.suggest("a")
+        train(searcher, "a", [1.0])
+        drawn.append(next_trial(searcher, "b"))
+    assert all(1e-4 <= one["rate"] <= 1.0 for one in drawn)
+    # Of 40 even draws on a logarithmic scale about half lie below the middle, .01.
+    assert 8 <= sum(one["rate"] < 0.01 for one in drawn) <= 32
+    assert {one["kind"] for one in drawn} == {1, 2}

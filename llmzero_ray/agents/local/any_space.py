@@ -31,6 +31,11 @@ _LINEAR_STEP = 0.15
 class AnySpaceProposer:
     """Proposes steps of one to three numbers, at times a switch, from the best checkpoint that is offered."""
 
+    agent = "local"
+    """Who a proposal is by."""
+    described = "A local step"
+    """How its rationale begins."""
+
     def __init__(self, space: Space, *, seed: int = 1) -> None:
         self._space, self._seed = space, seed
 
@@ -97,7 +102,7 @@ class AnySpaceProposer:
             n_steps=failed.n_steps or request.task.phase_steps,
             total_epochs=None,
             rationale="The change that failed is taken back in part." if changes else "Tried once more.",
-            agent="local",
+            agent=self.agent,
         )
 
     # --- parts ----------------------------------------------------------------------------------------------
@@ -221,9 +226,45 @@ class AnySpaceProposer:
             resume_from=start,
             n_steps=request.task.phase_steps,
             total_epochs=None,
-            rationale=f"A local step: {moves}." if moves else "The settings are kept.",
-            agent="local",
+            rationale=f"{self.described}: {moves}." if moves else "The settings are kept.",
+            agent=self.agent,
         )
+
+
+class RandomProposer(AnySpaceProposer):
+    """Draws every value anew within its bounds, from the best checkpoint that is offered.
+
+    Numbers are drawn evenly on the scale of their row, switches and choices evenly. What has no bounds keeps
+    its value. A phase that failed is repaired as the local search repairs it.
+    """
+
+    agent = "random"
+    described = "Drawn at random"
+
+    def _sampled(
+        self,
+        base: Hyperparameters,
+        learnt: Mapping[str, Step],  # noqa: ARG002 - nothing is learnt from
+        rng: random.Random,
+        width: float,  # noqa: ARG002
+    ) -> dict[str, HyperparameterValue]:
+        drawn = {row.key: _drawn(row, rng) for row in self._rows() if row.key in base}
+        return {key: value for key, value in drawn.items() if value is not None}
+
+
+def _drawn(row: Parameter, rng: random.Random) -> HyperparameterValue:
+    """A value of a row; None where it has no bounds."""
+    if row.kind in ("bool", "choice"):
+        return rng.choice(row.choices or (True, False))
+    if row.kind not in ("float", "int") or row.low is None or row.high is None:
+        return None
+    if row.scale == "log" and row.low > 0:
+        value = math.exp(rng.uniform(math.log(row.low), math.log(row.high)))
+    else:
+        value = rng.uniform(row.low, row.high)
+    value = float(f"{value:.3g}") if row.kind == "float" else round(value)
+    value = min(max(value, row.low), row.high)
+    return int(value) if row.kind == "int" else value
 
 
 def best_checkpoint(offered: Sequence[OfferedCheckpoint]) -> OfferedCheckpoint | None:

@@ -1,0 +1,88 @@
+"""The proposers that `tree_search` takes by name, each for the spaces that it can read.
+
+Not here: a proposer of one's own (factory.py).
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from llmzero_ray.agents.base import ErrorRequest, ProposalRequest
+from llmzero_ray.agents.expert import ExpertErrorAnalyzer, ExpertProposer
+from llmzero_ray.agents.expert.proposer import proposal_base
+from llmzero_ray.agents.local import LocalProposer
+from llmzero_ray.agents.local.any_space import AnySpaceProposer, RandomProposer, best_checkpoint
+from llmzero_ray.agents.methods.values import perturbed
+from llmzero_ray.errors import ConfigError
+from llmzero_ray.hyperparameters import VERL_SPACE, Space
+from llmzero_ray.records import Change, Diagnosis, Proposal, ResumeFrom
+
+NAMES = ("local", "random", "expert")
+
+
+def made_proposer(name: str, space: Space, seed: int) -> Any:
+    """The proposer of that name for a space.
+
+    Raises:
+        ConfigError: it cannot propose in this space.
+    """
+    verl = space is VERL_SPACE
+    if name == "expert":
+        if not verl:
+            raise ConfigError(
+                "proposer is 'expert', whose rules read VeRL's metrics and set VeRL's keys; it needs "
+                "space=llmzero_ray.hyperparameters.VERL_SPACE. In another space take 'local' or 'random', or "
+                "a function with rules of your own."
+            )
+        return ExpertAgents()
+    if name == "random":
+        return RandomMoves(seed) if verl else RandomProposer(space, seed=seed)
+    # Its levers and diagnosis are VeRL's.
+    return LocalProposer(seed=seed) if verl else AnySpaceProposer(space, seed=seed)
+
+
+class ExpertAgents:
+    """The expert's proposer and its error analyzer as one object."""
+
+    def __init__(self) -> None:
+        self._proposer, self._analyzer = ExpertProposer(), ExpertErrorAnalyzer()
+
+    def propose(self, request: ProposalRequest) -> Proposal:
+        """The next phase."""
+        return self._proposer.propose(request)
+
+    def analyze(self, request: ErrorRequest) -> Proposal:
+        """The repair of a failed phase."""
+        return self._analyzer.analyze(request)
+
+
+class RandomMoves:
+    """Random moves of one to three of VeRL's levers: its bounds are too wide to draw whole configurations."""
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+        self._repairs = AnySpaceProposer(VERL_SPACE, seed=seed)
+
+    def propose(self, request: ProposalRequest) -> Proposal:
+        """Moves from the best checkpoint that is offered; below a failed phase the local search's repair."""
+        if request.on.status == "failed" and not request.from_scratch:
+            return self._repairs.propose(request)
+        rng = random.Random(f"{self._seed}:{request.node}:{request.tries}")
+        chosen = None if request.from_scratch else best_checkpoint(request.checkpoints)
+        start = None if chosen is None else ResumeFrom(node=chosen.node, step=chosen.step)
+        base = request.base(start)
+        values = perturbed(proposal_base(request, base, 1), rng)
+        return Proposal(
+            diagnosis=Diagnosis(state="unknown", summary="Nothing is read."),
+            changes=tuple(
+                Change(key=key, old=base.get(key), new=value, reason="drawn at random")
+                for key, value in values.items()
+                if base.get(key) != value
+            ),
+            resume_from=start,
+            n_steps=request.task.phase_steps,
+            total_epochs=None,
+            rationale="Random moves of one to three levers.",
+            agent="random",
+        )
