@@ -28,6 +28,7 @@ from llmzero_ray.failpoints import reach
 from llmzero_ray.metric_files import last_points, load_curves, load_points, saved_adapters
 from llmzero_ray.metrics import Curves, best_validation, validations
 from llmzero_ray.records import Event, PhaseResult, Proposal
+from llmzero_ray.search import MODEL_METHODS
 from llmzero_ray.storage import SearchStorage
 
 from .event_loop import Post
@@ -84,6 +85,8 @@ class AgentCalls:
             return curves.get(node, Curves())
 
         def outline_of(node: int) -> Curves:
+            if core.config.search.method in MODEL_METHODS:
+                return curves_of(node)  # its agent may read any metric of any run
             return self._outlines[node] if node in self._outlines else curves_of(node).outline()
 
         # A first pass finds out whose curves are needed; meanwhile other slots may have ended more phases.

@@ -53,6 +53,7 @@ def search_agents(
             post=post_from_thread,
             write_call=storage.write_call,
             draw=draw,
+            transcript=storage.paths.transcript,
         )
     return make_agents(config, n_val, services)
 
@@ -69,6 +70,7 @@ def stopping_policy(
             post=lambda event: _post(config.name, event),
             write_call=storage.write_call,
             draw=draw,
+            transcript=storage.paths.transcript,
         )
     agent = make_agents(config, n_val, services).early_stopper
     # The expert costs nothing: it judges every time.

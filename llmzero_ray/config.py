@@ -249,10 +249,11 @@ class AgentsConfig(StrictModel):
     """Room for thinking on top of an answer's own."""
     effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
     """How much work goes into an answer; null: not sent."""
-    per_agent: dict[Literal["proposer", "error_analyzer", "early_stopper"], AgentModelConfig] = Field(
-        default_factory=dict
-    )
-    """Model, thinking and effort of single agents, where they differ from those above."""
+    per_agent: dict[
+        Literal["proposer", "error_analyzer", "early_stopper", "skill_agent"], AgentModelConfig
+    ] = Field(default_factory=dict)
+    """Model, thinking and effort of single agents, where they differ from those above; `skill_agent` is that
+    of `search.method: skills`."""
     priors: Literal["paper", "appendix_f", "none"] = "paper"
     """Whose experience the prompts hold: `paper` our notes with the conclusions of the LLMZero paper,
     `appendix_f` what the paper gives its own agents, `none` only what metrics and hyper-parameters are: for
@@ -489,7 +490,8 @@ class SearchSettings(MethodRules):
     phases of training: `default` the root's recipe in one phase; `unchanged` the same, phase after phase;
     `random`, `grid`, `tpe`, `cmaes` static recipes (`recipes`); `asha` successive halving; `pbt` population
     based training; `perturb` random changes from the best adapter; `replay` a `schedule`, `guidebook` that of
-    the paper's Table 13. Or your own: `package.module:factory` of (rules, budget) that gives a
+    the paper's Table 13. `skills`: a language model that plans the search itself by skills, one run after
+    another from any checkpoint. Or your own: `package.module:factory` of (rules, budget) that gives a
     `llmzero_ray.search.SearchMethod`, or the name of an entry point in the group llmzero_ray.methods."""
     score_model: Literal["raw", "shrunk"] = "raw"
     """What the search chooses by: nodes to expand, the best node, the strategies to confirm, `budget.target`.

@@ -61,6 +61,11 @@ class SearchPaths:
         return self.root / "search.yaml"
 
     @property
+    def transcript(self) -> Path:
+        """The conversation of the skill-based agent, a line for each of its decisions."""
+        return self.root / "skill_agent.jsonl"
+
+    @property
     def journal(self) -> Path:
         """One file per event."""
         return self.root / "journal"

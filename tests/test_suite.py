@@ -159,6 +159,8 @@ def test_a_plan_refuses_tasks_without_room_and_the_seeds_of_room() -> None:
     rooms = {"sum": 0.0, "sum_long": 0.1}
     found = plan("dev", ["default", "hybrid"], ["sum", "sum_long"], [1, 2], rooms, Path("data"))
     assert [task["room"] for task in found["tasks"]] == [0.0, 0.1]
+    eight = plan("dev", ["default", "best_of_8"], ["sum"], [1], rooms, Path("data"))
+    assert [method["times"] for method in eight["methods"]] == [1, 8]
     with pytest.raises(ConfigError, match=r"codes: no measured room\. .* benchmarks\.suite\.room codes"):
         plan("dev", ["default"], ["sum", "codes"], [1], rooms, Path("data"))
     with pytest.raises(ConfigError, match=r"seeds \[101\]"):

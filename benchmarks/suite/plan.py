@@ -3,8 +3,8 @@
     python -m benchmarks.suite.plan NAME --methods default hybrid pbt --seeds 1 2 3 > compare.yaml
 
 Rooms come from room.json; a task without one, or whose definition has changed since, is refused, and so are
-the seeds that room was measured with. `--times 8` gives eight times the budget: best of eight at eight times
-the compute is `random` with it, a line of its own. The tasks are made where they are missing.
+the seeds that room was measured with. `best_of_8` is random search with eight whole runs at eight times the
+compute, a line of its own. The tasks are made where they are missing.
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ METHODS: dict[str, dict[str, Any]] = {
     "local": {"search.method": "llmzero", "agents.proposer": "local"},
     "hybrid": {"search.method": "llmzero", "agents.proposer": "hybrid"},
     "claude": {"search.method": "llmzero", "agents.backend": "claude"},
+    "skills": {"search.method": "skills", "agents.backend": "claude"},
+    "best_of_8": {"search.method": "random", "search.recipes": 8},
     "one_stage": {"search.method": "llmzero", "search.multi_stage": False},
     "no_stop": {"search.method": "llmzero", "stopper.enabled": False},
     **{
@@ -44,6 +46,8 @@ METHODS: dict[str, dict[str, Any]] = {
 }
 """Methods of a comparison: name -> keys of search.yaml. Ablations are of `expert`; `as_...` the paper's
 published strategies, relative to the default."""
+TIMES = {"best_of_8": 8}
+"""Methods that get more than the budget of the others."""
 CONFIRM = {"confirm.k": 3}
 """Best of many noisy scores is too high: the best three of every method are confirmed on fresh items."""
 
@@ -55,7 +59,6 @@ def main() -> None:
     parser.add_argument("--methods", nargs="+", required=True, choices=list(METHODS))
     parser.add_argument("--seeds", nargs="+", type=int, required=True)
     parser.add_argument("--tasks", nargs="+", default=[task.name for task in TASKS])
-    parser.add_argument("--times", type=int, default=1)
     parser.add_argument("--parallel", type=int, default=1)
     parser.add_argument("--data", type=Path, default=Path("data/suite"))
     given = parser.parse_args()
@@ -63,9 +66,7 @@ def main() -> None:
     found["parallel"] = given.parallel
     base = given.data.absolute() / f"{given.name}.base.yaml"
     base.parent.mkdir(parents=True, exist_ok=True)
-    content = read_yaml(BASE)
-    content["budget"]["runs"] *= given.times
-    base.write_text(to_yaml(content), encoding="utf-8")
+    base.write_text(to_yaml(read_yaml(BASE)), encoding="utf-8")
     for name in given.tasks:
         prepare(task_named(name), given.data)
     sys.stdout.write(to_yaml({**found, "base": str(base)}))
@@ -104,7 +105,7 @@ def plan(
             }
             for task in chosen
         ],
-        "methods": [{"name": one, "set": METHODS[one]} for one in methods],
+        "methods": [{"name": one, "set": METHODS[one], "times": TIMES.get(one, 1)} for one in methods],
         "seeds": list(seeds),
     }
 

@@ -6,9 +6,17 @@ import contextlib
 import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
-from llmzero_ray.agents.base import AgentName, EarlyStopper, ErrorAnalyzer, Proposer
+from llmzero_ray.agents.base import (
+    SKILL_AGENT,
+    AgentName,
+    EarlyStopper,
+    ErrorAnalyzer,
+    ModelRole,
+    Proposer,
+)
 from llmzero_ray.agents.methods import PlanProposer
 from llmzero_ray.config import AgentModelConfig, AgentsConfig, SearchConfig
 from llmzero_ray.config_text import validated
@@ -16,7 +24,7 @@ from llmzero_ray.errors import CapReachedError, ConfigError
 from llmzero_ray.events import AgentCalled
 from llmzero_ray.hyperparameters import space_with
 from llmzero_ray.plugin import load_factory
-from llmzero_ray.search import PLANNED
+from llmzero_ray.search import MODEL_METHODS, PLANNED
 
 if TYPE_CHECKING:
     from llmzero_ray.agents.llm.agents import DrawFigure
@@ -55,6 +63,8 @@ class AgentServices:
     """Stores records of calls."""
     draw: DrawFigure
     """Draws the agents' figures."""
+    transcript: Path | None = None
+    """File of the skill-based agent's conversation; None: it is kept in memory."""
 
 
 def make_agents(config: SearchConfig, n_val: int, services: AgentServices | None = None) -> Agents:
@@ -71,6 +81,9 @@ def make_agents(config: SearchConfig, n_val: int, services: AgentServices | None
     agents = _backend_agents(config, n_val, services)
     if config.search.method in PLANNED:
         return dataclasses.replace(agents, proposer=_plan_proposer(config))
+    if config.search.method in MODEL_METHODS:
+        agent = _skill_agent(config, n_val, agents, services)
+        return dataclasses.replace(agents, proposer=agent, early_stopper=agent)
     if config.agents.proposer == "backend":
         return agents
     if config.agents.proposer == "strategy":
@@ -91,6 +104,60 @@ def make_agents(config: SearchConfig, n_val: int, services: AgentServices | None
         return dataclasses.replace(agents, proposer=local)
     hybrid = HybridProposer(local, agents.proposer, share=config.agents.guided_share, seed=config.seed)
     return dataclasses.replace(agents, proposer=hybrid)
+
+
+def _skill_agent(config: SearchConfig, n_val: int, agents: Agents, services: AgentServices | None) -> Any:
+    """The skill-based agent, with the agents of the tree search for the skill that hands phases over to it.
+
+    Raises:
+        ConfigError: there is no language model.
+    """
+    _check_has_model(config)
+    if services is None:
+        raise ConfigError(f"search.method {config.search.method!r} works inside a search only.")
+    from llmzero_ray.agents.llm.call_records import CallRecorder
+    from llmzero_ray.agents.llm.prompts import Prompts
+    from llmzero_ray.agents.llm.skills import SkillAgent, SkillSettings, Transcript, skill_texts
+
+    texts = {str(name): str(text) for name, text in services.facts["prompts"].items()}
+    own = {str(name): str(text) for name, text in services.facts.get("skills", {}).items()} or skill_texts()
+    prompts = Prompts(texts=texts, origins={name: f"prompts/{name}" for name in texts})
+    settings = SkillSettings(
+        n_val=n_val,
+        n_gpus=config.slots.n_gpus,
+        on_cap=config.agents.on_cap,
+        space=space_with(config.agents.allow),
+        rules=config.search,
+        model=llm_settings(config.agents, SKILL_AGENT).model,
+        deadline_s=config.agents.deadline_s,
+    )
+    return SkillAgent(
+        client=_client(config.agents, SKILL_AGENT),
+        budget=services.budget,
+        report=CallRecorder(prompts.digest, services.post, services.write_call),
+        texts=own,
+        notes=prompts.knowledge.metrics,
+        settings=settings,
+        transcript=Transcript(services.transcript),
+        workflow=agents.proposer,
+    )
+
+
+def _check_has_model(config: SearchConfig) -> None:
+    if config.search.method in MODEL_METHODS and config.agents.backend not in MODEL_BACKENDS:
+        raise ConfigError(
+            f"search.method is {config.search.method}, which needs a language model, and agents.backend is "
+            f"{config.agents.backend!r}; must be one of {', '.join(MODEL_BACKENDS)}."
+        )
+
+
+def lacks_model(config: SearchConfig) -> bool:
+    """Whether the search needs a language model and there is none: no backend with one, or no key for it."""
+    if config.agents.backend == "claude":
+        from llmzero_ray.agents.llm.api_key import is_missing
+
+        return is_missing(llm_settings(config.agents))
+    return config.search.method in MODEL_METHODS and config.agents.backend != "replay"
 
 
 def _plan_proposer(config: SearchConfig) -> Proposer:
@@ -180,6 +247,10 @@ def agent_facts(config: SearchConfig) -> dict[str, Any]:
         if one.model is not None and not replayed
     }
     facts = {"prompts": dict(prompts.texts), "digest": prompts.digest, "price": price.to_json()}
+    if config.search.method in MODEL_METHODS:
+        from llmzero_ray.agents.llm.skills import skill_texts
+
+        facts["skills"] = skill_texts()
     return {**facts, "prices": own} if own else facts
 
 
@@ -200,6 +271,7 @@ def check_agents(
         from llmzero_ray.agents.optuna_proposer import check_optuna
 
         check_optuna(config.search.method)
+    _check_has_model(config)
     load_plugins(config.agents)
     if agent_facts(config):
         from llmzero_ray.agents.llm.prompts import Prompts
@@ -224,7 +296,9 @@ def _check_models(config: SearchConfig, spent: float, book: Callable[[AgentCalle
     from llmzero_ray.agents.llm.prices import price_of
 
     agents, cap = config.agents, config.budget.dollars
-    for name, settings in {repr(s): (n, s) for n in AGENT_NAMES for s in [llm_settings(agents, n)]}.values():
+    names: list[ModelRole] = [*AGENT_NAMES]
+    names += [SKILL_AGENT] if config.search.method in MODEL_METHODS else []
+    for name, settings in {repr(s): (n, s) for n in names for s in [llm_settings(agents, n)]}.values():
         own = agents.per_agent.get(name, AgentModelConfig())
         price = own.price if own.model is not None else agents.price
         left = None if cap is None else cap - spent
@@ -242,14 +316,14 @@ def needs_key(agents: AgentsConfig) -> bool:
 
 QUIET: Mapping[str, Thinking] = {"claude-sonnet-5-5": "between_tools"}
 """Model -> thinking type that disables thinking before each response, for models that think by default."""
-THINKERS: tuple[AgentName, ...] = ("proposer", "error_analyzer")
+THINKERS: tuple[ModelRole, ...] = ("proposer", "error_analyzer", SKILL_AGENT)
 """Agents that think before they answer, where that is not configured: their decisions cost hours of training.
 The early stopper is asked often, and its answer is one word."""
 THINKING_ROOM = 4000
 """Tokens for their thinking."""
 
 
-def llm_settings(agents: AgentsConfig, agent: AgentName | None = None) -> LlmSettings:
+def llm_settings(agents: AgentsConfig, agent: ModelRole | None = None) -> LlmSettings:
     """The client settings for one agent of a search; None: for a model that answers without thinking.
 
     Raises:
@@ -314,7 +388,7 @@ def _settings_of(agents: AgentsConfig) -> Callable[[AgentName], LlmSettings]:
     return lambda agent: llm_settings(agents, agent)
 
 
-def _client(agents: AgentsConfig, agent: AgentName) -> Any:
+def _client(agents: AgentsConfig, agent: ModelRole) -> Any:
     if agents.backend == "replay":
         from llmzero_ray.agents.llm.replay import RecordedResponses
 

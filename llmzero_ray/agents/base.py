@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Final, Literal, Protocol, TypeAlias
 
 from llmzero_ray.agents.lessons import Lesson
 from llmzero_ray.metrics import Curves
@@ -283,8 +283,13 @@ class EarlyStopper(Protocol):
 
 
 AgentName = Literal["proposer", "error_analyzer", "early_stopper"]
+SKILL_AGENT: Final = "skill_agent"
+"""The agent of `search.method: skills`, as ledgers and `agents.per_agent` call it."""
+ModelRole: TypeAlias = AgentName | Literal["skill_agent"]
+"""What a language model is asked as."""
 
 __all__ = [
+    "SKILL_AGENT",
     "AgentName",
     "Budget",
     "Checkpoint",
@@ -292,6 +297,7 @@ __all__ = [
     "ErrorAnalyzer",
     "ErrorRequest",
     "MemoryView",
+    "ModelRole",
     "NodeView",
     "OfferedCheckpoint",
     "ProposalRequest",

@@ -138,26 +138,14 @@ class FinalEvaluation:
         assert best.best_step is not None
         n_steps = self._runs[best.id].base_step + best.best_step
         wanted, cost = self._config.final.default_recipe, token_cost(self._config)
-        self._strategy_compute = None if wanted is True else self._compute_of(best, cost)
+        self._strategy_compute = (
+            None if wanted is True else compute_of(self._runs, best.id, best.best_step, cost)
+        )
         if self._strategy_compute is None:
             return self._planner.reference_phase(n_steps)
         whole = spent((run.outcome for run in self._runs.values() if run.node != REFERENCE), cost)
         compute = max(whole, self._strategy_compute) if wanted == "whole" else self._strategy_compute
         return self._planner.reference_phase(_MOST * n_steps, compute)
-
-    def _compute_of(self, best: SearchNode, cost: TokenCost) -> float | None:
-        """What the phases of the best strategy computed, each up to its cut; None: not all were counted."""
-        total, at, step = 0.0, self._runs[best.id], best.best_step
-        while True:
-            kept = () if at.outcome is None else at.outcome.checkpoints
-            found = next((one.tokens for one in kept if one.step == step), None)
-            if found is None or at.spec is None:
-                return None
-            total += amount(found, cost)
-            source = at.spec.resume_from
-            if source is None:
-                return total
-            at, step = self._runs[source.node], source.step
 
     def assign(self, slots: list[SlotState]) -> None:
         """Assign work to idle slots: training first, since it takes longest."""
@@ -298,6 +286,22 @@ class FinalEvaluation:
             if slot.scoring == what:
                 slot.scoring = None
         self._test_when_confirmed()
+
+
+def compute_of(runs: Mapping[int, PhaseRun], node: int, step: int | None, cost: TokenCost) -> float | None:
+    """What the phases of a strategy computed, each up to its cut, the last one at `step` of `node`; None: not
+    all were counted."""
+    total, at = 0.0, runs[node]
+    while True:
+        kept = () if at.outcome is None else at.outcome.checkpoints
+        found = next((one.tokens for one in kept if one.step == step), None)
+        if found is None or at.spec is None:
+            return None
+        total += amount(found, cost)
+        source = at.spec.resume_from
+        if source is None:
+            return total
+        at, step = runs[source.node], source.step
 
 
 def numbered(key: str, extension: int) -> str:

@@ -8,7 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from llmzero_ray.coordinator.final_evaluation import WHOLE
+from llmzero_ray.coordinator import token_cost
+from llmzero_ray.coordinator.final_evaluation import WHOLE, compute_of
 from llmzero_ray.coordinator.runs import PhaseRun
 from llmzero_ray.events import REFERENCE, FinalScored, FinalWhat
 from llmzero_ray.metrics import Score
@@ -30,6 +31,8 @@ class Policy:
     """Training steps behind it; None while they are not known."""
     rollouts: int | None = None
     """Answers that were sampled for them: what steps of different batches have in common."""
+    compute: float | None = None
+    """What they computed, in the unit of the search's costs; None where phases did not count their tokens."""
     validation: Score | None = None
     validation_items: tuple[ItemOutcome, ...] = ()
     test: Score | None = None
@@ -149,6 +152,7 @@ def _reference_at(facts: SearchFacts, run: PhaseRun, what: FinalWhat, name: str)
         name,
         steps=step,
         rollouts=facts.rollouts(run, step),
+        compute=compute_of(facts.core.runs, REFERENCE, step, token_cost(facts.config)),
         validation=facts.validation(REFERENCE, step, score),
         validation_items=facts.items(REFERENCE, step),
     )
@@ -166,6 +170,7 @@ def _best(facts: SearchFacts) -> Policy | None:
         f"best strategy (node {last.node}, {n} phase{'s' if n > 1 else ''})",
         steps=last.end,
         rollouts=None if None in sampled else sum(filter(None, sampled)),
+        compute=compute_of(facts.core.runs, last.node, last.cut, token_cost(facts.config)),
         validation=facts.validation(last.node, last.cut, last.run.score),
         validation_items=facts.items(last.node, last.cut),
     )
@@ -178,6 +183,7 @@ def _policy(
     *,
     steps: int | None,
     rollouts: int | None = None,
+    compute: float | None = None,
     validation: Score | None = None,
     validation_items: tuple[ItemOutcome, ...] = (),
 ) -> Policy:
@@ -188,6 +194,7 @@ def _policy(
         name=name,
         steps=steps,
         rollouts=rollouts,
+        compute=compute,
         validation=validation,
         validation_items=validation_items if validation is not None else (),
         test=None if scored is None else _as_score(scored),

@@ -72,7 +72,42 @@ def score_table(known: tuple[Policy, ...]) -> str:
     ]
     whole = [(*row, *more) for row, more in zip(rows, effort, strict=True)]
     columns = (*header, "test, 95 % interval", "training steps", "rollouts")
-    return fmt.table(columns, whole, right=(len(columns) - 2, len(columns) - 1))
+    right = (len(columns) - 2, len(columns) - 1)
+    best = next((policy.compute for policy in known if policy.what == "best"), None)
+    if not best or not any(policy.compute for policy in known if policy.what == "reference"):
+        return fmt.table(columns, whole, right=right)
+    shares = [fmt.NONE if policy.compute is None else f"{policy.compute / best:.2f}" for policy in known]
+    return fmt.table(
+        (*columns, "compute, of the strategy's"),
+        [(*row, share) for row, share in zip(whole, shares, strict=True)],
+        right=(*right, len(columns)),
+    )
+
+
+def reference_in_words(facts: SearchFacts, known: tuple[Policy, ...]) -> str:
+    """How the default recipe was trained for the comparison, and what that leaves out."""
+    run = facts.reference
+    by_compute = run is not None and run.spec is not None and run.spec.compute is not None
+    found = {policy.what: policy for policy in known}
+    if WHOLE in found:
+        return (
+            "trained in one phase for what all phases of the search computed; compared are its best "
+            "checkpoint by validation within what the best strategy computed, and its best of all."
+        )
+    length = (
+        "what the best strategy's phases computed" if by_compute else "as many steps as the best strategy"
+    )
+    text = f"trained in one phase for {length}; its best checkpoint by validation is the one compared."
+    best, default = found["best"].compute, found["reference"].compute
+    if not best or default is None:
+        return text
+    if not by_compute:
+        share = f"up to there it computed {default / best:.2f} times what the strategy did"
+        text += f" Equal steps are not equal compute: {share}."
+    return (
+        f"{text} The whole search computed {facts.core.compute / best:.2f} times that of the strategy; "
+        "`final.default_recipe: whole` measures what that would have bought the default recipe."
+    )
 
 
 def difference_table(compared: tuple[Comparison, ...]) -> str:

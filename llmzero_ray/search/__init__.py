@@ -6,7 +6,14 @@ No clock, no file, no randomness: the same outcomes always give the same search.
 from llmzero_ray.search.base import Action, Cut, Decision, SearchMethod, SearchNode, StopReason
 from llmzero_ray.search.decision import ChildView, Level, Seen, TreeDecision
 from llmzero_ray.search.recipe import nearest_saved_step
-from llmzero_ray.search.registry import METHODS, PLANNED, is_planned, make_search
+from llmzero_ray.search.registry import (
+    METHODS,
+    MODEL_METHODS,
+    PLANNED,
+    PROPOSED,
+    is_planned,
+    make_search,
+)
 from llmzero_ray.search.rules import MethodRules, SearchRules
 from llmzero_ray.search.run_plan import RunPlan
 from llmzero_ray.search.shrunk_scores import ShrunkScores
@@ -15,7 +22,9 @@ from llmzero_ray.search.tree_search import TreeSearch
 
 __all__ = [
     "METHODS",
+    "MODEL_METHODS",
     "PLANNED",
+    "PROPOSED",
     "Action",
     "ChildView",
     "Cut",

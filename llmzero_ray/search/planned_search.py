@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, NamedTuple, get_args
@@ -106,6 +106,10 @@ class PlannedSearch(ABC):
     @property
     def _running(self) -> list[PlannedNode]:
         return [node for node in self._nodes.values() if node.is_running]
+
+    def _trained_from(self, node: PlannedNode) -> Iterable[PlannedNode]:
+        """Runs that are vetoed with this one."""
+        return [self._nodes[child] for child in node.children]
 
     def _random(self) -> random.Random:
         """Random numbers of the next run."""
@@ -259,7 +263,7 @@ class PlannedSearch(ABC):
             at = pending.pop()
             at.pruned = True
             pruned.append(at)
-            pending += [self._nodes[child] for child in at.children]
+            pending += self._trained_from(at)
         return tuple(sorted(one.id for one in pruned if one.is_running))
 
     # --- checkpoints ----------------------------------------------------------------------------------------

@@ -18,9 +18,13 @@ from llmzero_ray.search.independent import DefaultRecipe, GridSearch, RandomSear
 from llmzero_ray.search.planned_search import PlannedSearch
 from llmzero_ray.search.population import PopulationTraining
 from llmzero_ray.search.rules import MethodRules, SearchRules
+from llmzero_ray.search.skill_search import SkillSearch
 from llmzero_ray.search.tree_search import TreeSearch
 
-_METHODS: dict[str, Callable[[SearchRules, int | None], SearchMethod]] = {"llmzero": TreeSearch}
+_METHODS: dict[str, Callable[[SearchRules, int | None], SearchMethod]] = {
+    "llmzero": TreeSearch,
+    "skills": SkillSearch,
+}
 PLANNED: dict[str, type[PlannedSearch]] = {
     "default": DefaultRecipe,
     "unchanged": UnchangedContinuation,
@@ -35,7 +39,12 @@ PLANNED: dict[str, type[PlannedSearch]] = {
     "guidebook": CapacityGuidebook,
 }
 """Methods that plan their runs themselves; agents/methods fills in the values."""
-METHODS = (*_METHODS, *PLANNED)
+METHODS = ("llmzero", *PLANNED, "skills")
+PROPOSED = tuple(_METHODS)
+"""Methods whose phases agents propose, of any length, and end early: of them the compute is limited, not the
+number of usual phases."""
+MODEL_METHODS = ("skills",)
+"""Methods that a language model carries out: rules cannot take its place."""
 
 
 def is_planned(method: str) -> bool:

@@ -17,6 +17,7 @@ from llmzero_ray import events as ev
 from llmzero_ray.agents.backend import MODEL_BACKENDS
 from llmzero_ray.agents.llm.messages import Usage
 from llmzero_ray.agents.llm.prices import Price, cost
+from llmzero_ray.agents.llm.skills import Transcript
 from llmzero_ray.cli.view import outcome_lines
 from llmzero_ray.coordinator import check_decisions
 from llmzero_ray.storage import SearchStorage
@@ -95,6 +96,56 @@ def model_search(server: MessagesServer, make_search: MakeSearch) -> MakeSearch:
         return make_search(script, **blocks)
 
     return make
+
+
+def skilled(request: Request) -> Reply:
+    """The skill-based agent: reads a skill, then hands in a run from the newest checkpoint, and lets runs go
+    on."""
+    if "trains: step" in request.body["messages"][-1]["content"][-1].get("text", ""):
+        return Answer(tool="decide_run", input={"decision": "CONTINUE", "reason": "it still rises"})
+    if len(request.body["messages"]) == 1:
+        return Answer(tool="use_skill", input={"name": "submit_training"})
+    nodes = re.findall(r"^node (\d+): saved steps? ([\d, toby]+) \(", request.text, re.MULTILINE)
+    start = {"node": int(nodes[-1][0]), "step": _last_saved(nodes[-1][1])} if nodes else None
+    run = {
+        "state": "slow",
+        "summary": "It learns, but slowly.",
+        "verdicts": [{"name": "lr", "verdict": "INCREASE", "reason": "0.25 -> 0.35"}],
+        "changes": [{"name": "lr", "value": 0.002 + 1e-5 * len(nodes), "reason": "larger steps"}],
+        "checkpoint": {"resume_from": start, "reason": "the newest"},
+        "n_steps": 10,
+        "expected_validation": None,
+    }
+    return Answer(tool="submit_training", input=run)
+
+
+@pytest.mark.slow
+def test_the_skill_based_agent_killed_half_way_goes_on_in_its_conversation(
+    server: MessagesServer, model_search: MakeSearch
+) -> None:
+    server.play(skilled)
+    search = model_search(
+        {"step_s": 0.02}, search={"method": "skills"}, budget={"runs": 4, "dollars": 20.0}
+    ).start()
+    search.until_step(2, 3)
+    os.kill(search.events(ev.CoordinatorStarted)[-1].pid, signal.SIGKILL)
+    core = search.wait()
+    assert core.finished.reason == "budget"
+    assert core.problem is None, core.problem
+    proposed = [run.proposal for run in core.runs.values() if run.proposal is not None]
+    assert [proposal.agent for proposal in proposed] == ["skills"] * 3
+    called = search.events(ev.AgentCalled)
+    assert {event.agent for event in called} == {"skill_agent"}
+    assert core.dollars == pytest.approx(sum(event.dollars for event in called))
+    written = [line for line in search.storage.paths.transcript.read_text().splitlines() if line]
+    decided = Transcript(search.storage.paths.transcript).episodes
+    assert len(written) == len(decided)  # nothing was decided twice
+    assert [one.node for one in decided if one.kind == "run"] == [1, 2, 3]
+    asked = [request.body["messages"] for request in server.requests]
+    assert max(map(len, asked)) == 2 * sum(len(one.exchanges) for one in decided) - 1  # one conversation
+    checks = list(check_decisions(search.follower.events, search.root))
+    assert [check.differences for check in checks if check.differences] == []
+    assert left_over(search) == []
 
 
 def test_the_model_proposes_and_everything_it_was_asked_is_kept(

@@ -16,9 +16,9 @@ from ray.util import placement_group_table
 
 from llmzero_ray.cli.compare import command, lanes
 from llmzero_ray.cli.compare.figure import best_so_far
-from llmzero_ray.cli.compare.pilot import Pilot, with_budget
+from llmzero_ray.cli.compare.pilot import Pilot, forecast, with_budget
 from llmzero_ray.cli.compare.plan import ComparedRun, ComparePlan, configs
-from llmzero_ray.cli.compare.results import RunOutcome, outcome
+from llmzero_ray.cli.compare.results import NEEDS_A_MODEL, RunOutcome, outcome
 from llmzero_ray.cli.compare.summary import report
 from llmzero_ray.cli.compare.tables import lines
 from llmzero_ray.cli.main import main
@@ -210,6 +210,72 @@ def test_every_method_gets_the_compute_of_the_pilot_and_room_for_more_steps(tmp_
     assert (tree.budget.runs, tree.phase.max_steps) == (12, 40)
     by_steps = with_budget(next(iter(found.values())), pilot(), by_compute=False)
     assert (by_steps.budget.compute, by_steps.budget.token_cost.trained) == (None, 0.25)
+
+
+BEST_OF_8 = {"name": "best_of_8", "set": {"search.method": "random", "search.recipes": 8}, "times": 8}
+
+
+def test_best_of_eight_gets_eight_times_the_budget_and_a_line_without_a_rank(tmp_path: Path) -> None:
+    methods = [{"name": "default"}, {"name": "random"}, BEST_OF_8]
+    plan = read(write_plan(tmp_path, tmp_path, methods=methods, seeds=[1]))
+    found = configs(plan, tmp_path)
+    eight = with_budget(found[ComparedRun("toy", "best_of_8", 1)], pilot(), by_compute=True, times=8)
+    assert (eight.budget.compute, eight.budget.runs, eight.search.recipes) == (800.0, 24, 8)
+    tokens = TokenCounts(rollout=100.0, trained=200.0)
+    runs = {
+        run: RunOutcome(test=score, base=0.25, tokens=tokens)
+        for run, score in zip(found, (0.5, 0.6, 0.9), strict=True)
+    }
+    text = report(plan, runs, {"toy": pilot()}).splitlines()
+    ranks = [row.split("|")[4].strip() for row in text if row.startswith(("| default", "| random", "| best"))]
+    assert ranks == ["2.00", "1.00", "–"]
+    assert any(row.startswith("| best_of_8, at 8 times the budget | 0.9000 |") for row in text)
+    hours = forecast(plan, {"toy": pilot(hours=0.5)}, ["default", "random", "best_of_8"])
+    assert hours == pytest.approx(0.5 * (1 + 1 + 8 + 1))
+
+
+def test_the_first_method_gets_the_budget_once(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"best_of_8 is the first, .* gets 8 times their budget"):
+        read(write_plan(tmp_path, tmp_path, methods=[BEST_OF_8, {"name": "random"}]))
+
+
+def test_a_method_without_a_language_model_reads_so_and_is_not_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("ANTHROPIC_API_KEY", "ANTHROPIC_API_KEY_FILE"):
+        monkeypatch.delenv(name, raising=False)
+    claude = {"search.method": "llmzero", "agents.backend": "claude"}
+    methods = [{"name": "default"}, {"name": "skills"}, {"name": "claude", "set": claude}]
+    plan = read(write_plan(tmp_path, tmp_path, methods=methods, seeds=[1]))
+    found = configs(plan, tmp_path)
+    assert [one.stopper.enabled for one in found.values()] == [False, True, True]
+    assert command.unmodelled(found) == {"skills", "claude"}
+    outcomes = {run: RunOutcome(problem=NEEDS_A_MODEL) for run in found}
+    outcomes[ComparedRun("toy", "default", 1)] = RunOutcome(test=0.5, base=0.25)
+    text = report(plan, outcomes, {"toy": pilot()})
+    assert "| skills | needs a model |" in text
+    assert "| claude | needs a model |" in text
+    assert "Without a score" not in text
+    table = [row for row in text.splitlines() if row.startswith("|")]
+    assert len({row.count("|") for row in table[:5]}) == 1
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "k")
+    assert command.unmodelled(found) == {"skills"}
+    first = read(write_plan(tmp_path, tmp_path, methods=methods[::-1], seeds=[1]))
+    monkeypatch.delenv("ANTHROPIC_API_KEY")
+    with pytest.raises(ConfigError, match=r"claude is the first, .* needs a language model"):
+        command.unmodelled(configs(first, tmp_path))
+
+
+def test_runs_that_need_a_model_are_left_for_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is written for them, so that the same command runs them once there is one."""
+    plan = read(write_plan(tmp_path, tmp_path, methods=[{"name": "default"}, {"name": "skills"}], seeds=[1]))
+    found = configs(plan, tmp_path)
+    known = RunOutcome(test=0.5, base=0.25, hours=0.1)
+    monkeypatch.setattr(command, "_ended", lambda run, _: None if run.method == "skills" else known)
+    monkeypatch.setattr(command, "read_pilot", lambda *_: pilot())
+    outcomes, _ = command._Comparison(plan, tmp_path, frozenset({"skills"})).run(found)
+    assert outcomes[ComparedRun("toy", "skills", 1)].problem == NEEDS_A_MODEL
+    assert not list(tmp_path.glob("toy-skills-1*"))
 
 
 def test_a_lane_stays_with_its_task_and_a_lost_search_ends_the_others(

@@ -116,6 +116,11 @@ class TestIndependentRuns(SearchMethodContract):
         return make_search(OWN, SearchRules(), budget)
 
 
+class TestSkills(SearchMethodContract):
+    def make(self, budget: int | None) -> SearchMethod:
+        return make_search("skills", SearchRules(), budget)
+
+
 class PlannedContract(SearchMethodContract):
     """The methods that plan their runs themselves."""
 

@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -14,11 +16,13 @@ from llmzero_ray.cli.event_text import event_line
 from llmzero_ray.cli.view import final_lines, outcome_lines
 from llmzero_ray.follow import Follower
 from llmzero_ray.records import ItemOutcome, PhaseFailure
+from llmzero_ray.report.comparison import Policy
 from llmzero_ray.report.costs import costs, stays_of
 from llmzero_ray.report.facts import SearchFacts
 from llmzero_ray.report.recipe import best_strategy
 from llmzero_ray.report.render import card_text, report_text
 from llmzero_ray.report.strategy import load_strategy
+from llmzero_ray.report.summary import reference_in_words, score_table
 from tests.builders import make_config
 from tests.report.builder import T0, Phase, SearchBuilder, items, proposal
 from tests.report.conftest import Written, report_of, scripted
@@ -426,3 +430,43 @@ def test_a_coordinator_that_takes_over_does_not_begin_a_running_phase_anew() -> 
 def test_a_running_phase_stays_until_the_last_event() -> None:
     stays = stays_of([started(0, 0, 10), started(1, 1, 20), failed(1, 50)])
     assert {(s.node, s.end - T0) for s in stays} == {(0, 50), (1, 50)}
+
+
+# --- equal compute ------------------------------------------------------------------------------------------
+
+
+def policies_with(default: float | None, whole: float | None = None) -> tuple[Policy, ...]:
+    """The strategy computed 200; the default recipe at the same steps or compute, and at the whole."""
+    known = [Policy(what="reference", name="default recipe", steps=40, compute=default)]
+    if whole is not None:
+        known.append(Policy(what="reference-whole", name="default recipe, whole", steps=90, compute=whole))
+    return (*known, Policy(what="best", name="best strategy", steps=40, compute=200.0))
+
+
+def searched(*, by_compute: bool) -> Any:
+    """A search that computed 900 in all."""
+    spec = SimpleNamespace(compute=object() if by_compute else None)
+    return SimpleNamespace(reference=SimpleNamespace(spec=spec), core=SimpleNamespace(compute=900.0))
+
+
+def test_the_policies_compute_stands_beside_their_scores_where_it_was_counted() -> None:
+    rows = score_table(policies_with(150.0, 900.0)).splitlines()
+    assert rows[0].endswith("| compute, of the strategy's |")
+    assert [row.split("|")[-2].strip() for row in rows[2:]] == ["0.75", "4.50", "1.00"]
+    assert "compute" not in score_table(policies_with(None))
+
+
+def test_equal_steps_are_not_called_equal_compute() -> None:
+    text = reference_in_words(searched(by_compute=False), policies_with(150.0))
+    assert text.startswith("trained in one phase for as many steps as the best strategy; ")
+    assert "up to there it computed 0.75 times what the strategy did" in text
+    assert "The whole search computed 4.50 times that of the strategy" in text
+    assert "`final.default_recipe: whole`" in text
+
+
+def test_at_equal_compute_and_at_the_whole_the_report_says_so() -> None:
+    text = reference_in_words(searched(by_compute=True), policies_with(200.0))
+    assert text.startswith("trained in one phase for what the best strategy's phases computed; ")
+    assert "Equal steps" not in text
+    both = reference_in_words(searched(by_compute=True), policies_with(200.0, 900.0))
+    assert "within what the best strategy computed, and its best of all." in both

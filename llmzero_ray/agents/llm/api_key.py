@@ -41,6 +41,12 @@ def read_key(settings: LlmSettings) -> str | None:
     )
 
 
+def is_missing(settings: LlmSettings) -> bool:
+    """Whether a key is needed and none is named anywhere: the server cannot be asked."""
+    named = (settings.key_file, os.environ.get(settings.key_env), os.environ.get(settings.key_file_env))
+    return settings.base_url is None and not any((name or "").strip() for name in named)
+
+
 def _read(file: str, name: str) -> str:
     problem = None
     text = ""

@@ -271,7 +271,8 @@ def open_reservations(events: Iterable[Event]) -> dict[str, tuple[Reservation, e
 
 
 def prompt_hash(call: LlmCall) -> str:
-    """sha256 over all that a call sends: texts, picture, tool, refused answers without ids of the server."""
+    """sha256 over all that a call sends: texts, picture, tools, refused answers and exchanges without ids of
+    the server."""
     parts: dict[str, Any] = {
         "system": [block.text for block in call.system],
         "content": [
@@ -284,6 +285,18 @@ def prompt_hash(call: LlmCall) -> str:
         parts["refused"] = [
             {**turn, "answer": [{k: v for k, v in block.items() if k != "id"} for block in turn["answer"]]}
             for turn in _refused(call)
+        ]
+    if call.others:
+        parts["others"] = [[tool.name, tool.description, dict(tool.schema)] for tool in call.others]
+    if call.exchanges:
+        parts["exchanges"] = [
+            [
+                [{k: v for k, v in block.items() if k != "id"} for block in exchange.content],
+                exchange.result,
+                exchange.is_error,
+                exchange.then,
+            ]
+            for exchange in call.exchanges
         ]
     return text_digest(json.dumps(parts, sort_keys=True))
 
@@ -301,6 +314,8 @@ def call_record(report: CallReport, event: ev.AgentCalled, prompts_digest: str) 
         "user": [block.text for block in call.content if isinstance(block, TextBlock)],
         "images": [text_digest(png) for png in pictures],
         **({"refused": _refused(call)} if call.refused else {}),
+        # What was said before stands in the records of the calls before.
+        **({"exchanges": len(call.exchanges)} if call.exchanges else {}),
         "tool": {"name": call.tool.name, "schema": dict(call.tool.schema)},
         "max_tokens": call.max_tokens,
         "outcome": event.outcome,
@@ -321,7 +336,12 @@ def _response_record(response: LlmResponse) -> dict[str, Any]:
         "model": response.model,
         "request_id": response.request_id,
         # The tool's input is there already; what the model wrote before it is repeated when it is refused.
-        **({"content": [dict(block) for block in response.content]} if len(response.content) > 1 else {}),
+        **(
+            {"content": [dict(block) for block in response.content]}
+            if len(response.content) > 1 or response.tool
+            else {}
+        ),
+        **({"tool": response.tool} if response.tool else {}),
     }
 
 

@@ -178,7 +178,8 @@ class MessagesClient:
             self._force_tool = False
             body = request_body(call, self.settings, force_tool=False)
             content = await attempts.create(sdk, body)
-        reply = parse_message(content, tool=call.tool.name, max_tokens=body["max_tokens"])
+        others = [tool.name for tool in call.others]
+        reply = parse_message(content, tool=call.tool.name, max_tokens=body["max_tokens"], others=others)
         return LlmResponse(
             input=reply.input,
             stop_reason=reply.stop_reason,
@@ -188,6 +189,7 @@ class MessagesClient:
             model=reply.model,
             request_id=attempts.request_id,
             content=reply.content,
+            tool=reply.tool if others else "",
         )
 
     async def _check_model(

@@ -76,6 +76,24 @@ class RefusedAnswer:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ToolExchange:
+    """A call of a tool by the model and what it was given: two more turns of a conversation."""
+
+    content: tuple[Mapping[str, Any], ...]
+    """The blocks of the answer as the server sent them, thinking included: `LlmResponse.content`."""
+    result: str
+    """What the tool gave."""
+    is_error: bool = False
+    then: str = ""
+    """Text of the user's that follows the result in the same turn."""
+
+    @property
+    def tool_use(self) -> Mapping[str, Any]:
+        """The call of the tool that the result replies to."""
+        return next(block for block in self.content if block["type"] == "tool_use")
+
+
+@dataclass(frozen=True, kw_only=True)
 class Tool:
     """A tool that the model must call; its input, an object of JSON Schema `schema`, is the response."""
 
@@ -102,6 +120,10 @@ class LlmCall:
     """Seconds for the whole call; None: that of the settings."""
     refused: tuple[RefusedAnswer, ...] = ()
     """Earlier answers to the same content, oldest first."""
+    others: tuple[Tool, ...] = ()
+    """Further tools; the model must call one of all."""
+    exchanges: tuple[ToolExchange, ...] = ()
+    """The conversation since the content, oldest first."""
 
     def __post_init__(self) -> None:
         if not self.content:
@@ -142,3 +164,5 @@ class LlmResponse:
     """The server's id of the last request, for its support."""
     content: tuple[Mapping[str, Any], ...] = ()
     """The answer's blocks in the form in which the API takes them back, up to the call of the tool."""
+    tool: str = ""
+    """The tool called, where several were offered."""

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from llmzero_ray.agents.llm.errors import LlmCallError, excerpt
-from llmzero_ray.agents.llm.messages import ImageBlock, LlmCall, TextBlock, Usage
+from llmzero_ray.agents.llm.messages import ImageBlock, LlmCall, TextBlock, Tool, Usage
 from llmzero_ray.agents.llm.settings import LlmSettings
 
 _EPHEMERAL = {"type": "ephemeral"}
@@ -95,6 +95,7 @@ class _Message(BaseModel):
 class ToolUse:
     """What a usable response holds."""
 
+    tool: str
     input: Mapping[str, Any]
     stop_reason: str
     usage: Usage
@@ -109,26 +110,22 @@ def request_body(call: LlmCall, settings: LlmSettings, *, force_tool: bool = Tru
     `force_tool` asks for the tool by name; with thinking the API allows only `auto`, whatever `force_tool`
     says.
     """
-    tool: dict[str, Any] = {
-        "name": call.tool.name,
-        "description": call.tool.description,
-        "input_schema": dict(call.tool.schema),
-    }
-    if call.tool.strict:
-        tool["strict"] = True
+    tools = [_tool(tool) for tool in (call.tool, *call.others)]
     system: list[dict[str, Any]] = [{"type": "text", "text": block.text} for block in call.system]
     n_cacheable = sum(block.cacheable for block in call.system)
     # One mark covers everything before it, and tools stand before the system prompt.
     if n_cacheable:
         system[n_cacheable - 1]["cache_control"] = _EPHEMERAL
     else:
-        tool["cache_control"] = _EPHEMERAL
+        tools[-1]["cache_control"] = _EPHEMERAL
     forced = force_tool and not settings.thinks
-    choice: dict[str, Any] = {"type": "tool", "name": call.tool.name} if forced else {"type": "auto"}
+    choice: dict[str, Any] = {"type": "auto"}
+    if forced:
+        choice = {"type": "any"} if call.others else {"type": "tool", "name": call.tool.name}
     body: dict[str, Any] = {
         "model": settings.model,
         "max_tokens": settings.output_tokens(call.max_tokens),
-        "tools": [tool],
+        "tools": tools,
         "tool_choice": {**choice, "disable_parallel_tool_use": True},
         "messages": _turns(call),
     }
@@ -145,8 +142,18 @@ def request_body(call: LlmCall, settings: LlmSettings, *, force_tool: bool = Tru
     return body
 
 
+def _tool(tool: Tool) -> dict[str, Any]:
+    body: dict[str, Any] = {
+        "name": tool.name,
+        "description": tool.description,
+        "input_schema": dict(tool.schema),
+    }
+    return {**body, "strict": True} if tool.strict else body
+
+
 def _turns(call: LlmCall) -> list[dict[str, Any]]:
-    """The user's turn, then each refused answer with the refusal as the result of its tool."""
+    """The user's turn, then each refused answer with the refusal as the result of its tool, then each
+    exchange. The end of a conversation is marked, so that the next call of it finds it in the cache."""
     turns: list[dict[str, Any]] = [{"role": "user", "content": [_block(block) for block in call.content]}]
     for answer in call.refused:
         result = {
@@ -157,6 +164,20 @@ def _turns(call: LlmCall) -> list[dict[str, Any]]:
         }
         turns.append({"role": "assistant", "content": [dict(block) for block in answer.content]})
         turns.append({"role": "user", "content": [result]})
+    for exchange in call.exchanges:
+        given: list[dict[str, Any]] = [
+            {
+                "type": "tool_result",
+                "tool_use_id": str(exchange.tool_use["id"]),
+                "is_error": exchange.is_error,
+                "content": exchange.result,
+            }
+        ]
+        given += [_block(TextBlock(text=exchange.then))] if exchange.then else []
+        turns.append({"role": "assistant", "content": [dict(block) for block in exchange.content]})
+        turns.append({"role": "user", "content": given})
+    if call.exchanges:
+        turns[-1]["content"][-1]["cache_control"] = _EPHEMERAL
     return turns
 
 
@@ -171,8 +192,8 @@ def probe_body(settings: LlmSettings, image: bytes | None) -> dict[str, Any]:
     }
 
 
-def parse_message(body: bytes, *, tool: str, max_tokens: int) -> ToolUse:
-    """The input that the model gave to `tool`.
+def parse_message(body: bytes, *, tool: str, max_tokens: int, others: Collection[str] = ()) -> ToolUse:
+    """The input that the model gave to `tool`, or to one of the others.
 
     Raises:
         LlmCallError: kind malformed, refusal, max_tokens, empty or no_tool_call; `usage` is what the failed
@@ -202,22 +223,24 @@ def parse_message(body: bytes, *, tool: str, max_tokens: int) -> ToolUse:
     if not message.content:
         raise LlmCallError("The model answered without any content.", kind="empty", usage=usage)
     calls = [block for block in message.content if block.type == "tool_use"]
-    ours = next((block for block in calls if block.name == tool), None)
+    ours = next((block for block in calls if block.name == tool or block.name in others), None)
     if ours is None:
         instead = f"the tool {excerpt(calls[0].name)!r}" if calls else "no tool"
+        allowed = " or ".join(repr(name) for name in (tool, *others))
         raise LlmCallError(
-            f"The model called {instead}; it had to answer through {tool!r}.",
+            f"The model called {instead}; it had to answer through {allowed}.",
             kind="no_tool_call",
             usage=usage,
         )
     if not isinstance(ours.input, dict):
         raise LlmCallError(
-            f"The input of tool {tool!r} is {type(ours.input).__name__}; it must be an object.",
+            f"The input of tool {ours.name!r} is {type(ours.input).__name__}; it must be an object.",
             kind="malformed",
             usage=usage,
         )
     before = message.content[: message.content.index(ours) + 1]
     return ToolUse(
+        tool=str(ours.name),
         input=ours.input,
         stop_reason=message.stop_reason,
         usage=usage,

@@ -88,6 +88,7 @@ class RecordedClient:
             model=response["model"],
             request_id=response["request_id"],
             content=tuple(response.get("content") or _tool_use(call, response["input"])),
+            tool=response.get("tool", ""),
         )
 
     def worst_case(self, call: LlmCall) -> Usage:  # noqa: ARG002
@@ -145,4 +146,16 @@ def _read(path: Path) -> dict[str, Any]:
         raise LlmCallError(f"The record {path} cannot be read: {error}", kind="malformed") from error
     if not isinstance(found, dict):
         raise LlmCallError(f"The record {path} is no object.", kind="malformed")
-    return found
+    return {key: _plain(value) for key, value in found.items()}
+
+
+def _plain(data: Any) -> Any:
+    """The data with blocks of answers as they were sent: records write a mapping that has a key `type`, as
+    blocks do, as its items."""
+    if isinstance(data, list):
+        return [_plain(value) for value in data]
+    if not isinstance(data, dict):
+        return data
+    if data.keys() == {"type", "items"} and data["type"] == "Mapping":
+        return {key: _plain(value) for key, value in data["items"]}
+    return {key: _plain(value) for key, value in data.items()}

@@ -23,10 +23,12 @@ _PNG_HEADER = b"\x89PNG\r\n\x1a\n"
 def worst_case(call: LlmCall, settings: LlmSettings) -> Usage:
     """Tokens that one answered request of `call` can cost at most; the whole prompt counts as newly cached,
     which is the dearest way to send it."""
-    tool = json.dumps([call.tool.name, call.tool.description, dict(call.tool.schema)], default=str)
-    text = sum(len(block.text.encode()) for block in call.system) + len(tool.encode())
+    tools = [[tool.name, tool.description, dict(tool.schema)] for tool in (call.tool, *call.others)]
+    text = sum(len(block.text.encode()) for block in call.system)
+    text += sum(len(json.dumps(tool, default=str).encode()) for tool in tools)
     text += sum(len(block.text.encode()) for block in call.content if isinstance(block, TextBlock))
     text += sum(len(json.dumps([answer.content, answer.reason]).encode()) for answer in call.refused)
+    text += sum(len(json.dumps([one.content, one.result, one.then]).encode()) for one in call.exchanges)
     images = sum(image_tokens(block.png) for block in call.content if isinstance(block, ImageBlock))
     return Usage(
         cache_creation=OVERHEAD_TOKENS + text + images, output=settings.output_tokens(call.max_tokens)

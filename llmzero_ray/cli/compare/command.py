@@ -15,11 +15,12 @@ from typing import Annotated, Any
 
 import typer
 
+from llmzero_ray.agents.backend import lacks_model
 from llmzero_ray.cli.compare.figure import curves
 from llmzero_ray.cli.compare.lanes import cluster, run_all
 from llmzero_ray.cli.compare.pilot import Pilot, forecast, pilot_runs, read_pilot, with_budget
-from llmzero_ray.cli.compare.plan import ComparedRun, ComparePlan, code_digest, configs
-from llmzero_ray.cli.compare.results import RunOutcome, outcome
+from llmzero_ray.cli.compare.plan import ComparedRun, ComparePlan, code_digest, configs, times_of
+from llmzero_ray.cli.compare.results import NEEDS_A_MODEL, RunOutcome, outcome
 from llmzero_ray.cli.compare.summary import report
 from llmzero_ray.cli.output import TerminalConsole, print_line
 from llmzero_ray.config import SearchConfig
@@ -42,15 +43,33 @@ def compare(
     wanted = load_file(ComparePlan, Path(plan))
     directory = (Path(wanted.storage) / wanted.name).absolute()
     runs = configs(wanted, directory)
-    for config in {run.method: config for run, config in runs.items()}.values():
+    without = unmodelled(runs)
+    for config in {run.method: config for run, config in runs.items() if run.method not in without}.values():
         check_backends(config, 0.0, lambda _: None)
     _freeze(wanted, directory, accept_changes=accept_changes)
-    outcomes, pilots = _Comparison(wanted, directory).run(runs)
+    outcomes, pilots = _Comparison(wanted, directory, without).run(runs)
     text = report(wanted, outcomes, pilots)
     replace_file(directory / "compare.md", text)
     curves(wanted, outcomes, pilots, directory / "anytime.png")
     print_line(TerminalConsole(), text)
     return 0
+
+
+def unmodelled(runs: Mapping[ComparedRun, SearchConfig]) -> frozenset[str]:
+    """Methods that need a language model where none can be asked. They are not run, and run later where
+    one can.
+
+    Raises:
+        ConfigError: it is the first method, with which the others are compared.
+    """
+    found = {run.method for run, config in runs.items() if lacks_model(config)}
+    first = next(iter(runs)).method
+    if first in found:
+        raise ConfigError(
+            f"methods: {first} is the first, with which the others are compared, and needs a language model; "
+            "put another one first, or set agents.backend and a key for it (ANTHROPIC_API_KEY)."
+        )
+    return frozenset(found)
 
 
 def _freeze(plan: ComparePlan, directory: Path, *, accept_changes: bool) -> None:
@@ -78,8 +97,9 @@ def _freeze(plan: ComparePlan, directory: Path, *, accept_changes: bool) -> None
 class _Comparison:
     """One call of the command: what has ended, and what is printed on the way."""
 
-    def __init__(self, plan: ComparePlan, directory: Path) -> None:
-        self._plan, self._directory = plan, directory
+    def __init__(self, plan: ComparePlan, directory: Path, without: frozenset[str] = frozenset()) -> None:
+        """`without`: methods that are not run, for lack of a language model."""
+        self._plan, self._directory, self._without = plan, directory, without
         self._console: Any = TerminalConsole()
         self._outcomes: dict[ComparedRun, RunOutcome] = {}
         self._n_runs = 0
@@ -98,6 +118,8 @@ class _Comparison:
         self._n_runs = len(everything)
         for run in everything:
             ended = _ended(run, self._directory)
+            if ended is None and run.method in self._without:
+                ended = RunOutcome(problem=NEEDS_A_MODEL)
             if ended is not None:
                 self._outcomes[run] = ended
         if all(run in self._outcomes for run in everything):
@@ -107,7 +129,11 @@ class _Comparison:
             pilots = self._pilots(wanted)
             self._check_forecast(pilots)
             by_task = sorted(runs, key=lambda run: [task.name for task in self._plan.tasks].index(run.task))
-            self._run({run: self._budgeted(runs[run], pilots[run.task]) for run in by_task}, env)
+            times = times_of(self._plan)
+            budgeted = {
+                run: self._budgeted(runs[run], pilots[run.task], times[run.method]) for run in by_task
+            }
+            self._run(budgeted, env)
         return self._found(runs), pilots
 
     def _run(self, runs: Mapping[ComparedRun, SearchConfig], env: Mapping[str, str]) -> None:
@@ -121,8 +147,8 @@ class _Comparison:
             ended=self._ended_now,
         )
 
-    def _budgeted(self, config: SearchConfig, pilot: Pilot) -> SearchConfig:
-        return with_budget(config, pilot, by_compute=self._plan.budget == "compute")
+    def _budgeted(self, config: SearchConfig, pilot: Pilot, times: int) -> SearchConfig:
+        return with_budget(config, pilot, by_compute=self._plan.budget == "compute", times=times)
 
     def _found(self, runs: Mapping[ComparedRun, SearchConfig]) -> dict[ComparedRun, RunOutcome]:
         return {run: self._outcomes[run] for run in runs}
@@ -144,7 +170,8 @@ class _Comparison:
         print_line(self._console, f"{len(self._outcomes)} of {self._n_runs}: {run.name}: {state}")
 
     def _check_forecast(self, pilots: Mapping[str, Pilot]) -> None:
-        hours = forecast(self._plan, pilots)
+        methods = [method.name for method in self._plan.methods if method.name not in self._without]
+        hours = forecast(self._plan, pilots, methods)
         print_line(self._console, f"forecast from the pilots: {hours:.2f} h for {self._n_runs} runs")
         if hours > self._plan.max_hours:
             raise ConfigError(

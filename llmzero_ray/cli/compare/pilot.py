@@ -7,12 +7,12 @@ what the others are forecast to take. It is no part of the tables. Not here: run
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from llmzero_ray.cli.compare.plan import PILOT, ComparedRun, ComparePlan, with_keys
+from llmzero_ray.cli.compare.plan import PILOT, ComparedRun, ComparePlan, times_of, with_keys
 from llmzero_ray.compute import amount, measured_cost, plus
 from llmzero_ray.config import SearchConfig
 from llmzero_ray.errors import ConfigError
@@ -20,6 +20,7 @@ from llmzero_ray.files import replace_file
 from llmzero_ray.metric_files import load_points
 from llmzero_ray.records import TokenCost, TokenCounts
 from llmzero_ray.report.facts import SearchFacts
+from llmzero_ray.search import PROPOSED
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,8 +74,8 @@ def read_pilot(run: ComparedRun, directory: Path, hours: float) -> Pilot:
     return pilot
 
 
-def with_budget(config: SearchConfig, pilot: Pilot, *, by_compute: bool) -> SearchConfig:
-    """A search of the plan with the pilot's costs, and its compute as the budget unless steps are.
+def with_budget(config: SearchConfig, pilot: Pilot, *, by_compute: bool, times: int = 1) -> SearchConfig:
+    """A search of the plan with the pilot's costs, and `times` its compute as the budget unless steps are.
 
     Methods that plan their runs share it out; the tree search, whose phases end when agents say so, may begin
     more runs than usual phases fit in.
@@ -86,8 +87,8 @@ def with_budget(config: SearchConfig, pilot: Pilot, *, by_compute: bool) -> Sear
     }
     if not by_compute:
         return with_keys(config, changed)
-    changed["budget.compute"] = pilot.compute
-    if config.search.method == "llmzero":
+    changed["budget.compute"] = times * pilot.compute
+    if config.search.method in PROPOSED:
         changed["budget.runs"] = MORE * config.budget.runs
     else:
         changed["phase.max_steps"] = max(config.phase.max_steps, MORE * whole)
@@ -98,10 +99,10 @@ MORE = 4
 """Times the usual phases or steps that a budget of compute leaves room for."""
 
 
-def forecast(plan: ComparePlan, pilots: Mapping[str, Pilot]) -> float:
-    """Hours of the whole comparison, its pilots included, with `plan.parallel` lanes that do not slow each
-    other down."""
-    runs = len(plan.methods) * len(plan.seeds) + 1
+def forecast(plan: ComparePlan, pilots: Mapping[str, Pilot], methods: Collection[str]) -> float:
+    """Hours of the whole comparison of these methods, its pilots included, with `plan.parallel` lanes that do
+    not slow each other down."""
+    runs = sum(times_of(plan)[name] for name in methods) * len(plan.seeds) + 1
     return sum(pilot.hours for pilot in pilots.values()) * runs / min(plan.parallel, runs * len(pilots))
 
 
@@ -111,7 +112,7 @@ def pilot_runs(
     """One pilot for each task: its default recipe in one phase, with the plan's seed for pilots."""
     found = {}
     for task in plan.tasks:
-        like = next(config for run, config in runs.items() if run.task == task.name)
+        like = runs[ComparedRun(task.name, plan.methods[0].name, plan.seeds[0])]
         run = ComparedRun(task.name, PILOT, plan.pilot_seed)
         whole = like.budget.runs * like.phase.n_steps
         keys = {"name": run.name, "seed": run.seed, "search.method": "default", "stopper.enabled": False}

@@ -19,6 +19,7 @@ from llmzero_ray import recipes
 from llmzero_ray.config import SearchConfig, parse_config
 from llmzero_ray.config_text import StrictModel, read_yaml, replace_key, setting
 from llmzero_ray.errors import ConfigError
+from llmzero_ray.search import PROPOSED
 
 _Tuple = BeforeValidator(lambda value: tuple(value) if isinstance(value, list) else value)
 _NAME = r"^[a-z0-9][a-z0-9_]{0,19}$"
@@ -46,6 +47,9 @@ class ComparedMethod(StrictModel):
     """Short name; also `search.method`, unless `set` gives that."""
     set: dict[str, Any] = Field(default_factory=dict)
     """Dotted keys of search.yaml; none of the task's or of the budget's."""
+    times: int = setting(1, "times the budget", ge=1)
+    """How often it gets the others' budget: best of eight whole runs at eight times the compute is `random`
+    with 8 `search.recipes` and 8 here. Above 1 it is a line of its own, without a rank."""
 
 
 class ComparePlan(StrictModel):
@@ -88,6 +92,11 @@ class ComparePlan(StrictModel):
             twice = sorted({str(name) for name in names if list(names).count(name) > 1})
             if twice:
                 raise ValueError(f"{what}: {', '.join(twice)} stands there twice.")
+        if self.methods[0].times > 1:
+            raise ValueError(
+                f"methods: {self.methods[0].name} is the first, with which the others are compared, and gets "
+                f"{self.methods[0].times} times their budget; put a method with times 1 first."
+            )
         return self
 
 
@@ -129,8 +138,13 @@ def configs(plan: ComparePlan, directory: Path) -> dict[ComparedRun, SearchConfi
             for method in plan.methods:
                 run = ComparedRun(task.name, method.name, seed)
                 found[run] = _config(given, run, task, method, directory)
-    _check_equal(found)
+    _check_equal(found, times_of(plan))
     return found
+
+
+def times_of(plan: ComparePlan) -> dict[str, int]:
+    """Method -> how often it gets the budget."""
+    return {method.name: method.times for method in plan.methods}
 
 
 def _config(
@@ -139,21 +153,22 @@ def _config(
     data = parse_config(given, source="base").to_json()
     planned = {"search.method": method.name, "stopper.enabled": False, "final.default_recipe": False}
     ours = {"name": run.name, "storage": str(directory), "seed": run.seed, "final.test": True}
-    own = {"stopper.enabled": True} if method.set.get("search.method") == "llmzero" else {}
-    own |= {"stopper.enabled": True} if method.name == "llmzero" else {}
+    own = {"stopper.enabled": True} if method.set.get("search.method", method.name) in PROPOSED else {}
     for key, value in {**planned, **own, **task.set, **method.set, **ours}.items():
         replace_key(data, key.split("."), value)
+    data["budget"]["runs"] *= method.times
     whole = data["budget"]["runs"] * data["phase"]["n_steps"]
-    if data["search"]["method"] != "llmzero":
+    if data["search"]["method"] not in PROPOSED:
         data["phase"]["max_steps"] = max(data["phase"]["max_steps"], whole)
     return parse_config(data, source=f"{run.task}, {run.method}")
 
 
-def _check_equal(found: Mapping[ComparedRun, SearchConfig]) -> None:
-    """Refuse methods that may spend more than others on a task."""
+def _check_equal(found: Mapping[ComparedRun, SearchConfig], times: Mapping[str, int]) -> None:
+    """Refuse methods that may spend more than others on a task, but for those that say how often."""
     first: dict[str, tuple[ComparedRun, dict[str, Any]]] = {}
     for run, config in found.items():
         budget = {f"budget.{key}": getattr(config.budget, key) for key in _EQUAL}
+        budget["budget.runs"] //= times[run.method]
         budget |= {
             "phase.n_steps": config.phase.n_steps,
             "root": config.root.overrides,

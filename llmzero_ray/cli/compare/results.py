@@ -15,6 +15,9 @@ from llmzero_ray.records import TokenCounts
 from llmzero_ray.report.facts import SearchFacts
 from llmzero_ray.report.paper_figures import best_so_far
 
+NEEDS_A_MODEL = "needs a model"
+"""The problem of a run whose method needs a language model where there is none."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class RunOutcome:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from llmzero_ray.cli.compare.pilot import Pilot
-from llmzero_ray.cli.compare.plan import ComparedRun, ComparePlan
-from llmzero_ray.cli.compare.results import RunOutcome
-from llmzero_ray.cli.compare.tables import lines
+from llmzero_ray.cli.compare.plan import ComparedRun, ComparePlan, times_of
+from llmzero_ray.cli.compare.results import NEEDS_A_MODEL, RunOutcome
+from llmzero_ray.cli.compare.tables import MethodLine, lines
 
 _BUDGETS = {
     "compute": "Every method may compute the same: tokens sampled and trained on, each at its cost, as "
@@ -24,6 +24,7 @@ def report(plan: ComparePlan, outcomes: Mapping[ComparedRun, RunOutcome], pilots
         )
         for task in plan.tasks
     }
+    missing = {run.method for run, one in outcomes.items() if one.problem == NEEDS_A_MODEL}
     scores = {
         method.name: {
             task.name: [
@@ -34,6 +35,7 @@ def report(plan: ComparePlan, outcomes: Mapping[ComparedRun, RunOutcome], pilots
             for task in plan.tasks
         }
         for method in plan.methods
+        if method.name not in missing
     }
     text = [
         f"# {plan.name}: test accuracy of the policy that validation chose",
@@ -45,7 +47,11 @@ def report(plan: ComparePlan, outcomes: Mapping[ComparedRun, RunOutcome], pilots
         "",
         *_tasks(plan, scores, bases, pilots),
     ]
-    failed = [f"- {run.name}: {one.problem}" for run, one in outcomes.items() if one.problem]
+    failed = [
+        f"- {run.name}: {one.problem}"
+        for run, one in outcomes.items()
+        if one.problem and run.method not in missing
+    ]
     return "\n".join([*text, *(["", "Without a score:", *failed] if failed else []), ""])
 
 
@@ -61,24 +67,39 @@ def _methods(
         "| compute, of the budget | in stopped or failed phases | steps a run | tokens a run | hours a run |",
         "|---|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
-    for line in lines(scores):
-        own = [(run, one) for run, one in outcomes.items() if run.method == line.method]
-        n = len(own)
-        interval = (
-            "one seed" if line.interval is None else f"{line.interval[0]:.4f} to {line.interval[1]:.4f}"
-        )
-        error = "" if line.difference_error is None else f" ± {line.difference_error:.4f}"
-        share = sum(_amount(one, pilots[run.task]) / pilots[run.task].compute for run, one in own) / n
-        text.append(
-            f"| {line.method} | {line.mean:.4f} | {interval} | {line.rank:.2f} "
-            f"| {line.difference:+.4f}{error} | {line.improvement:.2f} "
-            f"| {line.losses} of {line.pairs} | {sum(bool(one.problem) for _, one in own)} "
-            f"| {share:.2f} | {sum(one.stopped_share for _, one in own) / n:.2f} "
-            f"| {sum(one.steps for _, one in own) / n:.0f} "
-            f"| {sum(one.tokens.rollout + one.tokens.trained for _, one in own) / n:.3g} "
-            f"| {sum(one.hours for _, one in own) / n:.3f} |"
-        )
+    times = times_of(plan)
+    ranked = lines({name: own for name, own in scores.items() if times[name] == 1})
+    beside = [lines({first: scores[first], name: scores[name]})[1] for name in scores if times[name] > 1]
+    for line in (*ranked, *beside):
+        own = {run: one for run, one in outcomes.items() if run.method == line.method}
+        text.append(_line(line, own, pilots, times[line.method]))
+    columns = text[0].count("|") - 3
+    text += [
+        f"| {method.name} | {NEEDS_A_MODEL} |{' |' * columns}"
+        for method in plan.methods
+        if method.name not in scores
+    ]
     return text
+
+
+def _line(
+    line: MethodLine, own: Mapping[ComparedRun, RunOutcome], pilots: Mapping[str, Pilot], times: int
+) -> str:
+    """One method's line; a method that gets more of the budget than the others has no rank."""
+    n = len(own)
+    interval = "one seed" if line.interval is None else f"{line.interval[0]:.4f} to {line.interval[1]:.4f}"
+    error = "" if line.difference_error is None else f" ± {line.difference_error:.4f}"
+    share = sum(_amount(one, pilots[run.task]) / pilots[run.task].compute for run, one in own.items()) / n
+    name = line.method if times == 1 else f"{line.method}, at {times} times the budget"
+    return (
+        f"| {name} | {line.mean:.4f} | {interval} | {f'{line.rank:.2f}' if times == 1 else '–'} "
+        f"| {line.difference:+.4f}{error} | {line.improvement:.2f} "
+        f"| {line.losses} of {line.pairs} | {sum(bool(one.problem) for one in own.values())} "
+        f"| {share:.2f} | {sum(one.stopped_share for one in own.values()) / n:.2f} "
+        f"| {sum(one.steps for one in own.values()) / n:.0f} "
+        f"| {sum(one.tokens.rollout + one.tokens.trained for one in own.values()) / n:.3g} "
+        f"| {sum(one.hours for one in own.values()) / n:.3f} |"
+    )
 
 
 def _amount(one: RunOutcome, pilot: Pilot) -> float:

@@ -1,0 +1,1 @@
+"""Instructions of the skill-based agent: agent.md is its system prompt, every other file one skill."""
