@@ -16,6 +16,7 @@ from typing import Any
 
 from llmzero_ray import events as ev
 from llmzero_ray.api_key import use_key_file
+from llmzero_ray.config_changes import in_shared_slots
 from llmzero_ray.coordinator import CoordinatorCore
 from llmzero_ray.errors import LlmzeroError
 from llmzero_ray.finalize import remove_leftovers
@@ -157,12 +158,13 @@ class SearchCoordinator:
             await loop.post(self._started)
             if loop.failure is not None:
                 raise loop.failure
-        # The configuration is read where it is used: settings may be changed while the search goes on.
-        fixed = self._private_head
+        # The configuration is read where it is used: settings may be changed while the search goes on. Which
+        # slots it shares is said at each start.
+        fixed, shared = self._private_head, self._started.config["slots"]["shared"]
         self._pool = pool = RunnerPool(
             name,
             directory,
-            lambda: core.config,
+            lambda: in_shared_slots(core.config, shared),
             fixed_capacity=fixed,
             avoided=lambda: core.avoided_nodes,
         )

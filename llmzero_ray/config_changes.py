@@ -30,6 +30,15 @@ CHANGEABLE = (
 results depend on."""
 
 
+_WHERE = ("storage", "slots.shared")
+"""Keys that say where a search is; each start of it may say something else."""
+
+
+def in_shared_slots(config: SearchConfig, name: str | None) -> SearchConfig:
+    """The configuration in the shared slots of that name; None: in slots of its own."""
+    return config.model_copy(update={"slots": config.slots.model_copy(update={"shared": name})})
+
+
 def is_changeable(key: str) -> bool:
     """Whether a search may go on with another value of this dotted key."""
     block, dot, _ = key.partition(".")
@@ -73,10 +82,10 @@ def read_settings(settings: Iterable[str]) -> dict[str, Any]:
 
 
 def differing_keys(old: SearchConfig, new: SearchConfig) -> dict[str, tuple[Any, Any]]:
-    """Dotted key -> (old, new) of every field that differs; `storage` is left out, since a search may be
-    moved."""
+    """Dotted key -> (old, new) of every field that differs. `storage` and `slots.shared` are left out: a
+    search may be moved and go on in other slots."""
     before, after = _flatten(old.to_json()), _flatten(new.to_json())
-    keys = [key for key in (*before, *(k for k in after if k not in before)) if key != "storage"]
+    keys = [key for key in (*before, *(k for k in after if k not in before)) if key not in _WHERE]
     return {key: (before.get(key), after.get(key)) for key in keys if before.get(key) != after.get(key)}
 
 

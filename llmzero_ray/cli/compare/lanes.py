@@ -19,6 +19,7 @@ from llmzero_ray import _actors
 from llmzero_ray.capacity import private_head_resources
 from llmzero_ray.cli.compare.plan import ComparedRun
 from llmzero_ray.config import SearchConfig
+from llmzero_ray.config_changes import in_shared_slots
 from llmzero_ray.config_text import to_yaml
 from llmzero_ray.engines.verl.factory import resolve_platform
 from llmzero_ray.errors import LlmzeroError
@@ -89,13 +90,14 @@ def run_all(
         task: str | None = None
         while (run := next_run(lane, task)) is not None:
             task = run.task
-            code = _search(_in_lane(runs[run], _slots_of(name, lane)), directory / f"{run.name}.yaml", env)
+            config = in_shared_slots(runs[run], _slots_of(name, lane))
+            code = _search(config, directory / f"{run.name}.yaml", env)
             with lock:
                 try:
                     _check_code(code, run, directory)
                     replace_file(directory / f"{run.name}.code", str(code))
                     ended(run, code)
-                except Exception as error:  # noqa: BLE001 - raised below, in the caller's thread  # noqa: BLE001 - raised below, in the caller's thread
+                except Exception as error:  # noqa: BLE001 - raised below, in the caller's thread
                     failures.append(error)
 
     with ThreadPoolExecutor(max_workers=lanes, thread_name_prefix="lane") as pool:
@@ -107,10 +109,6 @@ def run_all(
 
 def _slots_of(name: str, lane: int) -> str:
     return f"{name}-lane{lane}"
-
-
-def _in_lane(config: SearchConfig, shared: str) -> SearchConfig:
-    return config.model_copy(update={"slots": config.slots.model_copy(update={"shared": shared})})
 
 
 def _check_code(code: int, run: ComparedRun, directory: Path) -> None:
