@@ -9,11 +9,13 @@ from pathlib import Path
 import pytest
 
 from llmzero_ray.cli.main import main
+from llmzero_ray.coordinator.runs import FinalJob
 from llmzero_ray.hyperparameters.table import KL_LOSS_COEF, LR, TEMPERATURE
 from llmzero_ray.report.audit import Audited, audit
 from llmzero_ray.report.facts import SearchFacts
-from llmzero_ray.report.paper_figures import best_so_far
-from llmzero_ray.report.paper_tables import moves, paper_tables
+from llmzero_ray.report.paper_figures import along, best_so_far, draw, with_test_scores
+from llmzero_ray.report.paper_tables import labels, moves, paper_tables
+from tests.builders import make_scored
 from tests.searches import CHECKOUT
 
 RUNS = CHECKOUT / "tests" / "blackbox" / "runs"
@@ -83,10 +85,56 @@ def test_the_tables_hold_strategies_nodes_and_directions(demo: SearchFacts) -> N
     text = paper_tables([demo])
     assert "| 3 | 2 | 20-25 | 0.8594 | lr 0.0005 → 0.00025; kl_loss_coef 0.002 → 0.004; n 12 → 16 |" in text
     assert "| 1* | evolve | node 0 at 10 | 10 | 0.038 |" in text
-    assert "| lr | 2 | 0 | 2 | 0 | 0 of 1 |" in text
+    assert "| lr | regularization | 2 | 0 | 2 | 0 | 0 of 1 |" in text
+    assert "| all of them | capacity | 3 | 2 | 1 | 0 | 0 of 2 |" in text
+    assert "| demo | 2 | both ways | more |" in text
     assert "| demo | 3 | more | more |" in text
     assert "25 statements were checked, 0 disagree" in text
     assert dict(moves(demo))[LR] == [-1, -1]
+
+
+def test_a_phase_without_changes_goes_on_and_only_the_first_is_the_default_recipe() -> None:
+    text = paper_tables([SearchFacts(RUNS / "model")])
+    assert "| 1 | 0 | 0-10 | 0.3405 | the default recipe |" in text
+    assert "| 3 | 3 | 20-30 | 0.4185 | nothing: it goes on |" in text
+
+
+def test_searches_of_one_name_are_told_apart_by_where_they_lie(demo: SearchFacts, tmp_path: Path) -> None:
+    other = SearchFacts(RUNS / "demo")
+    here = f"{tmp_path.parent.name}/{tmp_path.name}/demo"
+    assert labels([demo, other, SearchFacts(RUNS / "model")]) == [here, "blackbox/runs/demo", "model"]
+    assert labels([other, other]) == ["blackbox/runs/demo (1)", "blackbox/runs/demo (2)"]
+    assert f"| {here} | 3 | more | more |" in paper_tables([demo, other])
+
+
+def test_a_parameter_that_turns_along_a_strategy_is_counted_once_a_turn(demo: SearchFacts) -> None:
+    last = demo.path[-1].run
+    assert last.spec is not None
+    doubled = {**last.spec.hyperparameters, LR: 0.001}
+    last.spec = dataclasses.replace(last.spec, hyperparameters=doubled)
+    text = paper_tables([demo])
+    assert "| lr | regularization | 2 | 1 | 1 | 1 | 1 of 1 |" in text
+    assert "| demo | 3 | more | both ways |" in text
+
+
+def test_along_a_strategy_each_phase_counts_up_to_where_it_is_left(demo: SearchFacts) -> None:
+    steps, scores = along(demo)
+    assert steps == [0, 5, 10, 15, 20, 25]
+    assert (scores[0], scores[-1]) == (0.46875, 0.859375)
+
+
+def test_the_test_score_is_that_of_the_run_validated_best_so_far(demo: SearchFacts) -> None:
+    """Nodes 0 to 2 validate better and better, node 3 as well as node 2; the last has the best test score."""
+    for node, mean in enumerate((0.5, 0.7, 0.6, 0.8)):
+        scored = make_scored("best", mean)
+        what = f"node-{node}"
+        demo.core.final.jobs[what] = FinalJob(what=what, node=node, done=True, score=scored)
+    dots, line = with_test_scores(demo)
+    assert [score for _, score in dots] == [0.5, 0.7, 0.6, 0.8]
+    assert [score for _, score in line] == [0.5, 0.7, 0.6, 0.6]
+    assert (
+        line[-1][0] == dots[-1][0] == pytest.approx(sum(run.outcome.gpu_hours for run in demo.runs.values()))
+    )
 
 
 def test_compute_counts_every_phase_also_of_searches_that_did_not_count_it(demo: SearchFacts) -> None:
@@ -105,4 +153,16 @@ def test_the_command_writes_tables_and_figures(
         "tables.md",
         "best_so_far.png",
         "hyperparameters.png",
+        "strategies.png",
     }
+
+
+def test_searches_of_several_models_have_a_figure_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    searches = [SearchFacts(RUNS / name) for name in ("finished", "model")]
+    assert "models.png" not in {path.name for path in draw(searches, tmp_path)}
+    monkeypatch.setattr(SearchFacts, "base_model", property(lambda facts: f"/models/{facts.config.name}"))
+    found = draw(searches, tmp_path)
+    assert [path.name for path in found][-1] == "models.png"
+    assert all(path.read_bytes().startswith(b"\x89PNG") for path in found)
