@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 from llmzero_ray.errors import LlmzeroError
 
 if TYPE_CHECKING:
+    from actors import agent_services as agent_services
     from actors import app as app
     from actors import control_requests as control_requests
     from actors import head as head

@@ -8,6 +8,7 @@ from typing import Any, get_args
 
 from ray import cloudpickle
 
+from llmzero_ray.config import AgentsConfig
 from llmzero_ray.errors import ConfigError
 from llmzero_ray.hyperparameters import Space
 from llmzero_ray.plugin import load_factory
@@ -34,6 +35,7 @@ def tree_search(
     budget: int = 16,
     phase_steps: int | None = None,
     seed: int = 1,
+    dollars: float | None = None,
 ) -> tuple[TreeSearcher, TreeScheduler]:
     """(search_alg, scheduler) for `TuneConfig`: a tree search over phases, each trial being one.
 
@@ -41,14 +43,16 @@ def tree_search(
     to Ray Tune's domains, or a `Space`; `root` the configuration of the first trial. `budget` counts trials;
     `phase_steps` results end a trial (None: the trainable ends by itself).
 
-    `proposer` is `local`, `random`, `expert` (VeRL's space only), `package.module:factory` (called without
-    arguments where the search runs), an object with `propose(ProposalRequest)`, or a function of the request
-    that gives a `Proposal` or a mapping from names to new values. It runs on a thread of its own. `stopper`
-    is `StopperSettings`, a `ray.tune.Stopper`, or a function of the running phase and the best one that gives
+    `proposer` is `local`, `random`, `expert` or `claude` (VeRL's space only), the `AgentsConfig` of a
+    language model, `package.module:factory` (called without arguments where the search runs), an object with
+    `propose(ProposalRequest)`, or a function of the request that gives a `Proposal` or a mapping from names
+    to new values. It runs on a thread of its own. `dollars` caps what a language model may cost. `stopper` is
+    `StopperSettings`, a `ray.tune.Stopper`, or a function of the running phase and the best one that gives
     True or a reason.
 
     Raises:
         ConfigError: the root does not lie in the space, or an argument is none of these.
+        AgentError: the language model cannot be called: no key, or its server refuses.
         EngineVersionError: the installed Ray is not one that this was tested with.
     """
     check_ray()
@@ -69,26 +73,23 @@ def tree_search(
         budget=budget,
         phase_steps=phase_steps,
     )
-    proposals = AsyncProposals(search, _proposer(proposer, trials.space, seed), seed)
+    proposals = AsyncProposals(search, _proposer(proposer, trials.space, seed, dollars), seed)
     searcher = TreeSearcher(search, proposals)
     return searcher, TreeScheduler(searcher, stops)
 
 
-def _proposer(given: Any, space: Space, seed: int) -> Any:
+def _proposer(given: Any, space: Space, seed: int, dollars: float | None) -> Any:
     allowed = (
-        f"must be {', '.join(map(repr, NAMES))}, 'package.module:factory', an object with propose, or a "
-        "function."
+        f"must be {', '.join(map(repr, NAMES))}, an AgentsConfig, 'package.module:factory', an object with "
+        "propose, or a function."
     )
+    if isinstance(given, AgentsConfig):
+        return made_proposer(given, space, seed, dollars)
     if isinstance(given, str):
         if given in NAMES:
-            return made_proposer(given, space, seed)
+            return made_proposer(given, space, seed, dollars)
         if ":" in given:
             return NamedProposer(given)
-        if given == "claude":
-            raise ConfigError(
-                "proposer is 'claude', whose prompts, budget and records belong to a search on VeRL's "
-                f"runners (llmzero search); {allowed}"
-            )
         raise ConfigError(f"proposer is {given!r}; {allowed}")
     if not callable(given) and not callable(getattr(given, "propose", None)):
         raise ConfigError(f"proposer is {given!r}; {allowed}")

@@ -14,27 +14,35 @@ from llmzero_ray.agents.expert.proposer import proposal_base
 from llmzero_ray.agents.local import LocalProposer
 from llmzero_ray.agents.local.any_space import AnySpaceProposer, RandomProposer, best_checkpoint
 from llmzero_ray.agents.methods.values import perturbed
+from llmzero_ray.config import AgentsConfig
 from llmzero_ray.errors import ConfigError
 from llmzero_ray.hyperparameters import VERL_SPACE, Space
 from llmzero_ray.records import Change, Diagnosis, Proposal, ResumeFrom
+from llmzero_ray.tune.language_model import LanguageModelProposer
 
-NAMES = ("local", "random", "expert")
+NAMES = ("local", "random", "expert", "claude")
 
 
-def made_proposer(name: str, space: Space, seed: int) -> Any:
-    """The proposer of that name for a space.
+def made_proposer(name: str | AgentsConfig, space: Space, seed: int, dollars: float | None) -> Any:
+    """The proposer of that name for a space; the language model of an `AgentsConfig`.
 
     Raises:
         ConfigError: it cannot propose in this space.
+        AgentError: the language model cannot be called.
     """
-    verl = space is VERL_SPACE
+    verl = space.trainer == VERL_SPACE.trainer
+    if not verl and (isinstance(name, AgentsConfig) or name in ("expert", "claude")):
+        what = f"{name!r}" if isinstance(name, str) else "a language model"
+        raise ConfigError(
+            f"proposer is {what}, whose rules or prompts read VeRL's metrics and set VeRL's keys; it needs "
+            "space=llmzero_ray.hyperparameters.VERL_SPACE. In another space take 'local' or 'random', or "
+            "a function with rules of your own."
+        )
+    if isinstance(name, AgentsConfig):
+        return LanguageModelProposer(name, dollars)
+    if name == "claude":
+        return LanguageModelProposer(AgentsConfig(backend="claude"), dollars)
     if name == "expert":
-        if not verl:
-            raise ConfigError(
-                "proposer is 'expert', whose rules read VeRL's metrics and set VeRL's keys; it needs "
-                "space=llmzero_ray.hyperparameters.VERL_SPACE. In another space take 'local' or 'random', or "
-                "a function with rules of your own."
-            )
         return ExpertAgents()
     if name == "random":
         return RandomMoves(seed) if verl else RandomProposer(space, seed=seed)

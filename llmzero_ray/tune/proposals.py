@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from llmzero_ray.agents.base import (
@@ -80,6 +81,12 @@ class AsyncProposals:
             for future in pending:
                 future.add_done_callback(lambda _: came.set())
             came.wait(timeout_s)
+
+    def open_directory(self, directory: Path) -> None:
+        """Let a proposer that keeps files do so there (language_model.py)."""
+        keep = getattr(self._proposer, "open_directory", None)
+        if callable(keep):
+            keep(directory)
 
     def forget(self) -> None:
         """Drop what is under way: the search was replaced by the one of the records."""

@@ -191,6 +191,7 @@ class TreeScheduler(FIFOScheduler):
         self._directory = Path(internals.experiment_dir(trial))
         self._directory.mkdir(parents=True, exist_ok=True)
         self._search.open_log(self._directory)
+        self._searcher.open_directory(self._directory)
 
     def _take(self, trial: Any, phase: TunePhase, result: Mapping[str, Any]) -> None:
         self._take_checkpoints(trial)

@@ -142,6 +142,10 @@ class TreeSearcher(Searcher):
                 f"mode={search.mode!r}. Give the same, or leave them out of TuneConfig."
             )
 
+    def open_directory(self, directory: Path) -> None:
+        """Let a proposer that keeps files do so in the experiment's directory."""
+        self._proposals.open_directory(directory)
+
     def strategy(self) -> str | None:
         """The best strategy so far as the text of a strategy.yaml; None: no score yet."""
         return self._search.strategy()
