@@ -71,6 +71,15 @@ def test_every_method_gets_the_same_steps_and_only_the_tree_search_is_stopped_ea
     assert not any(one.final.default_recipe for one in found.values())
 
 
+@pytest.mark.parametrize(("wanted", "given"), [("all", "all"), (False, True), (True, True)])
+def test_every_run_is_tested_and_every_node_where_that_is_wanted(
+    tmp_path: Path, wanted: Any, given: Any
+) -> None:
+    tasks = [{"name": "toy", "room": 0.1, "set": {"final.test": wanted}}]
+    found = configs(read(write_plan(tmp_path, tmp_path, tasks=tasks)), tmp_path)
+    assert {config.final.test for config in found.values()} == {given}
+
+
 @pytest.mark.parametrize(
     ("setting", "message"),
     [

@@ -152,10 +152,11 @@ def _config(
 ) -> SearchConfig:
     data = parse_config(given, source="base").to_json()
     planned = {"search.method": method.name, "stopper.enabled": False, "final.default_recipe": False}
-    ours = {"name": run.name, "storage": str(directory), "seed": run.seed, "final.test": True}
+    ours = {"name": run.name, "storage": str(directory), "seed": run.seed}
     own = {"stopper.enabled": True} if method.set.get("search.method", method.name) in PROPOSED else {}
     for key, value in {**planned, **own, **task.set, **method.set, **ours}.items():
         replace_key(data, key.split("."), value)
+    data["final"]["test"] = data["final"]["test"] or True  # `all` stays
     data["budget"]["runs"] *= method.times
     whole = data["budget"]["runs"] * data["phase"]["n_steps"]
     if data["search"]["method"] not in PROPOSED:
