@@ -29,6 +29,8 @@ from llmzero_ray.stopping.settings import StopperSettings
 
 PLUGIN = r"^([A-Za-z_][\w-]*|[A-Za-z_][\w.]*:[A-Za-z_]\w*)$"
 """A name of this project or of an entry point, or `package.module:factory`."""
+HUB_ID = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,95}/[A-Za-z0-9][A-Za-z0-9._-]{0,95}$"
+"""`OWNER/NAME`, as the Hugging Face Hub names models."""
 _ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://[^@]+")
 _N_PRICES = 4
 
@@ -56,12 +58,20 @@ class ModelConfig(StrictModel):
 
     path: str | None = None
     """Directory of the base model; null: the tiny model that `prepare` made for the task."""
+    hub_id: str | None = setting(None, "OWNER/NAME", pattern=HUB_ID)
+    """Id of the base model on the Hugging Face Hub: what cards and pushed adapters call it."""
     lora_rank: int = setting(16, "LoRA rank", ge=1, le=1024)
     """Rank of every adapter of the search."""
     lora_alpha: int = setting(32, "LoRA alpha", ge=1, le=4096)
     """Scale of the adapter, alpha / rank."""
     target_modules: str = setting("all-linear", min_length=1)
     """Layers that get an adapter, in PEFT's words."""
+
+    @property
+    def id_on_the_hub(self) -> str | None:
+        """`hub_id`, or a `path` that is the id itself; None where neither is."""
+        named = self.path if self.path is not None and re.fullmatch(HUB_ID, self.path) else None
+        return self.hub_id or named
 
 
 class TokenCostConfig(StrictModel):

@@ -158,6 +158,12 @@ SUBCOMMANDS = {
         "train a found strategy again: other seeds, another task or model",
         "llmzero replay runs/demo/strategy.yaml --seeds 3",
     ),
+    "merge": _command(
+        "merge",
+        "merge",
+        "merge the best adapter into its base model",
+        "llmzero merge demo --out demo-merged",
+    ),
     "explain": _command(
         "explain",
         "explain",

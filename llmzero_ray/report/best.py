@@ -11,7 +11,7 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-from llmzero_ray.errors import StorageError
+from llmzero_ray.errors import ConfigError, StorageError
 from llmzero_ray.files import file_digest, replace_directory, replace_file, storage_error
 
 ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors")
@@ -53,6 +53,32 @@ def write_best(best: Path, adapter: Path, checksums: Mapping[str, str], card: st
         raise
     except OSError as error:
         raise storage_error(best, error) from error
+
+
+def checked_best(best: Path) -> dict[str, str]:
+    """File -> SHA-256 of the adapter in `best`, a folder that `write_best` filled.
+
+    Raises:
+        ConfigError: there is none.
+        StorageError: a file is missing, cannot be read, or is not the one that was written.
+    """
+    try:
+        lines = (best / CHECKSUMS).read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        raise ConfigError(
+            f"{best} holds no adapter: the search has no best strategy yet, or it was not written. Write it "
+            f"with `llmzero report {best.parent}`."
+        ) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise StorageError(f"{best / CHECKSUMS}: cannot be read ({error}).") from error
+    listed = {name: digest for digest, _, name in (line.partition("  ") for line in lines)}
+    found = {name: _digest(best / name) for name in ADAPTER_FILES}
+    if found != listed:
+        raise StorageError(
+            f"{best}: the adapter is not the one that was written (its checksums differ from {CHECKSUMS}). "
+            f"Write it again with `llmzero report {best.parent}`."
+        )
+    return found
 
 
 def remove(path: Path) -> None:

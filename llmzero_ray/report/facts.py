@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 from llmzero_ray.config import SearchConfig
@@ -67,12 +67,15 @@ class Changed:
 class SearchFacts:
     """One search, read from its directory.
 
+    `base_model_id`: the base model's id on the Hugging Face Hub, where the configuration does not say it.
+
     Raises:
         ConfigError: the directory holds no search.
         JournalError: its journal is damaged.
     """
 
-    def __init__(self, search: SearchStorage | str | Path) -> None:
+    def __init__(self, search: SearchStorage | str | Path, *, base_model_id: str | None = None) -> None:
+        self._base_model_id = base_model_id
         self.storage = search if isinstance(search, SearchStorage) else SearchStorage.at(search)
         self.paths: SearchPaths = self.storage.paths
         self.events: tuple[Event, ...] = read_all(self.storage.journal_address())
@@ -119,6 +122,16 @@ class SearchFacts:
         if isinstance(recorded, Mapping):
             recorded = recorded.get("path")
         return str(self.config.model.path or recorded or "the tiny model prepared with the task")
+
+    @property
+    def base_model_id(self) -> str | None:
+        """The base model's id on the Hugging Face Hub; None where it is not known."""
+        return self._base_model_id or self.config.model.id_on_the_hub
+
+    @property
+    def base_model_name(self) -> str:
+        """What the base model is called elsewhere: its id on the Hub, or the name of its directory."""
+        return self.base_model_id or PurePath(self.base_model).name
 
     # --- the tree -------------------------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ from llmzero_ray.errors import StorageError
 from llmzero_ray.files import replace_file
 from llmzero_ray.report.best import adapter_checksums, remove, write_best
 from llmzero_ray.report.facts import SearchFacts
+from llmzero_ray.report.front_matter import missing
 from llmzero_ray.report.pictures import draw_pictures
 from llmzero_ray.report.recipe import best_strategy
 from llmzero_ray.report.render import card_text, report_text
@@ -49,7 +50,7 @@ def write_outcome(search: SearchStorage | str | Path) -> Outcome:
     checksums, problem = _checked_adapter(facts)
     files = _write_strategy(facts, checksums)
     drawn, undrawn = draw_pictures(facts)
-    problems = tuple(text for text in (problem, undrawn) if text)
+    problems = tuple(text for text in (problem, missing() if checksums else "", undrawn) if text)
     replace_file(paths.report, report_text(facts, drawn, problems))
     files += [paths.report, *(paths.root / picture.file for picture in drawn)]
     return Outcome(

@@ -23,6 +23,7 @@ from llmzero_ray.report import formatting as fmt
 from llmzero_ray.report.comparison import comparisons, policies
 from llmzero_ray.report.costs import costs
 from llmzero_ray.report.facts import SearchFacts
+from llmzero_ray.report.front_matter import front_matter, missing
 from llmzero_ray.report.pictures import CURVES, RECIPE, SCORES, TREE, Picture
 from llmzero_ray.significance import NOISE
 from llmzero_ray.text import clean, collapse_whitespace
@@ -80,8 +81,9 @@ def report_text(facts: SearchFacts, drawn: Collection[Picture], problems: Collec
     return _render("report.md.j2", values)
 
 
-def card_text(facts: SearchFacts) -> str:
-    """README.md of best/; the search must have a best strategy."""
+def card_text(facts: SearchFacts, place: str = "best") -> str:
+    """README.md of best/, with front matter where `huggingface_hub` is installed; the search must have a best
+    strategy. `place`: what the adapter is loaded by, that folder or an id on the Hugging Face Hub."""
     last, known = facts.path[-1], policies(facts)
     used = last.run.spec.hyperparameters if last.run.spec else {}
     rank = used.get(canonical("lora_rank"))
@@ -99,8 +101,13 @@ def card_text(facts: SearchFacts) -> str:
         ],
         "confirmed": summary.confirmed_in_words(facts),
         "strategy_table": phase_tables.strategy_table(facts),
+        "place": place,
+        "end_reason": summary.end_in_words(facts),
+        "n_failed": sum(run.status == "failed" for run in facts.runs.values()),
+        "n_stopped": sum(run.status == "early_stopped" for run in facts.runs.values()),
     }
-    return _render("card.md.j2", values)
+    head = "" if missing() else front_matter(facts) + "\n"
+    return head + _render("card.md.j2", values)
 
 
 def _vllm_rank(rank: int) -> int:

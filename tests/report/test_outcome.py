@@ -10,10 +10,12 @@ from hashlib import sha256
 from pathlib import Path
 
 import pytest
+from huggingface_hub import ModelCard
 
 from llmzero_ray import events as ev
 from llmzero_ray.errors import ConfigError, JournalError, StorageError
 from llmzero_ray.report import load_strategy, write_outcome
+from tests.builders import make_config
 from tests.report.builder import Phase, SearchBuilder, proposal, save_adapter
 from tests.report.conftest import Written, scripted, written
 
@@ -79,7 +81,7 @@ def test_checksums_beside_the_adapter_and_in_the_strategy_are_those_of_its_files
 def test_the_card_tells_how_to_load_and_serve_the_adapter(finished: Written) -> None:
     card = (finished.root / "best" / "README.md").read_text()
     assert "PeftModel.from_pretrained" in card
-    assert "vllm serve models/tiny --enable-lora --max-lora-rank 16 --lora-modules demo=best" in card
+    assert "vllm serve tiny --enable-lora --max-lora-rank 16 --lora-modules demo=best" in card
     assert "0.8000 ± 0.0402 (n = 100)" in card
     assert "| 3 | 30–50 | 0.9 | 0.0002 | 0.001 | 4 | 1024 | 0.7800 |" in card
     assert "names no licence" in card
@@ -90,6 +92,46 @@ def test_the_card_names_the_licence_of_the_data_where_the_task_does(tmp_path: Pa
     search = SearchBuilder(tmp_path, task=task).ready().play(phases=1)
     write_outcome(search.root)
     assert "The task's data: CC-BY-4.0." in (search.root / "best" / "README.md").read_text()
+
+
+def test_the_head_of_the_card_is_what_the_hub_reads(finished: Written, tmp_path: Path) -> None:
+    card = ModelCard.load(finished.root / "best" / "README.md")
+    assert card.data.library_name == "peft"
+    assert {"lora", "grpo"} <= set(card.data.tags)
+    assert card.data.get("base_model") is None  # nobody said what it is called there
+    (score,) = card.data.eval_results
+    assert (score.dataset_name, score.dataset_split) == ("toy", "test")
+    assert (score.metric_type, score.metric_value) == ("accuracy", 0.8)
+    assert score.metric_name == "accuracy of greedy answers, ± 0.0402, 100 items"
+
+    config = make_config(model={"path": str(tmp_path / "models" / "base"), "hub_id": "Qwen/Qwen3-4B"})
+    search = SearchBuilder(tmp_path, config=config).ready().play(phases=1)
+    write_outcome(search.root)
+    named = ModelCard.load(search.root / "best" / "README.md")
+    assert (named.data.base_model, named.data.base_model_relation) == ("Qwen/Qwen3-4B", "adapter")
+    assert 'base = "Qwen/Qwen3-4B"' in named.text
+    assert str(tmp_path) not in named.content
+
+
+def test_names_of_others_stay_values_in_the_head_of_the_card(tmp_path: Path) -> None:
+    task = {"name": "toy\n---\n<script>x</script>\nlicense: mit", "n_train": 512}
+    search = SearchBuilder(tmp_path, task=task)
+    search.phases = {0: Phase(val={0: 40, 10: 50, 20: 60})}
+    write_outcome(search.ready().play(phases=1).root)
+    card = ModelCard.load(search.root / "best" / "README.md")
+    assert card.data.license is None
+    assert card.data.eval_results[0].dataset_name == "toy --- <script>x</script> license: mit"
+    assert card.data.eval_results[0].dataset_split == "validation"
+    assert "<script>" not in card.text
+
+
+def test_without_huggingface_hub_the_card_has_no_head_and_the_report_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    search = scripted(tmp_path).ready().play(phases=1)
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    assert "best/README.md: without front matter" in write_outcome(search.root).problem
+    assert (search.root / "best" / "README.md").read_text().startswith("# LoRA adapter")
 
 
 # --- again and again ----------------------------------------------------------------------------------------

@@ -1,0 +1,30 @@
+"""The command `merge`: base model and best adapter as one model. Not here: merging (llmzero_ray/merge.py)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from llmzero_ray.cli import options
+from llmzero_ray.cli.output import TerminalConsole, print_line
+from llmzero_ray.locate import find
+from llmzero_ray.merge import merge_best
+from llmzero_ray.report.facts import SearchFacts
+
+
+def merge(
+    search: options.Search,
+    *,
+    out: Annotated[str, typer.Option(metavar="DIR", help="new directory for the model", show_default=False)],
+    model: Annotated[
+        str | None, typer.Option(metavar="DIR", help="the base model, where it has been moved")
+    ] = None,
+    storage: options.Storage = "runs",
+) -> int:
+    """Write the base model with the best adapter merged into it, and its tokenizer: a model that needs no
+    PEFT. Weights keep the base model's precision, to which the sums are rounded."""
+    made = merge_best(SearchFacts(find(search, storage)), Path(out).absolute(), model)
+    print_line(TerminalConsole(), f"merged model: {made}")
+    return 0

@@ -1,0 +1,83 @@
+"""The YAML at the head of the adapter's card, which the Hugging Face Hub reads, through `huggingface_hub`.
+
+Not here: the card's text (card.md.j2).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llmzero_ray.report.comparison import Policy, policies
+from llmzero_ray.report.facts import SearchFacts
+from llmzero_ray.text import one_line
+
+TAGS = ("lora", "grpo", "reinforcement-learning", "llmzero", "verl")
+
+
+def front_matter(facts: SearchFacts) -> str:
+    """The block between two lines of `---`, with base model, library, tags and scores as far as they are
+    known.
+
+    Raises:
+        ImportError: `huggingface_hub` is not installed.
+    """
+    import huggingface_hub
+
+    data = huggingface_hub.ModelCardData(
+        base_model=facts.base_model_id,
+        base_model_relation="adapter" if facts.base_model_id else None,
+        library_name="peft",
+        pipeline_tag="text-generation",
+        tags=list(TAGS),
+        metrics=["accuracy"],
+        model_name=one_line(facts.config.name),
+        eval_results=_eval_results(facts) or None,
+    )
+    return f"---\n{data.to_yaml()}\n---\n"
+
+
+def missing() -> str:
+    """Why a card has no front matter; empty when it can have one."""
+    try:
+        import huggingface_hub  # noqa: F401
+    except ImportError:
+        return (
+            "best/README.md: without front matter, as huggingface_hub is not installed; `pip install "
+            "'llmzero-ray[report]'`, then write it again"
+        )
+    return ""
+
+
+def _eval_results(facts: SearchFacts) -> list[Any]:
+    """Test score and score on fresh items; the validation score, which chose the adapter, only without
+    both."""
+    best = next((policy for policy in policies(facts) if policy.what == "best"), None)
+    final = facts.core.final.confirmation
+    scores = [
+        ("test", None if best is None else best.test),
+        ("confirmation", None if final is None else final.measured),
+    ]
+    if not any(score for _, score in scores):
+        scores = [("validation", _validation(best))]
+    return [_result(facts, split, score) for split, score in scores if score is not None]
+
+
+def _validation(best: Policy | None) -> Any:
+    return None if best is None else best.validation
+
+
+def _result(facts: SearchFacts, split: str, score: Any) -> Any:
+    from huggingface_hub import EvalResult
+
+    name = one_line(str(facts.task.get("name") or "task"))
+    sure = "" if score.standard_error is None else f", ± {score.standard_error:.4f}"
+    items = "" if score.n is None else f", {score.n} items"
+    return EvalResult(
+        task_type="text-generation",
+        dataset_type=name,
+        dataset_name=name,
+        dataset_split=split,
+        metric_type="accuracy",
+        metric_name=f"accuracy of greedy answers{sure}{items}",
+        metric_value=round(score.mean, 4),
+    )
