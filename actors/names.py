@@ -26,6 +26,11 @@ def runner_name(search: str, slot: int) -> str:
     return f"runner-{search}-slot{slot}"
 
 
+def lender_name(slots: str) -> str:
+    """Name of the actor that lends slots of that name."""
+    return f"lender-{slots}"
+
+
 def slot_of(search: str, actor: str) -> int | None:
     """The slot of a runner by its name; None for other actors and other searches' runners."""
     head, _, slot = actor.rpartition("-slot")

@@ -32,16 +32,21 @@ _WITHOUT = (
 
 
 class Placement:
-    """The placement groups of one search; `avoided` gives the ids (hex) of nodes on which a card failed."""
+    """The placement groups of one search; `avoided` gives the ids (hex) of nodes on which a card failed.
+
+    Without `detached` they are given back when the process that reserved them ends.
+    """
 
     def __init__(
         self,
         search: str,
         threads: Threads | None = None,
         avoided: Callable[[], Collection[str]] = frozenset,
+        *,
+        detached: bool = True,
     ) -> None:
         self._search, self._threads = search, threads or Threads("slots")
-        self._avoided = avoided
+        self._avoided, self._detached = avoided, detached
         self._asked: set[int] = set()
         """Slots whose hardware was requested and not released since."""
         self._waiting: set[int] = set()
@@ -105,7 +110,9 @@ class Placement:
     async def _request(self, config: SearchConfig, slot: int, machine: int, taken: Sequence[str] = ()) -> Any:
         """The group of one machine of a slot, requested unless it exists; not on the nodes `taken`."""
         beside = sorted({*taken, *self._avoided()})
-        return await self._threads.run(_request_group, config, slot, machine, beside=beside)
+        return await self._threads.run(
+            _request_group, config, slot, machine, beside=beside, detached=self._detached
+        )
 
     async def cancel(self, slot: int) -> None:
         """Stop waiting for the hardware of one slot and give back what there is of it; no effect once it is
@@ -237,7 +244,9 @@ def group_of(group_id: str) -> Any:
     return PlacementGroup(ray.PlacementGroupID(bytes.fromhex(group_id)))
 
 
-def _request_group(config: SearchConfig, slot: int, machine: int, *, beside: Sequence[str]) -> Any:
+def _request_group(
+    config: SearchConfig, slot: int, machine: int, *, beside: Sequence[str], detached: bool
+) -> Any:
     """The group of one machine of a slot, requested unless it exists; not on the nodes `beside`."""
     from ray.util.placement_group import placement_group
 
@@ -248,7 +257,7 @@ def _request_group(config: SearchConfig, slot: int, machine: int, *, beside: Seq
         [{"GPU": 1, "CPU": slots.cpus_per_gpu} for _ in range(slots.gpus_per_node)],
         strategy="STRICT_PACK",
         name=name,
-        lifetime="detached",
+        lifetime="detached" if detached else None,
         bundle_label_selector=[elsewhere] * slots.gpus_per_node if elsewhere else None,
     )
 

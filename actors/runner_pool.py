@@ -44,7 +44,8 @@ class RunnerPool:
     """The runners of one search, by slot. `settings` gives the configuration as it is now.
 
     `storage` is the directory that holds the search's own. With `fixed_capacity` no machine is ever added.
-    `avoided` gives the ids of nodes on which a card failed, as they are now.
+    `avoided` gives the ids of nodes on which a card failed, as they are now. Without `detached` runners and
+    hardware go when the process ends that asked for them.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class RunnerPool:
         *,
         fixed_capacity: bool,
         avoided: Callable[[], Collection[str]] = frozenset,
+        detached: bool = True,
     ) -> None:
         self._search, self._storage, self._settings = search, storage, settings
         self._fixed_capacity = fixed_capacity
@@ -62,7 +64,8 @@ class RunnerPool:
         self._shared = settings().slots.shared
         self._slots = self._shared or search
         """Names the slots."""
-        self._placement = Placement(self._slots, self._threads, avoided)
+        self._lifetime = "detached" if detached else None
+        self._placement = Placement(self._slots, self._threads, avoided, detached=detached)
         self._runners: dict[int, Any] = {}
         self.closing = False
         """Whether the runners are being closed: those that are lost from now on are not replaced."""
@@ -126,7 +129,9 @@ class RunnerPool:
             cpus_per_gpu=config.slots.cpus_per_gpu,
         )
         wrapped = ray.remote(concurrency_groups={"ctl": _CTL_THREADS})(PhaseRunner)
-        options = actor_options(name, max_restarts=0, max_task_retries=0, scheduling_strategy=place)
+        options = actor_options(
+            name, max_restarts=0, max_task_retries=0, scheduling_strategy=place, lifetime=self._lifetime
+        )
         self._runners[slot] = wrapped.options(**options).remote(config.to_json(), self._storage, description)
         health = await self.health(slot)
         logger.info("slot=%d runner started: process %d", slot, health["pid"])

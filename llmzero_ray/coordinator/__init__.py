@@ -2,7 +2,7 @@
 
 from llmzero_ray.coordinator.budget import busy_gpu_hours, over_budget
 from llmzero_ray.coordinator.core import CoordinatorCore
-from llmzero_ray.coordinator.plan import root_hyperparameters, token_cost
+from llmzero_ray.coordinator.plan import limits, phase_seed, root_hyperparameters, token_cost
 from llmzero_ray.coordinator.replay import DecisionCheck, check_decisions, not_started, replay, started_core
 from llmzero_ray.coordinator.requests import (
     build_request,
@@ -24,10 +24,12 @@ __all__ = [
     "earlier_verdicts",
     "extension_problem",
     "incumbent_chain",
+    "limits",
     "node_view",
     "not_started",
     "over_budget",
     "overlay_record",
+    "phase_seed",
     "refusal",
     "replay",
     "request_record",

@@ -11,7 +11,8 @@
     ).fit()
 
 Each trial is a phase: it starts from scratch or from a checkpoint of another trial, with other
-hyper-parameters. Not here: searches on VeRL (actors/), which need no Tune.
+hyper-parameters. `verl_trainable` trains such phases with VeRL on this project's slots. Not here: searches on
+VeRL (actors/), which need no Tune.
 """
 
 from llmzero_ray.tune.internals import check_ray
@@ -21,5 +22,6 @@ check_ray()  # first: the modules below import names that another Ray may not ha
 from llmzero_ray.tune.factory import tree_search  # noqa: E402
 from llmzero_ray.tune.replay import StrategyReplay  # noqa: E402
 from llmzero_ray.tune.trainable import get_checkpoint  # noqa: E402
+from llmzero_ray.tune.verl_trainable import verl_trainable  # noqa: E402
 
-__all__ = ["StrategyReplay", "get_checkpoint", "tree_search"]
+__all__ = ["StrategyReplay", "get_checkpoint", "tree_search", "verl_trainable"]

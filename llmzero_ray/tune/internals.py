@@ -11,7 +11,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import posixpath
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -59,7 +59,8 @@ _SOURCES: Final[dict[str, tuple[str, ...]]] = {
         "self.run_metadata.error_filename",
         "current_checkpoint_index",
     ),
-    "ray.tune.execution.tune_controller:TuneController": ("self._checkpoint_manager",),
+    "ray.tune.execution.tune_controller:TuneController": ("self._checkpoint_manager", "self._callbacks"),
+    "ray.tune.callback:CallbackList": ("self._callbacks",),
     "ray.tune.execution.tune_controller:TrialRunnerWrapper": ("self._tune_controller",),
     "ray.tune.execution.experiment_state:_ExperimentCheckpointManager": ("self._should_force_sync_up",),
 }
@@ -200,5 +201,20 @@ def _result(trial: Any, path: str, metrics: Mapping[str, Any]) -> Any:
 
 def save_soon(controller: Any) -> None:
     """Have the experiment's state saved at the end of this step of the controller, whatever the period."""
-    whole = vars(controller).get("_tune_controller", controller)
-    whole._checkpoint_manager._should_force_sync_up = True
+    _whole(controller)._checkpoint_manager._should_force_sync_up = True
+
+
+def at_end(controller: Any, call: Callable[[], None]) -> None:
+    """Have a function called when the experiment has ended, also by an error or Ctrl-C."""
+    from ray.tune import Callback
+
+    class AtEnd(Callback):
+        def on_experiment_end(self, trials: list[Any], **info: Any) -> None:
+            call()
+
+    _whole(controller)._callbacks._callbacks.append(AtEnd())
+
+
+def _whole(controller: Any) -> Any:
+    """The controller behind the wrapper that schedulers are given."""
+    return vars(controller).get("_tune_controller", controller)

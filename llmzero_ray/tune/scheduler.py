@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ray.tune.experiment import Trial
+from ray.tune.result import SHOULD_CHECKPOINT
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 
 from llmzero_ray.errors import ConfigError
@@ -37,9 +38,10 @@ class TreeScheduler(FIFOScheduler):
         self._live: dict[str, Any] = {}
         self._to_close: list[Any] = []
         self._directory: Path | None = None
+        self._releases = False
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_live": {}, "_to_close": [], "_directory": None}
+        return {**self.__dict__, "_live": {}, "_to_close": [], "_directory": None, "_releases": False}
 
     def set_search_properties(self, metric: str | None, mode: str | None, **spec: Any) -> bool:
         """Check what the Tuner was given beside the search.
@@ -64,6 +66,7 @@ class TreeScheduler(FIFOScheduler):
                 f"trial {trial.trial_id} was not suggested by this search; give the Tuner both halves: "
                 "TuneConfig(search_alg=search_alg, scheduler=scheduler)."
             )
+        self._release_at_end(tune_controller, trial)
         self._check_kept(trial)
         self._check_samples(tune_controller)
         self._open_log(trial)
@@ -165,6 +168,13 @@ class TreeScheduler(FIFOScheduler):
     def _has_last_result(phase: TunePhase) -> bool:
         return phase.n_steps is not None and max(phase.steps, default=0) >= phase.n_steps
 
+    def _release_at_end(self, tune_controller: Any, trial: Any) -> None:
+        """Have the trainable give back what it reserved beside Tune (verl_trainable.py)."""
+        release = getattr(trial.get_trainable_cls(), "release_slots", None)
+        if release is not None and not self._releases:
+            self._releases = True
+            internals.at_end(tune_controller, release)
+
     def _check_kept(self, trial: Any) -> None:
         limit = internals.checkpoint_limit(trial)
         if limit is not None and self._search.rules.multi_stage:
@@ -199,12 +209,15 @@ class TreeScheduler(FIFOScheduler):
         self._search.report(phase.node, int(result[STEP]), result, checkpoint)
 
     def _take_checkpoints(self, trial: Any) -> None:
-        """Take in the newest checkpoint of a class trainable, which Ray saves after the result."""
+        """Take in the newest checkpoint of a class trainable, which Ray saves after the result, unless the
+        result says that its step has none: Ray saves at the end of a trial whatever it says."""
         phase, newest = self._phase(trial), internals.latest_checkpoint(trial)
         if phase is None or newest is None or phase.status != "running":
             return
         path, metrics = newest
         step = metrics.get(STEP)
+        if metrics.get(SHOULD_CHECKPOINT) is False:
+            return
         if step in phase.steps and phase.checkpoints.get(step) != path:
             self._search.saved(phase.node, step, path)
 

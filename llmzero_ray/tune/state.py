@@ -8,11 +8,12 @@ what is proposed (proposals.py).
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from llmzero_ray.agents.base import NodeView
 from llmzero_ray.config_text import to_yaml
@@ -21,6 +22,7 @@ from llmzero_ray.files import replace_file
 from llmzero_ray.metrics import curves_of
 from llmzero_ray.records import (
     Diagnosis,
+    FailureClass,
     Hyperparameters,
     MetricPoint,
     NodeKind,
@@ -412,13 +414,26 @@ def numbers_of(result: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def failed_text(failure: PhaseFailure) -> str:
+    """The last line of a trial's error, by which the search knows the class of a failed phase."""
+    return f"the phase failed ({failure.failure_class}): {failure.cause}"
+
+
+_FAILED = re.compile(r"the phase failed \((\w+)\): (.*)")
+
+
 def _failure(phase: TunePhase) -> PhaseFailure:
     best = phase.best
     lines = phase.reason.strip().splitlines()
+    cause = lines[-1] if lines else "the trial ended with an error"
+    named = _FAILED.search(cause)
+    failure_class: Any = "nan" if "not finite" in phase.reason else "engine"
+    if named is not None and named[1] in get_args(FailureClass):
+        failure_class, cause = named.groups()
     return PhaseFailure(
         node=phase.node,
-        failure_class="nan" if "not finite" in phase.reason else "engine",
-        cause=lines[-1] if lines else "the trial ended with an error",
+        failure_class=failure_class,
+        cause=cause,
         log_tail=phase.reason,
         steps_done=max(phase.steps, default=0),
         best_score=None if best is None else best.score,

@@ -1,0 +1,337 @@
+"""`verl_trainable`: phases on this project's slots, with their warm engines, as a trainable of Ray Tune.
+
+A trial borrows a slot for its phase; trials wait for each other where there are fewer slots. Slots are
+reserved in the process of the Tuner, when the first trial is made, and belong to it. Not here: the phase on
+its slot (slot_phase.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import ray
+from ray import tune
+from ray.tune import PlacementGroupFactory
+from ray.tune.result import DONE, SHOULD_CHECKPOINT
+
+from llmzero_ray import _actors
+from llmzero_ray.config import SearchConfig, change_settings, load_config, resolve_config
+from llmzero_ray.coordinator import limits, phase_seed, root_hyperparameters
+from llmzero_ray.errors import ConfigError, EngineError, LlmzeroError
+from llmzero_ray.hyperparameters import Space
+from llmzero_ray.hyperparameters.verl_space import space_with
+from llmzero_ray.manifests import read_manifest
+from llmzero_ray.preflight import check_memory, check_platform, check_verl_keys
+from llmzero_ray.records import (
+    Hyperparameters,
+    MetricPoint,
+    PhaseFailure,
+    PhaseResult,
+    PhaseSpec,
+    ResumeFrom,
+)
+from llmzero_ray.storage import SearchPaths
+from llmzero_ray.tasks import load_task
+from llmzero_ray.tune.phase_start import CONFIG_KEY, LINEAGE_KEY, PhaseStart
+from llmzero_ray.tune.slot_phase import SlotPhase
+from llmzero_ray.tune.state import failed_text
+
+SCORE = "val_score"
+"""Name of the validation score in results."""
+_ADAPTER, _FACTS = "adapter", "phase.json"
+"""In a checkpoint."""
+_CLOSE_S = 120.0
+"""Engines have a minute for an orderly end."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlotUse:
+    """What all trials of a trainable share."""
+
+    config: SearchConfig
+    """Its name is that of the slots."""
+    place: str
+    """Directory that receives one directory per trial."""
+    n_train: int
+    root: Hyperparameters
+    space: Space
+
+
+class VerlTrainable(tune.Trainable):
+    """A phase on a slot. Made by `verl_trainable`.
+
+    A result is a training step: VeRL's metrics, `global_step`, and `val_score` where the step validated; the
+    last one has how the phase ended (`stop_reason`, `warm`, `cold_reason`, `setup_s`, `gpu_hours`). Steps
+    with an adapter are checkpoints.
+    """
+
+    slot_use: ClassVar[SlotUse]
+    root: ClassVar[Hyperparameters]
+    """The complete configuration of search.yaml, for `tree_search(root=...)`."""
+    space: ClassVar[Space]
+    """VeRL's space, with the keys of `agents.allow`."""
+
+    # --- in the Tuner's process -----------------------------------------------------------------------------
+
+    @classmethod
+    def default_resource_request(cls, config: dict[str, Any]) -> PlacementGroupFactory:
+        """Next to nothing: the slots' hardware is reserved beside Tune, here, when the first trial is made.
+
+        Raises:
+            CapacityError: the cluster does not have it.
+        """
+        _open_slots(cls.slot_use.config)
+        return PlacementGroupFactory([{"CPU": 0.001}])
+
+    @classmethod
+    def release_slots(cls) -> None:
+        """End the engines and give the hardware back. The scheduler of `tree_search` does it at the end of
+        the experiment; with another scheduler it is done by this call, or when the process ends."""
+        _close_slots(cls.slot_use.config.name)
+
+    # --- in the trial's actor -------------------------------------------------------------------------------
+
+    def setup(self, config: dict[str, Any]) -> None:
+        """Take the trial's configuration; its phase begins with its first step."""
+        self._begin_trial(config)
+
+    def reset_config(self, new_config: dict[str, Any]) -> bool:
+        """Serve another trial."""
+        self.cleanup()
+        self._begin_trial(new_config)
+        return True
+
+    def _begin_trial(self, config: dict[str, Any]) -> None:
+        self._given = config
+        self._phase: SlotPhase | None = None
+        self._from: tuple[Path, int] | None = None
+        self._saved: tuple[Path, int] | None = None
+        self._last: MetricPoint | None = None
+        self._start_score: float | None = None
+
+    def step(self) -> dict[str, Any]:
+        """The next step of the phase.
+
+        Raises:
+            EngineError: the phase failed; the message has its class, cause and log.
+        """
+        if self._phase is None:
+            self._phase = self._begin_phase()
+        phase = self._phase
+        point = phase.next_point()
+        if point is not None and point.step == 0:
+            self._start_score = point.val_score
+            point = phase.next_point()
+        if point is None:  # it ended before its length
+            return {DONE: True, **self._ended(phase)}
+        self._last = point
+        result = {**point.metrics, "global_step": point.global_step}
+        if point.val_score is not None:
+            result[SCORE] = point.val_score
+        if point.step == 1 and self._start_score is not None:
+            result["start_score"] = self._start_score
+        if point.step == phase.spec.n_steps:
+            result |= {DONE: True, **self._ended(phase)}
+        adapter = self._adapter()
+        if adapter is not None:
+            self._saved = (adapter, point.global_step)
+        result[SHOULD_CHECKPOINT] = adapter is not None
+        return result
+
+    def _ended(self, phase: SlotPhase) -> dict[str, Any]:
+        """How the phase ended, for its last result.
+
+        Raises:
+            EngineError: it failed.
+        """
+        outcome = phase.outcome()
+        if isinstance(outcome, PhaseFailure):
+            raise EngineError(f"{outcome.log_tail}\n{failed_text(outcome)}".lstrip())
+        assert isinstance(outcome, PhaseResult)
+        names = ("stop_reason", "warm", "cold_reason", "setup_s", "gpu_hours")
+        return {name: getattr(outcome, name) for name in names}
+
+    def save_checkpoint(self, checkpoint_dir: str) -> None:
+        """Copy the trial's newest adapter: that of its newest step, where Tune saves because the result says
+        so (`should_checkpoint`); an earlier one, or none, where Tune saves by itself, as when it stops a
+        trial."""
+        adapter, global_step = (None, 0) if self._saved is None else self._saved
+        if adapter is not None:
+            shutil.copytree(adapter, Path(checkpoint_dir, _ADAPTER))
+        Path(checkpoint_dir, _FACTS).write_text(json.dumps({"global_step": global_step}))
+
+    def load_checkpoint(self, checkpoint: Any) -> None:
+        """Start from a checkpoint's adapter; it is copied to where the engine's machines see it."""
+        facts = json.loads(Path(checkpoint, _FACTS).read_text())
+        if Path(checkpoint, _ADAPTER).is_dir():
+            copy = self._paths.root / "start"
+            shutil.rmtree(copy, ignore_errors=True)
+            shutil.copytree(Path(checkpoint, _ADAPTER), copy)
+            self._from = self._saved = (copy, int(facts["global_step"]))
+
+    def cleanup(self) -> None:
+        """End a phase that is under way, and drop adapters that were not kept as checkpoints."""
+        phase, self._phase = self._phase, None
+        if phase is not None:
+            phase.end("verdict: ended by Ray Tune")
+            shutil.rmtree(phase.spec.checkpoint_dir, ignore_errors=True)
+
+    def is_here(self) -> None:
+        """Answers as long as this actor lives."""
+
+    # --- parts ----------------------------------------------------------------------------------------------
+
+    @property
+    def _paths(self) -> SearchPaths:
+        return SearchPaths(root=Path(self.slot_use.place, str(self.trial_id)))
+
+    def _adapter(self) -> Path | None:
+        """Where the newest step's adapter is; None: it has none."""
+        if self._phase is None or self._last is None:
+            return None
+        path = Path(self._phase.spec.adapter_dir(self._last.step))
+        return None if read_manifest(path) is None else path
+
+    def _begin_phase(self) -> SlotPhase:
+        use = self.slot_use
+        config = use.config.model_copy(update={"name": str(self.trial_id), "storage": use.place})
+        return SlotPhase(use.config.name, config, self._spec(config))
+
+    def _spec(self, config: SearchConfig) -> PhaseSpec:
+        """The rest of the trial's phase from where it starts: all of it, unless Tune restored the trial."""
+        given = {key: value for key, value in self._given.items() if key not in (CONFIG_KEY, LINEAGE_KEY)}
+        space, n_gpus = self.slot_use.space, config.slots.n_gpus
+        full = space.complete(
+            self.slot_use.root,
+            space.normalize(given),
+            n_gpus=n_gpus,
+            limits=limits(config, self.slot_use.n_train),
+        )
+        start = PhaseStart.of(self._given)
+        length = (None if start is None else start.n_steps) or config.phase.n_steps
+        end_step = length + (0 if start is None else start.base_step)
+        adapter, base_step = (None, 0) if self._from is None else self._from
+        node = 0 if start is None else start.node
+        source = None if start is None else start.resume_from
+        if adapter is not None and (source is None or self.iteration):
+            source = ResumeFrom(node=node, step=max(self.iteration, 1))
+        n_steps = max(1, end_step - base_step)
+        attempt = sum(1 for _ in self._paths.node(node).glob("result-*.json"))
+        parts = self._paths.parts(node)
+        attempt = max([attempt, *(int(part.stem[:3]) + 1 for part in parts.glob("*.jsonl"))])
+        return PhaseSpec(
+            search=config.name,
+            node=node,
+            kind=("root" if adapter is None else "evolve") if start is None else start.kind,
+            parent=None if source is None else source.node,
+            resume_from=source,
+            adapter=None if adapter is None else str(adapter),
+            base_step=base_step,
+            n_steps=n_steps,
+            hyperparameters=full,
+            seed=phase_seed(config.seed, node),
+            save_freq=config.phase.save_freq,
+            test_freq=min(config.phase.test_freq, n_steps),
+            checkpoint_dir=str(self._paths.checkpoints(node)),
+            attempt=attempt,
+            max_wall_s=None if config.phase.max_hours is None else config.phase.max_hours * 3600,
+        )
+
+
+def verl_trainable(config: str | Path | Mapping[str, Any], **settings: Any) -> type[VerlTrainable]:
+    """A trainable whose trials are phases on the slots of a search.yaml, with warm engines between them.
+
+    Of the file count `storage`, `task`, `model`, `engine`, `slots`, `phase`, `eval`, `seed` and `root`; what
+    to search, and for how long, is Tune's. `settings` are dotted keys of it. The cluster is joined, or a Ray
+    head started for this process, as by `llmzero search`.
+
+        train = verl_trainable("search.yaml")
+        search_alg, scheduler = tree_search(
+            metric="val_score", space=train.space, root=train.root, phase_steps=20
+        )
+        tune.Tuner(train, tune_config=tune.TuneConfig(
+            search_alg=search_alg, scheduler=scheduler, num_samples=-1, max_concurrent_trials=2,
+        )).fit()
+
+    Raises:
+        ConfigError: the configuration cannot be trained.
+        TaskError: the task is not prepared.
+        CapacityError: a cluster is named and does not answer, or Ray does not start.
+    """
+    checked = _config(config, settings)
+    task = load_task(checked.task.dir)
+    check_verl_keys(checked, task)
+    check_memory(checked, task)
+    check_platform(checked)
+    space = space_with(checked.agents.allow)
+    root = root_hyperparameters(checked, task.n_train, space)
+    place = str(Path(checked.storage, checked.name))
+    slots = f"{checked.name[:40]}-tune-{uuid.uuid4().hex[:8]}"
+    _PRIVATE[slots] = _actors.head.connect(checked)
+    use = SlotUse(
+        config=checked.model_copy(update={"name": slots, "storage": place}),
+        place=place,
+        n_train=task.n_train,
+        root=root,
+        space=space,
+    )
+    return type("VerlTrainable", (VerlTrainable,), {"slot_use": use, "root": root, "space": space})
+
+
+def _config(given: str | Path | Mapping[str, Any], settings: Mapping[str, Any]) -> SearchConfig:
+    known = dict(given) if isinstance(given, Mapping) else load_config(given).to_json()
+    change_settings(known, settings)
+    found = resolve_config(known)
+    if found.slots.shared is not None:
+        raise ConfigError(
+            f"slots.shared is {found.slots.shared!r}; trials of Ray Tune share slots of their own. Leave it "
+            "out."
+        )
+    return found
+
+
+# --- the slots of this process ------------------------------------------------------------------------------
+
+_PRIVATE: dict[str, bool] = {}
+"""Name of slots -> whether the cluster ends with this process."""
+_LENDERS: dict[str, Any] = {}
+"""Name of slots -> the actor that lends them; it lives as long as this process."""
+
+
+def _open_slots(config: SearchConfig) -> None:
+    """Reserve the slots, unless they are.
+
+    Raises:
+        CapacityError: the cluster does not have them; nothing stays reserved.
+    """
+    name = config.name
+    if name in _LENDERS:
+        return
+    wrapped = ray.remote(_actors.slot_lender.SlotLender)
+    options = _actors.names.actor_options(_actors.names.lender_name(name), lifetime=None, max_restarts=0)
+    lender = wrapped.options(**options).remote(config.to_json(), fixed_capacity=_PRIVATE.get(name, False))
+    try:
+        ray.get(lender.reserve.remote())
+    except ray.exceptions.RayTaskError as error:
+        ray.kill(lender)
+        raise error.cause if isinstance(error.cause, LlmzeroError) else error from None
+    _LENDERS[name] = lender
+
+
+def _close_slots(name: str) -> None:
+    lender = _LENDERS.pop(name, None)
+    if lender is None:
+        return
+    with contextlib.suppress(ray.exceptions.RayError):
+        ray.get(lender.close.remote(), timeout=_CLOSE_S)
+    with contextlib.suppress(ray.exceptions.RayError):
+        ray.kill(lender)
+    # Of a lender that did not answer; Ray would take them at the end of this process.
+    _actors.placement.remove_groups(name)

@@ -1,0 +1,34 @@
+"""A search.yaml that no slots can be made of, before anything is started."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from llmzero_ray.errors import ConfigError
+from llmzero_ray.tasks.prepare import prepare
+from llmzero_ray.tune import verl_trainable
+from tests.searches import scripted_search
+
+
+@pytest.fixture(scope="module")
+def task_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("task") / "echo"
+    prepare(dir=directory, family="echo", n_train=64, n_val=32, n_test=64, seed=1, make_model=False)
+    return directory
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"slots.shared": "mine"}, "slots.shared is 'mine'; trials of Ray Tune share slots"),
+        ({"root.overrides": {"lr": 7.0}}, "root.overrides: "),
+    ],
+)
+def test_what_cannot_be_trained_is_one_message_at_once(
+    tmp_path: Path, task_dir: Path, changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        verl_trainable(scripted_search(tmp_path, task_dir), **changes)
