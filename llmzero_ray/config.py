@@ -26,6 +26,7 @@ from llmzero_ray.config_text import StrictModel, read_yaml, replace_key, setting
 from llmzero_ray.errors import ConfigError
 from llmzero_ray.search.rules import MethodRules
 from llmzero_ray.stopping.settings import StopperSettings
+from llmzero_ray.strategy_file import check_rank
 
 PLUGIN = r"^([A-Za-z_][\w-]*|[A-Za-z_][\w.]*:[A-Za-z_]\w*)$"
 """A name of this project or of an entry point, or `package.module:factory`."""
@@ -570,6 +571,8 @@ class SearchConfig(StrictModel):
                 "search.method is replay, which needs search.schedule: chemcot, papersearchqa, ssmr, "
                 "wildsci, guidebook, or a file, such as the strategy.yaml of a search."
             )
+        if self.search.schedule is not None:
+            check_rank(self.search.schedule.lora_rank, self.model.lora_rank)
         return self
 
     @field_validator("journal")

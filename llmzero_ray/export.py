@@ -25,7 +25,8 @@ from llmzero_ray.engines.verl.settings import VerlSettings
 from llmzero_ray.errors import ConfigError, StorageError
 from llmzero_ray.files import replace_file, storage_error
 from llmzero_ray.hyperparameters import resolve
-from llmzero_ray.report.strategy import Strategy, StrategyPhase, phase_specs
+from llmzero_ray.report.strategy import phase_specs
+from llmzero_ray.strategy_file import Strategy, StrategyPhase
 from llmzero_ray.tasks import PreparedTask
 
 _HERE = "@HERE@"

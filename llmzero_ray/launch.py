@@ -24,6 +24,7 @@ from llmzero_ray.preflight import (
     check_platform,
     check_verl_keys,
     refuse_job_directory,
+    strategy_note,
 )
 from llmzero_ray.presence import SearchLock, is_extension_requested, owner, request
 from llmzero_ray.start_checks import StartChecks
@@ -153,6 +154,8 @@ def _find_or_start(
         request(root, "set", changes=changes)  # the first thing that its coordinator takes
     fresh = Follower(storage)
     fresh.poll()
+    if (note := strategy_note(config)) is not None:
+        say(f"note: {note}")
     say(_actors.head.start_text())
     with contextlib.ExitStack() as stack:
         stack.enter_context(_actors.head.disconnecting())

@@ -16,7 +16,9 @@ from llmzero_ray.engines.registry import engine_factory
 from llmzero_ray.errors import ConfigError
 from llmzero_ray.events import AgentCalled
 from llmzero_ray.memory import SearchMemory, memory_facts
+from llmzero_ray.report import load_strategy
 from llmzero_ray.search import make_search
+from llmzero_ray.strategy_file import other_model
 from llmzero_ray.tasks import PreparedTask, check_model_dir
 
 
@@ -71,6 +73,20 @@ def check_backends(config: SearchConfig, spent: float, book: Callable[[AgentCall
     elif config.model.path is not None:
         check_model_dir(config.model.path)
     check_agents(config, spent, book)
+
+
+def strategy_note(config: SearchConfig) -> str | None:
+    """A sentence on a strategy that is repeated on another base model than it was found on; None: it is not.
+
+    Raises:
+        ConfigError: the strategy cannot be read.
+    """
+    found = None
+    if config.agents.proposer == "strategy" and config.agents.replay_from is not None:
+        found = load_strategy(config.agents.replay_from).base_model
+    elif config.search.schedule is not None:
+        found = config.search.schedule.base_model
+    return other_model(found, config.model.path)
 
 
 def refuse_job_directory(config: SearchConfig) -> None:

@@ -23,7 +23,8 @@ from llmzero_ray.locate import find
 from llmzero_ray.report import formatting as fmt
 from llmzero_ray.report.comparison import policies
 from llmzero_ray.report.facts import SearchFacts
-from llmzero_ray.report.strategy import Measured, Strategy, StrategyPhase, load_strategy
+from llmzero_ray.report.strategy import load_strategy
+from llmzero_ray.strategy_file import Measured, Strategy, StrategyPhase, check_rank, other_model
 from llmzero_ray.tasks import PreparedTask, load_task
 
 _ANY_SCORE = -1e12
@@ -76,8 +77,8 @@ def plan_replay(
         )
     if task.name != strategy.task.get("name"):
         notes.append(f"the task is {task.name}, the strategy's was {strategy.task.get('name')}.")
-    if model is not None and model != strategy.base_model:
-        notes.append(f"the base model is {model}, the strategy's was {strategy.base_model}.")
+    if (note := other_model(strategy.base_model, model)) is not None:
+        notes.append(note)
     path = Path(storage).absolute() / f"{name}.strategy.yaml"
     configs = tuple(
         _config(trained, task, path, name=f"{name}-{number}", storage=storage, model=model,
@@ -167,11 +168,7 @@ def _config(
         data["budget"]["target"] = _ANY_SCORE
     change_settings(data, settings)
     config = resolve_config(data, source="the replay")
-    if config.model.lora_rank != first.hyperparameters[LORA_RANK]:
-        raise ConfigError(
-            f"model.lora_rank is {config.model.lora_rank}; the strategy was found with "
-            f"{first.hyperparameters[LORA_RANK]}, and its learning rates hold for that rank. Leave it out."
-        )
+    check_rank(strategy.lora_rank, config.model.lora_rank)
     return config
 
 

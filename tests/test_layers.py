@@ -27,7 +27,12 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("llmzero_ray.errors", "llmzero_ray.text", "llmzero_ray.version"),
     ("llmzero_ray.config_text", "llmzero_ray.recipes"),
     ("llmzero_ray.records", "llmzero_ray.events", "llmzero_ray.commands"),
-    ("llmzero_ray.search.rules", "llmzero_ray.search.schedule", "llmzero_ray.stopping.settings"),
+    (
+        "llmzero_ray.search.rules",
+        "llmzero_ray.search.schedule",
+        "llmzero_ray.stopping.settings",
+        "llmzero_ray.strategy_file",
+    ),
     (
         "llmzero_ray.config",
         "llmzero_ray.config_changes",

@@ -18,7 +18,7 @@ from llmzero_ray.agents.base import (
     Proposer,
 )
 from llmzero_ray.agents.methods import PlanProposer
-from llmzero_ray.config import AgentModelConfig, AgentsConfig, SearchConfig
+from llmzero_ray.config import AgentModelConfig, AgentsConfig, ModelConfig, SearchConfig
 from llmzero_ray.config_text import validated
 from llmzero_ray.errors import CapReachedError, ConfigError
 from llmzero_ray.events import AgentCalled
@@ -87,7 +87,7 @@ def make_agents(config: SearchConfig, n_val: int, services: AgentServices | None
     if config.agents.proposer == "backend":
         return agents
     if config.agents.proposer == "strategy":
-        return dataclasses.replace(agents, proposer=_strategy_proposer(config.agents))
+        return dataclasses.replace(agents, proposer=_strategy_proposer(config.agents, config.model))
     if config.agents.proposer not in PROPOSERS:
         own: Proposer = _own_proposer(config.agents)(config, n_val)
         return dataclasses.replace(agents, proposer=own)
@@ -193,28 +193,28 @@ def _backend_agents(config: SearchConfig, n_val: int, services: AgentServices | 
     return Agents(proposer=agent, error_analyzer=agent, early_stopper=agent)
 
 
-def load_plugins(agents: AgentsConfig) -> None:
-    """Check that agents of a plug-in, if any are named, can be loaded.
+def load_plugins(agents: AgentsConfig, model: ModelConfig | None = None) -> None:
+    """Check that agents of a plug-in, if any are named, can be loaded, and that a strategy fits the model.
 
     Raises:
-        ConfigError: they cannot.
+        ConfigError: they cannot, or it does not.
     """
     if agents.backend not in BACKENDS:
         _own_backend(agents)
     if agents.proposer == "strategy":
-        _strategy_proposer(agents)
+        _strategy_proposer(agents, model)
     elif agents.proposer not in PROPOSERS:
         _own_proposer(agents)
 
 
-def _strategy_proposer(agents: AgentsConfig) -> Proposer:
+def _strategy_proposer(agents: AgentsConfig, model: ModelConfig | None) -> Proposer:
     from llmzero_ray.agents.strategy import StrategyProposer
 
     if agents.replay_from is None:
         raise ConfigError(
             "agents.proposer is 'strategy', which needs agents.replay_from: the strategy.yaml to repeat."
         )
-    return StrategyProposer.of(agents.replay_from)
+    return StrategyProposer.of(agents.replay_from, model)
 
 
 def _own_backend(agents: AgentsConfig) -> Callable[..., Any]:
@@ -272,7 +272,7 @@ def check_agents(
 
         check_optuna(config.search.method)
     _check_has_model(config)
-    load_plugins(config.agents)
+    load_plugins(config.agents, config.model)
     if agent_facts(config):
         from llmzero_ray.agents.llm.prompts import Prompts
 

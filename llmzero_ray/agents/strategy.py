@@ -10,10 +10,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from llmzero_ray.agents.base import ProposalRequest
+from llmzero_ray.config import ModelConfig
 from llmzero_ray.errors import AgentError
 from llmzero_ray.hyperparameters import VERL_SPACE, normalize
 from llmzero_ray.records import Change, Diagnosis, Proposal, ResumeFrom
-from llmzero_ray.report.strategy import Strategy, load_strategy
+from llmzero_ray.report.strategy import load_strategy
+from llmzero_ray.strategy_file import Strategy, check_rank
 
 
 class StrategyProposer:
@@ -23,13 +25,16 @@ class StrategyProposer:
         self._strategy = strategy
 
     @classmethod
-    def of(cls, path: str | Path) -> StrategyProposer:
-        """The proposer of a file.
+    def of(cls, path: str | Path, model: ModelConfig | None = None) -> StrategyProposer:
+        """The proposer of a file, for a search on that model; None: whether it fits is not judged.
 
         Raises:
-            ConfigError: it holds no strategy.
+            ConfigError: it holds no strategy, or one for another LoRA rank.
         """
-        return cls(load_strategy(path))
+        strategy = load_strategy(path)
+        if model is not None:
+            check_rank(strategy.lora_rank, model.lora_rank)
+        return cls(strategy)
 
     def propose(self, request: ProposalRequest) -> Proposal:
         """The phase after those on the path.

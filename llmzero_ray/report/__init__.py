@@ -4,6 +4,7 @@ Not here: calls of actors; `status` shows a running search.
 """
 
 from llmzero_ray.report.outcome import Outcome, write_outcome
-from llmzero_ray.report.strategy import Strategy, load_strategy, phase_specs
+from llmzero_ray.report.strategy import load_strategy, phase_specs
+from llmzero_ray.strategy_file import Strategy
 
 __all__ = ["Outcome", "Strategy", "load_strategy", "phase_specs", "write_outcome"]

@@ -10,7 +10,9 @@ from collections.abc import Mapping
 from llmzero_ray.metrics import Score
 from llmzero_ray.report.comparison import SPLITS, Policy, Split, policies
 from llmzero_ray.report.facts import PathPhase, SearchFacts, finite
-from llmzero_ray.report.strategy import (
+from llmzero_ray.report.strategy import plain
+from llmzero_ray.significance import score_interval
+from llmzero_ray.strategy_file import (
     FORMAT,
     Confirmed,
     Measured,
@@ -21,9 +23,7 @@ from llmzero_ray.report.strategy import (
     Strategy,
     StrategyChange,
     StrategyPhase,
-    plain,
 )
-from llmzero_ray.significance import score_interval
 
 
 def best_strategy(facts: SearchFacts, adapter: Mapping[str, str]) -> Strategy | None:

@@ -15,6 +15,7 @@ from pydantic import BeforeValidator, Field, TypeAdapter, model_validator
 
 from llmzero_ray.config_text import StrictModel, read_yaml, validated
 from llmzero_ray.errors import ConfigError
+from llmzero_ray.strategy_file import of_verl, parse_strategy
 from llmzero_ray.text import nearest
 
 SHIPPED = Path(__file__).parent / "shipped"
@@ -62,6 +63,10 @@ class Schedule(StrictModel):
 
     source: str = ""
     """Where it comes from."""
+    lora_rank: int | None = None
+    """Of the search that found it, which this one must have too; null: any."""
+    base_model: str | None = None
+    """The same; with another one the schedule is used all the same, and that is said."""
     relative_to: dict[str, float] = Field(default_factory=dict)
     """Hyper-parameter -> its value in the recipe that the schedule was made beside: a phase's value of it is
     taken as a factor of the root's own. Hyper-parameters that are not named are set as they stand."""
@@ -101,17 +106,17 @@ def _schedule(value: Any) -> Any:
 
 def _from_strategy(data: Mapping[str, Any]) -> dict[str, Any]:
     """A schedule from the strategy.yaml of a search: what each phase changed, up to where it was cut."""
-    try:
-        phases = [
-            {
-                "steps": phase["cut_step"],
-                "changes": {change["key"]: change["new"] for change in phase["changes"]},
-            }
-            for phase in data["phases"]
-        ]
-        return {"source": f"search {data['search']['name']}", "phases": phases}
-    except (KeyError, TypeError) as error:
-        raise ValueError(f"is no strategy.yaml: {error} is missing or of another form.") from error
+    strategy = of_verl(parse_strategy(data, "strategy.yaml"), "strategy.yaml")
+    phases = [
+        {"steps": phase.cut_step, "changes": {change.key: change.new for change in phase.changes}}
+        for phase in strategy.phases
+    ]
+    return {
+        "source": f"search {strategy.search.name}",
+        "lora_rank": strategy.lora_rank,
+        "base_model": strategy.base_model,
+        "phases": phases,
+    }
 
 
 def shipped(kind: Any, name: str) -> Any:

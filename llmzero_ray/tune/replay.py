@@ -6,43 +6,18 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from pydantic import Field
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 
-from llmzero_ray.config_text import StrictModel, read_yaml, validated
 from llmzero_ray.errors import ConfigError
-from llmzero_ray.report.strategy import load_strategy
+from llmzero_ray.strategy_file import Strategy, StrategyPhase, TuneStrategy, TuneStrategyPhase, read_strategy
 from llmzero_ray.tune import internals
-from llmzero_ray.tune.scheduler import STEP
-from llmzero_ray.tune.state import STRATEGY_FORMAT, Mode
+from llmzero_ray.tune.phase_start import CONFIG_KEY, PhaseStart
+from llmzero_ray.tune.scheduler import STEP, release_at_end
 
 log = logging.getLogger(__name__)
-
-
-class TuneStrategyPhase(StrictModel):
-    """One phase of a strategy that was found under Tune."""
-
-    node: int = Field(ge=0)
-    """Node of the search that trained it."""
-    trial: str
-    """Id of that trial."""
-    cut_step: int = Field(ge=1)
-    """Results of this phase after which the strategy leaves it."""
-    config: dict[str, Any]
-
-
-class TuneStrategy(StrictModel):
-    """The strategy.yaml of a search under Tune."""
-
-    format: Literal["tune-1"]
-    metric: str
-    mode: Mode
-    value: float
-    """Of the metric, at the end of the last phase."""
-    phases: list[TuneStrategyPhase] = Field(min_length=1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,20 +46,26 @@ class StrategyReplay(FIFOScheduler):
         internals.check_ray()
         super().__init__()
         self.path = Path(path).expanduser()
-        self.phases = _phases(self.path)
+        self.strategy = read_strategy(self.path)
+        self.phases = _phases(self.strategy)
         self._trial_id: str | None = None
 
     def on_trial_add(self, tune_controller: Any, trial: Any) -> None:
         """Take the one trial.
 
         Raises:
-            ConfigError: there is a second one.
+            ConfigError: there is a second one, or the strategy is for another LoRA rank than the slots'.
         """
         if self._trial_id not in (None, trial.trial_id):
             raise ConfigError(
                 f"StrategyReplay({str(self.path)!r}) trains one trial, and the Tuner made more; leave "
                 "num_samples at 1 and domains out of param_space."
             )
+        if self._trial_id is None:
+            release_at_end(tune_controller, trial)
+            check = getattr(trial.get_trainable_cls(), "check_strategy", None)
+            if check is not None:
+                check(self.strategy)
         self._trial_id = trial.trial_id
         if not trial.is_finished():
             self._configure(trial, self._phase_after(self._saved_steps(trial)))
@@ -134,22 +115,21 @@ class StrategyReplay(FIFOScheduler):
         trial.set_config({**trial.config, **phase.config})
 
 
-def _phases(path: Path) -> list[ReplayPhase]:
-    if not path.is_file():
-        raise ConfigError(f"strategy file {path} does not exist; name the strategy.yaml of a search.")
-    data = read_yaml(path)
-    cuts: list[tuple[Mapping[str, Any], int]]
-    if data.get("format") == STRATEGY_FORMAT:
-        phases = data.get("phases")
-        for number, phase in enumerate(phases if isinstance(phases, list) else (), start=1):
-            # First, as its messages are nearer.
-            validated(TuneStrategyPhase, phase, f"{path.name}: phase {number}")
-        strategy = validated(TuneStrategy, data, path.name)
-        cuts = [(phase.config, phase.cut_step) for phase in strategy.phases]
-    else:
-        cuts = [(phase.hyperparameters, phase.cut_step) for phase in load_strategy(path).phases]
+def _phases(strategy: Strategy | TuneStrategy) -> list[ReplayPhase]:
     found: list[ReplayPhase] = []
-    for config, cut_step in cuts:
+    phases: tuple[StrategyPhase | TuneStrategyPhase, ...] = strategy.phases
+    for number, phase in enumerate(phases):
         begin = found[-1].end_step if found else 0
-        found.append(ReplayPhase(config=config, end_step=begin + cut_step))
+        if isinstance(phase, TuneStrategyPhase):
+            config = phase.config
+        else:
+            start = PhaseStart(
+                node=number,
+                kind="evolve" if number else "root",
+                resume_from=None,
+                base_step=begin,
+                n_steps=phase.n_steps,
+            )
+            config = {**phase.hyperparameters, CONFIG_KEY: str(start)}
+        found.append(ReplayPhase(config=config, end_step=begin + phase.cut_step))
     return found

@@ -66,7 +66,9 @@ class TreeScheduler(FIFOScheduler):
                 f"trial {trial.trial_id} was not suggested by this search; give the Tuner both halves: "
                 "TuneConfig(search_alg=search_alg, scheduler=scheduler)."
             )
-        self._release_at_end(tune_controller, trial)
+        if not self._releases:
+            self._releases = True
+            release_at_end(tune_controller, trial)
         self._check_kept(trial)
         self._check_samples(tune_controller)
         self._open_log(trial)
@@ -168,13 +170,6 @@ class TreeScheduler(FIFOScheduler):
     def _has_last_result(phase: TunePhase) -> bool:
         return phase.n_steps is not None and max(phase.steps, default=0) >= phase.n_steps
 
-    def _release_at_end(self, tune_controller: Any, trial: Any) -> None:
-        """Have the trainable give back what it reserved beside Tune (verl_trainable.py)."""
-        release = getattr(trial.get_trainable_cls(), "release_slots", None)
-        if release is not None and not self._releases:
-            self._releases = True
-            internals.at_end(tune_controller, release)
-
     def _check_kept(self, trial: Any) -> None:
         limit = internals.checkpoint_limit(trial)
         if limit is not None and self._search.rules.multi_stage:
@@ -263,6 +258,13 @@ class TreeScheduler(FIFOScheduler):
     def _leave(self, tune_controller: Any, trial: Any) -> None:
         self._live.pop(trial.trial_id, None)
         internals.save_soon(tune_controller)
+
+
+def release_at_end(tune_controller: Any, trial: Any) -> None:
+    """Have a trial's trainable give back what it reserved beside Tune (verl_trainable.py)."""
+    release = getattr(trial.get_trainable_cls(), "release_slots", None)
+    if release is not None:
+        internals.at_end(tune_controller, release)
 
 
 def _show_lineage(trial: Any, phase: TunePhase) -> None:

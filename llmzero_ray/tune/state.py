@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from llmzero_ray.agents.base import NodeView
-from llmzero_ray.config_text import to_yaml
 from llmzero_ray.errors import ConfigError
 from llmzero_ray.files import replace_file
 from llmzero_ray.metrics import curves_of
@@ -33,13 +32,13 @@ from llmzero_ray.records import (
     to_json,
 )
 from llmzero_ray.search import SearchRules, TreeSearch
+from llmzero_ray.strategy_file import TUNE_FORMAT, TuneStrategy, TuneStrategyPhase
 from llmzero_ray.text import nearest
 from llmzero_ray.tune.phase_start import PhaseStart
 from llmzero_ray.tune.record_log import RecordLog
 from llmzero_ray.tune.trial_space import TrialSpace
 
 Mode = Literal["max", "min"]
-STRATEGY_FORMAT = "tune-1"
 STRATEGY_FILE = "strategy.yaml"
 """In the experiment's directory: the best strategy so far."""
 
@@ -379,30 +378,19 @@ class TuneSearch:
         best = self.tree.best
         if best is None or best.score is None:
             return None
-        phases = []
-        for cut in self.tree.recipe(best.id):
-            phase = self.phases[cut.node]
-            phases.append(
-                {
-                    "node": cut.node,
-                    "trial": phase.trials[-1],
-                    "cut_step": cut.step,
-                    "config": {
-                        key: list(value) if isinstance(value, tuple) else value
-                        for key, value in self.trials.trial_config(phase.configuration or {}).items()
-                    },
-                }
+        phases = tuple(
+            TuneStrategyPhase(
+                node=cut.node,
+                trial=self.phases[cut.node].trials[-1],
+                cut_step=cut.step or 0,
+                config=self.trials.trial_config(self.phases[cut.node].configuration or {}),
             )
-        value = best.score if self.mode == "max" else -best.score
-        return to_yaml(
-            {
-                "format": STRATEGY_FORMAT,
-                "metric": self.metric,
-                "mode": self.mode,
-                "value": value,
-                "phases": phases,
-            }
+            for cut in self.tree.recipe(best.id)
         )
+        value = best.score if self.mode == "max" else -best.score
+        return TuneStrategy(
+            format=TUNE_FORMAT, metric=self.metric, mode=self.mode, value=value, phases=phases
+        ).to_yaml()
 
 
 def numbers_of(result: Mapping[str, Any]) -> dict[str, Any]:

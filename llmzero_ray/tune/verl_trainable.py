@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import shutil
 import uuid
 from collections.abc import Mapping
@@ -38,11 +39,13 @@ from llmzero_ray.records import (
     ResumeFrom,
 )
 from llmzero_ray.storage import SearchPaths
+from llmzero_ray.strategy_file import Strategy, TuneStrategy, check_rank, other_model
 from llmzero_ray.tasks import load_task
 from llmzero_ray.tune.phase_start import CONFIG_KEY, LINEAGE_KEY, PhaseStart
 from llmzero_ray.tune.slot_phase import SlotPhase
 from llmzero_ray.tune.state import failed_text
 
+log = logging.getLogger(__name__)
 SCORE = "val_score"
 """Name of the validation score in results."""
 _ADAPTER, _FACTS = "adapter", "phase.json"
@@ -95,6 +98,18 @@ class VerlTrainable(tune.Trainable):
         """End the engines and give the hardware back. The scheduler of `tree_search` does it at the end of
         the experiment; with another scheduler it is done by this call, or when the process ends."""
         _close_slots(cls.slot_use.config.name)
+
+    @classmethod
+    def check_strategy(cls, strategy: Strategy | TuneStrategy) -> None:
+        """Check that a strategy can be trained again on these slots; another base model is said.
+
+        Raises:
+            ConfigError: it was found with another LoRA rank.
+        """
+        if isinstance(strategy, Strategy):
+            check_rank(strategy.lora_rank, cls.slot_use.config.model.lora_rank)
+            if (note := other_model(strategy.base_model, cls.slot_use.config.model.path)) is not None:
+                log.warning("%s", note)
 
     # --- in the trial's actor -------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ import llmzero_ray
 from llmzero_ray.cli.main import main
 from llmzero_ray.config import parse_config
 from llmzero_ray.errors import AgentError, ConfigError
-from llmzero_ray.preflight import check_backends
+from llmzero_ray.preflight import check_backends, strategy_note
 from llmzero_ray.report import Strategy, load_strategy
 from llmzero_ray.strategy_replay import find_strategy, plan_replay, rescaled
 from llmzero_ray.tasks import PreparedTask, load_task
@@ -77,14 +77,27 @@ def test_steps_are_rescaled_to_the_rows_of_the_task_and_that_is_said(
     assert rescaled(strategy, 0.001).total_steps == 3  # one step each at least
 
 
-def test_another_model_is_used_and_said_and_another_rank_refused(
-    strategy: Strategy, task_dir: Path, tmp_path: Path
+def test_another_model_is_used_and_said_and_another_rank_refused_in_every_way(
+    strategy: Strategy, finished: Written, task_dir: Path, tmp_path: Path
 ) -> None:
     made = plan(strategy, task_dir, tmp_path, model=str(tmp_path), settings={"slots.count": 2})
     assert (made.configs[0].model.path, made.configs[0].slots.count) == (str(tmp_path), 2)
     assert any(note.startswith("the base model is") for note in made.notes)
     with pytest.raises(ConfigError, match=r"model.lora_rank is 4; the strategy was found with 16"):
         plan(strategy, task_dir, tmp_path, settings={"model": {"lora_rank": 4}})
+    method = {"method": "replay", "schedule": str(finished.root / "strategy.yaml")}
+    ways: dict[str, Any] = {
+        "search": method,
+        "agents": {"proposer": "strategy", "replay_from": str(finished.root / "strategy.yaml")},
+    }
+    for block, values in ways.items():
+        given = {"name": "x", "model": {"lora_rank": 4}, block: values}
+        with pytest.raises(ConfigError, match=r"model.lora_rank is 4; the strategy was found with 16"):
+            check_backends(parse_config(given), 0.0, [].append)
+        check_backends(parse_config({**given, "model": {"lora_rank": 16}}), 0.0, [].append)
+        note = f"the base model is /other, the strategy's was {strategy.base_model}."
+        assert strategy_note(parse_config({**given, "model": {"path": "/other"}})) == note
+        assert strategy_note(parse_config({**given, "model": {"path": strategy.base_model}})) is None
     with pytest.raises(ConfigError, match="must be a whole number >= 1"):
         plan(strategy, task_dir, tmp_path, seeds=0)
 

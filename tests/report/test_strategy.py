@@ -158,5 +158,5 @@ def test_a_file_that_is_no_strategy_is_refused(tmp_path: Path, text: str, messag
 
 
 def test_a_missing_file_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="cannot be read"):
+    with pytest.raises(ConfigError, match=r"does not exist; name the strategy\.yaml"):
         load_strategy(tmp_path / "strategy.yaml")

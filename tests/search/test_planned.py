@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from llmzero_ray.config_text import to_yaml
+from llmzero_ray.config_text import read_yaml
 from llmzero_ray.errors import ConfigError, SearchError
 from llmzero_ray.search import METHODS, PROPOSED, MethodRules, RunPlan, SearchRules, is_planned, make_search
 from llmzero_ray.search.planned_search import PlannedSearch
@@ -402,17 +402,25 @@ def test_shipped_ranges_and_grids_are_read_by_name() -> None:
 
 
 def test_a_schedule_is_made_of_the_strategy_of_a_search(tmp_path: Path) -> None:
-    phases = [
-        {"cut_step": 10, "changes": [], "n_steps": 20},
-        {"cut_step": 5, "changes": [{"key": "lr", "old": 1e-3, "new": 5e-4, "reason": "so"}]},
+    place = Path(__file__).parents[1] / "blackbox/runs/finished/strategy.yaml"
+    written = read_yaml(place)
+    found = read_schedule(str(place))
+    total = written["total_steps"]
+    assert found.source == f"search {written['search']['name']}"
+    assert found.shares == tuple(phase["cut_step"] / total for phase in written["phases"])
+    assert [phase.changes for phase in found.phases] == [
+        {change["key"]: change["new"] for change in phase["changes"]} for phase in written["phases"]
     ]
+    assert (found.lora_rank, found.base_model) == (16, written["base_model"])
     path = tmp_path / "strategy.yaml"
-    path.write_text(to_yaml({"format": 1, "search": {"name": "demo"}, "phases": phases}))
-    found = read_schedule(str(path))
-    assert (found.source, found.shares) == ("search demo", (2 / 3, 1 / 3))
-    assert found.phases[1].changes == {"lr": 5e-4}
     path.write_text("format: 1\nphases: [{}]\n")
-    with pytest.raises(ValueError, match=r"is no strategy\.yaml: 'cut_step' is missing"):
+    with pytest.raises(ValueError, match=r"strategy\.yaml: phase 1: .*cut_step"):
+        read_schedule(str(path))
+    path.write_text(
+        "format: tune-1\nmetric: x\nmode: max\nvalue: 1.0\nphases:\n"
+        "- {node: 0, trial: a, cut_step: 1, config: {}}\n"
+    )
+    with pytest.raises(ValueError, match="is the strategy of a search under Ray Tune"):
         read_schedule(str(path))
 
 

@@ -9,9 +9,12 @@ from typing import Any
 import pytest
 from ray.tune.experiment import Trial
 
+from llmzero_ray.config import parse_config
 from llmzero_ray.errors import ConfigError
 from llmzero_ray.report.strategy import load_strategy
 from llmzero_ray.tune import StrategyReplay
+from llmzero_ray.tune.phase_start import PhaseStart
+from llmzero_ray.tune.verl_trainable import VerlTrainable
 
 RUNS = Path(__file__).parent.parent / "blackbox" / "runs"
 TEXT = """\
@@ -31,6 +34,7 @@ class OneTrial:
     def __init__(self, name: str = "t", saved: int = 0) -> None:
         self.trial_id, self.status, self.config = name, Trial.PENDING, {"data": "here"}
         self.last_result = {"training_iteration": saved}
+        self.trainable: Any = None
         self.storage = SimpleNamespace(experiment_fs_path="/exp")
         self.run_metadata = SimpleNamespace(checkpoint_manager=SimpleNamespace(latest_checkpoint_result=None))
         if saved:
@@ -44,6 +48,9 @@ class OneTrial:
 
     def is_finished(self) -> bool:
         return self.status == Trial.TERMINATED
+
+    def get_trainable_cls(self) -> Any:
+        return self.trainable
 
     def set_config(self, config: dict[str, Any]) -> None:
         self.config = config
@@ -103,7 +110,30 @@ def test_a_strategy_of_a_search_on_verl_gives_verls_keys() -> None:
     strategy = load_strategy(path)
     replay = StrategyReplay(path)
     assert [phase.end_step for phase in replay.phases] == [phase.end_step for phase in strategy.phases]
-    assert replay.phases[0].config == strategy.phases[0].hyperparameters
+    config = dict(replay.phases[1].config)
+    start = PhaseStart.of(config)
+    del config["llmzero_phase"]
+    assert config == strategy.phases[1].hyperparameters
+    # What a trainable of VeRL's needs to know: schedules run over all steps of a phase, whatever its cut.
+    first, second = strategy.phases[:2]
+    assert (start.base_step, start.n_steps) == (first.cut_step, second.n_steps)
+
+
+def test_a_strategy_of_another_rank_than_the_slots_is_one_message(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    trial = OneTrial()
+    config = parse_config({"name": "x", "model": {"lora_rank": 4}})
+    trial.trainable = type("Slots", (VerlTrainable,), {"slot_use": SimpleNamespace(config=config)})
+    replay = StrategyReplay(RUNS / "finished" / "strategy.yaml")
+    callbacks: list[Any] = []
+    runner = SimpleNamespace(_callbacks=SimpleNamespace(_callbacks=callbacks))
+    with pytest.raises(ConfigError, match=r"model\.lora_rank is 4; the strategy was found with 16"):
+        replay.on_trial_add(runner, trial)
+    trial.trainable.slot_use.config = parse_config({"name": "x", "model": {"path": "/other"}})
+    StrategyReplay(RUNS / "finished" / "strategy.yaml").on_trial_add(runner, trial)
+    assert "the base model is /other, the strategy's was " in caplog.text
+    assert len(callbacks) == 2  # the slots are given back whatever ends the experiment
 
 
 @pytest.mark.parametrize(
