@@ -1,0 +1,35 @@
+"""Phases of real VeRL under Ray Tune, on a slot of the CPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from llmzero_ray.agents.base import ProposalRequest
+from llmzero_ray.tasks.prepare import prepare
+from llmzero_ray.tune import verl_trainable
+from tests.searches import verl_search
+from tests.tune.test_verl_trainable import LR, fit, reserved
+
+pytestmark = [pytest.mark.verl, pytest.mark.slow, pytest.mark.long, pytest.mark.usefixtures("head")]
+
+
+def test_a_phase_goes_on_from_another_trials_adapter_to_the_digit_and_starts_warm(tmp_path: Path) -> None:
+    prepare(dir=tmp_path / "task", family="echo", n_train=256, n_val=64, n_test=64, seed=1)
+    train = verl_trainable(verl_search(tmp_path, lr=2e-3))
+
+    def slower(request: ProposalRequest) -> dict[str, Any]:
+        return {LR: 5e-4}
+
+    results, search = fit(train, tmp_path, budget=2, phase_steps=4, propose=slower)
+    assert not results.errors and reserved() == []
+    first, second = search.phases[0], search.phases[1]
+    assert second.resume_from is not None and second.resume_from.node == 0
+    source = first.steps[second.resume_from.step]
+    # The adapter of a step is the policy that its validation scored.
+    assert second.steps[1].metrics["start_score"] == source.score
+    last = next(one.metrics for one in results if one.metrics["trial_id"] == second.trials[0])
+    assert last["warm"] is True and last["global_step"] == second.base_step + 4
+    assert last["actor/lr"] == pytest.approx(5e-4)
