@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +13,11 @@ from ray import tune
 
 from actors.names import NAMESPACE
 from llmzero_ray.agents.base import ProposalRequest
+from llmzero_ray.errors import CapacityError
 from llmzero_ray.tasks.prepare import prepare
 from llmzero_ray.tune import tree_search, verl_trainable
-from tests.searches import scripted_search
+from tests.searches import CHECKOUT, scripted_search
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("head")]
 LR = "actor_rollout_ref.actor.optim.lr"
@@ -132,4 +136,32 @@ def test_with_another_scheduler_a_call_gives_the_slots_back(tmp_path: Path, task
     assert [result.metrics["global_step"] for result in results] == [10, 10]
     assert reserved() != []  # another scheduler does not know of the slots
     train.release_slots()
+    assert reserved() == []
+
+
+@pytest.mark.long
+def test_slots_go_with_a_process_that_is_killed(tmp_path: Path, task_dir: Path, head: str) -> None:
+    script = f"""
+import os, signal, ray
+ray.init(address={head!r}, namespace={NAMESPACE!r}, log_to_driver=False, logging_level="ERROR")
+from llmzero_ray.tune import verl_trainable
+train = verl_trainable({scripted_search(tmp_path, task_dir)!r})
+train.default_resource_request({{}})
+groups = ray.util.placement_group_table().values()
+print([group["state"] for group in groups if group["name"] == f"slot-{{train.slot_use.config.name}}-0-0"])
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    done = subprocess.run(
+        [sys.executable, "-u", "-c", script], cwd=CHECKOUT, capture_output=True, text=True, check=False
+    )
+    assert done.stdout == "['CREATED']\n", done.stderr
+    wait_until(lambda: reserved() == [], reserved)
+
+
+def test_slots_that_the_cluster_does_not_have_end_the_fit_with_one_message(
+    tmp_path: Path, task_dir: Path
+) -> None:
+    train = verl_trainable(scripted_search(tmp_path, task_dir), **{"slots.count": 9, "slots.timeout_s": 1})
+    with pytest.raises(CapacityError, match="the cluster did not give the slots within 1 s"):
+        fit(train, tmp_path)
     assert reserved() == []
