@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ray.tune.experiment import Trial
+from ray.tune.result import SHOULD_CHECKPOINT
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 
 from llmzero_ray.errors import ConfigError
@@ -87,10 +88,13 @@ class StrategyReplay(FIFOScheduler):
         chosen = super().choose_trial_to_run(tune_controller)
         if chosen is not None and chosen.status == Trial.PAUSED:
             done = int(chosen.last_result[STEP])
-            if self._saved_steps(chosen) != done:
+            # Ray saves at a pause, also where the step has no checkpoint by the trainable's own words.
+            says_no = chosen.last_result.get(SHOULD_CHECKPOINT) is False
+            if self._saved_steps(chosen) != done or says_no:
                 raise ConfigError(
                     f"the strategy leaves a phase after step {done}, where the trainable reported no "
-                    "checkpoint; report one with every result: tune.report(..., checkpoint=...)."
+                    "checkpoint; report one with every result: tune.report(..., checkpoint=...). On VeRL's "
+                    "slots phase.save_freq must divide that step."
                 )
             following = self._phase_after(done)
             log.info("trial=%s step=%d next phase: %s", chosen.trial_id, done, dict(following.config))

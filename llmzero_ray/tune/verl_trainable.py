@@ -153,7 +153,9 @@ class VerlTrainable(tune.Trainable):
         if point.step == 1 and self._start_score is not None:
             result["start_score"] = self._start_score
         if point.step == phase.spec.n_steps:
-            result |= {DONE: True, **self._ended(phase)}
+            # A scheduler that gave the phase its length ends the trial, or goes on with the next phase.
+            start = PhaseStart.of(self._given)
+            result |= {DONE: start is None or start.n_steps is None, **self._ended(phase)}
         adapter = self._adapter()
         if adapter is not None:
             self._saved = (adapter, point.global_step)

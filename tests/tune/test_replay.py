@@ -99,6 +99,16 @@ def test_a_cut_without_a_checkpoint_is_one_message(replay: StrategyReplay) -> No
         replay.choose_trial_to_run(controller(trial))
 
 
+def test_a_cut_that_the_trainable_did_not_save_is_one_message_although_ray_saved(
+    replay: StrategyReplay,
+) -> None:
+    trial = OneTrial(saved=2)
+    replay.on_trial_add(None, trial)
+    trial.status, trial.last_result = Trial.PAUSED, {**result(2), "should_checkpoint": False}
+    with pytest.raises(ConfigError, match=r"phase\.save_freq must divide that step"):
+        replay.choose_trial_to_run(controller(trial))
+
+
 def test_a_second_trial_is_refused(replay: StrategyReplay) -> None:
     replay.on_trial_add(None, OneTrial())
     with pytest.raises(ConfigError, match="trains one trial, and the Tuner made more"):

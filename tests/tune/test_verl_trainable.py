@@ -14,8 +14,9 @@ from ray import tune
 from actors.names import NAMESPACE
 from llmzero_ray.agents.base import ProposalRequest
 from llmzero_ray.errors import CapacityError
+from llmzero_ray.report import load_strategy
 from llmzero_ray.tasks.prepare import prepare
-from llmzero_ray.tune import tree_search, verl_trainable
+from llmzero_ray.tune import StrategyReplay, tree_search, verl_trainable
 from tests.searches import CHECKOUT, scripted_search
 from tests.waiting import wait_until
 
@@ -165,3 +166,22 @@ def test_slots_that_the_cluster_does_not_have_end_the_fit_with_one_message(
     with pytest.raises(CapacityError, match="the cluster did not give the slots within 1 s"):
         fit(train, tmp_path)
     assert reserved() == []
+
+
+def test_a_strategy_of_a_search_on_verl_is_trained_again_on_the_slots(tmp_path: Path, task_dir: Path) -> None:
+    path = Path(__file__).parents[1] / "blackbox/runs/finished/strategy.yaml"
+    strategy = load_strategy(path)
+    train = verl_trainable(
+        scripted_search(tmp_path, task_dir, engine={"max_prompt_length": 512, "max_response_length": 512}),
+        **{"phase.test_freq": 5, "phase.save_freq": 5},
+    )
+    results = tune.Tuner(
+        train,
+        tune_config=tune.TuneConfig(scheduler=StrategyReplay(path)),
+        run_config=tune.RunConfig(name="again", storage_path=str(tmp_path), verbose=0),
+    ).fit()
+    assert not results.errors and reserved() == []
+    assert results[0].metrics["global_step"] == strategy.total_steps
+    last = strategy.phases[-1]
+    assert results[0].metrics["training_iteration"] == strategy.total_steps
+    assert results[0].config[LR] == last.hyperparameters[LR]
