@@ -89,6 +89,22 @@ def test_the_kl_of_rollouts_is_judged_at_every_step() -> None:
         check_rollout_kl({"rollout_corr/kl": 0.11}, {TOP_P: 1.0, TOP_K: -1}, 17)
 
 
+def test_without_old_log_probs_of_its_own_the_updates_difference_is_judged() -> None:
+    check_rollout_kl({"actor/ppo_kl": 0.02}, {}, 1)
+    with pytest.raises(EffectiveConfigError, match=r"step 3: .* by 0\.200 nats"):
+        check_rollout_kl({"actor/ppo_kl": 0.2}, {}, 3)
+    check_rollout_kl({"rollout_corr/kl": 0.01, "actor/ppo_kl": 0.2}, {}, 3)
+
+
+def test_a_step_that_tells_nothing_of_its_rollouts_is_refused() -> None:
+    with pytest.raises(EffectiveConfigError, match=r"step 2: .* neither rollout_corr/kl nor actor/ppo_kl"):
+        check_rollout_kl({"actor/loss": 0.1}, {}, 2)
+
+
+def test_the_validation_before_the_first_step_has_no_rollouts_to_judge() -> None:
+    check_rollout_kl({"val-core/acc": 0.1}, {}, 0)
+
+
 def test_a_nucleus_raises_the_limit_by_the_mass_that_it_leaves_out() -> None:
     check_rollout_kl({"rollout_corr/kl": 0.7}, {TOP_P: 0.5}, 1)
     with pytest.raises(EffectiveConfigError, match=r"at most 0\.793"):

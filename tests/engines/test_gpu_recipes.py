@@ -15,6 +15,7 @@ from llmzero_ray.engines.base import Slot
 from llmzero_ray.engines.verl.driver import _check_config
 from llmzero_ray.engines.verl.factory import idle_spec, verl_settings
 from llmzero_ray.engines.verl.overrides import all_overrides, compose
+from llmzero_ray.errors import ConfigError
 from llmzero_ray.hyperparameters import resolve
 from llmzero_ray.memory import Assessment, assess, read_shape, setup_of
 from llmzero_ray.stage_times import time_limits
@@ -194,13 +195,24 @@ FASTER: dict[str, dict[str, Any]] = {
     "Liger's kernels": {f"{MODEL}.use_liger": True},
     "four times the queue units": {"transfer_queue.backend.SimpleStorage.num_data_storage_units": 16},
 }
-"""Settings of `engine.overrides` that are worth trying on GPUs once a recipe runs."""
+"""Settings of `engine.overrides` that VeRL's configuration takes; none of them was trained with."""
+BYPASS = "old log-probs as vLLM gave them"
+
+
+def with_overrides(config: SearchConfig, overrides: dict[str, Any]) -> SearchConfig:
+    engine = config.engine.model_copy(update={"overrides": {**config.engine.overrides, **overrides}})
+    return config.model_copy(update={"engine": engine})
 
 
 @pytest.mark.parametrize("name", FASTER)
 def test_verl_accepts_the_settings_for_speed(name: str, tmp_path: Path) -> None:
-    config = RECIPES["qwen3_4b.yaml"]
-    engine = config.engine.model_copy(update={"overrides": {**config.engine.overrides, **FASTER[name]}})
-    verl = composed(config.model_copy(update={"engine": engine}), tmp_path)
+    one_update = ["root.overrides.mini_batch=128"] if name == BYPASS else []
+    config = load_config(CONFIGS / "qwen3_4b.yaml", one_update)
+    verl = composed(with_overrides(config, FASTER[name]), tmp_path)
     assert {key: OmegaConf.select(verl, key) for key in FASTER[name]} == FASTER[name]
     _check_config(verl)
+
+
+def test_log_probs_of_the_rollouts_as_the_old_ones_need_one_update_a_step(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"bypass_mode is true, and .* several updates .* is 64 of"):
+        composed(with_overrides(RECIPES["qwen3_4b.yaml"], FASTER[BYPASS]), tmp_path)

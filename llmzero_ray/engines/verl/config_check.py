@@ -63,6 +63,9 @@ MAX_ROLLOUT_KL = 0.1
 """Nats between vLLM's and the actor's log-probabilities of the same tokens. Seen: 0.000 in fp32 on the CPU;
 beyond this, vLLM samples from another policy than the one that is trained."""
 
+_ROLLOUT_KL = ("rollout_corr/kl", "actor/ppo_kl")
+"""The first that is there is judged."""
+
 _MUST_BE_FINITE = (GRAD_NORM, LOSS, PG_LOSS, REWARDS[1])
 
 
@@ -90,13 +93,26 @@ def check_restored(trainer: Any, spec: PhaseSpec) -> None:
 def check_rollout_kl(metrics: Mapping[str, float], asked: Hyperparameters, step: int) -> None:
     """After every step: vLLM sampled from the policy that is trained.
 
+    Where VeRL takes vLLM's log-probabilities as the old ones (`bypass_mode`), it computes none to compare
+    them with before the update; the update's own difference from them, `actor/ppo_kl`, is the same quantity
+    where a step makes one update (overrides.py refuses others).
+
     Where a nucleus is sampled from, vLLM's probabilities are shares of its mass, which is at least `top_p`;
-    of the mass of `top_k` tokens nothing is known.
+    of the mass of `top_k` tokens nothing is known. Step 0 is the validation before the first step: nothing
+    was sampled to train on.
 
     Raises:
-        EffectiveConfigError: it did not.
+        EffectiveConfigError: it did not, or nothing tells.
     """
-    kl, top_k = metrics.get("rollout_corr/kl", 0.0), asked.get(f"{_ROLLOUT}.top_k", -1)
+    if step == 0:
+        return
+    kl = next((metrics[name] for name in _ROLLOUT_KL if name in metrics), None)
+    if kl is None:
+        raise EffectiveConfigError(
+            f"step {step}: VeRL reported neither {' nor '.join(_ROLLOUT_KL)}, so that nothing shows whether "
+            "vLLM sampled from the policy that is trained"
+        )
+    top_k = asked.get(f"{_ROLLOUT}.top_k", -1)
     if isinstance(top_k, int) and top_k > 0:
         return
     top_p = asked.get(f"{_ROLLOUT}.top_p", 1.0)

@@ -20,6 +20,8 @@ from llmzero_ray.capacity import QUEUE_UNITS
 from llmzero_ray.engines.verl import confined_reward
 from llmzero_ray.engines.verl.settings import VerlSettings
 from llmzero_ray.errors import ConfigError
+from llmzero_ray.hyperparameters.inert import clip_is_inert
+from llmzero_ray.hyperparameters.table import MINI_BATCH, PPO_EPOCHS, TRAIN_BATCH
 from llmzero_ray.records import HyperparameterValue, PhaseSpec
 
 ACTOR = "actor_rollout_ref.actor"
@@ -27,6 +29,9 @@ MODEL = "actor_rollout_ref.model"
 ROLLOUT = "actor_rollout_ref.rollout"
 REF = "actor_rollout_ref.ref"
 MICRO = f"{ACTOR}.ppo_micro_batch_size_per_gpu"
+
+BYPASS = "algorithm.rollout_correction.bypass_mode"
+"""VeRL: vLLM's log-probabilities are the old ones, and the actor's are not computed before the update."""
 
 _REWARD_OPTIONS = "custom_reward_function.reward_kwargs"
 _FP32 = {"param_dtype": "fp32", "reduce_dtype": "fp32", "buffer_dtype": "fp32"}
@@ -169,11 +174,22 @@ def phase_overrides(spec: PhaseSpec, n_train: int) -> dict[str, Any]:
 
 
 def all_overrides(settings: VerlSettings, spec: PhaseSpec, n_train: int) -> dict[str, Any]:
-    """`engine_overrides` and `phase_overrides`; a key of both is the phase's."""
+    """`engine_overrides` and `phase_overrides`; a key of both is the phase's.
+
+    Raises:
+        ConfigError: keys that are not supported, alone or together.
+    """
     merged = engine_overrides(settings)
     for key, value in phase_overrides(spec, n_train).items():
         merged.pop(f"+{key}", None)
         merged[key] = value
+    if merged.get(BYPASS) and not clip_is_inert(spec.hyperparameters):
+        raise ConfigError(
+            f"{BYPASS} is true, and a step makes several updates ({MINI_BATCH} is "
+            f"{merged.get(MINI_BATCH)} of {TRAIN_BATCH} {merged.get(TRAIN_BATCH)}, {PPO_EPOCHS} "
+            f"{merged.get(PPO_EPOCHS, 1)}): nothing would show then whether vLLM samples from the policy "
+            "that is trained. Make them one update, or leave the key out"
+        )
     if settings.platform == "gpu":
         # Rows may be left out: an epoch has at least one step, and steps must end the phase.
         merged["trainer.total_epochs"] = spec.n_steps + 1
