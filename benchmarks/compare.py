@@ -4,9 +4,9 @@
     [--out FILE]
 
 Searches bring their own measurements (best strategy, default recipe trained in one phase for the strategy's
-total steps, base model, all on the test split). The sweep's recipes are trained here, one phase each, for the
-median of the strategies' total steps, with the searches' task, model, engine and cadence; each is scored on
-the test split at its best validation step. Prints one JSON document.
+compute or steps, base model, all on the test split). The sweep's recipes are trained here, one phase each,
+for the median of the strategies' total steps, with the searches' task, model, engine and cadence; each is
+scored on the test split at its best validation step. Prints one JSON document.
 """
 
 from __future__ import annotations

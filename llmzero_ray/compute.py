@@ -57,6 +57,18 @@ def spent(outcomes: Iterable[PhaseResult | PhaseFailure | None], cost: TokenCost
     return sum(amount(outcome.tokens, cost) for outcome in outcomes if outcome is not None)
 
 
+def mean_cost(outcomes: Iterable[PhaseResult | PhaseFailure | None]) -> TokenCost | None:
+    """Seconds per token over several phases, each weighted with its tokens; None: none of them was timed."""
+    timed = [(one.cost, one.tokens) for one in outcomes if one is not None and one.cost and one.tokens]
+    sampled, trained = (sum(getattr(tokens, kind) for _, tokens in timed) for kind in ("rollout", "trained"))
+    if sampled <= 0 or trained <= 0:
+        return None
+    return TokenCost(
+        rollout=sum(cost.rollout * tokens.rollout for cost, tokens in timed) / sampled,
+        trained=sum(cost.trained * tokens.trained for cost, tokens in timed) / trained,
+    )
+
+
 class ComputeClock:
     """Counts the compute of one phase, and says when its limit is reached, to the nearest step.
 

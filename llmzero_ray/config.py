@@ -425,11 +425,13 @@ class FinalConfig(StrictModel):
     test: bool | Literal["all"] = True
     """Score the base model and the best strategy on the test split, once each (`best` says the same). `all`:
     every node's best step as well, for tables; no agent sees any of it. False: nothing."""
-    default_recipe: bool | Literal["compute", "whole"] = True
-    """Also train the root's recipe in one phase, and score it: what the search added. True: for the best
-    strategy's total steps. `compute`: for what the strategy's phases computed (tokens sampled and trained
-    on, at `budget.token_cost`), whatever its steps cost. `whole`: for what all phases of the search computed;
-    scored are its best step within the strategy's compute, and its best of all."""
+    default_recipe: bool | Literal["compute", "whole"] = "compute"
+    """Also train the root's recipe in one phase, and score it: what the search added. `compute`: for what the
+    best strategy's phases computed, whatever its steps cost: tokens sampled and trained on, each at the
+    seconds measured in those phases, or at `budget.token_cost` where the budget counts compute. `whole`: for
+    what all phases of the search computed; scored are its best step within the strategy's compute, and its
+    best of all. True: for the strategy's total steps, which need not cost the same. False: not at all.
+    May be changed once the search has ended: the default recipe is then trained and scored anew."""
 
     @field_validator("test", mode="before")
     @classmethod

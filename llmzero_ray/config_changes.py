@@ -25,9 +25,10 @@ CHANGEABLE = (
     "engine.hang_factor",
     "agents.deadline_s",
     "agents.on_cap",
+    "final.default_recipe",
 )
 """Keys (or whole blocks) that may be changed while a search goes on: limits and hardware, nothing that its
-results depend on."""
+results depend on, and what it is compared with once it has ended."""
 
 
 _WHERE = ("storage", "slots.shared")

@@ -225,7 +225,8 @@ def _child_steps(config: SearchConfig, course: Course) -> int:
 
 
 def _reference_steps(config: SearchConfig, course: Course) -> int:
-    """The default recipe is trained for as many steps as the best strategy has, or (`whole`) the search."""
+    """The default recipe is trained for about as many steps as the best strategy has, or (`whole`) the
+    search."""
     if not config.final.default_recipe:
         return 0
     child = _child_steps(config, course)

@@ -15,7 +15,12 @@ from typing import TypeAlias
 from llmzero_ray import _actors
 from llmzero_ray.config import SearchConfig
 from llmzero_ray.config_changes import differing_keys
-from llmzero_ray.coordinator import extension_problem, not_started, root_hyperparameters
+from llmzero_ray.coordinator import (
+    extension_problem,
+    measures_alone,
+    not_started,
+    root_hyperparameters,
+)
 from llmzero_ray.errors import ConfigError, CoordinatorGoneError, LlmzeroError, SearchBusyError
 from llmzero_ray.follow import Follower
 from llmzero_ray.preflight import (
@@ -179,7 +184,10 @@ def _is_extended(follower: Follower, config: SearchConfig, given: Sequence[str],
         return is_extension_requested(follower.storage.paths.root)  # a command before this one was killed
     changes = {key: new for key, (_, new) in changed.items()}
     problem = extension_problem(follower.core, changes)
-    if problem and any(key == name or key.startswith(f"{name}.") for key in changes for name in given):
+    named = any(key == name or key.startswith(f"{name}.") for key in changes for name in given)
+    if problem is None and measures_alone(changes) and not named:
+        problem = "what it is compared with is measured anew where --set says so."
+    if problem and named:
         raise ConfigError(
             f"{config.name} has finished ({finished.reason}): {problem} Leave --set out to see its outcome."
         )

@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
-from llmzero_ray.compute import plus, tokens_of
+from llmzero_ray.compute import measured_cost, plus, tokens_of
 from llmzero_ray.files import replace_file, storage_error
 from llmzero_ray.metrics import Curves, best_validation, curves_of, validations
 from llmzero_ray.records import (
@@ -145,13 +145,16 @@ def with_gain(storage: SearchStorage, result: PhaseResult) -> PhaseResult:
 
 
 def with_tokens(storage: SearchStorage, spec: PhaseSpec, outcome: Outcome) -> Outcome:
-    """The outcome with the tokens of its steps, and each adapter with those up to its step."""
+    """The outcome with the tokens of its steps and what they cost, and each adapter with the tokens up to its
+    step."""
     total, at = TokenCounts(), dict[int, TokenCounts]()
-    for point in load_points(storage, spec.node):
+    points = load_points(storage, spec.node)
+    for point in points:
         total = plus(total, tokens_of(spec.hyperparameters, point.metrics))
         at[point.step] = total
     kept = tuple(dataclasses.replace(one, tokens=at.get(one.step)) for one in outcome.checkpoints)
-    return dataclasses.replace(outcome, tokens=total, checkpoints=kept)
+    cost = measured_cost((spec.hyperparameters, point.metrics) for point in points)
+    return dataclasses.replace(outcome, tokens=total, cost=cost, checkpoints=kept)
 
 
 def compact(storage: SearchStorage, node: int, attempt: int) -> None:

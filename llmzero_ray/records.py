@@ -213,6 +213,8 @@ class PhaseResult:
     """Standard error of `gain` over the rows, taken pair by pair."""
     tokens: TokenCounts | None = None
     """Of the steps that count; None: an older version did not count them."""
+    cost: TokenCost | None = None
+    """Seconds per token in its own steps; None: they were not timed, or by an older version."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -234,6 +236,8 @@ class PhaseFailure:
     warm: bool = False
     cold_reason: str | None = None
     tokens: TokenCounts | None = None
+    """As of a result."""
+    cost: TokenCost | None = None
     """As of a result."""
 
 

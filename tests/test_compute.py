@@ -6,7 +6,16 @@ from typing import Any
 
 import pytest
 
-from llmzero_ray.compute import ComputeClock, Next, amount, measured_cost, plus, spent, tokens_of
+from llmzero_ray.compute import (
+    ComputeClock,
+    Next,
+    amount,
+    mean_cost,
+    measured_cost,
+    plus,
+    spent,
+    tokens_of,
+)
 from llmzero_ray.hyperparameters.table import PPO_EPOCHS, ROLLOUT_N, TRAIN_BATCH
 from llmzero_ray.metrics import LENGTH, PROMPT_LENGTH, VAL_TOKENS
 from llmzero_ray.records import ComputeLimit, PhaseFailure, TokenCost, TokenCounts
@@ -69,3 +78,18 @@ def test_costs_are_seconds_of_generation_and_of_the_rest_of_timed_steps() -> Non
     cost = measured_cost([(RECIPE, timed), (RECIPE, STEP), (RECIPE, timed)])
     assert cost == TokenCost(rollout=8 / 160, trained=6 / 240)
     assert measured_cost([(RECIPE, STEP)]) is None
+
+
+def test_the_cost_of_several_phases_is_weighted_with_the_tokens_of_those_that_were_timed() -> None:
+    def phase(cost: TokenCost | None, rollout: float, trained: float) -> PhaseFailure:
+        tokens = TokenCounts(rollout=rollout, trained=trained)
+        return PhaseFailure(node=0, failure_class="nan", cause="", log_tail="", tokens=tokens, cost=cost)
+
+    timed = [
+        phase(TokenCost(rollout=1.0, trained=4.0), 30.0, 10.0),
+        phase(TokenCost(rollout=2.0, trained=8.0), 10.0, 30.0),
+    ]
+    untimed = phase(None, 1e6, 1e6)
+    assert mean_cost([*timed, untimed, None]) == TokenCost(rollout=1.25, trained=7.0)
+    assert mean_cost([untimed]) is None
+    assert mean_cost([phase(TokenCost(), 0.0, 0.0)]) is None

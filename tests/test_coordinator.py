@@ -40,11 +40,13 @@ from llmzero_ray.memory import memory_facts
 from llmzero_ray.metrics import Curves
 from llmzero_ray.records import (
     Checkpoint,
+    ComputeLimit,
     Event,
     PhaseFailure,
     PhaseResult,
     ResumeFrom,
     StopDecision,
+    TokenCost,
     TokenCounts,
     from_json,
     to_json,
@@ -1412,13 +1414,11 @@ def test_a_raised_compute_lets_an_ended_search_go_on() -> None:
     assert extension_problem(search.core, {"budget.compute": 2000.0}) is None
 
 
-def final_search(wanted: Any) -> Driver:
-    """Two phases in a row of 400 tokens each, cut at 150 and 200, and two in vain of 100; then the end."""
-    search = Driver(
-        make_config(
-            budget={"runs": 4}, final={"test": True, "default_recipe": wanted}, search={"rho_min": 0.0}
-        )
-    )
+def final_search(wanted: Any, cost: TokenCost | None = None, **blocks: Any) -> Driver:
+    """Two phases in a row of 400 tokens each, cut at 150 and 200, and two in vain of 100; then the end. With
+    `cost` their tokens were timed, those in vain at twice as many seconds."""
+    final = {"test": True, "default_recipe": wanted}
+    search = Driver(make_config(budget={"runs": 4}, final=final, search={"rho_min": 0.0}, **blocks))
     search.ready()
     for node, (score, resume, whole, kept) in enumerate(
         [(0.5, None, 400.0, 150.0), (0.8, (0, 20), 400.0, 200.0), (0.1, None, 100.0, 1.0)]
@@ -1430,7 +1430,12 @@ def final_search(wanted: Any) -> Driver:
         saved = tuple(
             dataclasses.replace(one, tokens=TokenCounts(rollout=kept)) for one in result.checkpoints
         )
-        result = dataclasses.replace(result, tokens=TokenCounts(trained=whole), checkpoints=saved)
+        tokens = TokenCounts(trained=whole)
+        if cost is not None:
+            tokens, times = TokenCounts(rollout=whole / 4, trained=whole * 3 / 4), 2 if node == 2 else 1
+            own = TokenCost(rollout=times * cost.rollout, trained=times * cost.trained)
+            result = dataclasses.replace(result, cost=own)
+        result = dataclasses.replace(result, tokens=tokens, checkpoints=saved)
         search.post(ev.PhaseFinished(node=node, phase_attempt=0, result=result))
     search.propose(3, make_proposal(lr=9e-4))
     search.train(3, score=0.2)
@@ -1458,6 +1463,23 @@ def test_the_reference_is_trained_for_the_compute_of_the_strategy() -> None:
     spec = final_search("compute").only(cmd.RunPhase).spec
     assert spec.compute is not None and spec.compute.amount == 350.0
     assert spec.n_steps >= 40
+
+
+def test_equal_compute_is_the_default_and_counts_seconds_as_the_strategys_phases_took_them() -> None:
+    assert make_config().final.default_recipe == "compute"
+    cost = TokenCost(rollout=0.5, trained=0.25)
+    spec = final_search("compute", cost).only(cmd.RunPhase).spec
+    assert spec.compute == ComputeLimit(amount=350 * 0.5, cost=cost)
+    whole = final_search("whole", cost).only(cmd.RunPhase).spec
+    assert whole.compute == ComputeLimit(amount=(400 + 400 + 100) * (0.5 / 4 + 0.25 * 3 / 4), cost=cost)
+
+
+def test_a_recipe_whose_rate_depends_on_its_length_is_planned_with_the_steps_that_are_expected() -> None:
+    """The root took 20 steps for 400 tokens, so that 350 are 18 of its steps."""
+    assert final_search("compute").only(cmd.RunPhase).spec.n_steps == 400
+    for overrides in ({"lr_scheduler": "cosine"}, {"lr_warmup_ratio": 0.1}):
+        spec = final_search("compute", root={"overrides": overrides}).only(cmd.RunPhase).spec
+        assert spec.n_steps == 18
 
 
 def test_the_reference_of_the_whole_compute_is_scored_at_the_strategys_too() -> None:

@@ -256,3 +256,48 @@ def test_the_hours_of_every_default_recipe_are_counted() -> None:
     search.train(REFERENCE, gpu_hours=0.75)
     assert isinstance(search.core.runs[REFERENCE].outcome, PhaseResult)
     assert (search.core.gpu_hours, search.core.reference_gpu_hours) == (3.0, 1.25)
+
+
+def test_another_default_recipe_is_measured_once_a_search_has_ended_and_nothing_is_searched() -> None:
+    search = finished(3)
+    nodes = dict(search.core.search.nodes)
+    change = ev.SearchExtended(
+        changes={"final.default_recipe": True}, before={"final.default_recipe": "compute"}
+    )
+    assert refusal(search.core, ev.SearchExtended(changes={"final.default_recipe": "no"})) is not None
+    assert refusal(search.core, change) is None
+    search.post(ev.CoordinatorStarted(epoch=2, host="here", pid=2), change)
+    search.ready()
+    assert (search.core.end_reason, search.core.finished) == ("budget", None)
+    assert measured(search) == []  # by steps both times: there is nothing new
+    off = ev.SearchExtended(changes={"final.default_recipe": False}, before={})
+    search.post(ev.CoordinatorStarted(epoch=3, host="here", pid=2), off)
+    search.ready()
+    assert measured(search) == []
+    assert set(search.core.final.jobs) == {"base", "best"}
+    assert search.core.search.nodes == nodes
+    assert replay(search.journal, ROOT).outstanding() == search.core.outstanding()
+    extended(search, runs=4)
+    assert search.core.end_reason is None
+
+
+def test_what_is_compared_is_not_changed_while_it_is_measured() -> None:
+    search = Driver(make_config(budget={"runs": 2}))
+    change = ev.SettingsChanged(changes={"final.default_recipe": "whole"}, before={})
+    assert refusal(search.core, change) is None
+    search.ready()
+    trained(search, SCORES[:2])
+    assert "once it has ended" in str(refusal(search.core, change))
+
+
+def test_a_search_without_a_score_has_nothing_to_compare() -> None:
+    search = Driver(make_config(budget={"runs": 2}, final={"test": False, "default_recipe": False}))
+    search.ready()
+    for node in range(2):
+        if node:
+            search.propose(node)
+        search.start(node)
+        search.fail(node)
+    search.post(ev.OutcomeWritten())
+    problem = extension_problem(search.core, {"final.default_recipe": "compute"})
+    assert problem == "no phase has a score, so there is nothing to compare."

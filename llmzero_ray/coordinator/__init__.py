@@ -13,7 +13,7 @@ from llmzero_ray.coordinator.requests import (
     request_record,
     task_view,
 )
-from llmzero_ray.coordinator.steering import extension_problem, refusal
+from llmzero_ray.coordinator.steering import extension_problem, measures_alone, refusal
 
 __all__ = [
     "CoordinatorCore",
@@ -25,6 +25,7 @@ __all__ = [
     "extension_problem",
     "incumbent_chain",
     "limits",
+    "measures_alone",
     "node_view",
     "not_started",
     "over_budget",

@@ -14,10 +14,11 @@ from llmzero_ray import events as ev
 from llmzero_ray.commands import Command
 from llmzero_ray.compute import amount, spent
 from llmzero_ray.config import SearchConfig
-from llmzero_ray.coordinator.plan import Planner, token_cost
+from llmzero_ray.coordinator.plan import Planner
 from llmzero_ray.coordinator.runs import FinalJob, PhaseRun, SlotState
+from llmzero_ray.coordinator.strategy_compute import compared_cost, compute_of, steps_within
 from llmzero_ray.events import REFERENCE
-from llmzero_ray.records import PhaseFailure, PhaseResult, PhaseSpec, TokenCost
+from llmzero_ray.records import ComputeLimit, PhaseFailure, PhaseResult, PhaseSpec, TokenCost
 from llmzero_ray.search import SearchNode
 
 TEST, CONFIRM = "test", "confirm"
@@ -137,15 +138,16 @@ class FinalEvaluation:
         """The reference, by steps where phases of an older version did not count their tokens."""
         assert best.best_step is not None
         n_steps = self._runs[best.id].base_step + best.best_step
-        wanted, cost = self._config.final.default_recipe, token_cost(self._config)
-        self._strategy_compute = (
-            None if wanted is True else compute_of(self._runs, best.id, best.best_step, cost)
-        )
-        if self._strategy_compute is None:
+        wanted = self._config.final.default_recipe
+        cost = compared_cost(self._config, self._runs, best.id)
+        strategy = None if wanted is True else compute_of(self._runs, best.id, best.best_step, cost)
+        self._strategy_compute = strategy
+        if strategy is None:
             return self._planner.reference_phase(n_steps)
         whole = spent((run.outcome for run in self._runs.values() if run.node != REFERENCE), cost)
-        compute = max(whole, self._strategy_compute) if wanted == "whole" else self._strategy_compute
-        return self._planner.reference_phase(_MOST * n_steps, compute)
+        limit = ComputeLimit(amount=max(whole, strategy) if wanted == "whole" else strategy, cost=cost)
+        longest = steps_within(limit, self._runs.get(0)) or _MOST * n_steps
+        return self._planner.reference_phase(longest, limit)
 
     def assign(self, slots: list[SlotState]) -> None:
         """Assign work to idle slots: training first, since it takes longest."""
@@ -201,7 +203,7 @@ class FinalEvaluation:
             job = self.jobs.get(what)
             if job is None:
                 continue
-            step = _best_step(run.outcome, limit, token_cost(self._config))
+            step = _best_step(run.outcome, limit, _cost_of(run))
             if isinstance(run.outcome, PhaseFailure):
                 job.problem = f"the default recipe failed: {run.outcome.cause}"
             elif step is None:
@@ -288,22 +290,6 @@ class FinalEvaluation:
         self._test_when_confirmed()
 
 
-def compute_of(runs: Mapping[int, PhaseRun], node: int, step: int | None, cost: TokenCost) -> float | None:
-    """What the phases of a strategy computed, each up to its cut, the last one at `step` of `node`; None: not
-    all were counted."""
-    total, at = 0.0, runs[node]
-    while True:
-        kept = () if at.outcome is None else at.outcome.checkpoints
-        found = next((one.tokens for one in kept if one.step == step), None)
-        if found is None or at.spec is None:
-            return None
-        total += amount(found, cost)
-        source = at.spec.resume_from
-        if source is None:
-            return total
-        at, step = runs[source.node], source.step
-
-
 def numbered(key: str, extension: int) -> str:
     """A key of something that occurs once per end of a search: events of a known source are dropped."""
     return f"{key}-{extension}" if extension else key
@@ -319,6 +305,12 @@ def _best_step(outcome: PhaseResult | PhaseFailure, limit: float | None, cost: T
     within = [one for one in kept if amount(one.tokens, cost) <= limit + per_step / 2]
     best = max(within, key=lambda one: (one.val_score or 0.0, -one.step), default=None)
     return None if best is None else best.step
+
+
+def _cost_of(reference: PhaseRun) -> TokenCost:
+    """What a token counts in the limit of a reference."""
+    limit = None if reference.spec is None else reference.spec.compute
+    return TokenCost() if limit is None else limit.cost
 
 
 def _is_trained(reference: PhaseRun, wanted: PhaseSpec) -> bool:

@@ -104,15 +104,13 @@ class Planner:
             node=0, kind="root", parent=None, hyperparameters=self.root, n_steps=self.config.phase.n_steps
         )
 
-    def reference_phase(self, n_steps: int, compute: float | None = None) -> PhaseSpec:
+    def reference_phase(self, n_steps: int, compute: ComputeLimit | None = None) -> PhaseSpec:
         """The reference: the root's configuration in one phase of `n_steps`, with the root's seed, so that
         its first steps equal the root's. With `compute` it ends there, after `n_steps` at most."""
         spec = self._spec(
             node=REFERENCE, kind="root", parent=None, hyperparameters=self.root, n_steps=n_steps
         )
-        if compute is None:
-            return spec
-        return replace(spec, compute=ComputeLimit(amount=compute, cost=token_cost(self.config)))
+        return replace(spec, compute=compute)
 
     def proposed_phase(self, run: PhaseRun, proposal: Proposal, offered: tuple[int, ...]) -> Planned:
         """The phase spec of a proposal.

@@ -139,6 +139,8 @@ def extension_problem(state: SearchState, changes: Mapping[str, Any]) -> str | N
         config = with_changes(state.config, changes)
     except ConfigError as error:
         return str(error)
+    if measures_alone(changes):
+        return None if _best_is_known(state) else "no phase has a score, so there is nothing to compare."
     causes = tuple(_causes_to_end(state, config))
     if not causes and not _lifts(changes):
         causes = (f"it ended for another reason ({state.end_reason}), and they raise no limit",)
@@ -152,15 +154,28 @@ def extension_problem(state: SearchState, changes: Mapping[str, Any]) -> str | N
 
 
 def extend(state: SearchState, event: ev.SearchExtended) -> None:
-    """Go on with a search that has ended: its runs and scores stay, its outcome is made anew at the end."""
+    """Go on with a search that has ended: its runs and scores stay, its outcome is made anew at the end. That
+    is at once where only what is measured has changed."""
     if event.changes:
         _use(state, event.changes)
     state.n_extensions += 1
-    state.finished, state.ending, state.end_reason = None, None, None
-    state.written, state.problem, state.stop_deadline_s = False, None, None
+    state.finished, state.written, state.problem, state.stop_deadline_s = None, False, None, None
     state.extension_wanted = False
     state.final = state.final.for_extension(state.n_extensions)
+    if measures_alone(event.changes):
+        state.final.begin(state.search.nodes.values(), skip=False)
+        return
+    state.ending, state.end_reason = None, None
     _revive(state)
+
+
+def measures_alone(changes: Mapping[str, Any]) -> bool:
+    """Whether the changes touch only what is measured once a search has ended."""
+    return bool(changes) and all(key.startswith("final.") for key in changes)
+
+
+def _best_is_known(state: SearchState) -> bool:
+    return any(node.score is not None for node in state.search.nodes.values())
 
 
 def _use(state: SearchState, changes: Mapping[str, Any]) -> None:
@@ -219,6 +234,8 @@ def _settings_problem(state: SearchState, event: ev.SettingsChanged) -> str | No
         with_changes(state.config, event.changes)
     except ConfigError as error:
         return str(error)
+    if state.end_reason is not None and any(key.startswith("final.") for key in event.changes):
+        return "the search is being evaluated; change what is compared once it has ended."
     runs = event.changes.get("budget.runs")
     if isinstance(runs, int) and runs < len(state.search.nodes):
         return f"budget.runs is {runs}; {len(state.search.nodes)} runs have begun already."

@@ -8,12 +8,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from llmzero_ray.coordinator import token_cost
-from llmzero_ray.coordinator.final_evaluation import WHOLE, compute_of
+from llmzero_ray.compute import spent
+from llmzero_ray.coordinator.final_evaluation import WHOLE
 from llmzero_ray.coordinator.runs import PhaseRun
+from llmzero_ray.coordinator.strategy_compute import compared_cost, compute_of
 from llmzero_ray.events import REFERENCE, FinalScored, FinalWhat
 from llmzero_ray.metrics import Score
-from llmzero_ray.records import ItemOutcome
+from llmzero_ray.records import ItemOutcome, TokenCost
 from llmzero_ray.report.facts import SearchFacts
 from llmzero_ray.significance import Difference, independent, paired
 
@@ -76,6 +77,19 @@ def policies(facts: SearchFacts) -> tuple[Policy, ...]:
     best strategy, as far as each exists."""
     known = (_base(facts), _reference(facts), _whole(facts), _best(facts))
     return tuple(p for p in known if p is not None)
+
+
+def cost_of(facts: SearchFacts) -> TokenCost:
+    """What a token counts in the policies' compute."""
+    if not facts.path:
+        return TokenCost()
+    return compared_cost(facts.config, facts.core.runs, facts.path[-1].node)
+
+
+def searched(facts: SearchFacts) -> float:
+    """What all phases of the search computed, in the unit of the policies' compute."""
+    outcomes = (run.outcome for run in facts.core.runs.values() if run.node != REFERENCE)
+    return spent(outcomes, cost_of(facts))
 
 
 def comparisons(facts: SearchFacts) -> tuple[Comparison, ...]:
@@ -152,7 +166,7 @@ def _reference_at(facts: SearchFacts, run: PhaseRun, what: FinalWhat, name: str)
         name,
         steps=step,
         rollouts=facts.rollouts(run, step),
-        compute=compute_of(facts.core.runs, REFERENCE, step, token_cost(facts.config)),
+        compute=compute_of(facts.core.runs, REFERENCE, step, cost_of(facts)),
         validation=facts.validation(REFERENCE, step, score),
         validation_items=facts.items(REFERENCE, step),
     )
@@ -170,7 +184,7 @@ def _best(facts: SearchFacts) -> Policy | None:
         f"best strategy (node {last.node}, {n} phase{'s' if n > 1 else ''})",
         steps=last.end,
         rollouts=None if None in sampled else sum(filter(None, sampled)),
-        compute=compute_of(facts.core.runs, last.node, last.cut, token_cost(facts.config)),
+        compute=compute_of(facts.core.runs, last.node, last.cut, cost_of(facts)),
         validation=facts.validation(last.node, last.cut, last.run.score),
         validation_items=facts.items(last.node, last.cut),
     )

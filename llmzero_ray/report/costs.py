@@ -11,6 +11,7 @@ from itertools import takewhile
 
 from llmzero_ray import events as ev
 from llmzero_ray.coordinator.meter import Meter
+from llmzero_ray.coordinator.steering import measures_alone
 from llmzero_ray.events import REFERENCE
 from llmzero_ray.journal import ActiveTime, active_seconds
 from llmzero_ray.records import Event, PhaseFailure, PhaseResult
@@ -176,6 +177,8 @@ def _after_s(events: tuple[Event, ...]) -> float:
             stopped = clock.seconds()
         elif isinstance(event, ev.SearchExtended) and stopped is not None:
             total, stopped = total + clock.seconds() - stopped, None
+            if measures_alone(event.changes):
+                stopped = clock.seconds()
     return total if stopped is None else total + clock.seconds() - stopped
 
 

@@ -6,8 +6,9 @@ Not here: the measurements themselves (comparison.py), the sentences (report.md.
 from __future__ import annotations
 
 from llmzero_ray.coordinator.final_evaluation import WHOLE
+from llmzero_ray.records import TokenCost
 from llmzero_ray.report import formatting as fmt
-from llmzero_ray.report.comparison import Comparison, Policy
+from llmzero_ray.report.comparison import Comparison, Policy, cost_of, searched
 from llmzero_ray.report.facts import SearchFacts
 from llmzero_ray.significance import CLEAR, Difference, score_interval
 from llmzero_ray.tasks.aggregate import task_score
@@ -84,15 +85,16 @@ def score_table(known: tuple[Policy, ...]) -> str:
     )
 
 
-def reference_in_words(facts: SearchFacts, known: tuple[Policy, ...]) -> str:
-    """How the default recipe was trained for the comparison, and what that leaves out."""
-    run = facts.reference
-    by_compute = run is not None and run.spec is not None and run.spec.compute is not None
+def reference_in_words(
+    known: tuple[Policy, ...], *, by_compute: bool, searched: float, unit: str, name: str
+) -> str:
+    """How the default recipe was trained for the comparison in the search `name`, and what the compute of the
+    whole search, `searched`, has to do with it; `unit` says what compute counts."""
     found = {policy.what: policy for policy in known}
     if WHOLE in found:
         return (
             "trained in one phase for what all phases of the search computed; compared are its best "
-            "checkpoint by validation within what the best strategy computed, and its best of all."
+            f"checkpoint by validation within what the best strategy computed, and its best of all. {unit}"
         )
     length = (
         "what the best strategy's phases computed" if by_compute else "as many steps as the best strategy"
@@ -105,8 +107,38 @@ def reference_in_words(facts: SearchFacts, known: tuple[Policy, ...]) -> str:
         share = f"up to there it computed {default / best:.2f} times what the strategy did"
         text += f" Equal steps are not equal compute: {share}."
     return (
-        f"{text} The whole search computed {facts.core.compute / best:.2f} times that of the strategy; "
-        "`final.default_recipe: whole` measures what that would have bought the default recipe."
+        f"{text} {unit} The whole search computed {searched / best:.2f} times that of the strategy; "
+        f"`{_measured_by(name, 'whole')}` measures what that would have bought the default recipe."
+    )
+
+
+def missing_reference(facts: SearchFacts) -> str:
+    """How a search that has ended gets the comparison that it lacks; empty where it has one."""
+    known = facts.core.end_reason is not None and facts.path
+    if not known or facts.config.final.default_recipe:
+        return ""
+    return (
+        "The default recipe was not trained beside it, so nothing says what the search added: "
+        f"`{_measured_by(facts.config.name, 'compute')}` trains and scores it at the strategy's compute, and "
+        "`whole` in place of `compute` at that of the whole search."
+    )
+
+
+def _measured_by(name: str, wanted: str) -> str:
+    return f"llmzero resume {name} --set final.default_recipe={wanted}"
+
+
+def reference_of(facts: SearchFacts, known: tuple[Policy, ...]) -> str:
+    """`reference_in_words` of a search."""
+    run = facts.reference
+    limit = None if run is None or run.spec is None else run.spec.compute
+    cost = cost_of(facts)
+    unit = "Compute counts every token sampled or trained on."
+    if cost != TokenCost():
+        sampled, trained = (f"{1e3 * seconds:.3g} ms" for seconds in (cost.rollout, cost.trained))
+        unit = f"Compute is {sampled} for a token sampled (validations too) and {trained} for one trained on."
+    return reference_in_words(
+        known, by_compute=limit is not None, searched=searched(facts), unit=unit, name=facts.config.name
     )
 
 

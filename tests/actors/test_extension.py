@@ -53,6 +53,31 @@ def test_a_finished_search_goes_on_twice_and_its_outcome_is_made_anew(make_searc
     assert not is_extension_requested(search.root)
 
 
+@pytest.mark.slow
+def test_what_the_whole_compute_buys_the_default_recipe_is_measured_afterwards(
+    make_search: MakeSearch,
+) -> None:
+    search = make_search(budget={"runs": 3}, final={"test": True, "default_recipe": "compute"}).start()
+    before = search.wait()
+    at_strategy = before.final.jobs["reference"]
+    assert "llmzero resume" in search.storage.paths.report.read_text()
+    request(search.root, "set", changes={"final.default_recipe": "whole"})
+    core = search.start().wait()
+    assert core.finished.reason == "budget", search.log()
+    assert [run.spec for node, run in core.runs.items() if node != REFERENCE] == [
+        run.spec for node, run in before.runs.items() if node != REFERENCE
+    ]
+    whole, limit = core.final.jobs["reference-whole"], core.runs[REFERENCE].spec.compute
+    assert whole.score is not None and core.final.jobs["reference"].score is not None
+    assert at_strategy.score is not None and limit is not None
+    assert limit.amount == pytest.approx(core.compute)
+    assert "default recipe, the whole search's compute" in search.storage.paths.report.read_text()
+    assert [
+        check for check in check_decisions(search.follower.events, search.root) if check.differences
+    ] == []
+    assert left_over(search) == []
+
+
 def test_a_coordinator_killed_in_an_extension_comes_back_to_it(make_search: MakeSearch) -> None:
     search = make_search({"step_s": 0.1}, budget={"runs": 2}).start()
     search.wait()

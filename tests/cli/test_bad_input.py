@@ -197,6 +197,18 @@ def test_a_file_with_other_limits_shows_the_outcome_and_what_it_did_not_use(
     assert "search demo has ended (budget)" in out
 
 
+def test_what_a_finished_search_is_compared_with_is_measured_anew_only_where_set_says_so(
+    finished: Path, config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A default that has changed between two versions trains nothing by itself."""
+    content = yaml.safe_load(config.read_text())
+    content["final"]["default_recipe"] = "compute"
+    config.write_text(yaml.safe_dump(content))
+    assert main(["search", str(config)]) == 0
+    out = capsys.readouterr().out
+    assert "demo has finished with other settings; not used: final.default_recipe=compute" in out
+
+
 def test_limits_of_a_finished_search_are_not_kept_but_sent_to_resume(
     finished: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

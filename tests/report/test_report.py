@@ -6,8 +6,6 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -239,6 +237,7 @@ def test_a_search_that_scores_no_test_split_says_so(tmp_path: Path) -> None:
     search = SearchBuilder(tmp_path, config=config)
     report = report_of(search.ready().play())
     assert "The test split was not scored (`final.test` is false)." in report
+    assert f"`llmzero resume {config.name} --set final.default_recipe=compute` trains" in report
 
 
 def test_a_search_ended_by_a_person_says_so(tmp_path: Path) -> None:
@@ -443,12 +442,6 @@ def policies_with(default: float | None, whole: float | None = None) -> tuple[Po
     return (*known, Policy(what="best", name="best strategy", steps=40, compute=200.0))
 
 
-def searched(*, by_compute: bool) -> Any:
-    """A search that computed 900 in all."""
-    spec = SimpleNamespace(compute=object() if by_compute else None)
-    return SimpleNamespace(reference=SimpleNamespace(spec=spec), core=SimpleNamespace(compute=900.0))
-
-
 def test_the_policies_compute_stands_beside_their_scores_where_it_was_counted() -> None:
     rows = score_table(policies_with(150.0, 900.0)).splitlines()
     assert rows[0].endswith("| compute, of the strategy's |")
@@ -456,17 +449,29 @@ def test_the_policies_compute_stands_beside_their_scores_where_it_was_counted() 
     assert "compute" not in score_table(policies_with(None))
 
 
+def words(known: tuple[Policy, ...], *, by_compute: bool) -> str:
+    """Of a search that computed 900 in all."""
+    return reference_in_words(
+        known, by_compute=by_compute, searched=900.0, unit="Compute counts tokens.", name="demo"
+    )
+
+
 def test_equal_steps_are_not_called_equal_compute() -> None:
-    text = reference_in_words(searched(by_compute=False), policies_with(150.0))
+    text = words(policies_with(150.0), by_compute=False)
     assert text.startswith("trained in one phase for as many steps as the best strategy; ")
     assert "up to there it computed 0.75 times what the strategy did" in text
     assert "The whole search computed 4.50 times that of the strategy" in text
-    assert "`final.default_recipe: whole`" in text
+    assert "`llmzero resume demo --set final.default_recipe=whole`" in text
 
 
 def test_at_equal_compute_and_at_the_whole_the_report_says_so() -> None:
-    text = reference_in_words(searched(by_compute=True), policies_with(200.0))
+    text = words(policies_with(200.0), by_compute=True)
     assert text.startswith("trained in one phase for what the best strategy's phases computed; ")
     assert "Equal steps" not in text
-    both = reference_in_words(searched(by_compute=True), policies_with(200.0, 900.0))
+    both = words(policies_with(200.0, 900.0), by_compute=True)
     assert "within what the best strategy computed, and its best of all." in both
+    assert "--set" not in both
+
+
+def test_where_no_tokens_were_counted_nothing_is_said_of_compute() -> None:
+    assert "omput" not in words(policies_with(None), by_compute=False)
