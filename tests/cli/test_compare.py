@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 import math
+import shutil
 import subprocess
 import sys
 from contextlib import nullcontext
@@ -113,19 +115,74 @@ def test_a_task_without_measured_room_and_names_given_twice_are_refused(
 # --- going on -----------------------------------------------------------------------------------------------
 
 
-def test_a_comparison_with_other_seeds_or_code_is_refused_unless_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def freeze(path: Path, *, accept_changes: bool = False) -> None:
+    """As the command does it before anything is run."""
+    plan = read(path)
+    found = configs(plan, path.parent / "runs" / "first")
+    command._freeze(plan, found, path.parent / "runs" / "first", accept_changes=accept_changes)
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"seeds": [1, 2, 3]}, "seeds"),
+        ({"tasks": [{"name": "toy", "room": 0.1}, {"name": "other", "room": 0.1}]}, "tasks"),
+        ({"methods": [{"name": "default"}, {"name": "pbt"}]}, "methods"),
+        ({"tasks": [{"name": "toy", "room": 0.1, "set": {"phase.n_steps": 20}}]}, "tasks"),
+    ],
+)
+def test_a_comparison_with_other_seeds_tasks_or_methods_is_refused_unless_told(
+    tmp_path: Path, task_dir: Path, change: dict[str, Any], named: str
 ) -> None:
-    plan = read(write_plan(tmp_path, tmp_path))
-    command._freeze(plan, tmp_path / "first", accept_changes=False)
-    command._freeze(plan.model_copy(update={"max_hours": 1.0}), tmp_path / "first", accept_changes=False)
-    more = plan.model_copy(update={"seeds": (1, 2, 3)})
-    with pytest.raises(ConfigError, match=r"holds this comparison with other seeds: .* --accept-changes"):
-        command._freeze(more, tmp_path / "first", accept_changes=False)
-    command._freeze(more, tmp_path / "first", accept_changes=True)
+    freeze(write_plan(tmp_path, task_dir))
+    freeze(write_plan(tmp_path, task_dir, max_hours=1.0, parallel=2))
+    other = write_plan(tmp_path, task_dir, **change)
+    with pytest.raises(ConfigError, match=rf"holds this comparison with other {named}.* --accept-changes"):
+        freeze(other)
+    freeze(other, accept_changes=True)
+    freeze(other)
+
+
+def test_a_comparison_with_other_code_rows_or_settings_is_refused(
+    tmp_path: Path, task_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = tmp_path / "task"
+    shutil.copytree(task_dir, own)
+    path = write_plan(tmp_path, own)
+    freeze(path)
+    base = yaml.safe_load((tmp_path / "base.yaml").read_text())
+    (tmp_path / "base.yaml").write_text(yaml.safe_dump({**base, "eval": {"max_response_length": 24}}))
+    with pytest.raises(ConfigError, match=r"with other settings of toy \(search\.yaml\): "):
+        freeze(path)
+    (tmp_path / "base.yaml").write_text(yaml.safe_dump(base))
+    freeze(path)
+    rows = (own / "train.parquet").read_bytes()
+    (own / "train.parquet").write_bytes((own / "val.parquet").read_bytes())
+    with pytest.raises(ConfigError, match=r"with other rows of toy: "):
+        freeze(path)
+    (own / "train.parquet").write_bytes(rows)
     monkeypatch.setattr(command, "code_digest", lambda: "another")
-    with pytest.raises(ConfigError, match=r"with other code"):
-        command._freeze(more, tmp_path / "first", accept_changes=False)
+    with pytest.raises(ConfigError, match=r"with other code: "):
+        freeze(path)
+
+
+@pytest.mark.parametrize(("package", "extra"), [("optuna", "optuna"), ("matplotlib", "report")])
+def test_packages_that_are_missing_are_named_with_their_extra_before_anything_is_run(
+    tmp_path: Path,
+    task_dir: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    package: str,
+    extra: str,
+) -> None:
+    path = write_plan(tmp_path, task_dir, methods=[{"name": "default"}, {"name": "tpe"}])
+    found = importlib.util.find_spec
+    monkeypatch.setattr(
+        "importlib.util.find_spec", lambda name, *rest: None if name == package else found(name, *rest)
+    )
+    assert main(["compare", str(path)]) == 2
+    assert f"pip install 'llmzero-ray[{extra}]'" in capsys.readouterr().err
+    assert not (tmp_path / "runs").exists()
 
 
 def test_a_forecast_above_the_limit_ends_the_comparison(tmp_path: Path) -> None:

@@ -19,7 +19,14 @@ from llmzero_ray.agents.backend import lacks_model
 from llmzero_ray.cli.compare.figure import curves
 from llmzero_ray.cli.compare.lanes import cluster, run_all
 from llmzero_ray.cli.compare.pilot import Pilot, forecast, pilot_runs, read_pilot, with_budget
-from llmzero_ray.cli.compare.plan import ComparedRun, ComparePlan, code_digest, configs, times_of
+from llmzero_ray.cli.compare.plan import (
+    ComparedRun,
+    ComparePlan,
+    code_digest,
+    configs,
+    input_digests,
+    times_of,
+)
 from llmzero_ray.cli.compare.results import NEEDS_A_MODEL, RunOutcome, outcome
 from llmzero_ray.cli.compare.summary import report
 from llmzero_ray.cli.output import TerminalConsole, print_line
@@ -46,7 +53,7 @@ def compare(
     without = unmodelled(runs)
     for config in {run.method: config for run, config in runs.items() if run.method not in without}.values():
         check_backends(config, 0.0, lambda _: None)
-    _freeze(wanted, directory, accept_changes=accept_changes)
+    _freeze(wanted, runs, directory, accept_changes=accept_changes)
     outcomes, pilots = _Comparison(wanted, directory, without).run(runs)
     text = report(wanted, outcomes, pilots)
     replace_file(directory / "compare.md", text)
@@ -72,26 +79,35 @@ def unmodelled(runs: Mapping[ComparedRun, SearchConfig]) -> frozenset[str]:
     return frozenset(found)
 
 
-def _freeze(plan: ComparePlan, directory: Path, *, accept_changes: bool) -> None:
-    """Keep the plan and the code's hash with the first run; refuse others later.
+def _freeze(
+    plan: ComparePlan,
+    runs: Mapping[ComparedRun, SearchConfig],
+    directory: Path,
+    *,
+    accept_changes: bool,
+) -> None:
+    """Keep the plan with hashes of code, rows and settings with the first run; refuse others later.
 
     Raises:
         ConfigError: what has changed.
     """
     path, given, code = directory / "compare.json", plan.model_dump(mode="json"), code_digest()
+    inputs = input_digests(runs)
     if path.is_file() and not accept_changes:
         before = json.loads(path.read_text(encoding="utf-8"))
         old = before["plan"]
         free = ("max_hours", "parallel")  # neither changes a result
         changed = [key for key, value in given.items() if key not in free and old.get(key) != value]
         changed += ["code"] if before["code"] != code else []
+        known = before.get("inputs", inputs)  # an older version kept none
+        changed += [what for what, digest in inputs.items() if known.get(what, digest) != digest]
         if changed:
             raise ConfigError(
                 f"{directory} holds this comparison with other {', '.join(changed)}: runs of both would "
                 "stand in one table. Give the plan another name, or --accept-changes."
             )
     directory.mkdir(parents=True, exist_ok=True)
-    replace_file(path, json.dumps({"plan": given, "code": code}, indent=1))
+    replace_file(path, json.dumps({"plan": given, "code": code, "inputs": inputs}, indent=1))
 
 
 class _Comparison:

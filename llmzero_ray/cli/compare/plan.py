@@ -8,6 +8,7 @@ running them (lanes.py).
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
@@ -19,7 +20,10 @@ from llmzero_ray import recipes
 from llmzero_ray.config import SearchConfig, parse_config
 from llmzero_ray.config_text import StrictModel, read_yaml, replace_key, setting
 from llmzero_ray.errors import ConfigError
+from llmzero_ray.files import file_digest, text_digest
 from llmzero_ray.search import PROPOSED
+from llmzero_ray.tasks.manifest import MANIFEST, read_manifest
+from llmzero_ray.tasks.splits import SPLITS
 
 _Tuple = BeforeValidator(lambda value: tuple(value) if isinstance(value, list) else value)
 _NAME = r"^[a-z0-9][a-z0-9_]{0,19}$"
@@ -183,6 +187,23 @@ def _check_equal(found: Mapping[ComparedRun, SearchConfig], times: Mapping[str, 
                     f"{run.task}: {key} is {value} for {run.method} and {expected[key]} for {other.method}; "
                     "all methods of a task must have the same budget, root, data and model."
                 )
+
+
+def input_digests(runs: Mapping[ComparedRun, SearchConfig]) -> dict[str, str]:
+    """What each task's searches are made of -> its hash: their settings, where they are stored apart, and the
+    rows of a task that is prepared already."""
+    found: dict[str, str] = {}
+    seeds = {run.seed for run in runs}
+    for task in dict.fromkeys(run.task for run in runs):
+        own = [config for run, config in runs.items() if run.task == task and run.seed == min(seeds)]
+        settings = [{**config.to_json(), "storage": ""} for config in own]
+        found[f"settings of {task} (search.yaml)"] = text_digest(json.dumps(settings, sort_keys=True))
+        directory = Path(own[0].task.dir)
+        if (directory / MANIFEST).is_file():
+            splits = read_manifest(directory).splits
+            files = [directory / getattr(splits, split).file for split in SPLITS]
+            found[f"rows of {task}"] = text_digest(" ".join(map(file_digest, files)))
+    return found
 
 
 def code_digest() -> str:
