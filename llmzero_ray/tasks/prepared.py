@@ -69,6 +69,11 @@ class PreparedTask:
     majority_baseline: float | None
     """Test accuracy of a constant answer."""
 
+    @property
+    def confines_reward(self) -> bool:
+        """Whether the reward runs in the sandbox wherever answers are scored."""
+        return self.reward_module is None or self.reward_top is not None
+
 
 def load_task(directory: str | Path) -> PreparedTask:
     """The task in `directory`, after checking data, reward and (if it has one) model.

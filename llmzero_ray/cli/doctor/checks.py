@@ -17,6 +17,7 @@ from llmzero_ray.api_key import key_file
 from llmzero_ray.cli.doctor import agents, cluster, files, machine_findings, memory, sockets, training
 from llmzero_ray.cli.doctor.gpu_probe import PROBE_S, probe_gpus
 from llmzero_ray.cli.doctor.nodes import Node, NoResult, clock_offsets, run_on_nodes
+from llmzero_ray.cli.doctor.probes import probe_sandbox
 from llmzero_ray.cli.doctor.rows import CheckFinding, Kind, Row, skipped
 from llmzero_ray.cli.doctor.scratch import Scratch
 from llmzero_ray.cli.gpu_memory import is_for_gpus
@@ -163,6 +164,14 @@ def _gpus(context: Context) -> CheckFinding:
     return machine_findings.gpus(answers)
 
 
+def _sandbox(context: Context) -> CheckFinding:
+    """Where answers will be scored, the task's reward can be confined."""
+    assert context.task is not None
+    scoring = [node for node in context.nodes if node.gpus > 0] or list(context.nodes)
+    answers = run_on_nodes(scoring, probe_sandbox, limit_s=_CHECK_S / 2)
+    return machine_findings.sandbox(context.task, answers)
+
+
 def _sockets(context: Context) -> list[Row]:
     """What a search listens on, and who may speak to it."""
     from ray._private.authentication.authentication_utils import is_token_auth_enabled
@@ -295,6 +304,14 @@ CHECKS: tuple[Check, ...] = (
         run=_gpus,
         limit_s=PROBE_S + _CHECK_S,
         applies=lambda context: is_for_gpus(context.config),
+        listed_without_cluster=False,
+    ),
+    Check(
+        name="sandbox",
+        kind="capacity",
+        stage="machines",
+        run=_sandbox,
+        applies=lambda context: context.task is not None,
         listed_without_cluster=False,
     ),
     Check(

@@ -10,6 +10,8 @@ from typing import Any, TypeVar
 
 from llmzero_ray.cli.doctor.nodes import HERE, Node, NoResult
 from llmzero_ray.cli.doctor.rows import CheckFinding, Status, first_few
+from llmzero_ray.tasks import PreparedTask
+from llmzero_ray.tasks.sandbox import CURE, Isolation
 
 T = TypeVar("T")
 
@@ -96,6 +98,30 @@ def gpus(answers: Mapping[str, Any | NoResult]) -> CheckFinding:
         return CheckFinding("warn", first_few(busy), "end what runs there: nvidia-smi names the processes")
     drivers = ", ".join(dict.fromkeys(str(answer["driver"]) for answer in given.values()))
     return CheckFinding("ok", f"{_all(given)}: matrix product, flash attention, NCCL; driver {drivers}")
+
+
+def sandbox(task: PreparedTask, answers: Mapping[str, Isolation | NoResult]) -> CheckFinding:
+    """Every machine that scores answers can confine the task's reward, if it is one that must be."""
+    given, failed = _split(answers)
+    without = {label: answer for label, answer in given.items() if not answer.full}
+    if not task.confines_reward:
+        have = f"{len(given) - len(without)} of {_all(answers)} have a sandbox"
+        return CheckFinding("ok", f"the task's reward needs none; {have}")
+    if not failed and not without:
+        return CheckFinding("ok", f"{_all(given)}: bubblewrap works, and the reward runs in it")
+    lacking = first_few(
+        [*failed, *(f"{label} has no sandbox: {answer.why}" for label, answer in without.items())]
+    )
+    could = ", ".join(dict.fromkeys(door for answer in without.values() for door in answer.open_doors))
+    if could:
+        lacking += f". There the reward could {could}"
+    if task.reward_unsandboxed and not failed:
+        return CheckFinding("warn", f"allowed by reward.allow_unsandboxed, {lacking}", f"to have one, {CURE}")
+    todo = (
+        f"{CURE}; a container needs what cluster.yaml and deploy/k8s permit (CAP_SYS_ADMIN, no AppArmor or "
+        "seccomp profile). Where a site forbids it, reward.allow_unsandboxed runs code that you trust without"
+    )
+    return CheckFinding("FAIL", lacking, todo)
 
 
 def clocks(offsets: Mapping[str, tuple[float, float] | NoResult]) -> CheckFinding:

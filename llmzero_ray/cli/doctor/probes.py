@@ -1,4 +1,4 @@
-"""Probes of one machine, as plain values: versions, free space, files, the storage.
+"""Probes of one machine, as plain values: versions, free space, sandbox, files, the storage.
 
 Each function runs as a Ray task on one node. Not here: starting it there (nodes.py), interpretation of the
 results (machine_findings.py).
@@ -19,6 +19,7 @@ from typing import Any
 from llmzero_ray import version
 from llmzero_ray.errors import LlmzeroError, StorageError
 from llmzero_ray.files import file_digest, storage_error, text_digest
+from llmzero_ray.tasks.sandbox import Isolation, find_isolation
 
 PACKAGES = ("ray", "verl", "vllm", "torch", "transformers", "peft", "numpy")
 ROOMS = ("/tmp", "/dev/shm")
@@ -46,6 +47,11 @@ def probe_machine(backend: str, engine_platform: str) -> dict[str, Any]:
     usage = {path: shutil.disk_usage(path) for path in ROOMS if os.path.isdir(path)}
     room = {path: (found.free, found.total) for path, found in usage.items()}
     return {"versions": versions, "refused": refused, "room": room, "memory": memory_bytes()}
+
+
+def probe_sandbox() -> Isolation:
+    """What reward code could be run in here, found out by doing it."""
+    return find_isolation()
 
 
 def memory_bytes() -> int:

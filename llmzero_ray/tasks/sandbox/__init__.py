@@ -12,12 +12,13 @@ the scratch directory.
 is made with it (../reward_validation), how VeRL's reward workers call it (engines/verl/confined_reward.py).
 """
 
-from llmzero_ray.tasks.sandbox.isolation import Isolation, find_isolation, require_isolation
+from llmzero_ray.tasks.sandbox.isolation import CURE, Isolation, find_isolation, require_isolation
 from llmzero_ray.tasks.sandbox.limits import SandboxLimits
 from llmzero_ray.tasks.sandbox.scorer import CallOutcome, ForeignValue, Sandbox, changed
 from llmzero_ray.tasks.sandbox.service import SandboxService
 
 __all__ = [
+    "CURE",
     "CallOutcome",
     "ForeignValue",
     "Isolation",

