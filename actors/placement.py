@@ -69,11 +69,7 @@ class Placement:
             _existing, group_name(config.slots.shared, 0, 0)
         )
         try:
-            async with self._changing:  # an autoscaler sees the whole demand at once
-                self._asked.update(slots)
-                for slot in slots:
-                    for machine in range(config.slots.nodes):
-                        await self._request(config, slot, machine)
+            self._asked.update(slots)
             found = await asyncio.gather(*(self._reserved(config, slot, deadline) for slot in slots))
             if not found_there:
                 await self._wait_for_side_cpus(config, deadline)
@@ -140,9 +136,14 @@ class Placement:
             self._waiting.discard(slot)
 
     async def _one_by_one(self, config: SearchConfig, slot: int, deadline: float) -> tuple[str, ...] | None:
-        """The groups of a slot, one machine after the other, each beside those before it."""
+        """The groups of a slot; each is looked at after those before it, and must lie beside them."""
         from ray.util.placement_group import remove_placement_group
 
+        async with self._changing:  # an autoscaler sees the whole demand at once, and starts all machines
+            if slot not in self._asked:
+                return None
+            for machine in range(config.slots.nodes):
+                await self._request(config, slot, machine)
         found: list[str] = []
         taken: list[str] = []
         for machine in range(config.slots.nodes):

@@ -19,7 +19,7 @@ from actors.placement import Placement
 from llmzero_ray import events as ev
 from llmzero_ray.config import SearchConfig
 from llmzero_ray.errors import CapacityError
-from tests.waiting import wait_for_ray_nodes
+from tests.waiting import PATIENCE_S, wait_for_ray_nodes, wait_until
 
 from .conftest import Search, left_over
 
@@ -89,6 +89,40 @@ def test_groups_that_share_a_machine_after_a_loss_are_parted(make_search: MakeSe
     again = machines_of(reserved(config))
     assert again[0] != again[1]
     placement.remove_groups(config.name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("when", ["at the start", "for a slot that is added or lost its machines"])
+def test_all_machines_of_a_slot_are_asked_for_at_once(make_search: MakeSearch, head: Any, when: str) -> None:
+    """Asked for one after the other, an autoscaler would boot them one after the other."""
+    config = make_search(slots={"nodes": 4, "gpus_per_node": 2, "cpus_per_gpu": 2, "timeout_s": 600.0}).config
+    names = [group_name(config.name, 0, machine) for machine in range(4)]
+    hardware = Placement(config.name)
+
+    def asked_for() -> dict[str, str]:
+        table = ray.util.placement_group_table().values()
+        return {group["name"]: group["state"] for group in table if group["name"] in names}
+
+    async def reserve_with_late_machines() -> tuple[dict[str, str], Any]:
+        start = hardware.reserve_all(config) if when == "at the start" else hardware.reserve(config, 0)
+        reserving = asyncio.create_task(start)
+        while len(found := asked_for()) < 4 or list(found.values()).count("CREATED") < 2:
+            assert not reserving.done()
+            await asyncio.sleep(0.05)
+        late.extend(head.add_node(num_cpus=8, num_gpus=2) for _ in range(2))
+        await reserving
+        return found, await hardware.reserve(config, 0)
+
+    late: list[Any] = []
+    try:
+        found, groups = asyncio.run(asyncio.wait_for(reserve_with_late_machines(), PATIENCE_S))
+        assert sorted(found.values()) == ["CREATED", "CREATED", "PENDING", "PENDING"]
+        assert len(set().union(*machines_of(groups))) == 4
+    finally:
+        placement.remove_groups(config.name)
+        for node in late:
+            head.remove_node(node)
+        wait_until(lambda: sum(node["Alive"] for node in ray.nodes()) == 3)  # the head and two machines
 
 
 @pytest.mark.slow
