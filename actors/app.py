@@ -31,7 +31,6 @@ from llmzero_ray.tasks.prepared import task_facts
 
 from .actor_handles import end_actor
 from .coordinator import SearchCoordinator
-from .head import connect
 from .names import coordinator_name, restarting, slot_of, stopper_name
 from .placement import remove_groups
 
@@ -50,21 +49,11 @@ class Running:
     joined: Any
 
 
-def start(config: SearchConfig, task: PreparedTask, checks: Iterable[ev.AgentCalled] = ()) -> Running:
-    """Put the search's coordinator on a cluster, or find it there; the directory must have been checked
-    before. `checks` are calls of the agents' model that checking took.
-
-    Raises:
-        ConfigError: the root's recipe cannot be trained.
-        CapacityError: a cluster is named and does not answer.
-    """
-    return start_on(config, task, private_head=connect(config), checks=checks)
-
-
 def start_on(
     config: SearchConfig, task: PreparedTask, *, private_head: bool, checks: Iterable[ev.AgentCalled] = ()
 ) -> Running:
-    """Put the search's coordinator on the cluster that this process is connected to, or find it there.
+    """Put the search's coordinator on the cluster that this process is connected to, or find it there; the
+    directory must have been checked before. `checks` are calls of the agents' model that checking took.
 
     Raises:
         ConfigError: the root's recipe cannot be trained.

@@ -25,6 +25,8 @@ from llmzero_ray.errors import ConfigError, CoordinatorGoneError, LlmzeroError, 
 from llmzero_ray.follow import Follower
 from llmzero_ray.preflight import (
     check_backends,
+    check_engine_here,
+    check_machines,
     check_memory,
     check_platform,
     check_verl_keys,
@@ -100,7 +102,9 @@ def launch(
     Raises:
         ConfigError: the configuration cannot be trained, or differs from the one the search began with.
         TaskError: there is no task, or another one than the search began with.
-        CapacityError: a cluster is named and does not answer, or Ray does not start.
+        CapacityError: a cluster is named and does not answer, its machines cannot train the search, or Ray
+            does not start.
+        EngineVersionError: the engine cannot start on this machine.
         StorageError: the directory cannot be used.
     """
     refuse_job_directory(config)
@@ -154,6 +158,7 @@ def _find_or_start(
         check_platform(config)
     if config.confirm.k and not follower.storage.paths.confirm_rows.exists():
         check_spare_rows(task)
+    check_engine_here(config)
     _settle(config, task, follower)
     if changes:
         request(root, "set", changes=changes)  # the first thing that its coordinator takes
@@ -164,7 +169,12 @@ def _find_or_start(
     say(_actors.head.start_text())
     with contextlib.ExitStack() as stack:
         stack.enter_context(_actors.head.disconnecting())
-        running = _actors.app.start(config, task, checks.not_journalled(fresh.events))
+        private_head = _actors.head.connect(config)
+        if not private_head:
+            check_machines(config, task)
+        running = _actors.app.start_on(
+            config, task, private_head=private_head, checks=checks.not_journalled(fresh.events)
+        )
         leave = stack.pop_all().close
     return LaunchedSearch(
         follower=Follower(storage), running=running, private_head=running.private_head, leave=leave

@@ -1,11 +1,11 @@
 """Checks of a configuration before anything is started.
 
-Not here: the search's directory (llmzero_ray.storage), the cluster (cli/doctor/).
+Not here: the search's directory (llmzero_ray.storage), all that can be looked at (cli/doctor/).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from llmzero_ray import _actors
@@ -13,13 +13,18 @@ from llmzero_ray.agents.backend import check_agents
 from llmzero_ray.config import SearchConfig
 from llmzero_ray.coordinator import root_hyperparameters
 from llmzero_ray.engines.registry import engine_factory
-from llmzero_ray.errors import ConfigError
+from llmzero_ray.errors import CapacityError, ConfigError, EngineVersionError
 from llmzero_ray.events import AgentCalled
 from llmzero_ray.memory import SearchMemory, memory_facts
+from llmzero_ray.nodes import NoResult, nodes_up, run_on_nodes
 from llmzero_ray.report import load_strategy
 from llmzero_ray.search import make_search
+from llmzero_ray.storage import SearchStorage
 from llmzero_ray.strategy_file import other_model
 from llmzero_ray.tasks import PreparedTask, check_model_dir
+
+_MACHINES_S = 180.0
+"""A Ray worker starts on each machine and imports this library."""
 
 
 def check_memory(config: SearchConfig, task: PreparedTask) -> None:
@@ -52,6 +57,62 @@ def check_platform(config: SearchConfig) -> None:
             "engine.platform is auto, and a Ray cluster is joined, whose machines may differ; set "
             "engine.platform to gpu or to cpu."
         )
+
+
+def check_engine_here(config: SearchConfig) -> None:
+    """Check, where no cluster is joined, that VeRL's engine can start on this machine.
+
+    Raises:
+        EngineVersionError: VeRL, vLLM, flash attention or NVIDIA's driver is missing or of another version.
+    """
+    if config.engine.backend == "verl" and not _actors.head.is_to_be_joined():
+        from llmzero_ray.engines.verl.factory import resolve_platform
+        from llmzero_ray.engines.verl.internals import check_versions
+
+        check_versions(resolve_platform(config.engine.platform))
+
+
+def check_machines(config: SearchConfig, task: PreparedTask) -> None:
+    """Check, on the cluster that this process has joined, that its machines with GPUs can train the search,
+    before any of them is reserved: those that are up see its files and have what VeRL's engine needs.
+
+    Raises:
+        CapacityError: one cannot; names all of them, each with what is wrong and what to do.
+    """
+    if (config.engine.backend, config.engine.platform) != ("verl", "gpu"):
+        return
+    root = SearchStorage(config.storage, config.name).paths.root
+    files = [str(root), task.directory, *([config.model.path] if config.model.path else [])]
+    with_gpus = [node for node in nodes_up() if node.gpus >= 1]
+    answers = run_on_nodes(with_gpus, machine_problem, files, "gpu", limit_s=_MACHINES_S)
+    wrong = [
+        f"{label}: {answer.reason if isinstance(answer, NoResult) else answer}"
+        for label, answer in answers.items()
+        if answer is not None
+    ]
+    if wrong:
+        raise CapacityError(
+            f"{len(wrong)} of {len(with_gpus)} machine(s) with GPUs cannot train this search, and a slot may "
+            f"come to lie there. {'; '.join(wrong)}. Mend them or take them out of the cluster (`ray stop` "
+            "there); nothing is reserved. `llmzero doctor` looks at every machine in full."
+        )
+
+
+def machine_problem(files: Sequence[str], platform: str) -> str | None:
+    """Why this machine cannot train with VeRL's engine; None: it can, as far as is seen at once."""
+    from llmzero_ray.engines.verl.internals import check_versions
+
+    missing = [path for path in files if not Path(path).exists()]
+    if missing:
+        return (
+            f"does not see {', '.join(missing)}; storage, task and model must lie in a directory that every "
+            "machine mounts under the same path"
+        )
+    try:
+        check_versions(platform)
+    except EngineVersionError as error:
+        return str(error)
+    return None
 
 
 def check_verl_keys(config: SearchConfig, task: PreparedTask) -> None:

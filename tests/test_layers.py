@@ -93,6 +93,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "llmzero_ray.export",
         "llmzero_ray.launch",
         "llmzero_ray.merge",
+        "llmzero_ray.nodes",
         "llmzero_ray.preflight",
         "llmzero_ray.start_checks",
         "llmzero_ray.strategy_replay",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
@@ -19,6 +20,9 @@ from actors.placement import Placement
 from llmzero_ray import events as ev
 from llmzero_ray.config import SearchConfig
 from llmzero_ray.errors import CapacityError
+from llmzero_ray.nodes import nodes_up
+from llmzero_ray.preflight import check_machines
+from llmzero_ray.tasks import load_task
 from tests.waiting import PATIENCE_S, wait_for_ray_nodes, wait_until
 
 from .conftest import Search, left_over
@@ -130,6 +134,25 @@ def test_more_machines_than_there_are_is_refused_and_gives_everything_back(make_
     search = make_search(slots={"nodes": 3, "gpus_per_node": 1, "timeout_s": 5.0})
     with pytest.raises(CapacityError, match=r"within 5 s.*1 slot\(s\) of 3 machine\(s\)"):
         asyncio.run(Placement(search.config.name).reserve_all(search.config))
+    assert left_over(search) == []
+
+
+@pytest.mark.slow
+def test_machines_that_cannot_train_are_refused_together_before_anything_is_reserved(
+    make_search: MakeSearch, head: Any, task_dir: Path
+) -> None:
+    """Neither has the vLLM of GPUs here, and the task is where no machine sees it."""
+    search = make_search(engine={"backend": "verl", "platform": "gpu"}, slots={"gpus_per_node": 2})
+    task = load_task(task_dir)
+    labels = [node.label for node in nodes_up() if node.gpus]
+    Path(search.config.storage, search.config.name).mkdir(parents=True, exist_ok=True)
+    with pytest.raises(CapacityError, match=r"2 of 2 machine\(s\) with GPUs cannot train") as refused:
+        check_machines(search.config, task)
+    said = str(refused.value)
+    assert all(f"{label}: vllm 0.27" in said for label in labels) and "needs 0.24" in said
+    unseen = dataclasses.replace(task, directory="/only/here")
+    with pytest.raises(CapacityError, match="does not see /only/here; storage, task and model must"):
+        check_machines(search.config, unseen)
     assert left_over(search) == []
 
 

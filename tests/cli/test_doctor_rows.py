@@ -17,11 +17,11 @@ from llmzero_ray.cli.doctor.agents import agents_found
 from llmzero_ray.cli.doctor.checks import CHECKS, Check, Context
 from llmzero_ray.cli.doctor.examination import rows_of_check
 from llmzero_ray.cli.doctor.machine_findings import clocks, room, same_files, sandbox, storage, versions
-from llmzero_ray.cli.doctor.nodes import HERE, Node, NoResult
 from llmzero_ray.cli.doctor.rows import EXIT_CODES, CheckFinding, Row, exit_code, ordered, table_of
 from llmzero_ray.cli.doctor.scratch import Scratch
 from llmzero_ray.config import parse_config
 from llmzero_ray.errors import ConfigError, StorageError
+from llmzero_ray.nodes import HERE, Node, NoResult
 from llmzero_ray.tasks import PreparedTask
 from llmzero_ray.tasks.sandbox import Isolation
 

@@ -9,8 +9,8 @@ import pytest
 from llmzero_ray.cli.doctor import gpu_probe
 from llmzero_ray.cli.doctor.gpu_probe import probe_gpus
 from llmzero_ray.cli.doctor.machine_findings import gpus
-from llmzero_ray.cli.doctor.nodes import NoResult
 from llmzero_ray.errors import EngineError
+from llmzero_ray.nodes import NoResult
 
 
 def answer(**changes: Any) -> dict[str, Any]:

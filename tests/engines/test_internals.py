@@ -45,6 +45,47 @@ def test_gpus_need_flash_attention(monkeypatch: pytest.MonkeyPatch) -> None:
         internals.check_versions("gpu")
 
 
+@pytest.mark.parametrize(
+    ("said", "driver"),
+    [
+        (
+            "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.129.03  Thu Oct 19 18:56:32 UTC 2023\n"
+            "GCC version:  gcc version 11.4.0 (Ubuntu 11.4.0-1ubuntu1~22.04)\n",
+            "535.129.03",
+        ),
+        (
+            "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.65.06  Release Build\n",
+            "580.65.06",
+        ),
+        ("something else\n", None),
+    ],
+)
+def test_the_driver_says_its_version(
+    said: str, driver: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "version").write_text(said)
+    monkeypatch.setattr(internals, "DRIVER_FILE", str(tmp_path / "version"))
+    assert internals.driver_version() == driver
+
+
+def test_a_driver_too_old_for_the_cuda_of_torch_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "version").write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  570.86.15  Thu\n")
+    monkeypatch.setattr(internals, "DRIVER_FILE", str(tmp_path / "version"))
+    monkeypatch.setattr(internals, "VLLM_VERSIONS", {"gpu": ("0.27",)})
+    found, versions = importlib.metadata.version, {"flash-attn": "2.8.3", "nvidia-cuda-runtime": "13.0.96"}
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: versions.get(name) or found(name))
+    with pytest.raises(EngineVersionError, match=r"driver 570\.86\.15 is too old for CUDA 13\.0.* 580"):
+        internals.check_versions("gpu")
+    versions["nvidia-cuda-runtime"] = "12.8.90"
+    internals.check_versions("gpu")
+    del versions["nvidia-cuda-runtime"]
+    versions["torch"] = "2.11.0+cu130"
+    with pytest.raises(EngineVersionError, match="Update the driver"):
+        internals.check_versions("gpu")
+
+
 def test_a_system_library_that_is_missing_is_named_with_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(internals, "VLLM_CPU_LIBRARY", "libnot_there.so.1")
     with pytest.raises(EngineVersionError, match=r"libnot_there\.so\.1.*apt-get install libnuma1"):

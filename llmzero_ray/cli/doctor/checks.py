@@ -15,8 +15,8 @@ from llmzero_ray import _actors
 from llmzero_ray.agents.backend import needs_key
 from llmzero_ray.api_key import key_file
 from llmzero_ray.cli.doctor import agents, cluster, files, machine_findings, memory, sockets, training
+from llmzero_ray.cli.doctor.clocks import clock_offsets
 from llmzero_ray.cli.doctor.gpu_probe import PROBE_S, probe_gpus
-from llmzero_ray.cli.doctor.nodes import Node, NoResult, clock_offsets, run_on_nodes
 from llmzero_ray.cli.doctor.probes import probe_sandbox
 from llmzero_ray.cli.doctor.rows import CheckFinding, Kind, Row, skipped
 from llmzero_ray.cli.doctor.scratch import Scratch
@@ -24,6 +24,7 @@ from llmzero_ray.cli.gpu_memory import is_for_gpus
 from llmzero_ray.config import SearchConfig
 from llmzero_ray.errors import LlmzeroError
 from llmzero_ray.memory import Assessment
+from llmzero_ray.nodes import Node, NoResult, run_on_nodes
 from llmzero_ray.preflight import check_platform
 from llmzero_ray.presence import owner
 from llmzero_ray.storage import SearchStorage

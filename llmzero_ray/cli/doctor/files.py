@@ -9,13 +9,13 @@ import shutil
 from collections.abc import Collection, Sequence
 
 from llmzero_ray.cli.doctor.machine_findings import same_files, storage
-from llmzero_ray.cli.doctor.nodes import HERE, Node, NoResult, run_on_nodes
 from llmzero_ray.cli.doctor.probes import digests, read_probes, write_own_probe, write_probe
 from llmzero_ray.cli.doctor.rows import CheckFinding
 from llmzero_ray.cli.doctor.scratch import scratch_of
 from llmzero_ray.cli.dry_run import size_of_adapter
 from llmzero_ray.config import SearchConfig
 from llmzero_ray.estimate import disk_bytes
+from llmzero_ray.nodes import HERE, Node, NoResult, run_on_nodes
 from llmzero_ray.storage import SearchStorage
 from llmzero_ray.tasks import PreparedTask, check_model_dir
 from llmzero_ray.text import GIB

@@ -1,6 +1,6 @@
 """Findings from the probes of all machines, one row each. Pure.
 
-Not here: running the probes (nodes.py).
+Not here: running the probes (llmzero_ray.nodes).
 """
 
 from __future__ import annotations
@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, TypeVar
 
-from llmzero_ray.cli.doctor.nodes import HERE, Node, NoResult
 from llmzero_ray.cli.doctor.rows import CheckFinding, Status, first_few
+from llmzero_ray.engines.verl.internals import driver_problem
+from llmzero_ray.nodes import HERE, Node, NoResult
 from llmzero_ray.tasks import PreparedTask
 from llmzero_ray.tasks.sandbox import CURE, Isolation
 
@@ -21,8 +22,6 @@ _TMP_WARN, _TMP_FAIL = 5 * GIB, GIB // 2
 _SHM_WARN, _SHM_FAIL = 2 * GIB, GIB // 8
 """A container's /dev/shm has 64 MiB by default; NCCL, vLLM and Ray need more."""
 _USED_WARN_MIB = 1024.0
-_DRIVERS = {"12": 525, "13": 580}
-"""Major version of CUDA -> the oldest driver that runs it."""
 
 
 def versions(nodes: Sequence[Node], probed: Mapping[str, Any | NoResult]) -> CheckFinding:
@@ -81,11 +80,8 @@ def gpus(answers: Mapping[str, Any | NoResult]) -> CheckFinding:
     busy = []
     for label, answer in given.items():
         driver, cuda = answer["driver"], answer["cuda"]
-        needed = _DRIVERS.get(str(cuda).split(".")[0])
-        if needed is not None and driver is not None and int(driver.split(".")[0]) < needed:
-            problems.append(
-                f"{label}: driver {driver} is too old for CUDA {cuda}, which needs {needed} or later"
-            )
+        if driver is not None and (problem := driver_problem(driver, str(cuda))):
+            problems.append(f"{label}: {problem}")
             continue
         problems += [f"{label}: {problem}" for problem in answer["problems"]]
         used = [mib for mib in answer["used_mib"] if mib > _USED_WARN_MIB]

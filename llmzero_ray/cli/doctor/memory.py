@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from llmzero_ray.cli.doctor.nodes import Node, NoResult, run_on_nodes
 from llmzero_ray.cli.doctor.rows import CheckFinding, Status, first_few, skipped
 from llmzero_ray.cli.gpu_memory import (
     assessed,
@@ -21,6 +20,7 @@ from llmzero_ray.cli.gpu_memory import (
 from llmzero_ray.config import SearchConfig
 from llmzero_ray.errors import ConfigError
 from llmzero_ray.memory import Assessment
+from llmzero_ray.nodes import Node, NoResult, run_on_nodes
 from llmzero_ray.tasks import PreparedTask
 
 _ORDER: tuple[Status, ...] = ("ok", "warn", "FAIL")

@@ -1,7 +1,7 @@
 """Probes of one machine, as plain values: versions, free space, sandbox, files, the storage.
 
-Each function runs as a Ray task on one node. Not here: starting it there (nodes.py), interpretation of the
-results (machine_findings.py).
+Each function runs as a Ray task on one node. Not here: starting it there (llmzero_ray.nodes), interpretation
+of the results (machine_findings.py).
 """
 
 from __future__ import annotations

