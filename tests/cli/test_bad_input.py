@@ -15,7 +15,7 @@ import yaml
 from llmzero_ray import _actors, launch
 from llmzero_ray.cli.main import main
 from llmzero_ray.config import SearchConfig, load_config
-from llmzero_ray.errors import ConfigError, TaskError
+from llmzero_ray.errors import ConfigError, EngineVersionError, TaskError
 from llmzero_ray.events import OutcomeWritten, PhaseStarted, SearchFinished
 from llmzero_ray.journal import Journal
 from llmzero_ray.preflight import check_platform
@@ -315,7 +315,8 @@ def nothing_starts(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(launch, "check_backends", lambda *_given: None)
     monkeypatch.setattr("ray.init", start)
-    monkeypatch.setattr(_actors.app, "start", start)
+    monkeypatch.setattr(_actors.head, "connect", start)
+    monkeypatch.setattr(_actors.app, "start_on", start)
 
 
 def test_a_recipe_that_cannot_fit_is_refused_with_what_would_help(
@@ -338,6 +339,16 @@ def test_a_platform_of_auto_is_refused_where_a_cluster_is_joined(
     monkeypatch.setattr(_actors.head, "_shared_address", lambda: "10.0.0.1:6379")
     config = a_recipe_for_gpus(task_dir, tmp_path, "root.overrides.batch=64", "engine.platform=auto")
     with pytest.raises(ConfigError, match=r"engine\.platform is auto.*set engine\.platform to gpu or to cpu"):
+        launch.launch(config, (), lambda _: load_task(task_dir), print)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_machine_without_the_vllm_of_gpus_is_refused_before_ray_is_started(
+    nothing_starts: None, task_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_actors.head, "_shared_address", lambda: None)
+    config = a_recipe_for_gpus(task_dir, tmp_path, "root.overrides.batch=64")
+    with pytest.raises(EngineVersionError, match=r"vllm 0\.27.* is installed; this engine needs 0\.24"):
         launch.launch(config, (), lambda _: load_task(task_dir), print)
     assert not (tmp_path / "runs").exists()
 

@@ -18,7 +18,7 @@ from llmzero_ray.engines.verl.overrides import all_overrides, compose
 from llmzero_ray.errors import ConfigError
 from llmzero_ray.hyperparameters import resolve
 from llmzero_ray.memory import Assessment, assess, read_shape, setup_of
-from llmzero_ray.stage_times import time_limits
+from llmzero_ray.stage_times import estimated_stages, time_limits
 from llmzero_ray.tasks import PreparedTask
 from llmzero_ray.tasks.task_yaml import load_task_file
 
@@ -30,6 +30,8 @@ ACTOR, MODEL, ROLLOUT = (f"actor_rollout_ref.{part}" for part in ("actor", "mode
 EXPERT: dict[str, Any] = {
     "trainer.device": "cuda",
     "trainer.val_before_train": True,
+    "trainer.v1.trainer_mode": "sync",
+    "transfer_queue.backend.SimpleStorage.num_data_storage_units": 4,
     "data.filter_overlong_prompts": True,
     f"{ACTOR}.strategy": "fsdp2",
     f"{ACTOR}.use_dynamic_bsz": True,
@@ -38,14 +40,23 @@ EXPERT: dict[str, Any] = {
     f"{ACTOR}.fsdp_config.entropy_from_logits_with_chunking": True,
     f"{ACTOR}.fsdp_config.use_torch_compile": False,
     f"{ACTOR}.fsdp_config.dtype": "bfloat16",
+    # Masters in float32: in bfloat16 a learning rate of 5e-5 is lost in rounding.
+    f"{ACTOR}.fsdp_config.model_dtype": "fp32",
+    f"{ACTOR}.fsdp_config.reshard_after_forward": True,
     f"{MODEL}.enable_gradient_checkpointing": True,
     f"{MODEL}.use_remove_padding": True,
     f"{ROLLOUT}.dtype": "bfloat16",
     f"{ROLLOUT}.enforce_eager": False,
     f"{ROLLOUT}.free_cache_engine": True,
     f"{ROLLOUT}.enable_prefix_caching": True,
+    f"{ROLLOUT}.enable_chunked_prefill": True,
+    # What rollouts are compared with the policy by, at every step.
     f"{ROLLOUT}.calculate_log_probs": True,
+    f"{ROLLOUT}.logprobs_mode": "processed_logprobs",
+    f"{ROLLOUT}.val_kwargs.do_sample": False,
+    f"{ROLLOUT}.val_kwargs.n": 1,
     f"{ROLLOUT}.load_format": "safetensors",
+    f"{ROLLOUT}.layered_summon": False,
     f"{ROLLOUT}.log_prob_use_dynamic_bsz": True,
     "actor_rollout_ref.ref.log_prob_use_dynamic_bsz": True,
 }
@@ -121,6 +132,29 @@ def test_verl_accepts_the_configuration(recipe: tuple[Any, SearchConfig]) -> Non
     _check_config(recipe[0])
 
 
+def test_verls_own_settings_classes_take_it(recipe: tuple[Any, SearchConfig]) -> None:
+    """They refuse what the files of its configuration allow: the last check before workers start."""
+    from verl.utils.config import omega_conf_to_dataclass
+
+    parts = recipe[0].actor_rollout_ref
+    actor, rollout = omega_conf_to_dataclass(parts.actor), omega_conf_to_dataclass(parts.rollout)
+    # What the engine is built with, once the classes have put their own defaults in.
+    engine = actor.engine
+    assert (engine.strategy, engine.use_torch_compile, engine.model_dtype) == ("fsdp2", False, "fp32")
+    assert engine.entropy_from_logits_with_chunking and engine.mixed_precision is None  # bf16, sums in fp32
+    assert (rollout.name, rollout.mode) == ("vllm", "async")
+
+
+def test_a_prompts_answers_and_a_batch_divide_among_the_gpus(recipe: tuple[Any, SearchConfig]) -> None:
+    verl, config = recipe
+    batch = OmegaConf.select(verl, "data.train_batch_size")
+    mini_batch = OmegaConf.select(verl, f"{ACTOR}.ppo_mini_batch_size")
+    n = OmegaConf.select(verl, f"{ROLLOUT}.n")
+    assert batch % mini_batch == 0
+    assert (mini_batch * n) % config.slots.n_gpus == 0
+    assert config.slots.n_gpus % config.engine.tensor_model_parallel_size == 0
+
+
 def test_the_settings_are_those_of_an_expert(recipe: tuple[Any, SearchConfig]) -> None:
     found = {key: OmegaConf.select(recipe[0], key) for key in EXPERT}
     assert found == EXPERT
@@ -159,7 +193,10 @@ def test_a_step_has_the_time_it_needs(recipe: tuple[Any, SearchConfig]) -> None:
     root = root_hyperparameters(config, 5000)
     limits = time_limits(config, root, model=config.model.path, rows=500)
     assert config.engine.hang_min_s is None and config.engine.stop_deadline_s is None
-    assert limits.stop_s >= 600 and limits.hang_s >= 600
+    stages = estimated_stages(config, root, model=config.model.path, rows=500)
+    assert stages is not None
+    assert limits.hang_s >= max(600, 1.5 * stages.longest_s)
+    assert limits.stop_s >= max(600, 1.5 * (stages.rollout_s + stages.update_s))
     assert config.slots.timeout_s >= 600 and config.engine.start_timeout_s >= 900
 
 
