@@ -79,11 +79,11 @@ def check_machines(config: SearchConfig, task: PreparedTask) -> None:
     Raises:
         CapacityError: one cannot; names all of them, each with what is wrong and what to do.
     """
-    if (config.engine.backend, config.engine.platform) != ("verl", "gpu"):
+    with_gpus = [node for node in nodes_up() if node.gpus >= 1]
+    if (config.engine.backend, config.engine.platform) != ("verl", "gpu") or not with_gpus:
         return
     root = SearchStorage(config.storage, config.name).paths.root
     files = [str(root), task.directory, *([config.model.path] if config.model.path else [])]
-    with_gpus = [node for node in nodes_up() if node.gpus >= 1]
     answers = run_on_nodes(with_gpus, machine_problem, files, "gpu", limit_s=_MACHINES_S)
     wrong = [
         f"{label}: {answer.reason if isinstance(answer, NoResult) else answer}"
