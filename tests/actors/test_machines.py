@@ -104,7 +104,7 @@ def test_all_machines_of_a_slot_are_asked_for_at_once(make_search: MakeSearch, h
     hardware = Placement(config.name)
 
     def asked_for() -> dict[str, str]:
-        table = ray.util.placement_group_table().values()
+        table = [group for group in ray.util.placement_group_table().values() if group["state"] != "REMOVED"]
         return {group["name"]: group["state"] for group in table if group["name"] in names}
 
     async def reserve_with_late_machines() -> tuple[dict[str, str], Any]:

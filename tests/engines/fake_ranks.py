@@ -6,8 +6,13 @@ What a rank does with its own shards is real; what it would receive from others 
 from __future__ import annotations
 
 import multiprocessing
+import pickle
+import subprocess
+import sys
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -37,10 +42,25 @@ def fake_rank(rank: int, world_size: int) -> Iterator[None]:
 def on_ranks(function: Callable[..., Any], ranks: Sequence[int], *given: Any) -> list[Any]:
     """`function(rank, *given)` for each rank, each in a process of its own: torch keeps by mesh what differs
     by rank. Function, arguments and results must be picklable."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["llmzero_ray.engines.verl.workers", "tests.engines.fake_ranks"])
-    with context.Pool(2, maxtasksperchild=1) as pool:
-        return pool.starmap(function, [(rank, *given) for rank in ranks], chunksize=1)
+    with tempfile.NamedTemporaryFile() as answers:
+        done = subprocess.run(
+            [sys.executable, "-m", "tests.engines.fake_ranks", answers.name],
+            input=pickle.dumps((function, list(ranks), given)),
+            cwd=Path(__file__).parents[2],
+            capture_output=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr.decode(errors="replace")[-3000:]
+        found: list[Any] = pickle.load(answers)
+    return found
+
+
+def main(answers: str) -> None:
+    """What `on_ranks` starts: the ranks are forked once everything is imported."""
+    function, ranks, given = pickle.load(sys.stdin.buffer)
+    with multiprocessing.get_context("fork").Pool(2, maxtasksperchild=1) as pool:
+        found = pool.starmap(function, [(rank, *given) for rank in ranks], chunksize=1)
+    Path(answers).write_bytes(pickle.dumps(found))
 
 
 def peft_qwen3(sizes: Mapping[str, Any], lora_rank: int) -> Any:
@@ -91,3 +111,9 @@ def shards(worker: Any) -> dict[str, Any]:
     """This rank's part of each LoRA tensor, as an array."""
     named = worker.actor.engine.module.named_parameters()
     return {name: p.to_local().detach().numpy().copy() for name, p in named if "lora_" in name}
+
+
+if __name__ == "__main__":
+    import llmzero_ray.engines.verl.workers  # noqa: F401  before the ranks are forked
+
+    main(sys.argv[1])

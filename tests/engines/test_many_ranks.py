@@ -37,9 +37,6 @@ SIZES: dict[str, Any] = {
 }
 
 
-BOTH = [pytest.param("plain", marks=pytest.mark.long), "hybrid"]
-
-
 @pytest.fixture
 def saved(tmp_path: Path) -> tuple[str, dict[str, Any]]:
     """An adapter with values everywhere, as a PEFT folder, and its tensors by the live module's names."""
@@ -69,7 +66,7 @@ def loaded(rank: int, fsdp_size: int, path: str | None, seed: int) -> tuple[int,
         return worker.load_adapter(path, seed), shards(worker)
 
 
-@pytest.mark.parametrize("mesh", BOTH)
+@pytest.mark.parametrize("mesh", [pytest.param("plain", marks=pytest.mark.long), "hybrid"])
 def test_the_shards_that_ranks_write_are_the_adapter(mesh: str, saved: tuple[str, Any]) -> None:
     path, wanted = saved
     answers = on_ranks(loaded, range(WORLD), MESHES[mesh], path, 0)
@@ -84,6 +81,7 @@ def test_the_shards_that_ranks_write_are_the_adapter(mesh: str, saved: tuple[str
     assert 0 in sizes and len(sizes) > 2  # uneven, and empty on some ranks
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mesh", MESHES)
 def test_a_fresh_adapter_is_the_same_for_any_number_of_ranks(mesh: str, saved: tuple[str, Any]) -> None:
     from llmzero_ray.engines.verl.adapters import fresh_lora
@@ -116,7 +114,8 @@ def saved_and_restored(rank: int, fsdp_size: int, adapter: str, place: str) -> t
         return [saved, worker._full_digests(), worker.load_full(place)], [before, shards(worker)]
 
 
-@pytest.mark.parametrize("mesh", BOTH)
+@pytest.mark.long
+@pytest.mark.parametrize("mesh", MESHES)
 def test_each_rank_saves_its_shard_and_goes_on_from_it(
     mesh: str, saved: tuple[str, Any], tmp_path: Path
 ) -> None:
