@@ -12,7 +12,6 @@ import logging
 import os
 import time
 from collections.abc import Callable, Generator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -20,11 +19,10 @@ from typing import TYPE_CHECKING, Any
 from llmzero_ray.config import SearchConfig, change_settings, resolve_config
 from llmzero_ray.config_text import read_yaml
 from llmzero_ray.errors import ConfigError, SearchBusyError
-from llmzero_ray.events import REFERENCE
-from llmzero_ray.follow import Follower
+from llmzero_ray.follow import RunStatus, run_status
 from llmzero_ray.launch import LOOK_S, LaunchedSearch, Say, launch, raise_if_broken
 from llmzero_ray.locate import find
-from llmzero_ray.presence import owner, request
+from llmzero_ray.presence import request
 from llmzero_ray.report import Strategy, write_outcome
 from llmzero_ray.report.best import adapter_checksums
 from llmzero_ray.report.facts import SearchFacts
@@ -62,30 +60,6 @@ def _log(line: str) -> None:
 
 
 # --- running ------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunStatus:
-    """A search as of one moment."""
-
-    stage: str
-    """new, initializing, searching, measuring, writing, finished or interrupted (paused ones as well)."""
-    runs: int
-    """Phases begun so far, the root included."""
-    max_runs: int | None
-    """As many at most; None before the search has started."""
-    training: tuple[int, ...]
-    """Nodes whose phases train now."""
-    best: int | None
-    """Node with the best score; None without one."""
-    best_score: float | None
-    """Its best validation score."""
-    gpu_hours: float
-    """For which slots were reserved, whatever they did."""
-    dollars: float
-    """Of the agents' calls."""
-    seconds: float
-    """With a coordinator at work, up to now."""
 
 
 class RunningSearch:
@@ -242,27 +216,6 @@ def _resolved(
         )
     change_settings(data, settings)
     return resolve_config(data, source=source), list(settings)
-
-
-def run_status(follower: Follower) -> RunStatus:
-    """A search as of the follower's last poll."""
-    core = follower.core
-    best = core.best
-    started = core.started is not None
-    now = time.time() if owner(follower.storage.paths.root) is not None else None
-    return RunStatus(
-        stage=core.stage,
-        runs=len(core.search.nodes) if started else 0,
-        max_runs=core.config.budget.runs if started else None,
-        training=tuple(
-            run.node for run in core.runs.values() if run.started and run.active and run.node != REFERENCE
-        ),
-        best=None if best is None else best.node,
-        best_score=None if best is None else best.score,
-        gpu_hours=core.meter.gpu_hours(core.now if now is None else now) if started else 0.0,
-        dollars=core.dollars,
-        seconds=follower.worked_s(now),
-    )
 
 
 def replay(

@@ -1,16 +1,20 @@
-"""Follow a search through its files: the journal, replayed as it grows, and the newest metrics of running
-phases.
+"""Follow a search through its files: the journal, replayed as it grows, the newest metrics of running phases,
+and where it stands.
 
 Reads files only, so it works during a search, after it, and on a copy. Not here: presentation (cli/view.py).
 """
 
 from __future__ import annotations
 
+import time
+from dataclasses import dataclass
+
 from llmzero_ray.coordinator import CoordinatorCore, not_started
 from llmzero_ray.errors import ConfigError
-from llmzero_ray.events import PhaseStarted, SearchFinished
+from llmzero_ray.events import REFERENCE, PhaseStarted, SearchFinished
 from llmzero_ray.journal import JournalReader, active_seconds
 from llmzero_ray.metric_files import last_points
+from llmzero_ray.presence import owner
 from llmzero_ray.records import Event, MetricPoint
 from llmzero_ray.storage import SearchStorage
 
@@ -79,3 +83,48 @@ class Follower:
     def newest(self, node: int) -> tuple[MetricPoint | None, float | None]:
         """A training node's newest point, and its best validation score so far."""
         return last_points(self.storage, node, self.core.runs[node].attempt)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunStatus:
+    """A search as of one moment."""
+
+    stage: str
+    """new, initializing, searching, measuring, writing, finished or interrupted (paused ones as well)."""
+    runs: int
+    """Phases begun so far, the root included."""
+    max_runs: int | None
+    """As many at most; None before the search has started."""
+    training: tuple[int, ...]
+    """Nodes whose phases train now."""
+    best: int | None
+    """Node with the best score; None without one."""
+    best_score: float | None
+    """Its best validation score."""
+    gpu_hours: float
+    """For which slots were reserved, whatever they did."""
+    dollars: float
+    """Of the agents' calls."""
+    seconds: float
+    """With a coordinator at work, up to now."""
+
+
+def run_status(follower: Follower) -> RunStatus:
+    """A search as of the follower's last poll."""
+    core = follower.core
+    best = core.best
+    started = core.started is not None
+    now = time.time() if owner(follower.storage.paths.root) is not None else None
+    return RunStatus(
+        stage=core.stage,
+        runs=len(core.search.nodes) if started else 0,
+        max_runs=core.config.budget.runs if started else None,
+        training=tuple(
+            run.node for run in core.runs.values() if run.started and run.active and run.node != REFERENCE
+        ),
+        best=None if best is None else best.node,
+        best_score=None if best is None else best.score,
+        gpu_hours=core.meter.gpu_hours(core.now if now is None else now) if started else 0.0,
+        dollars=core.dollars,
+        seconds=follower.worked_s(now),
+    )

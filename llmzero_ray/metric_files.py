@@ -267,7 +267,7 @@ def _read_item_rows(
 ) -> list[dict[str, Any]]:
     """Validated items of the rows that count; of a compacted file these columns alone, or all."""
     parquet, parts = storage.paths.node(node) / "val_items.parquet", storage.paths.parts(node)
-    rows = _parquet_rows(parquet, names) if parquet.is_file() else []
+    rows = parquet_rows(parquet, names) if parquet.is_file() else []
     if not (attempts := _attempts(parts)):
         return rows
     for attempt in attempts:
@@ -294,18 +294,18 @@ def _lines(path: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def _parquet_rows(path: Path, columns: Sequence[str] | None = None) -> list[dict[str, Any]]:
+def parquet_rows(path: Path, columns: Sequence[str] | None = None) -> list[dict[str, Any]]:
+    """The rows of a parquet file with these columns, or all."""
     import pyarrow.parquet as pq
 
-    rows: list[dict[str, Any]] = pq.read_table(
-        path, columns=None if columns is None else list(columns)
-    ).to_pylist()
+    with pq.ParquetFile(path) as file:  # `pq.read_table` imports pandas
+        rows: list[dict[str, Any]] = file.read(None if columns is None else list(columns)).to_pylist()
     return rows
 
 
 def _read_parquet(path: Path) -> list[dict[str, Any]]:
     rows = []
-    for row in _parquet_rows(path):
+    for row in parquet_rows(path):
         metrics = {key: value for key, value in row.items() if key not in _FIXED and value is not None}
         rows.append({**{key: row[key] for key in _FIXED}, "metrics": metrics})
     return rows

@@ -75,7 +75,7 @@ SUBCOMMANDS = {
         "show a search from its journal, running or not",
         "llmzero status demo --log",
     ),
-    "list": _command("results", "list_searches", "list the searches of a storage", "llmzero list"),
+    "list": _command("listing", "list_searches", "list the searches of a storage", "llmzero list"),
     "show": _command(
         "results", "show", "show one node: its start, changes, reasons and scores", "llmzero show demo 3"
     ),
@@ -184,5 +184,8 @@ SUBCOMMANDS = {
     ),
 }
 """In the order of `llmzero --help`."""
-STARTS = ("search", "resume", "replay", "doctor", "warm-start", "serve")
+STARTS = (
+    *("search", "resume", "replay", "doctor", "warm-start", "serve"),
+    *("prepare", "compare", "tables", "report"),
+)
 """Commands that load for more than a moment: on a terminal they say so at once."""

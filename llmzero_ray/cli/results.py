@@ -1,76 +1,31 @@
-"""The commands `list`, `show`, `diff` and `report`: what searches hold, from their directories alone.
+"""The commands `show`, `diff` and `report`: what searches hold, from their directories alone.
 
-Not here: a search at work (status.py), the tables (llmzero_ray/tables.py), the report's text (report/).
+Not here: the list of searches (listing.py), one at work (status.py), the tables (llmzero_ray/tables.py), the
+report's text (report/).
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
-from rich.text import Text
 
-from llmzero_ray.api import run_status
 from llmzero_ray.cli import options
 from llmzero_ray.cli.output import TerminalConsole, print_line, print_lines
 from llmzero_ray.config_changes import differing_keys
 from llmzero_ray.coordinator.runs import PhaseRun
-from llmzero_ray.errors import ConfigError, LlmzeroError
-from llmzero_ray.follow import Follower
+from llmzero_ray.errors import ConfigError
 from llmzero_ray.hyperparameters import diff as differences
 from llmzero_ray.hyperparameters import format_value, short
 from llmzero_ray.locate import find
-from llmzero_ray.presence import owner
 from llmzero_ray.records import Hyperparameters
 from llmzero_ray.report import write_outcome
 from llmzero_ray.report.facts import SearchFacts
-from llmzero_ray.storage import SearchStorage
 from llmzero_ray.tables import change_rows, node_row
 
 _NONE = "–"
-
-
-# --- list ---------------------------------------------------------------------------------------------------
-
-
-def list_searches(*, storage: options.Storage = "runs", as_json: options.AsJson = False) -> int:
-    """List the searches of a storage."""
-    console, root = TerminalConsole(), Path(storage).absolute()
-    if not root.is_dir():
-        raise ConfigError(f"{root}: no such directory. Name the searches' storage with --storage DIR.")
-    rows = [_summary(path) for path in sorted(root.iterdir()) if (path / "search.yaml").is_file()]
-    if as_json:
-        print_line(console, json.dumps(rows, indent=2))
-        return 0
-    if not rows:
-        print_line(console, f"no search in {root}")
-        return 0
-    table = Table("search", "stage", "runs", "best", "GPU hours", "at work", box=None)
-    for row in rows:
-        score = _NONE if row["best_score"] is None else f"{row['best_score']:.4f} (node {row['best']})"
-        runs = f"{row['runs']} of {row['max_runs']}" if row["max_runs"] else str(row["runs"] or _NONE)
-        cells = (row["name"], row["stage"], runs, score, f"{row['gpu_hours']:.2f}", row["at_work"] or _NONE)
-        table.add_row(*(Text(str(cell), overflow="fold") for cell in cells))
-    console.print(table)
-    return 0
-
-
-def _summary(root: Path) -> dict[str, Any]:
-    """One search; one that cannot be read is listed with the reason in place of its stage."""
-    someone = owner(root)
-    known = {"name": root.name, "at_work": None if someone is None else str(someone)}
-    try:
-        follower = Follower(SearchStorage.at(root))
-        follower.poll()
-        return {**known, **asdict(run_status(follower))}
-    except LlmzeroError as error:
-        nothing = {"runs": 0, "max_runs": None, "best": None, "best_score": None, "gpu_hours": 0.0}
-        return {**known, "stage": f"unreadable: {error}", **nothing}
 
 
 # --- show ---------------------------------------------------------------------------------------------------

@@ -12,17 +12,14 @@ from typing import Annotated, Any
 
 import typer
 
-from llmzero_ray.api import run_status
 from llmzero_ray.cli import options
 from llmzero_ray.cli.event_text import event_line
 from llmzero_ray.cli.output import TerminalConsole, print_line, print_lines
 from llmzero_ray.cli.view import live_view, outcome_lines
 from llmzero_ray.coordinator import not_started
-from llmzero_ray.follow import Follower
+from llmzero_ray.follow import Follower, run_status
 from llmzero_ray.locate import find
 from llmzero_ray.presence import owner
-from llmzero_ray.report.facts import SearchFacts
-from llmzero_ray.tables import node_rows
 
 
 def status(
@@ -66,6 +63,10 @@ def status(
 
 def _facts(follower: Follower, *, offline: bool) -> dict[str, Any]:
     """The search as plain data: where it is, who works on it, its nodes."""
+    # The rows of a report need more than twice the imports of a status.
+    from llmzero_ray.report.facts import SearchFacts
+    from llmzero_ray.tables import node_rows
+
     place = follower.storage
     someone = None if offline else owner(place.paths.root)
     nodes = [] if follower.core.started is None else node_rows(SearchFacts(place))

@@ -20,7 +20,7 @@ from llmzero_ray.events import REFERENCE, FinalWhat
 from llmzero_ray.hyperparameters import canonical, diff
 from llmzero_ray.hyperparameters.table import ROLLOUT_N, TRAIN_BATCH
 from llmzero_ray.journal import read_all
-from llmzero_ray.metric_files import load_curves, load_items
+from llmzero_ray.metric_files import load_curves, load_items, parquet_rows
 from llmzero_ray.metrics import Curves, Score, mean_score, score_without_items
 from llmzero_ray.records import Event, Hyperparameters, HyperparameterValue, ItemOutcome, PhaseResult
 from llmzero_ray.search import SearchNode
@@ -291,8 +291,5 @@ def stop_reason(run: PhaseRun) -> str:
 def _read_items(parquet: Path) -> tuple[ItemOutcome, ...]:
     if not parquet.is_file():
         return ()
-    import pyarrow.parquet as pq
-
-    columns = ("index", "data_source", "score", "acc")
-    rows = pq.read_table(parquet, columns=list(columns)).to_pylist()
+    rows = parquet_rows(parquet, ("index", "data_source", "score", "acc"))
     return tuple(ItemOutcome(**row) for row in rows)

@@ -17,6 +17,7 @@ import llmzero_ray
 from llmzero_ray import _actors
 from llmzero_ray.cli.main import COMPLETE, SUBCOMMANDS, _command, main, several_settings
 from llmzero_ray.errors import CapacityError
+from llmzero_ray.metric_files import write_parquet
 
 
 def test_help_lists_every_command_with_what_it_does(capsys: pytest.CaptureFixture[str]) -> None:
@@ -90,6 +91,54 @@ def test_the_list_of_commands_imports_none_of_them() -> None:
     root = Path(__file__).parents[2]
     done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[] ['llmzero_ray.cli.catalogue', 'llmzero_ray.cli.main']"
+
+
+HEAVY = (
+    *("ray", "torch", "verl", "vllm", "transformers", "anthropic", "optuna", "scipy", "pandas", "matplotlib"),
+    *("huggingface_hub", "jinja2", "hydra", "datasets", "obstore", "llmzero_ray.api", "llmzero_ray._actors"),
+)
+READERS = (*HEAVY, "numpy", "pyarrow", "llmzero_ray.report", "llmzero_ray.agents.llm")
+
+
+@pytest.mark.parametrize(
+    ("words", "unwanted", "most"),
+    [
+        (["list", "--storage", "{runs}"], READERS, 520),
+        (["status", "{runs}/demo"], READERS, 520),
+        (["explain", "{runs}/demo"], READERS, 450),
+        (["diff", "{runs}/demo:0", "{runs}/demo:3"], HEAVY, 600),
+        (["show", "{runs}/demo", "3"], HEAVY, 600),
+        (["init", "--out", "{out}/search.yaml"], READERS, 500),
+    ],
+    ids=lambda given: given[0] if isinstance(given, list) else "",
+)
+def test_a_command_that_reads_files_loads_little(
+    words: list[str], unwanted: tuple[str, ...], most: int, tmp_path: Path
+) -> None:
+    """Their first words come within a second even where the machine is slow: half of that is imports."""
+    root = Path(__file__).parents[2]
+    given = [word.format(runs=root / "tests/blackbox/runs", out=tmp_path) for word in words]
+    code = (
+        "import sys; from llmzero_ray.cli.main import main; code = main(sys.argv[1:]); "
+        f"print(code, len(sys.modules), [m for m in {unwanted} if m in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, *given], cwd=root, capture_output=True, text=True, check=True
+    )
+    code_of, loaded, heavy = done.stdout.splitlines()[-1].split(" ", 2)
+    assert (code_of, heavy) == ("0", "[]")
+    assert int(loaded) <= most
+
+
+def test_reading_metrics_does_not_load_pandas(tmp_path: Path) -> None:
+    write_parquet(tmp_path / "metrics.parquet", {"step": [1, 2]})
+    code = (
+        "import sys; from pathlib import Path; from llmzero_ray.metric_files import parquet_rows; "
+        "print(parquet_rows(Path(sys.argv[1])), 'pandas' in sys.modules)"
+    )
+    words = [sys.executable, "-c", code, str(tmp_path / "metrics.parquet")]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[{'step': 1}, {'step': 2}] False"
 
 
 def test_what_follows_two_dashes_is_for_vllm(

@@ -1,0 +1,58 @@
+"""The command `list`: the searches of a storage, one line each.
+
+Not here: what one search holds (results.py, status.py).
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from llmzero_ray.cli import options
+from llmzero_ray.cli.output import TerminalConsole, print_line
+from llmzero_ray.errors import ConfigError, LlmzeroError
+from llmzero_ray.follow import Follower, run_status
+from llmzero_ray.presence import owner
+from llmzero_ray.storage import SearchStorage
+
+_NONE = "–"
+
+
+def list_searches(*, storage: options.Storage = "runs", as_json: options.AsJson = False) -> int:
+    """List the searches of a storage."""
+    console, root = TerminalConsole(), Path(storage).absolute()
+    if not root.is_dir():
+        raise ConfigError(f"{root}: no such directory. Name the searches' storage with --storage DIR.")
+    rows = [_summary(path) for path in sorted(root.iterdir()) if (path / "search.yaml").is_file()]
+    if as_json:
+        print_line(console, json.dumps(rows, indent=2))
+        return 0
+    if not rows:
+        print_line(console, f"no search in {root}")
+        return 0
+    table = Table("search", "stage", "runs", "best", "GPU hours", "at work", box=None)
+    for row in rows:
+        score = _NONE if row["best_score"] is None else f"{row['best_score']:.4f} (node {row['best']})"
+        runs = f"{row['runs']} of {row['max_runs']}" if row["max_runs"] else str(row["runs"] or _NONE)
+        cells = (row["name"], row["stage"], runs, score, f"{row['gpu_hours']:.2f}", row["at_work"] or _NONE)
+        table.add_row(*(Text(str(cell), overflow="fold") for cell in cells))
+    console.print(table)
+    return 0
+
+
+def _summary(root: Path) -> dict[str, Any]:
+    """One search; one that cannot be read is listed with the reason in place of its stage."""
+    someone = owner(root)
+    known = {"name": root.name, "at_work": None if someone is None else str(someone)}
+    try:
+        follower = Follower(SearchStorage.at(root))
+        follower.poll()
+        return {**known, **asdict(run_status(follower))}
+    except LlmzeroError as error:
+        nothing = {"runs": 0, "max_runs": None, "best": None, "best_score": None, "gpu_hours": 0.0}
+        return {**known, "stage": f"unreadable: {error}", **nothing}
