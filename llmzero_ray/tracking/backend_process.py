@@ -5,7 +5,8 @@ run in global state, may hang without a network, and may end their process.
 
 The first line of the standard input is `RunOpening` as JSON, each further one a point, [step, values]; at
 its end the run is finished. A point is noted in the state file before it is given to the tracker: whoever
-opens the run again goes on after it, so that a kill can lose one point and never doubles one.
+opens the run again goes on after it, so that a kill can lose one point and never doubles one. Points that the
+tracker refuses one after the other, as when it cannot be reached, are taken out of the note again.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from types import ModuleType
 from typing import Any, TextIO
 
 MAX_FAILURES = 3
-"""Points in a row that cannot be given to the tracker before the run is closed, to be opened again later."""
+"""Points in a row that the tracker refuses before the run is closed, to be opened again later with them."""
 FAILED = 3
 """Exit code: the tracker does not take points."""
 INCOMPLETE = 4
@@ -88,26 +89,40 @@ def _feed(opening: RunOpening, path: Path, lines: TextIO) -> int:
         return FAILED
     _after_opening(opening, state, tracking)
     _write(path, state)
-    failures = 0
+    refused: list[int] = []  # in a row, up to now
+    taken, lost = state["step"], 0
     for line in lines:
         step, values = json.loads(line)
         if step <= state["step"]:
             continue
         state["step"] = step
         _write(path, state)
-        try:
-            lost = warnings.lost
-            tracking.log(values, step)
-            _flush(tracking)
-            failures = failures + 1 if warnings.lost > lost else 0
-        except Exception as error:  # noqa: BLE001 - of any library's making
-            failures += 1
-            warnings.lost += 1
-            print(f"step {step}: {type(error).__name__}: {error}", file=sys.stderr, flush=True)  # noqa: T201
-        if failures >= MAX_FAILURES:
-            return FAILED
+        if _log(tracking, warnings, step, values):
+            lost += len(refused)  # the tracker takes later points: it is they that it does not want
+            refused.clear()
+            taken = step
+        else:
+            refused.append(step)
+        if len(refused) >= MAX_FAILURES:
+            break
+    if refused:
+        state["step"] = taken
+        _write(path, state)  # they are sent again when the run is opened again
+        return FAILED
     tracking.finish()
-    return INCOMPLETE if warnings.lost else 0
+    return INCOMPLETE if lost else 0
+
+
+def _log(tracking: Any, warnings: _Warnings, step: int, values: Mapping[str, float]) -> bool:
+    """Whether the tracker took a point."""
+    before = warnings.lost
+    try:
+        tracking.log(values, step)
+        _flush(tracking)
+    except Exception as error:  # noqa: BLE001 - of any library's making
+        print(f"step {step}: {type(error).__name__}: {error}", file=sys.stderr, flush=True)  # noqa: T201
+        return False
+    return warnings.lost == before
 
 
 def _prepare(opening: RunOpening, state: Mapping[str, Any]) -> None:

@@ -19,6 +19,7 @@ import json
 import logging
 import os
 import sys
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -39,7 +40,7 @@ _AGAIN_S = 30.0
 _AGAIN_MAX_S = 600.0
 """A run that its tracker does not take is tried again after so long, the first time and at most."""
 _AT_ONCE = 4
-"""Runs of ended phases that are opened at a time, when many are sent afterwards."""
+"""Runs of ended phases that one backend opens at a time, when many are sent afterwards."""
 _NICE = 10
 _TAIL = 2000
 
@@ -169,7 +170,9 @@ class Tracker:
         self._follower = Follower(storage)
         self._feeds: dict[tuple[str, str], RunFeed] = {}
         self._done: set[int] = set()
-        self._ended_runs, self._finishing = asyncio.Semaphore(_AT_ONCE), asyncio.Event()
+        # Of each backend: one that hangs holds up its own runs alone.
+        self._ended_runs = defaultdict[str, asyncio.Semaphore](lambda: asyncio.Semaphore(_AT_ONCE))
+        self._finishing = asyncio.Event()
 
     @property
     def finished(self) -> bool:
@@ -244,7 +247,8 @@ class Tracker:
                 variables={**settings.variables, **self._variables},
             )
             log = self._storage.paths.logs / "trackers" / f"{run.key}.{backend}.log"
-            self._feeds[run.key, backend] = RunFeed(opening, log, self._ended_runs, self._finishing)
+            ended = self._ended_runs[backend]
+            self._feeds[run.key, backend] = RunFeed(opening, log, ended, self._finishing)
         return [self._feeds[run.key, backend] for backend in settings.backends]
 
 

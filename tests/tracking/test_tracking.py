@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
+import logging
 import os
 import signal
+import socket
 import struct
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,7 +29,7 @@ from llmzero_ray.config import TrackingConfig, parse_config
 from llmzero_ray.errors import ConfigError
 from llmzero_ray.metric_files import load_points
 from llmzero_ray.report.facts import SearchFacts
-from llmzero_ray.tracking import TrackerProcess, tracker_keys
+from llmzero_ray.tracking import TrackerProcess, backend_process, tracker_keys
 from llmzero_ray.tracking.backend_process import RunOpening, last_step
 from llmzero_ray.tracking.runs import node_run, summary_points
 from llmzero_ray.tracking.tracker import track
@@ -156,6 +162,57 @@ def test_the_trackers_process_ends_with_its_owner(tmp_path: Path) -> None:
     tracker.finish()
 
 
+class Refusing:
+    """VeRL's `Tracking` over a tracker that refuses some of the steps it is given, one after the other."""
+
+    def __init__(self, refused: list[list[int]]) -> None:
+        self.refused, self.taken = refused, list[int]()
+
+    def open(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Have the next run opened with it."""
+        refused = self.refused.pop(0)
+
+        def log(values: Mapping[str, float], step: int) -> None:
+            if step in refused:
+                raise ConnectionError("502 Bad Gateway")
+            self.taken.append(step)
+
+        tracking = SimpleNamespace(logger={"file": None}, log=log, finish=lambda: None)
+        module = SimpleNamespace(
+            logger=logging.getLogger("of.verl"), Tracking=lambda *given: given and tracking
+        )
+        monkeypatch.setattr(backend_process, "_verl_tracking", lambda: module)
+
+
+@pytest.mark.parametrize(
+    ("refused", "codes", "taken"),
+    [
+        ([[4, 5, 6], []], [3, 0], [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]),  # a while without a network
+        ([[8, 9], []], [3, 0], [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]),  # it ends before the tracker is back
+        ([[0, 1, 2], [0, 1, 2], []], [3, 3, 0], [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]),
+        ([[5]], [4], [0, 1, 2, 3, 4, 6, 7, 8, 9]),  # it takes later points: this one it does not want
+    ],
+)
+def test_points_that_a_tracker_refuses_in_a_row_are_sent_again(
+    refused: list[list[int]],
+    codes: list[int],
+    taken: list[int],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tracker = Refusing(refused)
+    opening = RunOpening(
+        backend="file", project="p", group="g", name="g/1", config={"trainer": {}},
+        state=str(tmp_path / "state" / "node-0001.file.json"), outputs=str(tmp_path), variables={},
+    )  # fmt: skip
+    lines = [json.dumps(asdict(opening)), *(json.dumps([step, {"x": step}]) for step in range(10))]
+    found = []
+    for _ in codes:
+        tracker.open(monkeypatch)
+        found.append(backend_process.main(io.StringIO("\n".join(lines))))
+    assert (found, tracker.taken) == (codes, taken)
+
+
 def test_keys_of_trackers_reach_their_processes_and_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -186,6 +243,65 @@ def test_an_unknown_tracker_is_refused() -> None:
 def test_two_trackers_of_one_name_are_refused() -> None:
     with pytest.raises(ConfigError, match="more than once"):
         parse_config({"name": "a", "tracking": {"backends": ["wandb", "wandb"]}})
+
+
+# --- a server that cannot be reached ------------------------------------------------------------------------
+
+
+class Failing(BaseHTTPRequestHandler):
+    """A server that answers every request with an error."""
+
+    def do_GET(self) -> None:
+        self.send_error(500)
+
+    do_POST = do_GET  # noqa: N815
+
+    def log_message(self, *_: Any) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture(
+    params=[
+        pytest.param("hangs", marks=pytest.mark.slow),
+        pytest.param("refuses", marks=pytest.mark.long),
+        pytest.param("fails", marks=pytest.mark.long),
+    ]
+)
+def mlflow_address(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Where an MLflow server should be and is not: nobody listens, it answers 500, or it never answers."""
+    if request.param == "fails":
+        with ThreadingHTTPServer(("127.0.0.1", 0), Failing) as server:
+            thread = threading.Thread(target=server.serve_forever)
+            thread.start()
+            yield f"http://127.0.0.1:{server.server_port}"
+            server.shutdown()
+            thread.join()
+        return
+    with socket.socket() as place:
+        place.bind(("127.0.0.1", 0))
+        if request.param == "hangs":
+            place.listen(64)  # connections are taken by the kernel; nobody reads them
+        yield f"http://127.0.0.1:{place.getsockname()[1]}"
+
+
+def test_a_server_that_is_down_costs_the_end_of_a_search_its_limit_at_most(
+    mlflow_address: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    root = copy_of("demo", tmp_path / "runs")
+    begun = time.monotonic()
+    variables = {"MLFLOW_TRACKING_URI": mlflow_address}
+    assert not send(root, "file", "mlflow", variables=variables, finish_s=40)
+    assert time.monotonic() - begun < 40 + 15
+    facts = SearchFacts(root)
+    for node, run in facts.core.runs.items():  # the other tracker has every point
+        name = "reference" if node == -1 else f"node-{node:04d}"
+        expected = [run.base_step + point.step for point in load_points(facts.storage, node)]
+        assert [step for step, _ in file_points(root)[name]] == expected
+        assert last_step(root / f"tracking/state/{name}.mlflow.json") == -1  # nothing is taken for sent
+    counted = Counter(line for line in caplog.messages if "points are missing" in line)
+    names = [f"demo/{node}" for node in facts.core.runs] + ["demo"]
+    assert sorted(line.partition(":")[0] for line in counted) == sorted(f"mlflow, run {n}" for n in names)
+    assert set(counted.values()) == {1}
 
 
 # --- the real packages --------------------------------------------------------------------------------------
