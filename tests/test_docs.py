@@ -5,6 +5,7 @@ The strict build and the commands in the pages need what `make venv` installs an
 
 from __future__ import annotations
 
+import ast
 import re
 import shlex
 import subprocess
@@ -17,6 +18,7 @@ import pytest
 import typer
 import yaml
 
+import llmzero_ray
 from llmzero_ray import recipes, version
 from llmzero_ray.cli.catalogue import SUBCOMMANDS
 from llmzero_ray.cli.main import _command, several_settings
@@ -152,7 +154,12 @@ def test_the_site_builds_strictly_and_has_every_field_command_and_public_name(tm
     for name, one in SUBCOMMANDS.items():
         assert f'id="{name}"' in pages["commands"]
         assert one.examples[0].split("&")[0].split('"')[0] in pages["commands"].replace("&quot;", '"')
-    for name in ("llmzero_ray.api.run", "llmzero_ray.api.Search.nodes", "llmzero_ray.errors.ConfigError"):
+    public = [f"llmzero_ray.api.{name}" for name in llmzero_ray.__all__ if name != "__version__"]
+    exported = re.search(r"^__all__ = (\[.*?\])$", (ROOT / "llmzero_ray/tune/__init__.py").read_text(), re.M)
+    assert exported is not None
+    for name in ast.literal_eval(exported[1]):
+        assert re.search(rf'id="llmzero_ray\.tune\.([a-z_]+\.)?{name}"', pages["api"])
+    for name in (*public, "llmzero_ray.api.Search.nodes", "llmzero_ray.errors.ConfigError"):
         assert f'id="{name}"' in pages["api"]
     assert "Sockets" in pages["security"]
     for name, page in pages.items():  # nothing comes from another server
