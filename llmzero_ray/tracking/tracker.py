@@ -39,7 +39,7 @@ _LOOK_S = 2.0
 _AGAIN_S = 30.0
 _AGAIN_MAX_S = 600.0
 """A run that its tracker does not take is tried again after so long, the first time and at most."""
-_AT_ONCE = 4
+_AT_ONCE = 2
 """Runs of ended phases that one backend opens at a time, when many are sent afterwards."""
 _NICE = 10
 _TAIL = 2000
