@@ -288,6 +288,23 @@ def test_a_reward_of_a_package_is_the_module_of_the_prepared_task(monkeypatch: p
         OwnReward(kind="digit")
 
 
+def test_a_reward_of_a_package_is_tried_in_the_sandbox(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from llmzero_ray.tasks.manifest import RewardEntry
+    from llmzero_ray.tasks.reward_validation import RewardValidator
+
+    package = tmp_path / "of_a_stranger"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "rewards.py").write_text("async def later(**row): ...\ndef now(**row): return 1.0\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    RewardValidator(RewardEntry(module="of_a_stranger.rewards", name="now"), Path()).check_import()
+    for name, message in (("later", "of_a_stranger.rewards:later is asynchronous"), ("lost", "lost")):
+        with pytest.raises(TaskError, match=message):
+            RewardValidator(RewardEntry(module="of_a_stranger.rewards", name=name), Path()).check_import()
+
+
 # --- searches from Python
 
 
@@ -301,7 +318,10 @@ def test_a_search_runs_under_a_running_event_loop_and_is_found_again(
     async def notebook() -> Any:
         running = llmzero_ray.run(search.config)
         assert running.status().max_runs in (None, 2)
-        return await running
+        assert llmzero_ray.prepare(search.config).n_train == search.task.n_train
+        found = await running
+        assert llmzero_ray.open(found.root).nodes().equals(found.nodes())
+        return found
 
     found = asyncio.run(notebook())
     assert (found.stage, found.nodes()["status"].to_pylist()) == ("finished", ["completed"] * 2)

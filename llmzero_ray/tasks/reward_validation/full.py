@@ -35,6 +35,7 @@ from llmzero_ray.tasks.reward_validation.report import (
     shown_result,
 )
 from llmzero_ray.tasks.rewards.gold_answers import gold_response
+from llmzero_ray.tasks.rewards.loading import top_of
 from llmzero_ray.tasks.sandbox import CallOutcome, Sandbox, SandboxLimits
 from llmzero_ray.tasks.task_directory import Progress
 
@@ -53,14 +54,15 @@ _HASH_SEEDS = (0, 1)
 def open_sandbox(
     reward: RewardEntry, directory: Path, *, limits: SandboxLimits | None = None, hash_seed: int = 0
 ) -> Sandbox:
-    """A sandbox with the reward of a file imported in it; to be closed.
+    """A sandbox with the reward of a file, or of an installed package, imported in it; to be closed.
 
     Raises:
         TaskError: it cannot be imported within the limits, or there is no sandbox here.
     """
     return Sandbox(
-        directory / str(reward.path),
+        directory / str(reward.path) if reward.module is None else top_of(reward.module),
         reward.name,
+        module=reward.module,
         limits=limits,
         hash_seed=hash_seed,
         measure=True,
@@ -76,7 +78,7 @@ def run_gate(
     limits: SandboxLimits | None,
     progress: Progress,
 ) -> ValidationReport:
-    """The report on the reward of a file, tried on rows of a task.
+    """The report on the reward of a file, or of an installed package, tried on rows of a task.
 
     `reward.gold_response` is the form of a right answer, `{answer}` standing for the answer; without one the
     usual forms are tried.
@@ -85,9 +87,9 @@ def run_gate(
         TaskError: there are no rows, the reward cannot be imported or is asynchronous, or there is no
             sandbox.
     """
-    path = directory / str(reward.path)
+    called = reward.module or str(directory / str(reward.path))
     if not rows:
-        raise TaskError(f"reward {path} cannot be vetted without rows; give at least one")
+        raise TaskError(f"reward {called} cannot be vetted without rows; give at least one")
     rows = rows[:: -(-len(rows) // MAX_ROWS)]
     with (
         open_sandbox(reward, directory, limits=limits, hash_seed=_HASH_SEEDS[0]) as first,
@@ -95,12 +97,12 @@ def run_gate(
     ):
         if first.asynchronous:
             raise TaskError(
-                f"reward {path}:{reward.name} is asynchronous; only plain functions can be vetted"
+                f"reward {called}:{reward.name} is asynchronous; only plain functions can be vetted"
             )
         forms = GOLD_FORMS if reward.gold_response is None else (reward.gold_response,)
         gate = _Gate(forms, rows, first, second, progress)
         return ValidationReport(
-            reward=f"{path}:{reward.name}",
+            reward=f"{called}:{reward.name}",
             n_rows=len(rows),
             isolation=first.isolation.kind,
             gold_response=gate.form,

@@ -20,8 +20,8 @@ from llmzero_ray.tasks.task_directory import Progress, no_progress
 class RewardValidator:
     """A reward of a manifest; a relative path of its file starts at `directory`.
 
-    A reward of a module runs in this process, the code of a file in a sandbox. `rows` are rows of the task in
-    VeRL's schema, with at least `data_source`, `reward_model` and `extra_info`.
+    A reward that ships runs in this process, that of a file or of another package in a sandbox. `rows` are
+    rows of the task in VeRL's schema, with at least `data_source`, `reward_model` and `extra_info`.
     """
 
     def __init__(self, reward: RewardEntry, directory: Path) -> None:
@@ -33,11 +33,12 @@ class RewardValidator:
         Raises:
             TaskError: it cannot be imported, is asynchronous, or is a file and there is no sandbox for it.
         """
+        called = self._reward.module or self._reward.path
         with open_sandbox(self._reward, self._directory) as reward:
             if reward.asynchronous:
                 raise TaskError(
-                    f"reward {self._reward.path}:{self._reward.name} is asynchronous; a reward that comes "
-                    "with a task must be a plain function, since one that waits for a service cannot be "
+                    f"reward {called}:{self._reward.name} is asynchronous; a reward that comes with a task "
+                    "must be a plain function, since one that waits for a service cannot be "
                     "vetted"
                 )
 
