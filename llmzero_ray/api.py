@@ -256,7 +256,7 @@ def replay(
         keep_steps=keep_steps,
         settings=settings,
     )
-    for note in plan.notes:
+    for note in plan.unsaid:
         progress(note)
     roots = [run(config, progress=progress).wait().root for config in plan.configs]
     found = compare(plan, roots)

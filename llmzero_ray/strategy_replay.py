@@ -42,6 +42,12 @@ class ReplayPlan:
     notes: tuple[str, ...]
     """What differs from the original, one sentence each."""
 
+    @property
+    def unsaid(self) -> tuple[str, ...]:
+        """The notes that a start of the searches does not print by itself."""
+        said = other_model(self.original.base_model, self.configs[0].model.path)
+        return tuple(note for note in self.notes if note != said)
+
 
 def plan_replay(
     strategy: Strategy,
@@ -77,8 +83,6 @@ def plan_replay(
         )
     if task.name != strategy.task.get("name"):
         notes.append(f"the task is {task.name}, the strategy's was {strategy.task.get('name')}.")
-    if (note := other_model(strategy.base_model, model)) is not None:
-        notes.append(note)
     path = Path(storage).absolute() / f"{name}.strategy.yaml"
     configs = tuple(
         _config(trained, task, path, name=f"{name}-{number}", storage=storage, model=model,
@@ -86,6 +90,8 @@ def plan_replay(
         for number in range(1, seeds + 1)
     )  # fmt: skip
     replace_file(path, trained.to_yaml())
+    if (note := other_model(strategy.base_model, configs[0].model.path)) is not None:
+        notes.append(note)
     return ReplayPlan(strategy=trained, original=strategy, configs=configs, notes=tuple(notes))
 
 
@@ -190,12 +196,17 @@ def replay_task(strategy: Strategy, directory: str | None = None) -> PreparedTas
     """The prepared task in a directory, or the strategy's own.
 
     Raises:
-        ConfigError: the strategy does not say where its task was.
+        ConfigError: the strategy does not say where its task was, or it is not there any more.
         TaskError: it cannot be used.
     """
     place = directory or strategy.task.get("directory")
     if not place:
         raise ConfigError("the strategy does not say where its task is; give a prepared one with --task.")
+    if directory is None and not Path(place).exists():
+        raise ConfigError(
+            f"the strategy was trained on the task in {place}, which is not there. Name a prepared task with "
+            "--task DIR, this one or another."
+        )
     return load_task(str(place))
 
 
@@ -208,7 +219,9 @@ class ReplayedPhase:
 
     number: int
     global_step: int
-    """Where the strategy leaves it."""
+    """Where the replays leave it."""
+    original_step: int
+    """Where the strategy leaves it: another step on a task with another number of rows."""
     original: float | None
     """Validation there, in the search that found the strategy."""
     scores: tuple[float | None, ...]
@@ -243,10 +256,16 @@ class ReplayComparison:
     def to_markdown(self) -> str:
         """A report: what differs, one table of validations, one of test scores."""
         names = [f"replay {n}, seed {config.seed}" for n, config in enumerate(self.plan.configs, start=1)]
+        rescaled = any(phase.global_step != phase.original_step for phase in self.phases)
         validations = fmt.table(
             ("phase", "cut at global step", "original", *names),
             [
-                (str(p.number), str(p.global_step), fmt.accuracy(p.original), *map(fmt.accuracy, p.scores))
+                (
+                    str(p.number),
+                    f"{p.global_step} (original: {p.original_step})" if rescaled else str(p.global_step),
+                    fmt.accuracy(p.original),
+                    *map(fmt.accuracy, p.scores),
+                )
                 for p in self.phases
             ],
             right=(0, 1),
@@ -285,6 +304,7 @@ def compare(plan: ReplayPlan, roots: Sequence[Path]) -> ReplayComparison:
             ReplayedPhase(
                 number=phase.phase,
                 global_step=phase.end_step,
+                original_step=original.end_step,
                 original=original.validation_at_cut,
                 scores=tuple(_validation(one, phase) for one in facts),
             )

@@ -50,7 +50,7 @@ def replay(
         keep_steps=keep_steps,
         settings=read_settings(settings),
     )
-    for note in plan.notes:
+    for note in plan.unsaid:
         say(f"note: {note}")
     roots = []
     for config in plan.configs:

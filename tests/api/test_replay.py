@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,7 @@ from llmzero_ray.config import parse_config
 from llmzero_ray.errors import AgentError, ConfigError
 from llmzero_ray.preflight import check_backends, strategy_note
 from llmzero_ray.report import Strategy, load_strategy
-from llmzero_ray.strategy_replay import find_strategy, plan_replay, rescaled
+from llmzero_ray.strategy_replay import ReplayComparison, find_strategy, plan_replay, replay_task, rescaled
 from llmzero_ray.tasks import PreparedTask, load_task
 from llmzero_ray.tasks.prepare import prepare
 from tests.actors.conftest import Search as HeadSearch
@@ -83,6 +85,7 @@ def test_another_model_is_used_and_said_and_another_rank_refused_in_every_way(
     made = plan(strategy, task_dir, tmp_path, model=str(tmp_path), settings={"slots.count": 2})
     assert (made.configs[0].model.path, made.configs[0].slots.count) == (str(tmp_path), 2)
     assert any(note.startswith("the base model is") for note in made.notes)
+    assert len(made.unsaid) == len(made.notes) - 1  # the start of a search says it
     with pytest.raises(ConfigError, match=r"model.lora_rank is 4; the strategy was found with 16"):
         plan(strategy, task_dir, tmp_path, settings={"model": {"lora_rank": 4}})
     method = {"method": "replay", "schedule": str(finished.root / "strategy.yaml")}
@@ -100,6 +103,15 @@ def test_another_model_is_used_and_said_and_another_rank_refused_in_every_way(
         assert strategy_note(parse_config({**given, "model": {"path": strategy.base_model}})) is None
     with pytest.raises(ConfigError, match="must be a whole number >= 1"):
         plan(strategy, task_dir, tmp_path, seeds=0)
+
+
+def test_a_strategy_whose_task_is_gone_says_how_to_name_one(
+    strategy: Strategy, task_dir: Path, tmp_path: Path
+) -> None:
+    moved = strategy.model_copy(update={"task": {**strategy.task, "directory": str(tmp_path / "gone")}})
+    with pytest.raises(ConfigError, match=r"the task in .*/gone, which is not there\. .*--task DIR"):
+        replay_task(moved)
+    assert replay_task(moved, str(task_dir)).n_train == 64
 
 
 def test_a_strategy_of_one_phase_ends_with_its_root(
@@ -155,7 +167,11 @@ def test_a_found_strategy_is_trained_again_beside_the_original(
     found.wait()
     strategy = load_strategy(found.storage.paths.strategy)
     assert len(strategy.phases) > 1
-    again = llmzero_ray.replay(found.root, seeds=2, storage=tmp_path / "again", name="again")
+
+    async def notebook() -> ReplayComparison:  # under its running loop, which `replay` blocks
+        return llmzero_ray.replay(found.root, seeds=2, storage=tmp_path / "again", name="again")
+
+    again = asyncio.run(notebook())
     assert again.deviations == ()
     assert again.plan.notes == ()
     replayed = llmzero_ray.open(tmp_path / "again" / "again-1")
@@ -180,4 +196,6 @@ def test_a_found_strategy_is_trained_again_beside_the_original(
     assert "training rows, the strategy's had 64" in output
     report = (tmp_path / "other.md").read_text()
     assert "| strategy |" in report
+    first = strategy.phases[0].end_step
+    assert re.search(rf"^\| 1 \| (?!{first} )\d+ \(original: {first}\) \|", report, flags=re.M)
     assert report.splitlines()[0] in output
