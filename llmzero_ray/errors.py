@@ -71,6 +71,10 @@ class SearchBusyError(StorageError):
     """Another process is at work on the search; it can be followed."""
 
 
+class HubError(LlmzeroError, RuntimeError):
+    """The Hugging Face Hub cannot be reached, or refuses a request."""
+
+
 class CapacityError(LlmzeroError, RuntimeError):
     """The cluster cannot give what a slot asks for."""
 

@@ -158,6 +158,13 @@ SUBCOMMANDS = {
         "train a found strategy again: other seeds, another task or model",
         "llmzero replay runs/demo/strategy.yaml --seeds 3",
     ),
+    "push": _command(
+        "push",
+        "push",
+        "send the best adapter and its card to the Hugging Face Hub",
+        "llmzero push demo ann/demo-adapter --base-model Qwen/Qwen3-4B",
+        "llmzero push demo ann/demo-adapter --yes --public",
+    ),
     "merge": _command(
         "merge",
         "merge",

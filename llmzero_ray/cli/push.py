@@ -1,0 +1,54 @@
+"""The command `push`: the best adapter to the Hugging Face Hub. Not here: sending (llmzero_ray/push.py)."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Annotated
+
+import typer
+
+from llmzero_ray.cli import options
+from llmzero_ray.cli.output import TerminalConsole, print_line
+from llmzero_ray.hub import endpoint
+from llmzero_ray.locate import find
+from llmzero_ray.push import plan_facts, plan_push, send
+from llmzero_ray.text import plural
+
+
+def push(
+    search: options.Search,
+    repo_id: Annotated[
+        str, typer.Argument(metavar="OWNER/NAME", help="repository on the Hub; made if there is none")
+    ],
+    *,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="really send; without it, only say what would go")
+    ] = False,
+    public: Annotated[
+        bool, typer.Option("--public", help="for everybody to see (default: a private repository)")
+    ] = False,
+    base_model: Annotated[
+        str | None, typer.Option(metavar="ID", help="the base model's id on the Hub (default: model.hub_id)")
+    ] = None,
+    storage: options.Storage = "runs",
+) -> int:
+    """Send the best adapter and its card to the Hugging Face Hub. Without --yes nothing is sent: files and
+    sizes are listed after the same checks for keys, paths of this machine and states of training.
+
+    The token is read from HF_TOKEN or from the file of `hf auth login`.
+    """
+    say = partial(print_line, TerminalConsole())
+    plan = plan_push(plan_facts(find(search, storage), base_model), repo_id)
+    kind = "public" if public else "private"
+    say(f"to {endpoint()}/{plan.repo_id}, {kind}:")
+    for file in plan.files:
+        say(f"  {file.size:>12,} bytes  {file.name}")
+    for name, why in plan.left:
+        say(f"  stays here:         {name} ({why})")
+    if plan.base_model is None:
+        say("note: the base model's id is not known, so the Hub cannot link it; give --base-model OWNER/NAME")
+    if not yes:
+        say(f"nothing was sent; add --yes to send {plural(len(plan.files), 'file')}")
+        return 0
+    say(f"sent: {send(plan, public=public)}")
+    return 0
