@@ -9,7 +9,7 @@ SHELL := /bin/bash
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV ?= .venv
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
-CONFIG ?= jobs/configs/local.yaml
+CONFIG ?= jobs/configs/demo.yaml
 MARKS ?= not slow and not gpu
 UV := uv==0.13.8
 
@@ -30,8 +30,11 @@ $(INSTALLED): $(INSTALL_INPUTS)
 
 # Ray clients need the mode spelt out when they join a running head; the head makes the token itself.
 demo: export RAY_AUTH_MODE := token
+demo: export LLMZERO_FAILPOINTS := $(CURDIR)/build/failpoints
 demo: $(INSTALLED)
 	$(BIN)/python -m jobs.prepare $(CONFIG)
+	@mkdir -p build/failpoints && touch build/failpoints/checkpoint.saved
+	@echo "One failure is provoked: the process of the engine is killed (SIGKILL) while it writes its first checkpoint."
 	$(BIN)/python -m jobs.search $(CONFIG)
 
 # Two processes beside each other, because one that starts Ray leaves half of two cores idle. Each ends with a

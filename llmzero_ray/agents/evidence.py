@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from llmzero_ray.agents.base import NodeView, ProposalRequest
+from llmzero_ray.hyperparameters.table import LR
 from llmzero_ray.metrics import Curves, accuracy_error
 from llmzero_ray.records import Hyperparameters, ResumeFrom
 
@@ -21,6 +22,9 @@ RUN_ERROR = 0.03
 differed by .03 to .05; towards 0 and 1 less is left to differ in."""
 CLEAR = 2.0
 """Errors from which a change counts as one."""
+
+DESTROYED = 0.5
+"""Share of the base model's accuracy from which its loss in one phase is a destruction."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,6 +149,18 @@ def known_nodes(request: ProposalRequest) -> dict[int, NodeView]:
     best = () if request.best is None else (request.best,)
     shown: Iterable[NodeView] = (*request.tree, *best, *request.siblings, *request.path, request.on)
     return {view.node: view for view in sorted(shown, key=lambda view: view.node)}
+
+
+def destroying_rate(request: ProposalRequest) -> float | None:
+    """The smallest learning rate at which a phase from the base model lost half of its accuracy, if any."""
+    rates = []
+    for view in known_nodes(request).values():
+        start, scores, rate = view.curves.start_score, view.curves.val_scores, view.hyperparameters.get(LR)
+        if view.resume_from is not None or not start or not scores or not isinstance(rate, float):
+            continue
+        if max(scores) <= (1.0 - DESTROYED) * start:
+            rates.append(rate)
+    return min(rates, default=None)
 
 
 def went_on(view: NodeView, step: int, n_val: int) -> ScoreGain | None:

@@ -102,7 +102,7 @@ def test_a_script_is_added_to_a_recipe_that_is_named(script: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (["--model", "5b", "--out", "x.yaml"], "no such recipe: '5b'. Recipes: local, one_gpu"),
+        (["--model", "5b", "--out", "x.yaml"], "no such recipe: '5b'. Recipes: demo, local, one_gpu"),
         (["--from", "nowhere.sh", "--out", "x.yaml"], "nowhere.sh: cannot be read"),
         (
             ["--from", "search.yaml", "--out", "x.yaml"],

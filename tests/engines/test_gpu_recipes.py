@@ -24,7 +24,9 @@ from llmzero_ray.tasks.task_yaml import load_task_file
 
 CONFIGS = Path(__file__).parents[2] / "jobs" / "configs"
 RECIPES = {
-    path.name: load_config(path) for path in sorted(CONFIGS.glob("*.yaml")) if path.name != "local.yaml"
+    path.name: load_config(path)
+    for path in sorted(CONFIGS.glob("*.yaml"))
+    if path.name not in ("demo.yaml", "local.yaml")
 }
 ACTOR, MODEL, ROLLOUT = (f"actor_rollout_ref.{part}" for part in ("actor", "model", "rollout"))
 EXPERT: dict[str, Any] = {
@@ -228,6 +230,7 @@ def test_recipes_for_one_gpu_need_no_cluster_and_name_the_task_that_ships() -> N
 
 FASTER: dict[str, dict[str, Any]] = {
     "old log-probs as vLLM gave them": {"algorithm.rollout_correction.bypass_mode": True},
+    "merged weights served": {f"{MODEL}.lora.merge": True},
     "Liger's kernels": {f"{MODEL}.use_liger": True},
     "four times the queue units": {"transfer_queue.backend.SimpleStorage.num_data_storage_units": 16},
 }

@@ -17,6 +17,7 @@ from llmzero_ray.agents.expert.apply_moves import ChangePlan, ProposalBase, appl
 from llmzero_ray.agents.expert.diagnosis import Finding
 from llmzero_ray.agents.expert.moves import GENERAL, UNCHANGED, MoveSet, move_sets, suited
 from llmzero_ray.agents.expert.rejection import mentioned_keys
+from llmzero_ray.hyperparameters.table import LR
 from llmzero_ray.records import Hyperparameters
 
 REPEATED = 0.6
@@ -29,6 +30,8 @@ ELSEWHERE = 0.3
 """Weight of a transition from another checkpoint."""
 OPPOSITE = 0.3
 """Weight of a loss as evidence for the opposite move."""
+NEAR = 8.0
+"""Factor below a learning rate that destroyed the base model down to which no rate is raised."""
 _MOST = 3.0
 """Errors that one attempt counts at most."""
 
@@ -50,6 +53,15 @@ class Tried:
     here: tuple[Attempt, ...]
     """From this checkpoint: other nodes, and the node itself where it trained on after it."""
     elsewhere: tuple[Attempt, ...]
+    destroying: float | None = None
+    """The smallest learning rate at which a phase destroyed what the base model could do."""
+
+    def is_too_fast(self, base: Hyperparameters, full: Hyperparameters) -> bool:
+        """Whether a change raises the learning rate to near one that destroyed the base model."""
+        old, new = base.get(LR), full.get(LR)
+        if self.destroying is None or not isinstance(old, float) or not isinstance(new, float):
+            return False
+        return new > max(old, self.destroying / NEAR)
 
     def is_copy(self, full: Hyperparameters) -> bool:
         """Whether a phase from here with this configuration exists already."""
@@ -118,6 +130,7 @@ def _ranked(
         choice
         for choice in _choices(base, findings, dynamics, tuple(without), unchanged)
         if not tried.is_copy(choice.plan.full)
+        and not tried.is_too_fast(base.hyperparameters, choice.plan.full)
     ]
     scores = [
         tried.support(base.hyperparameters, choice.plan.full) - PER_RANK * rank

@@ -9,7 +9,7 @@ Not here: what to change (moves.py) and from which checkpoint (proposer.py).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal, TypeAlias
 
@@ -94,7 +94,8 @@ class Finding:
     since: int | None = None
     """Step from which it went wrong: checkpoints before it are untouched."""
     severity: float = 0.0
-    """Size for moves that need one: the share of truncated responses."""
+    """Size for moves that need one: the share of truncated responses; of a decline of a path's first phase,
+    the share of the base model's accuracy that is lost."""
 
     @property
     def state(self) -> DiagnosisState:
@@ -135,7 +136,9 @@ def _consistent(found: list[Finding]) -> tuple[Finding, ...]:
     if found and found[0].kind == "dead":
         return (found[0],)
     if found and found[0].state == "collapsing":
-        return tuple(finding for finding in found if finding.state != "plateau")
+        lost = max(finding.severity for finding in found if finding.state in ("collapsing", "declining"))
+        first = replace(found[0], severity=lost)
+        return (first, *(finding for finding in found[1:] if finding.state != "plateau"))
     if any(finding.state == "declining" for finding in found):
         return tuple(finding for finding in found if not finding.kind.startswith("plateau"))
     return tuple(found)
@@ -276,7 +279,8 @@ def _decline(d: Dynamics, on: NodeView, before: NodeView | None) -> Finding | No
     if before is None or not changed:
         same = "" if before is None else ", under the settings of the phase before"
         text = f"Declining against its start: {fall}{same}."
-        return Finding(kind="declining", summary=text, evidence=evidence + _beside(d))
+        lost = 1.0 - v.last / v.start if before is None and v.start else 0.0
+        return Finding(kind="declining", summary=text, evidence=evidence + _beside(d), severity=lost)
     moves = ", ".join(
         f"{short(k)} {format_value(k, a)} -> {format_value(k, b)}" for k, (a, b) in list(changed.items())[:6]
     )

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from llmzero_ray.agents.evidence import DESTROYED
 from llmzero_ray.agents.expert.diagnosis import Finding, Kind
 from llmzero_ray.hyperparameters.table import (
     ADV_NORM,
@@ -120,6 +121,14 @@ _QUARTER = MoveSet(
     name="a quarter of the step",
     why="The same noise, met by the step alone.",
     moves=(_lr(0.25, "a quarter of the step leaves a quarter of its noise"),),
+)
+_FAR_SMALLER = MoveSet(
+    name="far smaller and cooler",
+    why="A few steps destroyed what the start could do: the usual correction, three times at once.",
+    moves=(
+        _lr(0.125, "at half of a rate that destroys the start, twice the steps would do the same"),
+        _temperature(-0.3, "cooler rollouts are nearer to the greedy answers that are scored"),
+    ),
 )
 _DECAY = MoveSet(
     name="decay within the phase",
@@ -340,7 +349,11 @@ NARROW_GAP = 0.95
 
 def move_sets(finding: Finding) -> tuple[MoveSet, ...]:
     """The readings of a finding, the likelier one first."""
-    return _more_room(finding.severity) if finding.kind == "truncated" else CATALOGUE[finding.kind]
+    if finding.kind == "truncated":
+        return _more_room(finding.severity)
+    if finding.kind in ("declining", "collapse", "kl_spike") and finding.severity >= DESTROYED:
+        return (_FAR_SMALLER, *CATALOGUE[finding.kind])
+    return CATALOGUE[finding.kind]
 
 
 def suited(move_set: MoveSet, greedy: float | None, sampled: float | None) -> MoveSet:

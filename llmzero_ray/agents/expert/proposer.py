@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 from llmzero_ray.agents.base import NodeView, ProposalRequest
 from llmzero_ray.agents.dynamics import Dynamics, observe
-from llmzero_ray.agents.evidence import Attempt, attempts, known_nodes, went_on
+from llmzero_ray.agents.evidence import Attempt, attempts, destroying_rate, known_nodes, went_on
 from llmzero_ray.agents.expert.apply_moves import ChangePlan, ProposalBase
 from llmzero_ray.agents.expert.choice import Tried, choose
 from llmzero_ray.agents.expert.diagnosis import Finding, diagnose
@@ -102,7 +102,7 @@ def _tried(request: ProposalRequest, start: StartPoint, base: Hyperparameters, n
                     failed=False,
                 )
             )
-    return Tried(here=tuple(here), elsewhere=tuple(elsewhere))
+    return Tried(here=tuple(here), elsewhere=tuple(elsewhere), destroying=destroying_rate(request))
 
 
 class ExpertProposer:
@@ -143,7 +143,9 @@ class ExpertProposer:
             chance = request.task.chance or 0.0
             dynamics = observe(best.curves, best.hyperparameters, n_val=self._n_val, chance=chance)
             findings = diagnose(dynamics, best, None)
-        inherit = bool(findings) and findings[0].state == "healthy"
+        healthy = bool(findings) and findings[0].state == "healthy"
+        # Near a rate that destroyed the base model there is nothing to vary.
+        inherit = healthy or (best is not None and destroying_rate(request) is not None)
         chosen = fresh_plan(base, request, inherit=inherit)
         diagnosis = Diagnosis(
             state=findings[0].state if findings else "unknown",
