@@ -58,7 +58,8 @@ class ModelConfig(StrictModel):
     """The base model and the adapter that is trained on it."""
 
     path: str | None = None
-    """Directory of the base model; null: the tiny model that `prepare` made for the task."""
+    """Directory of the base model, or its id on the Hugging Face Hub (`OWNER/NAME`, `OWNER/NAME@REVISION`),
+    which is downloaded once; null: the tiny model that `prepare` made for the task."""
     hub_id: str | None = setting(None, "OWNER/NAME", pattern=HUB_ID)
     """Id of the base model on the Hugging Face Hub: what cards and pushed adapters call it."""
     lora_rank: int = setting(16, "LoRA rank", ge=1, le=1024)

@@ -23,6 +23,7 @@ from llmzero_ray.coordinator import (
 )
 from llmzero_ray.errors import ConfigError, CoordinatorGoneError, LlmzeroError, SearchBusyError
 from llmzero_ray.follow import Follower
+from llmzero_ray.hub_model import with_model_here
 from llmzero_ray.preflight import (
     check_backends,
     check_engine_here,
@@ -106,12 +107,14 @@ def launch(
             does not start.
         EngineVersionError: the engine cannot start on this machine.
         StorageError: the directory cannot be used.
+        HubError: the model is one of the Hugging Face Hub's and cannot be downloaded.
     """
     refuse_job_directory(config)
     storage = SearchStorage(config.storage, config.name)
     deadline = time.monotonic() + SETTLE_S
     with storage.kept_if_used():
         storage.check()
+        config = with_model_here(config, storage.config(), say)
         while True:
             try:
                 return _find_or_start(config, given, make_task, say, storage, from_folder=from_folder)

@@ -95,6 +95,8 @@ def use(hub: HubServer, change: pytest.MonkeyPatch) -> None:
         change.delenv(name.lower(), raising=False)
     change.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)  # read at its import
     change.setattr(huggingface_hub.constants, "ENDPOINT", hub.url)
+    template = f"{hub.url}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
+    change.setattr(huggingface_hub.constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
     change.setattr(huggingface_hub.constants, "HF_HUB_DISABLE_XET", True)  # LFS, which every Hub speaks
     change.setenv("HF_HUB_DISABLE_XET", "1")
     change.setenv("HF_ENDPOINT", hub.url)

@@ -79,6 +79,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "llmzero_ray.finalize",
         "llmzero_ray.follow",
         "llmzero_ray.hub",
+        "llmzero_ray.hub_model",
         "llmzero_ray.locate",
         "llmzero_ray.plots",
         "llmzero_ray.report",

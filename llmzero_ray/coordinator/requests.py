@@ -156,7 +156,9 @@ def task_view(state: SearchState) -> TaskView:
         max_model_len=config.engine.max_prompt_length + config.engine.max_response_length,
         max_prompt_length=config.engine.max_prompt_length,
         eval_response_length=config.eval.max_response_length,
-        base_model="" if config.model.path is None else PurePath(config.model.path).name,
+        base_model=""
+        if config.model.path is None
+        else PurePath(config.model.hub_id or config.model.path).name,
         n_parameters=facts.get("model_params") if config.model.path is None else None,
         description=str(facts.get("description") or ""),
         reward=str(facts.get("reward_name") or ""),

@@ -26,6 +26,7 @@ from llmzero_ray import _actors
 from llmzero_ray.config import SearchConfig, change_settings, load_config, resolve_config
 from llmzero_ray.coordinator import limits, phase_seed, root_hyperparameters
 from llmzero_ray.errors import ConfigError, EngineError, LlmzeroError
+from llmzero_ray.hub_model import with_model_here
 from llmzero_ray.hyperparameters import Space
 from llmzero_ray.hyperparameters.verl_space import space_with
 from llmzero_ray.manifests import read_manifest
@@ -311,7 +312,7 @@ def _config(given: str | Path | Mapping[str, Any], settings: Mapping[str, Any]) 
             f"slots.shared is {found.slots.shared!r}; trials of Ray Tune share slots of their own. Leave it "
             "out."
         )
-    return found
+    return with_model_here(found, None, log.info)
 
 
 # --- the slots of this process ------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import asdict
+from functools import partial
 from typing import Annotated, Any
 
 import typer
@@ -19,10 +20,11 @@ from llmzero_ray.cli.doctor.examination import examine
 from llmzero_ray.cli.doctor.rows import exit_code, ordered, table_of
 from llmzero_ray.cli.doctor.scratch import Scratch
 from llmzero_ray.cli.gpu_memory import memory_table
-from llmzero_ray.cli.output import TerminalConsole
+from llmzero_ray.cli.output import TerminalConsole, print_line
 from llmzero_ray.cli.step_times import DOCTOR_FILE, FORMAT, read_doctor
 from llmzero_ray.config import load_config
 from llmzero_ray.files import replace_file
+from llmzero_ray.hub_model import with_model_here
 from llmzero_ray.storage import SearchStorage
 
 _WIDTH = 120
@@ -39,10 +41,11 @@ def doctor(
 
     Raises:
         ConfigError: the configuration cannot be read.
+        HubError: the model is one of the Hugging Face Hub's and cannot be downloaded.
     """
-    loaded = load_config(config, settings)
     console = TerminalConsole()
     console = console if console.is_terminal else TerminalConsole(width=_WIDTH)
+    loaded = with_model_here(load_config(config, settings), None, partial(print_line, console))
     context = Context(config=loaded, step=not no_step, scratch=Scratch(loaded))
     try:
         examine(context, console)
