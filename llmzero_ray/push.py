@@ -113,14 +113,24 @@ def plan_push(facts: SearchFacts, repo_id: str) -> PushPlan:
     )
 
 
-def send(plan: PushPlan, *, public: bool) -> str:
-    """Send the files of a plan in one commit; the repository's address.
+@dataclass(frozen=True, kw_only=True)
+class Sent:
+    """What a push did."""
+
+    address: str
+    """Of the repository."""
+    changed: bool
+    """Whether there was anything to send."""
+
+
+def send(plan: PushPlan, *, public: bool) -> Sent:
+    """Send the files of a plan in one commit.
 
     The repository is made if there is none. What was sent before, by a push that was killed or done, is not
     sent again, and a repository that already holds all of it gets no commit.
 
     Raises:
-        ConfigError: there is no token.
+        ConfigError: there is no token, or the repository holds something else or is public.
         HubError: the Hub cannot be reached, or refuses.
     """
     token = required_token()
@@ -129,10 +139,12 @@ def send(plan: PushPlan, *, public: bool) -> str:
 
     with hub_errors(f"push to {plan.repo_id}", token):
         address = api.create_repo(plan.repo_id, private=not public, exist_ok=True)
-        if not public and not api.repo_info(plan.repo_id).private:
+        found = api.repo_info(plan.repo_id)
+        if not public and not found.private:
             raise ConfigError(
                 f"{plan.repo_id} exists and is public. Give --public, or name another repository."
             )
+        _check_is_ours(plan, [file.rfilename for file in found.siblings or ()])
         # CommitOperationAdd takes a path as text.
         operations = [
             CommitOperationAdd(
@@ -140,8 +152,18 @@ def send(plan: PushPlan, *, public: bool) -> str:
             )
             for file in plan.files
         ]
-        api.create_commit(plan.repo_id, operations, commit_message=MESSAGE)
-    return str(address)
+        commit = api.create_commit(plan.repo_id, operations, commit_message=MESSAGE)
+    return Sent(address=str(address), changed=commit.oid != found.sha)
+
+
+def _check_is_ours(plan: PushPlan, names: list[str]) -> None:
+    """Check that a push made the repository, or that it is empty: its adapter and card would be replaced."""
+    others = sorted({*names} - {".gitattributes"})
+    if others and CHECKSUMS not in others:
+        raise ConfigError(
+            f"{plan.repo_id} exists and holds what no push wrote ({', '.join(map(one_line, others[:4]))}). "
+            "Name another repository."
+        )
 
 
 def _check_is_best(facts: SearchFacts, digests: Mapping[str, str]) -> None:

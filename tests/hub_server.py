@@ -57,6 +57,8 @@ class HubServer:
     """Set when a commit has been asked for."""
     hold_commits: bool = False
     """Commits are not answered."""
+    refuse_commits: int = 0
+    """Status with which commits are answered; 0: they are taken."""
 
     def asked(self, method: str, part: str) -> int:
         """How many requests of this method had `part` in their path."""
@@ -250,6 +252,9 @@ def _handler(hub: HubServer, ends: threading.Event) -> type[BaseHTTPRequestHandl
             hub.committing.set()
             if hub.hold_commits:
                 ends.wait()
+                return
+            if hub.refuse_commits:
+                self.refuse(hub.refuse_commits, "try later")
                 return
             header, *changes = [json.loads(line) for line in body.splitlines()]
             assert header["key"] == "header"

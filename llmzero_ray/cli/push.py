@@ -38,7 +38,8 @@ def push(
     The token is read from HF_TOKEN or from the file of `hf auth login`.
     """
     say = partial(print_line, TerminalConsole())
-    plan = plan_push(plan_facts(find(search, storage), base_model), repo_id)
+    facts = plan_facts(find(search, storage), base_model)
+    plan = plan_push(facts, repo_id)
     kind = "public" if public else "private"
     say(f"to {endpoint()}/{plan.repo_id}, {kind}:")
     for file in plan.files:
@@ -47,8 +48,11 @@ def push(
         say(f"  stays here:         {name} ({why})")
     if plan.base_model is None:
         say("note: the base model's id is not known, so the Hub cannot link it; give --base-model OWNER/NAME")
+    if facts.core.finished is None:
+        say("note: the search has not ended; this is its best adapter so far")
     if not yes:
         say(f"nothing was sent; add --yes to send {plural(len(plan.files), 'file')}")
         return 0
-    say(f"sent: {send(plan, public=public)}")
+    sent = send(plan, public=public)
+    say(f"sent: {sent.address}" if sent.changed else f"nothing to send, all of it is there: {sent.address}")
     return 0

@@ -131,8 +131,13 @@ def test_with_yes_exactly_the_listed_files_are_in_one_commit(
     assert {*hub.headers} == {f"Bearer {TOKEN}", ""}
 
 
-def test_a_push_again_sends_nothing_and_makes_no_commit(search: Path, hub: HubServer) -> None:
-    assert push(search, "--yes") == push(search, "--yes") == 0
+def test_a_push_again_sends_nothing_and_makes_no_commit(
+    search: Path, hub: HubServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert push(search, "--yes") == 0
+    assert "sent: " in capsys.readouterr().out
+    assert push(search, "--yes") == 0
+    assert "nothing to send, all of it is there" in capsys.readouterr().out
     assert len(hub.repositories[REPO].commits) == 1
     assert hub.asked("PUT", "/storage/") == 1
 
@@ -228,7 +233,30 @@ def test_a_repository_that_is_public_is_not_taken_for_a_private_one(
     assert push(search, "--yes", "--public") == 0
 
 
+def test_what_no_push_wrote_is_not_replaced(
+    search: Path, hub: HubServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hub.repositories[REPO] = Repository(private=True, files={".gitattributes": b"", "model.bin": b"1"})
+    line = refusal(search, capsys, "--yes", code=2)
+    assert "exists and holds what no push wrote (model.bin). Name another repository" in line
+    assert hub.repositories[REPO].commits == []
+
+
 # --- what the Hub refuses
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_a_hub_that_fails_in_the_middle_leaves_nothing_half_sent(
+    status: int, search: Path, hub: HubServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hub.refuse_commits = status
+    assert push(search, "--yes") == 1
+    printed = capsys.readouterr()
+    assert "Run the same command again" in printed.err or "then run the same command again" in printed.err
+    assert "sent:" not in printed.out
+    hub.refuse_commits = 0
+    assert push(search, "--yes") == 0
+    assert hub.repositories[REPO].commits == [list(SENT)]
 
 
 def test_without_a_token_it_is_said_where_one_is_read(
