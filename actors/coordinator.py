@@ -189,7 +189,7 @@ class SearchCoordinator:
         runs_on = await recovery.attach()
         self._ready.set()
         loop.open(executor.execute)
-        if runs_on or (recovery.has_work and await pool.reserve()):
+        if runs_on or (recovery.has_work and await pool.reserve(core.wanted_slots)):
             await recovery.fill()
         return None
 

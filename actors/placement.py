@@ -56,14 +56,15 @@ class Placement:
         self._table: Mapping[str, Any] = {}
         self._looked = float("-inf")
 
-    async def reserve_all(self, config: SearchConfig) -> bool:
-        """Reserve the hardware of every slot, or find it reserved; False when it was released meanwhile.
+    async def reserve_all(self, config: SearchConfig, slots: Collection[int] | None = None) -> bool:
+        """Reserve the hardware of every slot (or of those `slots`), or find it reserved; False when it was
+        released meanwhile.
 
         Raises:
             CapacityError: the cluster did not create it within `slots.timeout_s`; nothing stays reserved.
         """
         deadline = time.monotonic() + config.slots.timeout_s
-        slots = range(config.slots.count)
+        slots = range(config.slots.count) if slots is None else slots
         # What an earlier search left there has VeRL's processes beside it already.
         found_there = config.slots.shared is not None and await self._threads.run(
             _existing, group_name(config.slots.shared, 0, 0)
@@ -72,7 +73,7 @@ class Placement:
             self._asked.update(slots)
             found = await asyncio.gather(*(self._reserved(config, slot, deadline) for slot in slots))
             if not found_there:
-                await self._wait_for_side_cpus(config, deadline)
+                await self._wait_for_side_cpus(config, len(slots), deadline)
         except CapacityError:
             await self.release_all()
             raise
@@ -190,9 +191,9 @@ class Placement:
                 self._looked = time.monotonic()
         return self._table
 
-    async def _wait_for_side_cpus(self, config: SearchConfig, deadline: float) -> None:
+    async def _wait_for_side_cpus(self, config: SearchConfig, n_slots: int, deadline: float) -> None:
         """VeRL's processes beside the bundles need CPUs; waiting for them later would look like a hang."""
-        needed = config.slots.count * side_cpus(config)
+        needed = n_slots * side_cpus(config)
         while self._asked and (free := await self._threads.run(free_cpus)) < needed:
             if time.monotonic() > deadline:
                 there = await self._threads.run(cluster_machines)

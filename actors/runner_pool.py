@@ -70,8 +70,9 @@ class RunnerPool:
         self.closing = False
         """Whether the runners are being closed: those that are lost from now on are not replaced."""
 
-    async def reserve(self) -> bool:
-        """Reserve the hardware of all slots, or find it reserved; False when the pool was closed meanwhile.
+    async def reserve(self, slots: Collection[int] | None = None) -> bool:
+        """Reserve the hardware of all slots (or of those `slots`), or find it reserved; False when the pool
+        was closed meanwhile.
 
         Raises:
             CapacityError: the cluster does not give it.
@@ -79,7 +80,7 @@ class RunnerPool:
         config = self._settings()
         if self._fixed_capacity:
             await self._threads.run(check_fixed_capacity, config)
-        return await self._placement.reserve_all(config)
+        return await self._placement.reserve_all(config, slots)
 
     def runner(self, slot: int) -> Any:
         """The slot's runner; calls to it fail when it is gone."""

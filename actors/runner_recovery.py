@@ -70,12 +70,7 @@ class RunnerRecovery:
         await asyncio.gather(*(self.replace(slot) for slot in missing))
 
     def _wanted(self) -> list[int]:
-        """Slots that are to have a runner, while there is work: as many as are set, and those given up whose
-        run has not ended."""
-        if not self.has_work:
-            return []
-        count = self._core.config.slots.count
-        return [slot.index for slot in self._core.slots if slot.index < count or slot.node is not None]
+        return self._core.wanted_slots if self.has_work else []
 
     # --- a runner is lost -----------------------------------------------------------------------------------
 
@@ -195,9 +190,11 @@ class RunnerRecovery:
         await self.fill()
 
     async def close(self, command: cmd.CloseSlot) -> None:
-        """Give an idle slot back."""
+        """Give an idle slot back; one that is wanted again meanwhile gets a new runner."""
         await self._pool.close(command.slot)
         await self._post(ev.SlotClosed(slot=command.slot))
+        if command.slot in self._wanted():
+            await self.replace(command.slot)
 
     def kill(self, slot: int, node: int, attempt: int, reason: str, failure_class: FailureClass) -> None:
         """End a runner whose phase does not end; the call that trains it then fails and comes here.

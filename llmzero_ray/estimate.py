@@ -202,7 +202,8 @@ def _case(
 ) -> EstimateCase:
     phase, children = config.phase, config.budget.runs - 1
     child, reference = _child_steps(config, course), _reference_steps(config, course)
-    hours = _wall_s(config, sizes, measured, course) / 3600
+    wall_s, slot_s = _seconds(config, sizes, measured, course)
+    hours = wall_s / 3600
     per_phase = [(1, phase.n_steps), (children, child), (1 if reference else 0, reference or 1)]
     return EstimateCase(
         course=course,
@@ -211,7 +212,7 @@ def _case(
         reference_steps=reference,
         validations=sum(count * validations(steps, phase.test_freq) for count, steps in per_phase),
         hours=hours,
-        gpu_hours=hours * config.slots.count * config.slots.n_gpus,
+        gpu_hours=slot_s / 3600 * config.slots.n_gpus,
         dollars=None if price is None else _dollars(config, measured, course, price),
         disk_bytes=None if adapter_bytes is None else disk_bytes(config, adapter_bytes, course),
     )
@@ -238,8 +239,11 @@ def _reference_steps(config: SearchConfig, course: Course) -> int:
     return max(child, round(_BEST_PATH[course] * everything))
 
 
-def _wall_s(config: SearchConfig, sizes: Sizes, measured: MeasuredTimes, course: Course) -> float:
-    """The root alone, then as many phases at once as there are slots, then the final measurements."""
+def _seconds(
+    config: SearchConfig, sizes: Sizes, measured: MeasuredTimes, course: Course
+) -> tuple[float, float]:
+    """(of the search, of all its slots): the root alone, then as many phases at once as there are slots, then
+    the final measurements, for which no more slots are kept than work."""
     slots, children = config.slots.count, config.budget.runs - 1
     validation_s = measured.validation_s
     if validation_s is None:
@@ -259,10 +263,11 @@ def _wall_s(config: SearchConfig, sizes: Sizes, measured: MeasuredTimes, course:
     tree_s += cold_s - start_s if slots > 1 else 0.0
     test_s = validation_s * sizes.n_test / sizes.n_val if config.final.test else 0.0
     reference = _reference_steps(config, course)
-    if not reference:
-        return tree_s + 2 * test_s / min(slots, 2)
-    reference_s = start_s + trained_s(reference) + test_s
-    return tree_s + (reference_s + 2 * test_s if slots == 1 else max(reference_s, 2 * test_s / (slots - 1)))
+    reference_s = start_s + trained_s(reference) + test_s if reference else 0.0
+    final_slot_s = reference_s + 2 * test_s
+    beside = max(1, slots - 1) if reference else slots
+    final_s = final_slot_s if slots == 1 else max(reference_s, 2 * test_s / min(2, beside))
+    return tree_s + final_s, tree_s * slots + final_slot_s
 
 
 def _proposal_s(config: SearchConfig, measured: MeasuredTimes, course: Course) -> float:

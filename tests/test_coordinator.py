@@ -1028,6 +1028,47 @@ def test_with_two_slots_training_and_scoring_go_side_by_side() -> None:
     assert search.only(cmd.Evaluate).slot == 1
 
 
+def measuring(**config: object) -> Driver:
+    """A search of two slots that trains the reference in slot 0 and has scored base and best in slot 1."""
+    search = Driver(make_config(budget={"runs": 2}, slots={"count": 2, **dict(config)}))  # type: ignore[arg-type]
+    search.ready(0, 1)
+    search.train(0, score=0.5)
+    search.propose(1)
+    search.train(1, score=0.6)
+    for what in ("base", "best"):
+        assert search.none(cmd.CloseSlot)
+        assert search.only(cmd.Evaluate).what == what
+        search.post(make_scored(what))
+    return search
+
+
+def test_an_idle_slot_is_given_back_while_only_the_reference_trains() -> None:
+    search = measuring()
+    assert search.only(cmd.CloseSlot).slot == 1
+    search.post(ev.SlotClosed(slot=1))
+    assert search.none(cmd.CloseSlot)
+    search.train(REFERENCE, score=0.4)
+    evaluate = search.only(cmd.Evaluate)
+    assert (evaluate.what, evaluate.slot) == ("reference", 0)
+    search.post(make_scored("reference"))
+    assert search.only(cmd.WriteOutcome)
+
+
+def test_shared_slots_stay_for_the_next_search() -> None:
+    assert measuring(shared="tables").none(cmd.CloseSlot)
+
+
+def test_a_slot_that_was_given_back_comes_again_when_the_search_is_extended() -> None:
+    search = measuring()
+    search.post(ev.SlotClosed(slot=1))
+    fit = search.only(
+        cmd.FitSlots, search.post(ev.SettingsChanged(changes={"budget.runs": 5}, before={"budget.runs": 2}))
+    )
+    assert (fit.count, search.core.wanted_slots) == (2, [0, 1])
+    search.ready(1)
+    assert search.none(cmd.CloseSlot)
+
+
 def test_scoring_is_repeated_once_when_its_runner_is_lost_and_then_left_out() -> None:
     search = ended(final={"default_recipe": False})
     assert search.only(cmd.Evaluate).what == "base"

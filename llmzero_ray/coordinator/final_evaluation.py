@@ -72,6 +72,17 @@ class FinalEvaluation:
         return not training and all(job.done for job in self.jobs.values())
 
     @property
+    def is_testing(self) -> bool:
+        """Whether the winner is known, so that nothing is left but what is scheduled."""
+        return self._is_testing
+
+    @property
+    def n_waiting(self) -> int:
+        """Trainings and evaluations that could begin now, and have no slot."""
+        waiting = sum(_is_open(job) and job.slot is None for job in self.jobs.values())
+        return waiting + (self._reference_spec is not None)
+
+    @property
     def confirmed(self) -> list[FinalJob]:
         """Evaluations on fresh validation items, the best validation score first."""
         return [job for job in self.jobs.values() if job.split == CONFIRM]

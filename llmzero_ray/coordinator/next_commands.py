@@ -47,8 +47,9 @@ def _upkeep(state: SearchState) -> Iterator[Command]:
         yield cmd.DeleteCheckpoints(id=f"delete-{number}", items=deletion.items)
     if state.n_settings:
         yield cmd.FitSlots(id=f"slots-{state.n_settings}", count=state.config.slots.count)
-    for slot in state.slots[state.config.slots.count :]:
-        if slot.ready and slot.idle:
+    wanted = state.wanted_slots
+    for slot in state.slots:
+        if slot.ready and slot.index not in wanted:
             yield cmd.CloseSlot(id=f"close-{slot.index}-{slot.generation}", slot=slot.index)
     for run in state.runs.values():
         if run.active and run.silent is not None:

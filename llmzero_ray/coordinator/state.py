@@ -148,6 +148,17 @@ class SearchState:
         """Slots that can be given work."""
         return self.slots[: self.config.slots.count]
 
+    @property
+    def wanted_slots(self) -> list[int]:
+        """Indices of the slots that are to have a runner: as many as are set, and those beyond that still
+        work. Once only the winner's final evaluation is left, no more than have work; slots that searches
+        share are kept for the next one."""
+        working = [slot.index for slot in self.slots if not slot.idle]
+        if self.config.slots.shared or self.extension_wanted or not self.final.is_testing:
+            return sorted({*working, *(slot.index for slot in self.open_slots)})
+        idle = sorted((slot for slot in self.open_slots if slot.idle), key=lambda slot: not slot.ready)
+        return sorted([*working, *(slot.index for slot in idle[: self.final.n_waiting])])
+
     def ending_key(self, key: str) -> str:
         """A key of a command or a conclusion that occurs once per end of the search."""
         return numbered(key, self.n_extensions)

@@ -7,8 +7,10 @@ import signal
 from collections.abc import Callable
 
 import pytest
+import ray
 import yaml
 
+from actors.names import group_name
 from llmzero_ray import events as ev
 from llmzero_ray.coordinator import check_decisions
 from llmzero_ray.events import REFERENCE
@@ -96,4 +98,26 @@ def test_settings_that_do_not_extend_a_finished_search_leave_it_as_it_was(make_s
     core = search.start().wait()
     assert core.finished is not None
     assert "would not extend the search" in search.events(ev.RequestRefused)[-1].message
+    assert left_over(search) == []
+
+
+@pytest.mark.slow
+def test_an_idle_slot_is_given_back_while_the_reference_trains_alone(make_search: MakeSearch) -> None:
+    """Its hardware too."""
+    search = make_search(
+        {"step_s": 0.3}, budget={"runs": 2}, slots={"count": 2}, final={"test": True, "default_recipe": True}
+    ).start()
+    search.until(lambda: bool(search.events(ev.SlotClosed)))
+    core = search.core
+    assert core.stage == "measuring" and core.runs[REFERENCE].active
+    closed = search.events(ev.SlotClosed)[0].slot
+    assert closed != core.runs[REFERENCE].slot
+    created = [
+        entry["name"] for entry in ray.util.placement_group_table().values() if entry["state"] == "CREATED"
+    ]
+    assert group_name(search.config.name, closed, 0) not in created
+    assert group_name(search.config.name, core.runs[REFERENCE].slot, 0) in created
+    core = search.wait()
+    assert all(job.score is not None for job in core.final.jobs.values())
+    assert [event.slot for event in search.events(ev.SlotClosed)] == [closed]
     assert left_over(search) == []
