@@ -10,7 +10,7 @@ import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-IMAGE = {"vllm": "0.24.0", "torch": "2.11.0", "flash-attn": "2"}
+IMAGE = {"vllm": "0.24.0", "torch": "2.11.0", "flash-attn": "2", "liger-kernel": "0.8"}
 """What VeRL's image brings: exact versions, or the beginning of one."""
 
 

@@ -45,6 +45,18 @@ def test_gpus_need_flash_attention(monkeypatch: pytest.MonkeyPatch) -> None:
         internals.check_versions("gpu")
 
 
+def test_ligers_kernels_need_gpus_and_their_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    internals.check_kernels("cpu", use_liger=False)
+    with pytest.raises(EngineVersionError, match=r"use_liger: .* are for GPUs, .* leave .*use_liger out"):
+        internals.check_kernels("cpu", use_liger=True)
+    with pytest.raises(
+        EngineVersionError, match=r"liger-kernel is not installed; needed: 0\.8\. pip install"
+    ):
+        internals.check_kernels("gpu", use_liger=True)
+    monkeypatch.setattr(importlib.metadata, "version", lambda _: "0.8.2")
+    internals.check_kernels("gpu", use_liger=True)
+
+
 @pytest.mark.parametrize(
     ("said", "driver"),
     [

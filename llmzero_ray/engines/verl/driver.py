@@ -108,6 +108,8 @@ class Driver:
             groups = _connect(request)
             queue_started = _start_queue(config.transfer_queue, groups)  # beside the imports of VeRL
             internals.check_names(internals.relied_on(request.settings.platform))
+            use_liger = bool(config.actor_rollout_ref.model.use_liger)
+            internals.check_kernels(request.settings.platform, use_liger=use_liger)
             _check_config(config)
             from omegaconf import open_dict
 

@@ -25,6 +25,8 @@ VLLM_VERSIONS: Final = {"gpu": ("0.24",), "cpu": ("0.27",)}
 """By platform: VeRL's own pin on GPUs, the community CPU build elsewhere."""
 FLASH_ATTN_VERSIONS: Final = ("2",)
 """On GPUs VeRL builds every model with flash attention 2, and fails late without it."""
+LIGER_KEY: Final = "actor_rollout_ref.model.use_liger"
+LIGER_VERSIONS: Final = ("0.8",)
 OLDEST_DRIVERS: Final = {"12": 525, "13": 580}
 """Major version of CUDA -> the oldest of NVIDIA's drivers that runs it."""
 DRIVER_FILE: Final = "/proc/driver/nvidia/version"
@@ -211,6 +213,22 @@ def check_versions(platform: str) -> None:
         driver, cuda = driver_version(), cuda_version()
         if driver and cuda and (problem := driver_problem(driver, cuda)):
             raise EngineVersionError(f"NVIDIA's {problem}. Update the driver of the machine")
+
+
+def check_kernels(platform: str, *, use_liger: bool) -> None:
+    """Refuse Liger's kernels where there are none, before a worker imports them.
+
+    Raises:
+        EngineVersionError: says what to install, or to leave out.
+    """
+    if not use_liger:
+        return
+    remedy = f"Or leave {LIGER_KEY} out"
+    if platform == "cpu":
+        raise EngineVersionError(
+            f"{LIGER_KEY}: Liger's kernels are for GPUs, and this engine is for the CPU. {remedy}"
+        )
+    _check_version("liger-kernel", LIGER_VERSIONS, f"pip install 'liger-kernel==0.8.*'. {remedy}")
 
 
 def driver_problem(driver: str, cuda: str) -> str | None:
