@@ -53,6 +53,10 @@ OWNED_BY: tuple[tuple[str, str], ...] = (
         r"actor_rollout_ref\.model\.(path|lora_adapter_path|tokenizer_path|hf_config_path)",
         "set model.path; adapters come from checkpoints",
     ),
+    (
+        r"actor_rollout_ref\.model\.lora\.merge",
+        "vLLM is given the adapter, and searches do not serve merged weights",
+    ),
     (r".*\.(rollout_n|nnodes|n_gpus_per_node)", "it follows from n and from slots"),
     (r"actor_rollout_ref\.actor\.optim\.total_training_steps", "it follows from the phase's n_steps"),
     (r"actor_rollout_ref\.(actor|ref)\.strategy", "only fsdp2 works on every platform"),

@@ -55,10 +55,26 @@ def test_another_adapter_and_another_base_model_are_seen() -> None:
     assert "vLLM's base model differs from the actor's by 0.5" in str(difference(actor(0.5), moved))
 
 
-def test_merged_weights_are_judged_by_the_policy_alone() -> None:
-    right = served(actor(0.5), 0.02)
-    assert difference(actor(0.5), LogProbs(policy=right.policy, base=None)) is None
-    assert difference(actor(0.5), LogProbs(policy=values(9, 0.2, right.policy), base=None)) is not None
+@pytest.mark.parametrize("noise", [0.0, 1e-6, 0.01, 0.05])
+@pytest.mark.parametrize("effect", [0.0, 1e-4, 0.02, 1.0])
+def test_merged_weights_of_the_actors_own_policy_pass(effect: float, noise: float) -> None:
+    right = served(actor(effect), noise)
+    assert difference(actor(effect), LogProbs(policy=right.policy, base=None)) is None
+
+
+@pytest.mark.parametrize(("effect", "noise"), [(1e-4, 1e-6), (0.02, 1e-3), (0.09, 0.02), (0.5, 0.02)])
+def test_weights_into_which_no_adapter_was_merged_are_seen(effect: float, noise: float) -> None:
+    right = served(actor(effect), noise)
+    assert right.base is not None
+    found = difference(actor(effect), LogProbs(policy=right.base, base=None))
+    assert found is not None and found.startswith("vLLM answers without the adapter")
+
+
+def test_merged_weights_of_another_policy_are_seen() -> None:
+    other = LogProbs(policy=values(9, 0.2, served(actor(0.5), 0.02).policy), base=None)
+    assert "vLLM's policy differs from the actor's by 0.195" in str(difference(actor(0.5), other))
+    broken = LogProbs(policy=(math.nan,) * N, base=None)
+    assert "differs from the actor's by inf" in str(difference(actor(0.5), broken))
 
 
 def test_values_that_are_no_numbers_are_refused() -> None:

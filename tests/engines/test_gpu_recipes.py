@@ -230,7 +230,6 @@ def test_recipes_for_one_gpu_need_no_cluster_and_name_the_task_that_ships() -> N
 
 FASTER: dict[str, dict[str, Any]] = {
     "old log-probs as vLLM gave them": {"algorithm.rollout_correction.bypass_mode": True},
-    "merged weights served": {f"{MODEL}.lora.merge": True},
     "Liger's kernels": {f"{MODEL}.use_liger": True},
     "four times the queue units": {"transfer_queue.backend.SimpleStorage.num_data_storage_units": 16},
 }

@@ -8,7 +8,14 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from llmzero_ray.engines.verl.overrides import all_overrides, compose, hydra_literal, phase_overrides
+from llmzero_ray.engines.verl.overrides import (
+    MERGE,
+    all_overrides,
+    compose,
+    engine_overrides,
+    hydra_literal,
+    phase_overrides,
+)
 from llmzero_ray.errors import ConfigError
 from llmzero_ray.hyperparameters import complete, defaults, resolve
 from llmzero_ray.records import PhaseSpec
@@ -128,6 +135,14 @@ def test_fixed_overrides_of_the_user_win_over_the_engines_own() -> None:
 def test_an_unknown_key_is_refused_by_name() -> None:
     with pytest.raises(ConfigError, match="learning_rate"):
         compose(all_overrides(verl_settings(overrides={f"{ACTOR}.optim.learning_rate": 1e-3}), spec(), 5000))
+
+
+@pytest.mark.parametrize("key", [MERGE, f"+{MERGE}"])
+def test_merged_weights_are_refused_with_what_to_do(key: str) -> None:
+    with pytest.raises(ConfigError, match=r"lora\.merge to True; merged .* Remove the key"):
+        engine_overrides(verl_settings(overrides={key: True}))
+    config = compose(all_overrides(verl_settings(overrides={MERGE: False}), spec(), 5000))
+    assert config.actor_rollout_ref.model.lora.merge is False
 
 
 def test_a_phase_without_a_batch_size_is_refused() -> None:

@@ -3,8 +3,8 @@ server, with the adapter and without it.
 
 A difference of rollouts' log-probabilities cannot see a missing adapter while adapters change little: here
 the server is compared with both of the actor's policies, and its own base model says how much the two
-programs differ anyway. Pure. Not here: when weights are pushed (trainer.py), taking the values (workers.py,
-rollout_server.py).
+programs differ anyway; a server of merged weights is judged by which of the two policies it is nearer to.
+Pure. Not here: when weights are pushed (trainer.py), taking the values (workers.py, rollout_server.py).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class LogProbs:
     policy: tuple[float, ...]
     """With the adapter."""
     base: tuple[float, ...] | None
-    """Without it; None: a server that was given merged weights."""
+    """Without it; None: a server that was given merged weights. Actors always have it."""
 
 
 def difference(actor: LogProbs, server: LogProbs) -> str | None:
@@ -42,18 +42,22 @@ def difference(actor: LogProbs, server: LogProbs) -> str | None:
     An actor whose own values are not finite has nothing to be compared with: config_check.check_finite ends
     its phase.
     """
-    if not all(map(math.isfinite, actor.policy)):
+    if actor.base is None or not all(map(math.isfinite, actor.policy)):
         return None
     off = _distance(server.policy, actor.policy)
-    if server.base is None or actor.base is None:
-        return _too_far(off, MAX_NATS) if off > MAX_NATS else None
-    noise = _distance(server.base, actor.base)
-    if noise > MAX_NATS:
-        return f"vLLM's base model differs from the actor's by {noise:.3g} nats a token (at most {MAX_NATS})"
+    off_base = _distance(server.policy, actor.base)
+    limit = MAX_NATS
+    if server.base is None:
+        noise = min(off, off_base)
+    else:
+        noise = _distance(server.base, actor.base)
+        if noise > MAX_NATS:
+            there = f"by {noise:.3g} nats a token (at most {MAX_NATS})"
+            return f"vLLM's base model differs from the actor's {there}"
+        limit = min(MAX_NATS, max(_LEAST_NATS, _TIMES_BASE * noise))
     effect = _distance(actor.policy, actor.base)
-    if effect > _VISIBLE * noise and _distance(server.policy, actor.base) < off:
+    if effect > _VISIBLE * noise and off_base < off:
         return f"vLLM answers without the adapter, which changes a fixed text by {effect:.3g} nats a token"
-    limit = min(MAX_NATS, max(_LEAST_NATS, _TIMES_BASE * noise))
     # A policy that is falling apart gives values of tens of nats, with errors in proportion.
     limit = max(limit, _SHARE * _distance(actor.policy, (0.0,) * len(actor.policy)))
     return _too_far(off, limit) if off > limit else None

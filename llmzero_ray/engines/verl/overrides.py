@@ -33,6 +33,9 @@ MICRO = f"{ACTOR}.ppo_micro_batch_size_per_gpu"
 BYPASS = "algorithm.rollout_correction.bypass_mode"
 """VeRL: vLLM's log-probabilities are the old ones, and the actor's are not computed before the update."""
 
+MERGE = f"{MODEL}.lora.merge"
+"""VeRL: weights with the adapter added in are sent to vLLM, which then serves no adapter."""
+
 _REWARD_OPTIONS = "custom_reward_function.reward_kwargs"
 _FP32 = {"param_dtype": "fp32", "reduce_dtype": "fp32", "buffer_dtype": "fp32"}
 
@@ -41,7 +44,7 @@ def engine_overrides(settings: VerlSettings) -> dict[str, Any]:
     """VeRL keys that hold for the whole search, whatever a phase asks for.
 
     Raises:
-        ConfigError: `settings.overrides` name a reward function or a critic.
+        ConfigError: `settings.overrides` name a reward function or a critic, or have merged weights served.
     """
     keys: dict[str, Any] = {
         "algorithm.adv_estimator": "grpo",
@@ -98,13 +101,18 @@ def engine_overrides(settings: VerlSettings) -> dict[str, Any]:
 
 
 def _refuse_unsupported(overrides: Mapping[str, Any]) -> None:
-    """A critic, and a reward: code that is named here would be tried by nobody and run outside of the
-    sandbox."""
-    for key in overrides:
+    """A critic, merged weights, and a reward: code that is named here would be tried by nobody and run
+    outside of the sandbox."""
+    for key, value in overrides.items():
         if key.lstrip("+~").startswith("critic"):
             raise ConfigError(
                 f"engine.overrides sets {key}; a critic is not supported: phases exchange, save and "
                 "resume the policy's adapter alone. Remove the key"
+            )
+        if key.lstrip("+") == MERGE and value:
+            raise ConfigError(
+                f"engine.overrides sets {key} to {value!r}; merged weights are not served: vLLM is given the "
+                "adapter, and the memory estimate and its way of sleeping count on that. Remove the key"
             )
         name = key.lstrip("+~").removeprefix("reward.")
         if name.startswith("custom_reward_function") and not name.startswith(_REWARD_OPTIONS):
