@@ -22,6 +22,7 @@ from llmzero_ray.metric_files import (
     compact,
     load_points,
     saved_adapters,
+    stored_items,
     with_gain,
     with_tokens,
 )
@@ -91,6 +92,8 @@ class PhaseRunner:
         """Train the phase; any exception about the phase becomes a `PhaseFailure`."""
 
         def publish(point: MetricPoint) -> None:
+            if point.taken_from is not None:
+                point = dataclasses.replace(point, items=stored_items(self._storage, point.taken_from))
             self._buffer.publish(writer.write(point))
             if reason := self._stops.get((spec.node, spec.attempt)):
                 engine.stop(reason)  # the stop was requested before the engine had begun the phase

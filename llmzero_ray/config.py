@@ -118,6 +118,12 @@ class PhaseConfig(StrictModel):
     """Steps between two validations."""
     save_freq: int = setting(10, "training steps", ge=1)
     """Steps between two adapters that are kept in any case; new bests and the last step are always saved."""
+    validate_start: Literal["auto", "always", "first"] = "auto"
+    """Which phases validate before their first step. `always`: every one, which proves that each continues
+    where its parent was. `first`: an engine's first phase after each of its starts; a later one takes the
+    stored validation of the checkpoint it starts from, answers included, once vLLM was found to serve that
+    policy (log-probabilities of a fixed text), and validates where there is none. `auto`: `always` on the
+    CPU, `first` on GPUs."""
     max_hours: float | None = setting(None, "hours", gt=0)
     """A phase that trains longer than this ends, as completed, at its next step; null: no limit."""
 

@@ -132,12 +132,14 @@ def estimate(
     *,
     price: Price | None,
     adapter_bytes: int | None,
+    on_gpus: bool = False,
 ) -> tuple[EstimateCase, EstimateCase, EstimateCase]:
     """The low, the planned and the high case, before any limit of `budget` but `runs` is applied.
 
-    `price` as `agent_price` gives it; `adapter_bytes` None: not known.
+    `price` as `agent_price` gives it; `adapter_bytes` None: not known; `on_gpus`: what
+    `phase.validate_start: auto` depends on.
     """
-    low, planned, high = (_case(config, sizes, measured, c, price, adapter_bytes) for c in COURSES)
+    low, planned, high = (_case(config, sizes, measured, c, price, adapter_bytes, on_gpus) for c in COURSES)
     return low, planned, high
 
 
@@ -168,9 +170,15 @@ def agent_price(config: SearchConfig) -> Price | None:
     return None if ":" in agents.backend else FREE
 
 
-def validations(n_steps: int, test_freq: int) -> int:
+def validations(n_steps: int, test_freq: int, *, at_start: bool = True) -> int:
     """Validations of a phase: before its first step, every `test_freq` steps, and after its last."""
-    return 1 + math.ceil(n_steps / min(test_freq, n_steps))
+    return at_start + math.ceil(n_steps / min(test_freq, n_steps))
+
+
+def validates_every_start(config: SearchConfig, *, on_gpus: bool) -> bool:
+    """Whether every phase validates before its first step, and not an engine's first one alone."""
+    asked = config.phase.validate_start
+    return asked == "always" or (asked == "auto" and not on_gpus)
 
 
 def disk_bytes(config: SearchConfig, adapter_bytes: int, course: Course) -> int:
@@ -199,23 +207,39 @@ def _case(
     course: Course,
     price: Price | None,
     adapter_bytes: int | None,
+    on_gpus: bool,
 ) -> EstimateCase:
     phase, children = config.phase, config.budget.runs - 1
     child, reference = _child_steps(config, course), _reference_steps(config, course)
-    wall_s, slot_s = _seconds(config, sizes, measured, course)
+    every = _every_start(config, course, on_gpus)
+    wall_s, slot_s = _seconds(config, sizes, measured, course, every_start=every)
     hours = wall_s / 3600
-    per_phase = [(1, phase.n_steps), (children, child), (1 if reference else 0, reference or 1)]
+    first = children if every else min(children, config.slots.count - 1)
+    per_phase = [
+        (1, phase.n_steps, True),
+        (first, child, True),
+        (children - first, child, False),
+        (1 if reference else 0, reference or 1, every),
+    ]
     return EstimateCase(
         course=course,
         phases=config.budget.runs,
         steps=phase.n_steps + children * child,
         reference_steps=reference,
-        validations=sum(count * validations(steps, phase.test_freq) for count, steps in per_phase),
+        validations=sum(
+            count * validations(steps, phase.test_freq, at_start=at_start)
+            for count, steps, at_start in per_phase
+        ),
         hours=hours,
         gpu_hours=slot_s / 3600 * config.slots.n_gpus,
         dollars=None if price is None else _dollars(config, measured, course, price),
         disk_bytes=None if adapter_bytes is None else disk_bytes(config, adapter_bytes, course),
     )
+
+
+def _every_start(config: SearchConfig, course: Course, on_gpus: bool) -> bool:
+    """In the worst case the engine is started anew for every phase."""
+    return course == "high" or validates_every_start(config, on_gpus=on_gpus)
 
 
 def _child_steps(config: SearchConfig, course: Course) -> int:
@@ -240,7 +264,7 @@ def _reference_steps(config: SearchConfig, course: Course) -> int:
 
 
 def _seconds(
-    config: SearchConfig, sizes: Sizes, measured: MeasuredTimes, course: Course
+    config: SearchConfig, sizes: Sizes, measured: MeasuredTimes, course: Course, *, every_start: bool
 ) -> tuple[float, float]:
     """(of the search, of all its slots): the root alone, then as many phases at once as there are slots, then
     the final measurements, for which no more slots are kept than work."""
@@ -252,15 +276,17 @@ def _seconds(
     warm_s = min(_WARM_START_S[course], cold_s) if measured.warm_start_s is None else measured.warm_start_s
     longest_s = math.inf if config.phase.max_hours is None else config.phase.max_hours * 3600
 
-    def trained_s(n_steps: int) -> float:
-        n_validations = validations(n_steps, config.phase.test_freq)
+    def trained_s(n_steps: int, *, at_start: bool = every_start) -> float:
+        n_validations = validations(n_steps, config.phase.test_freq, at_start=at_start)
         return min(n_steps * measured.step_s + n_validations * validation_s, longest_s)
 
     # In the worst case every proposal changes a key that restarts the engine.
     start_s = cold_s if course == "high" else warm_s
     child_s = _proposal_s(config, measured, course) + start_s + trained_s(_child_steps(config, course))
-    tree_s = cold_s + trained_s(config.phase.n_steps) + math.ceil(children / slots) * child_s
-    tree_s += cold_s - start_s if slots > 1 else 0.0
+    tree_s = cold_s + trained_s(config.phase.n_steps, at_start=True) + math.ceil(children / slots) * child_s
+    if slots > 1:
+        # The other slots' first phases.
+        tree_s += cold_s - start_s + (0.0 if every_start else validation_s)
     test_s = validation_s * sizes.n_test / sizes.n_val if config.final.test else 0.0
     reference = _reference_steps(config, course)
     reference_s = start_s + trained_s(reference) + test_s if reference else 0.0

@@ -30,6 +30,7 @@ from llmzero_ray.records import (
     PhaseFailure,
     PhaseResult,
     PhaseSpec,
+    ResumeFrom,
     TokenCounts,
 )
 from llmzero_ray.significance import paired
@@ -76,7 +77,13 @@ class MetricWriter:
         try:
             for item in point.items:
                 self._items.write(json.dumps({"step": point.step, **vars(item)}) + "\n")
-            body = {"step": point.step, "global_step": point.global_step, "wall_s": point.wall_s}
+            body: dict[str, Any] = {
+                "step": point.step,
+                "global_step": point.global_step,
+                "wall_s": point.wall_s,
+            }
+            if point.taken_from is not None:
+                body["taken_from"] = dataclasses.asdict(point.taken_from)
             self._points.write(
                 json.dumps({**body, "val_score": point.val_score, "metrics": dict(point.metrics)}) + "\n"
             )
@@ -130,6 +137,11 @@ def load_items(
         fields = {key: row[key] for key in names}
         found.setdefault(row["step"], []).append(ItemOutcome(**fields))
     return {step: tuple(items) for step, items in found.items()}
+
+
+def stored_items(storage: SearchStorage, at: ResumeFrom) -> tuple[ItemOutcome, ...]:
+    """Per-item outcomes of the validation at a step of a node, answers included; none where none are kept."""
+    return load_items(storage, at.node).get(at.step, ())
 
 
 def with_gain(storage: SearchStorage, result: PhaseResult) -> PhaseResult:
@@ -197,6 +209,7 @@ def lost_phase(storage: SearchStorage, node: int, reason: str, *, n_gpus: int, a
     wall_s = own[-1] - (before[-1] if before else 0.0) if own else 0.0
     scored = validations(points)
     best = best_validation(scored)
+    start = next((point for point in points if point.step == 0), None)
     return PhaseFailure(
         node=node,
         failure_class="resource",
@@ -205,7 +218,8 @@ def lost_phase(storage: SearchStorage, node: int, reason: str, *, n_gpus: int, a
         steps_done=points[-1].step if points else 0,
         best_score=None if best is None else best[1],
         best_step=None if best is None else best[0],
-        start_score=next((point.val_score for point in points if point.step == 0), None),
+        start_score=None if start is None else start.val_score,
+        start_from=None if start is None else start.taken_from,
         checkpoints=saved_adapters(storage, node, points),
         wall_s=max(0.0, wall_s),
         gpu_hours=max(0.0, wall_s) / 3600 * n_gpus,
@@ -312,7 +326,12 @@ def _read_parquet(path: Path) -> list[dict[str, Any]]:
 
 
 def _point(node: int, row: Mapping[str, Any]) -> MetricPoint:
-    return MetricPoint(node=node, **{key: row[key] for key in (*_FIXED, "metrics")})
+    taken = row.get("taken_from")  # of compacted files the outcome says it
+    return MetricPoint(
+        node=node,
+        **{key: row[key] for key in (*_FIXED, "metrics")},
+        taken_from=None if taken is None else ResumeFrom(**taken),
+    )
 
 
 def _float(value: Any) -> float | None:

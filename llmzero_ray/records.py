@@ -47,6 +47,17 @@ class ResumeFrom:
 
 
 @dataclass(frozen=True, kw_only=True)
+class KnownStart:
+    """The validation, in an earlier phase, of the policy that a phase starts from."""
+
+    source: ResumeFrom
+    """Where it was measured; step 0 of a phase that started from the base model is the base model."""
+    score: float
+    on_cpu: bool = False
+    """Whether it may be taken over on the CPU too, and not on GPUs alone."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class TokenCounts:
     """Tokens that were computed with."""
 
@@ -111,6 +122,9 @@ class PhaseSpec:
     """Steps between two full checkpoints; 0: none is kept."""
     restore: bool = False
     """Whether to go on from the full checkpoint in `rolling_dir`; from the start when there is none."""
+    known_start: KnownStart | None = None
+    """What may stand for the validation at step 0 once the engine has shown that it continues checkpoints;
+    None: it is measured."""
 
     def adapter_dir(self, step: int) -> str:
         """Directory for the adapter of this attempt after `step`."""
@@ -144,6 +158,8 @@ class MetricPoint:
     score."""
     items: tuple[ItemOutcome, ...] = ()
     """Per-item validation outcomes; stripped once they are on disk."""
+    taken_from: ResumeFrom | None = None
+    """Of step 0: where its validation was measured, when it was taken over from there; None: here."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -191,7 +207,7 @@ class PhaseResult:
     """Best validation score over the steps executed in this phase (never step 0)."""
     best_step: int | None
     start_score: float | None
-    """The continuity check: validation at step 0."""
+    """Validation at step 0: the continuity check, unless `start_from` says that it was taken over."""
     final_score: float | None
     checkpoints: tuple[Checkpoint, ...]
     wall_s: float
@@ -215,6 +231,8 @@ class PhaseResult:
     """Of the steps that count; None: an older version did not count them."""
     cost: TokenCost | None = None
     """Seconds per token in its own steps; None: they were not timed, or by an older version."""
+    start_from: ResumeFrom | None = None
+    """Where `start_score` was measured, when it was taken over from there; None: by this phase."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -238,6 +256,8 @@ class PhaseFailure:
     tokens: TokenCounts | None = None
     """As of a result."""
     cost: TokenCost | None = None
+    """As of a result."""
+    start_from: ResumeFrom | None = None
     """As of a result."""
 
 

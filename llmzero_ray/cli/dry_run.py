@@ -21,7 +21,15 @@ from llmzero_ray.cli.step_times import measured
 from llmzero_ray.config import SearchConfig
 from llmzero_ray.coordinator import root_hyperparameters
 from llmzero_ray.errors import TaskError
-from llmzero_ray.estimate import EstimateCase, MeasuredTimes, Sizes, agent_price, estimate, first_limit
+from llmzero_ray.estimate import (
+    EstimateCase,
+    MeasuredTimes,
+    Sizes,
+    agent_price,
+    estimate,
+    first_limit,
+    validates_every_start,
+)
 from llmzero_ray.hyperparameters import canonical
 from llmzero_ray.stage_times import StageTimes, estimated_stages
 from llmzero_ray.tasks import PreparedTask, load_task
@@ -52,7 +60,13 @@ def show_estimate(
     seconds = measured(config, seconds_per_step=seconds_per_step, like=like, estimated=estimated)
     adapter = size_of_adapter(config, task)
     price = agent_price(config)
-    cases = estimate(config, _sizes(config, task), seconds, price=price, adapter_bytes=adapter)
+    on_gpus = is_for_gpus(config)
+
+    def estimated_cases(of: SearchConfig) -> tuple[EstimateCase, EstimateCase, EstimateCase]:
+        sizes = _sizes(of, task)
+        return estimate(of, sizes, seconds, price=price, adapter_bytes=adapter, on_gpus=on_gpus)
+
+    cases = estimated_cases(config)
     console.print(_table(config, cases))
     lines = [*_source_lines(seconds), *_limit_lines(config, cases), *_disk_lines(config, cases)]
     if stages is not None:
@@ -60,10 +74,18 @@ def show_estimate(
     if config.final.default_recipe:
         final = config.final.model_copy(update={"default_recipe": False})
         fewer = config.model_copy(update={"final": final})
-        cheaper = estimate(fewer, _sizes(config, task), seconds, price=price, adapter_bytes=adapter)
+        cheaper = estimated_cases(fewer)
         lines.append(
             f"without final.default_recipe: {plain(cheaper[1].gpu_hours)} GPU hours as planned, "
             f"not {plain(cases[1].gpu_hours)}"
+        )
+    if not validates_every_start(config, on_gpus=on_gpus):
+        phase = config.phase.model_copy(update={"validate_start": "always"})
+        longer = estimated_cases(config.model_copy(update={"phase": phase}))
+        lines.append(
+            f"with phase.validate_start always: {plain(longer[1].gpu_hours)} GPU hours as planned, not "
+            f"{plain(cases[1].gpu_hours)}; {longer[1].validations - cases[1].validations} validations before "
+            "a first step are taken over from the phase before"
         )
     print_lines(console, lines)
     return 0

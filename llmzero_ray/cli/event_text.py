@@ -91,7 +91,8 @@ def _describe_finished(core: CoordinatorCore, event: ev.PhaseFinished) -> str:
         score = f"validation {result.best_score:.4f}"
         if result.best_step is not None:
             score += f" at global step {global_step(core, event.node, result.best_step)}"
-    start = f" (from {result.start_score:.4f})" if result.start_score is not None else ""
+    taken = f", as {_name(result.start_from.node)} had it" if result.start_from is not None else ""
+    start = f" (from {result.start_score:.4f}{taken})" if result.start_score is not None else ""
     warmth = "warm" if result.warm else f"cold: {result.cold_reason}"
     return (
         f"{_name(event.node)} {result.status}: {score}{start}, {result.steps_done} steps, "

@@ -6,6 +6,7 @@ report's text (report/).
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any
@@ -59,6 +60,7 @@ def node_facts(facts: SearchFacts, node: int) -> dict[str, Any]:
     curves = facts.curves(node)
     start = facts.start_score(run)
     first = [] if start is None else [(0, start)]
+    taken = facts.start_from(run)
     scores = [*first, *zip(curves.val_steps, curves.val_scores, strict=True)]
     return {
         "search": facts.config.name,
@@ -69,6 +71,7 @@ def node_facts(facts: SearchFacts, node: int) -> dict[str, Any]:
             {**change, "old": json.loads(change["old"]), "new": json.loads(change["new"])}
             for change in change_rows(facts, [node])
         ],
+        "start_from": None if taken is None else dataclasses.asdict(taken),
         "validations": [{"global_step": run.base_step + step, "score": score} for step, score in scores],
     }
 
@@ -93,6 +96,8 @@ def _node_lines(found: Mapping[str, Any]) -> Iterable[str]:
         yield f"best           {found['score']:.4f} at global step {found['global_step']}"
     points = ", ".join(f"{point['score']:.4f}@{point['global_step']}" for point in found["validations"])
     yield f"validations    {points or _NONE}"
+    if (taken := found["start_from"]) is not None:
+        yield f"               the first as measured at node {taken['node']}, step {taken['step']}"
     if found["ended_by"]:
         yield f"ended by       {found['ended_by']}"
     for name in ("diagnosis", "rationale", "note"):

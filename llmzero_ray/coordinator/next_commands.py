@@ -225,6 +225,7 @@ def run_phase(state: SearchState, run: PhaseRun) -> Command:
         rolling_dir=str(paths.rolling(run.node, run.attempt)),
         rolling_freq=state.rolling_freq,
         restore=run.attempt > 0,
+        known_start=state.planner.known_start(spec),
     )
     generation = state.slots[run.slot].generation
     run_id = f"run-{run.node}-{run.attempt}-{generation}-{run.replanned}"

@@ -14,15 +14,16 @@ from typing import Any
 from llmzero_ray.agents.base import base_of_changes
 from llmzero_ray.compute import spent
 from llmzero_ray.config import SearchConfig
-from llmzero_ray.coordinator.runs import PhaseRun
+from llmzero_ray.coordinator.runs import PhaseRun, without_infinities
 from llmzero_ray.errors import ConfigError, HyperparameterError, ProposalError
 from llmzero_ray.events import REFERENCE
-from llmzero_ray.hyperparameters import VERL_SPACE, Limits, Space, format_value, space_with
+from llmzero_ray.hyperparameters import VERL_SPACE, Limits, Space, format_value, scored_alike, space_with
 from llmzero_ray.hyperparameters.table import LR, MAX_RESPONSE
 from llmzero_ray.records import (
     Change,
     ComputeLimit,
     Hyperparameters,
+    KnownStart,
     NodeKind,
     PhaseSpec,
     Proposal,
@@ -171,6 +172,37 @@ class Planner:
             full, moved = self._moved(run, full, source)
             note = f"{note}{moved}; unchanged it would repeat node {twin.node}" if moved else note
         return Planned(spec=self._child(run, full, self.config.phase.n_steps, source), note=f"{note}.")
+
+    def known_start(self, spec: PhaseSpec) -> KnownStart | None:
+        """What an earlier phase measured of the policy that this one starts from, for the same rows, cap and
+        sampling; None: nothing did, or it is to be measured again (`phase.validate_start`)."""
+        asked, engine = self.config.phase.validate_start, self.config.engine
+        if asked == "always" or (asked == "auto" and engine.platform == "cpu"):
+            return None
+        source = spec.resume_from
+        if source is not None:
+            kept = next((c for c in self.runs[source.node].checkpoints if c.step == source.step), None)
+            score = None if kept is None else without_infinities(kept.val_score)
+        else:
+            source, score = self._measured_base(spec)
+        if source is None or score is None:
+            return None
+        if not scored_alike(self._hyperparameters(source.node), spec.hyperparameters):
+            return None
+        return KnownStart(source=source, score=score, on_cpu=asked == "first")
+
+    def _measured_base(self, spec: PhaseSpec) -> tuple[ResumeFrom | None, float | None]:
+        """(step 0 of the first phase that validated the base model before its first step, that score)."""
+        for run in self.runs.values():
+            outcome = run.outcome
+            if run.node == spec.node or run.spec is None or run.spec.resume_from is not None:
+                continue
+            if outcome is None or outcome.start_from is not None:
+                continue
+            score = without_infinities(outcome.start_score)
+            if score is not None and scored_alike(run.spec.hyperparameters, spec.hyperparameters):
+                return ResumeFrom(node=run.node, step=0), score
+        return None, None
 
     # --- parts ----------------------------------------------------------------------------------------------
 

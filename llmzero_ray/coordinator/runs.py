@@ -131,6 +131,7 @@ class PhaseRun:
             best_score=left.best_score,
             best_step=left.best_step,
             start_score=left.start_score,
+            start_from=left.start_from,
             final_score=None,
             checkpoints=left.checkpoints,
             wall_s=left.wall_s,

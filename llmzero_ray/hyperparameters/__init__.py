@@ -10,7 +10,7 @@ from llmzero_ray.hyperparameters.inert import clip_is_inert, inert_keys
 from llmzero_ray.hyperparameters.space import AUTO, Limits, Parameter, Space, allowed, format_value
 from llmzero_ray.hyperparameters.table import ADAPTER, CAPACITY
 from llmzero_ray.hyperparameters.verl_keys import VERL_VERSION
-from llmzero_ray.hyperparameters.verl_space import VERL_SPACE, space_with
+from llmzero_ray.hyperparameters.verl_space import VERL_SPACE, scored_alike, space_with
 
 SPACE, BY_KEY, NAMES = VERL_SPACE.parameters, VERL_SPACE.by_key, VERL_SPACE.names
 canonical, short, is_hot = VERL_SPACE.canonical, VERL_SPACE.short, VERL_SPACE.is_hot
@@ -48,6 +48,7 @@ __all__ = [
     "normalize",
     "owned",
     "resolve",
+    "scored_alike",
     "short",
     "space_with",
     "validate",

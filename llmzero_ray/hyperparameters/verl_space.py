@@ -23,8 +23,9 @@ from llmzero_ray.hyperparameters.couplings import (
 from llmzero_ray.hyperparameters.inert import inert_keys
 from llmzero_ray.hyperparameters.proposable import PROPOSABLE
 from llmzero_ray.hyperparameters.space import Parameter, Space
-from llmzero_ray.hyperparameters.table import ADAPTER, PARAMETERS
+from llmzero_ray.hyperparameters.table import ADAPTER, MAX_PROMPT, PARAMETERS
 from llmzero_ray.hyperparameters.verl_keys import VERL_KEYS, VERL_VERSION, is_verl_key
+from llmzero_ray.records import Hyperparameters
 
 VERL_SPACE = Space(
     trainer="VeRL",
@@ -42,6 +43,22 @@ VERL_SPACE = Space(
     fixed=FIXED,
     never=NEVER,
 )
+
+
+_TRAINS_ALONE = frozenset(
+    row.key for row in (*PARAMETERS, *PROPOSABLE) if row.group != "fixed" and row.key != MAX_PROMPT
+)
+"""Keys that validations of a given policy do not depend on: they have their own cap and sampling."""
+
+
+def scored_alike(one: Hyperparameters, other: Hyperparameters) -> bool:
+    """Whether validations under two configurations measure the same of one policy.
+
+    A key that is not in the table may act on validations: it has to be equal.
+    """
+    missing = object()
+    names = {*one, *other} - _TRAINS_ALONE
+    return all(one.get(name, missing) == other.get(name, missing) for name in names)
 
 
 def space_with(allow: Mapping[str, AllowedKey], space: Space = VERL_SPACE) -> Space:

@@ -22,7 +22,14 @@ from llmzero_ray.hyperparameters.table import ROLLOUT_N, TRAIN_BATCH
 from llmzero_ray.journal import read_all
 from llmzero_ray.metric_files import load_curves, load_items, parquet_rows
 from llmzero_ray.metrics import Curves, Score, mean_score, score_without_items
-from llmzero_ray.records import Event, Hyperparameters, HyperparameterValue, ItemOutcome, PhaseResult
+from llmzero_ray.records import (
+    Event,
+    Hyperparameters,
+    HyperparameterValue,
+    ItemOutcome,
+    PhaseResult,
+    ResumeFrom,
+)
 from llmzero_ray.search import SearchNode
 from llmzero_ray.storage import SearchPaths, SearchStorage
 
@@ -256,6 +263,11 @@ class SearchFacts:
         """Validation of the policy that a run started from, before its first step."""
         recorded = run.outcome.start_score if run.outcome else None
         return finite(self.curves(run.node).start_score if recorded is None else recorded)
+
+    def start_from(self, run: PhaseRun) -> ResumeFrom | None:
+        """Where that validation was measured, when it was taken over; None: before the run's own first
+        step."""
+        return run.outcome.start_from if run.outcome else None
 
     # --- after the search -----------------------------------------------------------------------------------
 

@@ -86,7 +86,9 @@ def length(run: PhaseRun) -> str:
 def validations(facts: SearchFacts, node: int) -> str:
     """`0.4141 before the first step, 0.7812@10`: scores at global steps; `none` without any."""
     curves = facts.curves(node)
-    start = [] if curves.start_score is None else [f"{curves.start_score:.4f} before the first step"]
+    taken = facts.start_from(facts.runs[node]) if node in facts.runs else None
+    whose = "" if taken is None else f" (as node {taken.node} had it, not measured again)"
+    start = [] if curves.start_score is None else [f"{curves.start_score:.4f} before the first step{whose}"]
     scores = [
         f"{score:.4f}@{curves.base_step + step}"
         for step, score in zip(curves.val_steps, curves.val_scores, strict=True)

@@ -157,6 +157,7 @@ class Driver:
             skip=request.skip,
             stop_asked=lambda: self._stops.get(request.run_id),
             restore=request.restore,
+            takes_start=request.takes_start,
         )
         try:
             config = self._compose(spec, self._settings)
@@ -164,6 +165,9 @@ class Driver:
                 config.trainer.val_before_train = False
             self._trainer.begin_phase(config, state)
             state.ready = time.monotonic()
+            if request.takes_start and request.restore is None and self._trainer.canary_passed:
+                config.trainer.val_before_train = False
+                state.take_start()
             self._trainer.train()
         except Exception as error:
             logger.exception("phase of node %d failed", spec.node)

@@ -66,6 +66,8 @@ class VerlEngine:
         self._driver: DriverProcess | None = None
         self._started_with: PhaseSpec | None = None
         self._starts = 0
+        self._continuity_seen = False
+        """Whether a phase of the present child has validated before its first step."""
         self._broken: str | None = None
         self._running = False
         self._run_id = 0
@@ -239,7 +241,7 @@ class VerlEngine:
         """End the child, if there is one; whether there was. Its actors may take a moment longer."""
         with self._lock:
             driver, self._driver = self._driver, None
-        self._started_with = None
+        self._started_with, self._continuity_seen = None, False
         if driver is not None:
             driver.end(grace_s)
         return driver is not None
@@ -266,13 +268,16 @@ class VerlEngine:
     ) -> PhaseResult | PhaseFailure:
         """`progress` is kept up to date, for an outcome when the child has to be killed."""
         driver = self._living_driver()
-        driver.send(Run(spec, self._run_id, skip, None if found is None else found.path))
+        restore = None if found is None else found.path
+        driver.send(Run(spec, self._run_id, skip, restore, self._takes_start(spec)))
         if self._stop_asked is not None:  # asked while the engine was starting
             self._pass_stop_on(driver, self._stop_asked[1])
         while True:
             message = self._next(driver, spec, progress)
             if isinstance(message, Metric):
                 progress.saw(message.point)
+                if message.point.step == 0 and message.point.taken_from is None:
+                    self._continuity_seen = True
                 progress.wall_s, progress.train_wall_s = message.point.wall_s, message.point.wall_s
                 on_metric(message.point)
             elif isinstance(message, CheckpointSaved):
@@ -284,6 +289,13 @@ class VerlEngine:
             else:
                 killed: PhaseResult = message
                 return killed
+
+    def _takes_start(self, spec: PhaseSpec) -> bool:
+        """Whether the validation at step 0 may be left out; the child decides by what its servers answer."""
+        known = spec.known_start
+        return (
+            known is not None and self._continuity_seen and (known.on_cpu or self._settings.platform == "gpu")
+        )
 
     def _ended(self, message: Trained) -> PhaseResult | PhaseFailure:
         outcome = message.outcome

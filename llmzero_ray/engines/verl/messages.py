@@ -31,12 +31,14 @@ class Ready:
 @dataclass(frozen=True)
 class Run:
     """Train one phase, from the full checkpoint in `restore` on if there is one. `skip` names swaps to leave
-    out: for tests that prove the read-back sees it."""
+    out: for tests that prove the read-back sees it. `takes_start`: the spec's known start stands for the
+    validation at step 0 if the servers are seen to serve the policy."""
 
     spec: PhaseSpec
     run_id: int
     skip: tuple[str, ...] = field(default=())
     restore: str | None = None
+    takes_start: bool = False
 
 
 @dataclass(frozen=True)

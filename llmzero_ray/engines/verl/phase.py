@@ -28,6 +28,7 @@ from llmzero_ray.records import (
     PhaseFailure,
     PhaseResult,
     PhaseSpec,
+    ResumeFrom,
     adapter_name,
 )
 
@@ -47,6 +48,8 @@ class Progress:
     """The same, from the first training step on."""
     compute: float = 0.0
     """In the unit of the phase's limit; 0 without one."""
+    start_from: ResumeFrom | None = None
+    """Where the score of step 0 was measured, when it was taken over."""
 
     @property
     def best(self) -> tuple[int, float] | None:
@@ -66,6 +69,8 @@ class Progress:
         self.steps_done = max(self.steps_done, point.step)
         if point.val_score is not None:
             self.scores[point.step] = point.val_score
+        if point.step == 0:
+            self.start_from = point.taken_from
 
     def result(self, spec: PhaseSpec, stop_reason: str) -> PhaseResult:
         """The outcome of a phase that ended; times are those carried over, the caller adds its own."""
@@ -78,6 +83,7 @@ class Progress:
             best_score=best[1] if best else None,
             best_step=best[0] if best else None,
             start_score=self.scores.get(0),
+            start_from=self.start_from,
             final_score=self.scores[max(scored)] if scored else None,
             checkpoints=self.checkpoints,
             wall_s=self.wall_s,
@@ -100,6 +106,7 @@ class Progress:
             best_step=best[0] if best else None,
             best_score=best[1] if best else None,
             start_score=self.scores.get(0),
+            start_from=self.start_from,
             checkpoints=self.checkpoints,
         )
 
@@ -122,6 +129,7 @@ class Progress:
             wall_s=state["wall_s"],
             train_wall_s=state["train_wall_s"],
             compute=state.get("compute", 0.0),
+            start_from=None if state.get("start_from") is None else ResumeFrom(**state["start_from"]),
         )
 
 
@@ -141,6 +149,8 @@ class PhaseState:
     """Reason of a stop that was asked for from outside."""
     restore: str | None = None
     """Full checkpoint to go on from."""
+    takes_start: bool = False
+    """Whether the spec's known start may stand for the validation at step 0."""
     progress: Progress = field(default_factory=Progress)
     began: float = field(default_factory=time.monotonic)
     ready: float | None = None
@@ -170,6 +180,23 @@ class PhaseState:
             train_wall_s=self.train_wall_s,
             setup_s=(self.ready or time.monotonic()) - self.began,
         )
+
+    def take_start(self) -> None:
+        """Report the known start as the validation at step 0."""
+        known = self.spec.known_start
+        assert known is not None
+        point = MetricPoint(
+            node=self.spec.node,
+            attempt=self.spec.attempt,
+            step=0,
+            global_step=self.spec.base_step,
+            wall_s=self.wall_s,
+            metrics={},
+            val_score=known.score,
+            taken_from=known.source,
+        )
+        self.progress.saw(point)
+        self.emit(point)
 
     def to_state(self) -> dict[str, Any]:
         """What phase.json keeps: the progress, with this attempt's clocks added."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Callable
 from functools import partial
@@ -87,6 +88,9 @@ class PhaseTrainer(DeterministicTrainer):
         """Called once processes have been started after `start`."""
         self.progressed: Callable[[], None] = lambda: None
         """Called when answers have come while a batch is waited for."""
+        self.canary_passed = False
+        """Whether every server was last seen to serve the policy that is trained; False too where that could
+        not be looked at."""
         self._items: tuple[ItemOutcome, ...] = ()
         self._responses: list[str] = []
         super().__init__(config)
@@ -231,9 +235,12 @@ class PhaseTrainer(DeterministicTrainer):
         Raises:
             EffectiveConfigError: one does not.
         """
+        self.canary_passed = False
         if actor is not None:
             servers = self.ask_servers("canary_log_probs", self._canary_ids)
             config_check.check_canary(actor, [server for server in servers if server is not None])
+            answered = any(server is not None for server in servers)
+            self.canary_passed = answered and all(map(math.isfinite, actor.policy))
 
     def _begin_rollouts(self, config: Any, seed: int, train_max_tokens: int, eval_max_tokens: int) -> None:
         config = config.copy()

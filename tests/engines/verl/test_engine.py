@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import shutil
@@ -16,7 +17,7 @@ import pytest
 from actors.model_server import ModelServer
 from llmzero_ray.errors import EngineError
 from llmzero_ray.manifests import write_manifest
-from llmzero_ray.records import MetricPoint, PhaseFailure, PhaseResult
+from llmzero_ray.records import KnownStart, MetricPoint, PhaseFailure, PhaseResult, ResumeFrom
 from tests.engines.verl.conftest import ACTOR, ROLLOUT, Lab, assert_same_metrics, live_logits
 
 pytestmark = [pytest.mark.verl, pytest.mark.slow]
@@ -31,8 +32,6 @@ SERVER_KEY = "key-of-the-served-model"
 @pytest.fixture(scope="session")
 def first(lab: Lab) -> tuple[PhaseResult, list[MetricPoint]]:
     """The first phase: from the base model, 4 steps, validated at 2 and 4."""
-    import dataclasses
-
     spec = dataclasses.replace(lab.spec(n_steps=4), test_freq=2, save_freq=4)
     outcome, points = lab.run(spec)
     assert isinstance(outcome, PhaseResult), outcome
@@ -78,8 +77,6 @@ def test_checkpoints_are_complete_peft_adapters_at_save_freq_and_new_bests(lab: 
 
 
 def test_the_same_phase_again_warm_gives_the_same_numbers(lab: Lab, first: Any) -> None:
-    import dataclasses
-
     outcome, points = lab.run(dataclasses.replace(lab.spec(n_steps=4), test_freq=2, save_freq=4))
     assert outcome.warm and outcome.cold_reason is None
     assert_same_metrics(first[1], points)
@@ -94,6 +91,32 @@ def test_a_child_begins_where_its_parent_was(lab: Lab, first: Any) -> None:
     at_save = next(p for p in parent_points if p.step == 4)
     _, points = lab.run(lab.spec(n_steps=1, adapter=saved[4], seed=2))
     assert [i.response for i in points[0].items] == [i.response for i in at_save.items]
+
+
+def test_a_warm_child_takes_the_validation_of_its_checkpoint_over_and_trains_the_same(
+    lab: Lab, first: Any
+) -> None:
+    parent, parent_points = first
+    cut = next(c for c in parent.checkpoints if c.step == 4)
+    measured, measured_points = lab.run(lab.spec(n_steps=1, adapter=cut.path, seed=2))
+    at = ResumeFrom(node=1, step=4)
+    known = KnownStart(source=at, score=cut.val_score, on_cpu=True)
+    child = dataclasses.replace(lab.spec(n_steps=1, adapter=cut.path, seed=2), known_start=known)
+    outcome, points = lab.run(child)
+    assert isinstance(outcome, PhaseResult) and outcome.warm, outcome
+    assert points[0].val_score == outcome.start_score == measured.start_score == parent_points[-1].val_score
+    assert (points[0].taken_from, outcome.start_from, measured.start_from) == (at, at, None)
+    assert (points[0].step, points[0].items, points[0].metrics) == (0, (), {})  # nothing was generated
+    assert_same_metrics(measured_points[1:], points[1:])
+    # On the CPU it has to be asked for, and a policy that is not served ends the phase as ever.
+    own = dataclasses.replace(child, known_start=dataclasses.replace(known, on_cpu=False))
+    _, points = lab.run(own)
+    assert len(points[0].items) == 64 and points[0].taken_from is None
+    trained, _ = lab.run(lab.spec(n_steps=12, **{LR: 2e-2}))
+    assert isinstance(trained, PhaseResult)
+    unserved, points = lab.run(child, skip=("weights",))
+    assert isinstance(unserved, PhaseFailure) and unserved.failure_class == "mismatch", unserved
+    assert "nats a token" in unserved.cause and points == []
 
 
 def test_the_weight_sockets_of_another_clusters_job_are_left_alone(lab: Lab, first: Any) -> None:
@@ -184,8 +207,6 @@ def test_a_stop_that_is_no_verdict_leaves_a_completed_phase(lab: Lab) -> None:
 
 
 def test_the_wall_clock_cap_of_a_phase_completes_it(lab: Lab) -> None:
-    import dataclasses
-
     outcome, _ = lab.run(dataclasses.replace(lab.spec(n_steps=50), max_wall_s=0.5))
     assert isinstance(outcome, PhaseResult)
     assert (outcome.status, outcome.stop_reason) == ("completed", "max_hours") and outcome.steps_done < 50
@@ -351,8 +372,6 @@ def test_a_damaged_adapter_is_refused_by_name_before_anything_changes(
 
 @pytest.mark.long
 def test_a_lost_host_is_infrastructure_and_a_cold_repeat_gives_the_same_numbers(lab: Lab, first: Any) -> None:
-    import dataclasses
-
     from llmzero_ray.errors import EngineLostError
 
     def kill(point: MetricPoint) -> None:
@@ -361,9 +380,13 @@ def test_a_lost_host_is_infrastructure_and_a_cold_repeat_gives_the_same_numbers(
 
     with pytest.raises(EngineLostError, match="driver process ended"):
         lab.run(lab.spec(n_steps=50), each=kill)
-    outcome, points = lab.run(dataclasses.replace(lab.spec(n_steps=4), test_freq=2, save_freq=4))
+    known = KnownStart(source=ResumeFrom(node=1, step=0), score=0.0, on_cpu=True)
+    repeat = dataclasses.replace(lab.spec(n_steps=4), test_freq=2, save_freq=4, known_start=known)
+    outcome, points = lab.run(repeat)
     assert isinstance(outcome, PhaseResult) and not outcome.warm
     assert_same_metrics(first[1], points)
+    # An engine's first phase validates before its first step, whatever is known.
+    assert (points[0].taken_from, outcome.start_from) == (None, None)
 
 
 @pytest.mark.long
