@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 
 from benchmarks.suite import room, tasks
-from benchmarks.suite.families import CAPPED, LATE, LongSums, OperationCodes
+from benchmarks.suite.families.long_sums import LongSums
+from benchmarks.suite.families.operation_codes import OperationCodes
 from benchmarks.suite.noisy_reward import compute_score
 from benchmarks.suite.plan import METHODS, plan
-from benchmarks.suite.tasks import TASKS, config, digest, scaled_rate, task_named
+from benchmarks.suite.tasks import CAPPED, LATE, TASKS, config, digest, scaled_rate, settings, task_named
 from llmzero_ray.agents.methods.values import scheduled
 from llmzero_ray.errors import ConfigError
 from llmzero_ray.search.schedule import read_schedule
@@ -52,11 +53,12 @@ def test_answers_of_codes_are_the_operations_of_their_letters() -> None:
 
 
 def test_chains_of_capped_registers_pass_the_default_cap_and_fit_the_evaluation() -> None:
-    """2 k + 2 tokens: the shortest fits into 24, the longest needs 26 of 32."""
-    longest = max(len(partial_results(one.prompt, 10)) for one in itertools.islice(CAPPED.problems(1), 300))
-    assert (CAPPED.least, longest) == (8, 12)
+    """2 k + 2 tokens: even the shortest needs more than 24, the longest 30 of 32."""
+    lengths = {len(partial_results(one.prompt, 10)) for one in itertools.islice(CAPPED.problems(1), 300)}
     found = config(task_named("register_capped"), Path("data"))
-    assert found.eval.max_response_length >= 2 * longest + 2 > 24 == found.root.overrides["resp"]
+    assert 2 * min(lengths) + 2 > 24 == found.root.overrides["resp"]
+    assert found.eval.max_response_length >= 2 * max(lengths) + 2
+    assert found.engine.max_response_length >= found.eval.max_response_length
 
 
 def test_noise_flips_three_training_scores_in_ten_and_no_other() -> None:
@@ -76,6 +78,21 @@ def test_every_task_is_a_search_with_the_same_default_and_a_hash_of_its_own() ->
     assert len({json.dumps(one.root.overrides, sort_keys=True) for one in found}) == 1
     assert len({digest(task) for task in TASKS}) == len(TASKS)
     assert scaled_rate(1e-3, 256) == 5e-4
+
+
+def test_a_changed_family_gets_its_own_directory_and_leaves_the_other_tasks_alone() -> None:
+    """Neither its old rows and model are used again, nor are the rooms of others measured again."""
+    late = task_named("register_late")
+    fewer = dataclasses.replace(late, family=dataclasses.replace(LATE, most=LATE.most - 1))
+    here = Path("data")
+    assert settings(fewer, here)["task.dir"] != settings(late, here)["task.dir"]
+    assert digest(fewer) != digest(late)
+    noisy = task_named("sum_noisy")
+    assert settings(noisy, here)["task.dir"] != settings(task_named("sum"), here)["task.dir"]
+    assert (
+        settings(task_named("sum"), here)["task.dir"] == settings(task_named("sum_alpha"), here)["task.dir"]
+    )
+    assert digest(task_named("sum")) != digest(task_named("sum_alpha"))
 
 
 def test_a_made_task_has_items_to_confirm_on_and_a_noisy_one_its_reward(tmp_path: Path) -> None:

@@ -6,7 +6,9 @@ pair `sum` is the negative control: its default recipe is expected to be the bes
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
+import inspect
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,7 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.suite import noisy_reward
-from benchmarks.suite.families import CAPPED, LATE, LongSums, OperationCodes
+from benchmarks.suite.families.common import plan_of
+from benchmarks.suite.families.long_sums import LongSums
+from benchmarks.suite.families.operation_codes import OperationCodes
+from benchmarks.suite.families.registers import Registers
 from llmzero_ray.config import SearchConfig, change_settings, parse_config
 from llmzero_ray.config_text import read_yaml
 from llmzero_ray.errors import ConfigError
@@ -48,6 +53,27 @@ class SuiteTask:
     is_noisy: bool = False
 
 
+LATE = Registers(
+    name="register_late",
+    least=3,
+    most=6,
+    worked=(0.05, 0.05, 0.90),
+    direct=(0.90, 0.02, 0.08),
+    worked_starts="01",
+    warm_start=plan_of(n_steps=1600, batch_size=96, lr=2e-3),
+)
+"""The chain is known and seldom shown: reward grows slowly until sampling has found it often enough."""
+CAPPED = Registers(
+    name="register_capped",
+    least=12,
+    most=14,
+    worked=(0.05, 0.05, 0.90),
+    direct=(0.80, 0.05, 0.15),
+    worked_starts="0123",
+    warm_start=plan_of(n_steps=2400, batch_size=96, lr=2e-3),
+)
+"""A whole chain has 2 k + 2 tokens, 26 to 30: the default cap of 24 cuts every one."""
+
 TASKS: tuple[SuiteTask, ...] = (
     SuiteTask(name="sum", kind="saturates fast; negative control", family=ChainSum()),
     SuiteTask(
@@ -56,7 +82,18 @@ TASKS: tuple[SuiteTask, ...] = (
         family=ChainSum(),
         set={"model.lora_alpha": 128},
     ),
-    SuiteTask(name="sum_long", kind="the default rate is too high, without a crash", family=LongSums()),
+    SuiteTask(
+        name="sum_slow",
+        kind="the default rate is too low",
+        family=ChainSum(),
+        set={"model.lora_alpha": 2},
+    ),
+    SuiteTask(
+        name="sum_long",
+        kind="the default rate is too high, without a crash",
+        family=LongSums(),
+        set={"model.lora_alpha": 48},
+    ),
     SuiteTask(name="sum_noisy", kind="noisy reward", family=ChainSum(), is_noisy=True),
     SuiteTask(name="register_late", kind="late take-off", family=LATE),
     SuiteTask(name="register_capped", kind="a response cap that must grow", family=CAPPED),
@@ -99,16 +136,20 @@ def prepare(task: SuiteTask, data: Path) -> PreparedTask:
     Raises:
         TaskError: it cannot be made, or another one is there.
     """
-    target, wanted = _directory(task, data), parse_config(read_yaml(BASE), source="suite").task
-    sizes = {"train": wanted.n_train, "val": wanted.n_val, "test": wanted.n_test}
-    recipe = FamilyRecipe(family=task.family, sizes=sizes, seed=wanted.seed, make_model=True)
+    target, recipe = _directory(task, data), _recipe(task)
 
     def write(directory: Path) -> None:
         write_task(directory, recipe, no_progress)
-        _complete(directory, task, sizes, wanted.seed)
+        _complete(directory, task, recipe.sizes, recipe.seed)
 
     create_once(target, write, no_progress)
     return load_task(target)
+
+
+def _recipe(task: SuiteTask) -> FamilyRecipe:
+    wanted = parse_config(read_yaml(BASE), source="suite").task
+    sizes = {"train": wanted.n_train, "val": wanted.n_val, "test": wanted.n_test}
+    return FamilyRecipe(family=task.family, sizes=sizes, seed=wanted.seed, make_model=True)
 
 
 def _complete(directory: Path, task: SuiteTask, sizes: dict[str, int], seed: int) -> None:
@@ -126,17 +167,28 @@ def _complete(directory: Path, task: SuiteTask, sizes: dict[str, int], seed: int
 
 
 def _directory(task: SuiteTask, data: Path) -> Path:
-    """Tasks of the same rows and reward share one, and with it the model."""
-    return (data / (f"{task.family.name}_noisy" if task.is_noisy else task.family.name)).absolute()
+    """Named after the content: a family that was changed gets a directory of its own, never the rows and the
+    model of its old definition. Tasks of the same rows and reward share one, and with it the model."""
+    name = f"{task.family.name}_noisy" if task.is_noisy else task.family.name
+    return (data / f"{name}-{_hash(_content(task))[:8]}").absolute()
 
 
 def digest(task: SuiteTask) -> str:
-    """A hash of what defines the task: its recipe, its settings, the suite's default, and the code that makes
-    its problems."""
-    seed = parse_config(read_yaml(BASE), source="suite").task.seed
-    recipe = FamilyRecipe(family=task.family, sizes={}, seed=seed, make_model=True).as_dict()
-    named = {"name": task.name, "set": dict(task.set), "noisy": task.is_noisy, "recipe": recipe}
-    found = hashlib.sha256(json.dumps(named, sort_keys=True, default=str).encode())
-    for path in (BASE, HERE / "families.py", HERE / "noisy_reward.py"):
-        found.update(path.read_bytes())
-    return found.hexdigest()[:16]
+    """A hash of what defines the task: its rows, reward and model, its settings, and the suite's default."""
+    named = {"name": task.name, "set": dict(task.set), "base": read_yaml(BASE), "content": _content(task)}
+    return _hash(named)
+
+
+def _content(task: SuiteTask) -> dict[str, Any]:
+    """What decides the task's rows, reward and model: the recipe, the family's parameters and its code."""
+    found: dict[str, Any] = {"recipe": _recipe(task).as_dict()}  # names a shipped family's version
+    if dataclasses.is_dataclass(task.family):
+        found["family"] = dataclasses.asdict(task.family)
+        found["code"] = Path(inspect.getfile(type(task.family))).read_text(encoding="utf-8")
+    if task.is_noisy:
+        found["reward"] = Path(noisy_reward.__file__).read_text(encoding="utf-8")
+    return found
+
+
+def _hash(content: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
