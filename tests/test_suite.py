@@ -21,7 +21,6 @@ from llmzero_ray.agents.methods.values import scheduled
 from llmzero_ray.errors import ConfigError
 from llmzero_ray.search.schedule import read_schedule
 from llmzero_ray.tasks.confirmation import check_spare_rows, write_confirmation
-from llmzero_ray.tasks.families.expressions import partial_results
 from llmzero_ray.tasks.prepare import FamilyRecipe, write_task
 from llmzero_ray.tasks.prepared import load_task
 from llmzero_ray.tasks.rewards import marked_answer
@@ -53,12 +52,13 @@ def test_answers_of_codes_are_the_operations_of_their_letters() -> None:
 
 
 def test_chains_of_capped_registers_pass_the_default_cap_and_fit_the_evaluation() -> None:
-    """2 k + 2 tokens: even the shortest needs more than 24, the longest 30 of 32."""
-    lengths = {len(partial_results(one.prompt, 10)) for one in itertools.islice(CAPPED.problems(1), 300)}
+    """One token a character and one for the end: the shortest needs more than 24, the longest 31 of 32."""
+    whole = dataclasses.replace(CAPPED, worked=(0.0, 0.0, 1.0), direct=(0.0, 0.0, 1.0))
+    problems = itertools.islice(CAPPED.problems(1), 300)
+    lengths = {len(whole.demonstration(one, random.Random(1))) + 1 for one in problems}
     found = config(task_named("register_capped"), Path("data"))
-    assert 2 * min(lengths) + 2 > 24 == found.root.overrides["resp"]
-    assert found.eval.max_response_length >= 2 * max(lengths) + 2
-    assert found.engine.max_response_length >= found.eval.max_response_length
+    assert min(lengths) > 24 == found.root.overrides["resp"]
+    assert max(lengths) <= found.eval.max_response_length == 32
 
 
 def test_noise_flips_three_training_scores_in_ten_and_no_other() -> None:

@@ -60,19 +60,20 @@ LATE = Registers(
     worked=(0.05, 0.05, 0.90),
     direct=(0.90, 0.02, 0.08),
     worked_starts="01",
-    warm_start=plan_of(n_steps=1600, batch_size=96, lr=2e-3),
+    warm_start=plan_of(n_steps=1000, batch_size=96, lr=2e-3),
 )
 """The chain is known and seldom shown: reward grows slowly until sampling has found it often enough."""
 CAPPED = Registers(
     name="register_capped",
-    least=12,
-    most=14,
-    worked=(0.05, 0.05, 0.90),
-    direct=(0.80, 0.05, 0.15),
+    least=8,
+    most=10,
+    worked=(0.05, 0.00, 0.95),
+    direct=(0.85, 0.00, 0.15),
     worked_starts="0123",
-    warm_start=plan_of(n_steps=2400, batch_size=96, lr=2e-3),
+    warm_start=plan_of(n_steps=1000, batch_size=96, lr=2e-3),
+    gap=".",
 )
-"""A whole chain has 2 k + 2 tokens, 26 to 30: the default cap of 24 cuts every one."""
+"""A whole chain has 3 k + 1 tokens, 25 to 31: the default cap of 24 cuts every one."""
 
 TASKS: tuple[SuiteTask, ...] = (
     SuiteTask(name="sum", kind="saturates fast; negative control", family=ChainSum()),

@@ -24,6 +24,8 @@ class Registers:
     worked_starts: str
     """Start values whose demonstrations follow `worked`."""
     warm_start: WarmStart
+    gap: str = ""
+    """After each operation and each value shown, which keeps them one distance apart: makes answers long."""
     version: int = 1
     licence: str = "CC0-1.0"
 
@@ -33,12 +35,13 @@ class Registers:
             rng = random.Random(seed)
             n = rng.randint(self.least, self.most)
             program = str(rng.randrange(10))
-            program += "".join(f"{rng.choice('+-*')}{rng.randrange(1, 10)}" for _ in range(n))
+            program += "".join(f"{rng.choice('+-*')}{rng.randrange(1, 10)}{self.gap}" for _ in range(n))
             answer = str(partial_results(program, modulus=10)[-1])
-            yield Problem(prompt=program + ".." * (self.most - n), answer=answer)
+            yield Problem(prompt=program + f"..{self.gap}" * (self.most - n), answer=answer)
             seed += 1
 
     def demonstration(self, problem: Problem, rng: random.Random) -> str:
         """The bare answer, or with half or all of the register's values."""
         odds = self.worked if problem.prompt[0] in self.worked_starts else self.direct
-        return worked_answer(partial_results(problem.prompt, modulus=10), rng, odds)
+        answer = worked_answer(partial_results(problem.prompt, modulus=10), rng, odds)
+        return answer.replace(",", f",{self.gap}")
