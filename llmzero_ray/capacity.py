@@ -49,22 +49,27 @@ def private_head_resources(config: SearchConfig, *, has_gpus: bool) -> dict[str,
 
 
 def shortfall(machines: Sequence[Machine], config: SearchConfig) -> str | None:
-    """Why the slots do not fit on these machines even when nothing else runs there; None: they fit."""
+    """Why the slots do not fit on these machines even when nothing else runs there; None: they fit.
+
+    The CPUs beside the bundles of slots on several machines are counted over all machines together.
+    """
     slots, side = config.slots, side_cpus(config)
     gpus, cpus = slots.gpus_per_node, slots.gpus_per_node * slots.cpus_per_gpu
-    room = [[machine.gpus, machine.cpus] for machine in machines]
-    for _ in range(slots.count):
-        room.sort(key=lambda free: free[1], reverse=True)
-        own = [free for free in room if free[0] >= gpus and free[1] >= cpus][: slots.nodes]
-        for free in own:
-            free[0], free[1] = free[0] - gpus, free[1] - cpus
-        if len(own) < slots.nodes or sum(free[1] for free in own) < side:
-            return required_and_available(machines, config)
-        wanted = float(side)
-        for free in own:
-            taken = min(free[1], wanted)
-            free[1], wanted = free[1] - taken, wanted - taken
+    on_one = cpus + (side if slots.nodes == 1 else 0)
+    # A slot takes each of its machines once; machines hold parts of as many slots as they have room for.
+    holds = [min(int(m.gpus // gpus), int(m.cpus // on_one), slots.count) for m in machines]
+    n_parts = slots.count * slots.nodes
+    if sum(holds) < n_parts:
+        return required_and_available(machines, config)
+    usable = sum(machine.cpus for machine, parts in zip(machines, holds, strict=True) if parts)
+    if usable < n_parts * cpus + slots.count * side:
+        return required_and_available(machines, config)
     return None
+
+
+def largest_machine(machines: Sequence[Machine]) -> Machine | None:
+    """The machine with most GPUs, of equals with most CPUs; None of none."""
+    return max(machines, key=lambda machine: (machine.gpus, machine.cpus), default=None)
 
 
 def required_and_available(machines: Sequence[Machine], config: SearchConfig) -> str:

@@ -30,6 +30,7 @@ from llmzero_ray.preflight import (
     check_machines,
     check_memory,
     check_platform,
+    check_slots,
     check_verl_keys,
     refuse_job_directory,
     strategy_note,
@@ -103,8 +104,8 @@ def launch(
     Raises:
         ConfigError: the configuration cannot be trained, or differs from the one the search began with.
         TaskError: there is no task, or another one than the search began with.
-        CapacityError: a cluster is named and does not answer, its machines cannot train the search, or Ray
-            does not start.
+        CapacityError: a cluster is named and does not answer, its machines could never hold the slots or
+            cannot train the search, or Ray does not start.
         EngineVersionError: the engine cannot start on this machine.
         StorageError: the directory cannot be used.
         HubError: the model is one of the Hugging Face Hub's and cannot be downloaded.
@@ -174,6 +175,7 @@ def _find_or_start(
         stack.enter_context(_actors.head.disconnecting())
         private_head = _actors.head.connect(config)
         if not private_head:
+            check_slots(config, follower.core.avoided_nodes)
             check_machines(config, task)
         running = _actors.app.start_on(
             config, task, private_head=private_head, checks=checks.not_journalled(fresh.events)

@@ -5,11 +5,12 @@ Not here: the search's directory (llmzero_ray.storage), all that can be looked a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 from llmzero_ray import _actors
 from llmzero_ray.agents.backend import check_agents
+from llmzero_ray.capacity import largest_machine, shortfall
 from llmzero_ray.config import SearchConfig
 from llmzero_ray.coordinator import root_hyperparameters
 from llmzero_ray.engines.registry import engine_factory
@@ -70,6 +71,26 @@ def check_engine_here(config: SearchConfig) -> None:
         from llmzero_ray.engines.verl.internals import check_versions
 
         check_versions(resolve_platform(config.engine.platform))
+
+
+def check_slots(config: SearchConfig, without: Collection[str] = ()) -> None:
+    """Check, on the cluster that this process has joined, that its machines could hold the slots if nothing
+    else ran there, unless machines are added on demand. `without`: ids of nodes that do not count.
+
+    Raises:
+        CapacityError: they never could; nothing has been reserved.
+    """
+    machines = _actors.machines.cluster_machines(without)
+    missing = shortfall(machines, config)
+    if missing is None or _actors.machines.may_grow():
+        return
+    largest = largest_machine(machines)
+    most = "" if largest is None else f" The largest is {largest.address} with {largest.gpus:g} GPUs and "
+    most += "" if largest is None else f"{largest.cpus:g} CPUs."
+    raise CapacityError(
+        f"the machines of this cluster cannot hold the slots, even with nothing else on them, and none is "
+        f"added on demand; {missing}{most} Nothing is reserved."
+    )
 
 
 def check_machines(config: SearchConfig, task: PreparedTask) -> None:

@@ -646,6 +646,24 @@ def test_a_slot_of_two_machines_needs_two_distinct_ones() -> None:
     assert shortfall(machines((4, 64), (4, 64)), config) is None
 
 
+def test_slots_of_two_machines_share_a_large_one() -> None:
+    # Each of the two slots lies on one of the small machines and on the large one.
+    config = make_config(
+        engine={"backend": "a:b"}, slots={"count": 2, "nodes": 2, "gpus_per_node": 1, "cpus_per_gpu": 2}
+    )
+    assert shortfall(machines((1, 100), (1, 100), (2, 10)), config) is None
+    assert shortfall(machines((1, 100), (3, 100)), config) is not None
+    assert shortfall(machines((1, 100), (1, 1), (2, 10)), config) is not None
+
+
+def test_cpus_beside_the_bundles_of_a_slot_over_machines_count() -> None:
+    config = make_config(
+        engine={"platform": "gpu"}, slots={"nodes": 2, "gpus_per_node": 1, "cpus_per_gpu": 2}
+    )
+    assert shortfall(machines((1, 2), (1, 8)), config) is None
+    assert shortfall(machines((1, 2), (1, 7), (0, 64)), config) is not None
+
+
 def test_cpus_beside_the_bundles_count() -> None:
     config = make_config(slots={"gpus_per_node": 1, "cpus_per_gpu": 3})
     assert shortfall(machines((1, 8)), config) is not None

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import os
 import shutil
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,6 +15,7 @@ from typing import Any
 
 import pytest
 import ray
+import yaml
 from ray.cluster_utils import Cluster
 
 from actors import placement
@@ -21,8 +25,9 @@ from llmzero_ray import events as ev
 from llmzero_ray.config import SearchConfig
 from llmzero_ray.errors import CapacityError
 from llmzero_ray.nodes import nodes_up
-from llmzero_ray.preflight import check_machines
+from llmzero_ray.preflight import check_machines, check_slots
 from llmzero_ray.tasks import load_task
+from tests.searches import CHECKOUT, scripted_search
 from tests.waiting import PATIENCE_S, wait_for_ray_nodes, wait_until
 
 from .conftest import Search, left_over
@@ -135,6 +140,76 @@ def test_more_machines_than_there_are_is_refused_and_gives_everything_back(make_
     with pytest.raises(CapacityError, match=r"within 5 s.*1 slot\(s\) of 3 machine\(s\)"):
         asyncio.run(Placement(search.config.name).reserve_all(search.config))
     assert left_over(search) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "slots",
+    [
+        {"gpus_per_node": 4},
+        {"nodes": 3},
+        {"count": 3, "gpus_per_node": 2},
+        {"gpus_per_node": 2, "cpus_per_gpu": 5},
+    ],
+)
+def test_slots_that_no_machine_can_ever_hold_are_refused_by_name(
+    make_search: MakeSearch, head: Any, slots: dict[str, int]
+) -> None:
+    config = make_search(slots={"gpus_per_node": 1, "cpus_per_gpu": 2, "timeout_s": 600.0, **slots}).config
+    with pytest.raises(CapacityError, match=r"even with nothing else on them.*The largest is .* with 2 GPUs"):
+        check_slots(config)
+
+
+@pytest.mark.slow
+def test_slots_that_fit_once_others_have_gone_are_waited_for(make_search: MakeSearch, head: Any) -> None:
+    config = make_search(slots={"count": 2, "gpus_per_node": 2, "cpus_per_gpu": 2}).config
+    taken = ray.util.placement_group([{"GPU": 2}], strategy="STRICT_PACK")
+    assert taken.wait(20)
+    check_slots(config)
+    ray.util.remove_placement_group(taken)
+    failed = next(node["NodeID"] for node in ray.nodes() if node["Alive"] and "GPU" in node["Resources"])
+    with pytest.raises(CapacityError, match=r"2 slot\(s\) of 1 machine\(s\)"):
+        check_slots(config, {failed})
+
+
+@pytest.mark.slow
+def test_where_machines_are_added_on_demand_any_slot_is_waited_for(
+    make_search: MakeSearch, head: Any
+) -> None:
+    config = make_search(slots={"gpus_per_node": 8}).config
+    # As `ray up` and KubeRay name the group of the machines that they start.
+    grown = head.add_node(num_cpus=1, labels={"ray.io/node-group": "workers"})
+    try:
+        check_slots(config)
+    finally:
+        head.remove_node(grown)
+        wait_until(lambda: sum(node["Alive"] for node in ray.nodes()) == 3)
+    with pytest.raises(CapacityError, match="none is added on demand"):
+        check_slots(config)
+
+
+@pytest.mark.slow
+def test_a_command_on_a_cluster_that_is_too_small_ends_at_once_and_reserves_nothing(
+    make_search: MakeSearch, head: Any, tmp_path: Path, task_dir: Path
+) -> None:
+    content = scripted_search(
+        tmp_path, task_dir, name="too-large", slots={"gpus_per_node": 4, "timeout_s": 600.0}
+    )
+    (tmp_path / "search.yaml").write_text(yaml.safe_dump(content))
+    done = subprocess.run(
+        [sys.executable, "-m", "jobs.search", str(tmp_path / "search.yaml")],
+        cwd=CHECKOUT,
+        env={**os.environ, "RAY_ADDRESS": head.address},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert done.returncode == CapacityError.exit_code, done.stdout + done.stderr
+    said = " ".join((done.stdout + done.stderr).split())
+    assert "The largest is" in said and "Nothing is reserved" in said
+    table = ray.util.placement_group_table().values()
+    assert [group for group in table if "too-large" in group["name"]] == []
 
 
 @pytest.mark.slow
