@@ -34,6 +34,9 @@ HUB_ID = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,95}/[A-Za-z0-9][A-Za-z0-9._-]{0,95}$"
 """`OWNER/NAME`, as the Hugging Face Hub names models."""
 _ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://[^@]+")
 _N_PRICES = 4
+FIXED_NUM_SEQS = 128
+FIXED_UTILIZATION = 0.5
+"""What `auto` is without an estimate."""
 
 
 class TaskConfig(StrictModel):
@@ -346,12 +349,17 @@ class EngineConfig(StrictModel):
     such a row fails its phase."""
     max_response_length: int = setting(1024, "tokens", ge=1)
     """Longest response that any phase of the search may ask for: the server starts with room for it."""
-    max_num_seqs: int = setting(128, "sequences", ge=1)
-    """Sequences that the server generates at once."""
+    max_num_seqs: Annotated[int, Field(ge=1)] | Literal["auto"] = setting("auto", "sequences")
+    """Sequences that the server generates at once. `auto`: 128 on the CPU; on GPUs what one server gets of a
+    step or of a validation, by the root's recipe, at most 256. Chosen once, when the search begins."""
     kv_cache_bytes: int = setting(64 * 2**20, "bytes", ge=2**20)
     """The server's cache on the CPU; on GPUs `gpu_memory_utilization` counts."""
-    gpu_memory_utilization: float = setting(0.5, "share of a GPU's memory", gt=0, le=0.95)
-    """What the server takes of each GPU."""
+    gpu_memory_utilization: Annotated[float, Field(gt=0, le=0.95)] | Literal["auto"] = setting(
+        "auto", "share of a GPU's memory"
+    )
+    """What the server takes of each GPU. `auto`: on GPUs by the estimate of memory, the largest share with
+    which every stage of the most demanding phase fits, less 0.05; 0.5 where the card or the model is not
+    known. Chosen once, when the search begins."""
     tensor_model_parallel_size: int = setting(1, "GPUs", ge=1)
     """GPUs that one server spreads over."""
     agent_workers: int = setting(1, "processes", ge=1)
@@ -381,6 +389,16 @@ class EngineConfig(StrictModel):
     """See `hang_min_s`."""
     overrides: _Overrides = Field(default_factory=dict)
     """Raw VeRL keys, fixed for the whole search: not hyper-parameters, no agent sees them."""
+
+    @property
+    def sequences_at_once(self) -> int:
+        """`max_num_seqs`; where nothing has been chosen for `auto`, that of the CPU."""
+        return FIXED_NUM_SEQS if self.max_num_seqs == "auto" else self.max_num_seqs
+
+    @property
+    def server_share(self) -> float:
+        """`gpu_memory_utilization`; where nothing has been chosen for `auto`, half a GPU."""
+        return FIXED_UTILIZATION if self.gpu_memory_utilization == "auto" else self.gpu_memory_utilization
 
 
 class SlotsConfig(StrictModel):

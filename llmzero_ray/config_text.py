@@ -10,7 +10,7 @@ import sys
 import types
 from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -294,7 +294,7 @@ def allowed_values(field: FieldInfo) -> str:
     null`."""
     members = _members(field.annotation)
     words = [_kind(member) for member in members if member is not type(None)]
-    bounds = _bounds(field)
+    bounds = _bounds(field.metadata)
     text = " or ".join(dict.fromkeys(words)) + (f" {bounds}" if bounds else "")
     for item in field.metadata:
         text = _PATTERNS.get(getattr(item, "pattern", None) or "", text)
@@ -306,6 +306,10 @@ def _members(annotation: Any) -> tuple[Any, ...]:
 
 
 def _kind(annotation: Any) -> str:
+    if get_origin(annotation) is Annotated:  # a member of a union with bounds of its own
+        member, *given = get_args(annotation)
+        own = [item for each in given if isinstance(each, FieldInfo) for item in each.metadata]
+        return f"{_kind(member)} {_bounds(own)}".rstrip()
     if get_origin(annotation) is Literal:
         choices = [str(choice) for choice in get_args(annotation)]
         return choices[0] if len(choices) == 1 else f"one of {', '.join(choices)}"
@@ -314,16 +318,16 @@ def _kind(annotation: Any) -> str:
     return _KINDS.get(annotation, getattr(annotation, "__name__", str(annotation)))
 
 
-def _bounds(field: FieldInfo) -> str:
+def _bounds(metadata: Sequence[Any]) -> str:
     signs = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
     found = [
         f"{sign} {getattr(item, name):g}"
         if isinstance(getattr(item, name), float)
         else f"{sign} {getattr(item, name)}"
         for name, sign in signs.items()
-        for item in field.metadata
+        for item in metadata
         if getattr(item, name, None) is not None
     ]
-    if any(getattr(item, "min_length", None) for item in field.metadata):
+    if any(getattr(item, "min_length", None) for item in metadata):
         found.append("that is not empty")
     return " and ".join(found)

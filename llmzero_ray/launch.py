@@ -36,6 +36,7 @@ from llmzero_ray.preflight import (
     strategy_note,
 )
 from llmzero_ray.presence import SearchLock, is_extension_requested, owner, request
+from llmzero_ray.server_sizes import with_recorded_sizes, with_server_sizes
 from llmzero_ray.start_checks import StartChecks
 from llmzero_ray.storage import SearchStorage
 from llmzero_ray.tasks import PreparedTask
@@ -139,6 +140,8 @@ def _find_or_start(
     if follower.core.initialization is not None and not (follower.has_trained or from_folder):
         raise ConfigError(not_started(follower.core, root))
     someone = owner(root)
+    if someone is not None or follower.has_trained:
+        config = with_recorded_sizes(config, storage.config())
     changes = storage.check_same(config) if someone is not None or follower.has_trained else {}
     if follower.finished is not None and not _is_extended(follower, config, given, say):
         return LaunchedSearch(follower=follower)
@@ -156,6 +159,7 @@ def _find_or_start(
     unknown = sum(call.dollars for call in checks.not_journalled(follower.events))
     check_backends(config, follower.core.dollars + unknown, checks.book)
     task = make_task(config)
+    config = with_server_sizes(config, task, say)
     check_verl_keys(config, task)
     if not follower.has_trained:  # one that has goes on with what it began with
         check_memory(config, task)

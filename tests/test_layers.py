@@ -83,6 +83,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "llmzero_ray.locate",
         "llmzero_ray.plots",
         "llmzero_ray.report",
+        "llmzero_ray.server_sizes",
         "llmzero_ray.stage_times",
         "llmzero_ray.tables",
         "llmzero_ray.tasks",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,8 @@ from rich import box
 from rich.table import Table
 
 from llmzero_ray.adapter_size import adapter_size
-from llmzero_ray.cli.gpu_memory import is_for_gpus, show_memory
-from llmzero_ray.cli.output import TerminalConsole, print_lines
+from llmzero_ray.cli.gpu_memory import show_memory
+from llmzero_ray.cli.output import TerminalConsole, print_line, print_lines
 from llmzero_ray.cli.step_times import measured
 from llmzero_ray.config import SearchConfig
 from llmzero_ray.coordinator import root_hyperparameters
@@ -31,6 +32,7 @@ from llmzero_ray.estimate import (
     validates_every_start,
 )
 from llmzero_ray.hyperparameters import canonical
+from llmzero_ray.server_sizes import is_for_gpus, with_server_sizes
 from llmzero_ray.stage_times import StageTimes, estimated_stages
 from llmzero_ray.tasks import PreparedTask, load_task
 from llmzero_ray.text import plain
@@ -49,11 +51,13 @@ def show_estimate(
         TaskError: there is no such task.
     """
     console = TerminalConsole()
+    say = partial(print_line, console)
     try:
         task = _task(config)
     except TaskError:
-        show_memory(console, config, None)  # that needs no data
+        show_memory(console, with_server_sizes(config, None, say), None)  # that needs no data
         raise
+    config = with_server_sizes(config, task, say)
     show_memory(console, config, task)
     stages = _stages(config, task)
     estimated = None if stages is None else _estimated_times(stages)

@@ -6,8 +6,6 @@ Not here: the estimate (llmzero_ray.memory), a doctor's row (doctor/memory.py).
 
 from __future__ import annotations
 
-import math
-import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -17,58 +15,10 @@ from rich.table import Table
 
 from llmzero_ray.cli.output import print_lines
 from llmzero_ray.config import SearchConfig
-from llmzero_ray.coordinator import root_hyperparameters
 from llmzero_ray.errors import ConfigError
-from llmzero_ray.memory import GIB, Assessment, Moment, Range, assess, host_moments, read_shape, setup_of
+from llmzero_ray.memory import GIB, Assessment, Moment, Range, assess, host_moments
+from llmzero_ray.server_sizes import assessed, card_gib, is_for_gpus, largest_share
 from llmzero_ray.tasks import PreparedTask
-
-_SMI = ("nvidia-smi", "--query-gpu=memory.total,memory.reserved", "--format=csv,noheader,nounits")
-_SMI_S = 20.0
-_OTHER_TEMPERATURE = 0.9
-_MOST_PERCENT, _STEP_PERCENT = 95, 5
-"""Shares of a GPU that are tried for the server."""
-
-
-def is_for_gpus(config: SearchConfig) -> bool:
-    """Whether the search trains with VeRL on GPUs, as far as this machine can tell."""
-    if config.engine.backend != "verl" or config.engine.platform == "cpu":
-        return False
-    if config.engine.platform == "gpu" or config.slots.gpu_memory_gib is not None:
-        return True
-    from llmzero_ray.engines.verl.factory import resolve_platform
-
-    return resolve_platform(config.engine.platform) == "gpu"
-
-
-def card_gib() -> float | None:
-    """Memory of this machine's smallest GPU that processes can use, GiB; None: the driver does not report
-    it."""
-    try:
-        listing = subprocess.run(_SMI, capture_output=True, text=True, timeout=_SMI_S, check=True).stdout
-        rows = [[float(part) for part in line.split(",")] for line in listing.splitlines() if line.strip()]
-        return min((total - reserved) / 1024 for total, reserved in rows)
-    except (OSError, subprocess.SubprocessError, ValueError):
-        return None
-
-
-def assessed(
-    config: SearchConfig, task: PreparedTask | None, *, gpu_gib: float
-) -> tuple[Assessment, Assessment]:
-    """Estimates of the root, and of the root at its most demanding: with the longest responses that a phase
-    may have, and a temperature other than 1, for which VeRL keeps the logits twice.
-
-    Raises:
-        ConfigError: the model cannot be estimated, or the root cannot be trained.
-    """
-    path = config.model.path or (task.model_path if task is not None else None)
-    if path is None:
-        raise ConfigError("no memory estimate: model.path is null and the task brings no model. Set it.")
-    root = root_hyperparameters(config, None if task is None else task.n_train)
-    shape, setup = read_shape(path), setup_of(config, root, gpu_gib=gpu_gib)
-    response = max(setup.response, config.engine.max_response_length)
-    temperature = setup.temperature if setup.temperature != 1.0 else _OTHER_TEMPERATURE
-    demanding = replace(setup, response=response, temperature=temperature)
-    return assess(shape, setup), assess(shape, demanding)
 
 
 def memory_table(found: Assessment) -> Table:
@@ -121,18 +71,14 @@ def memory_lines(
 
 def _larger_share_lines(root: Assessment, demanding: Assessment) -> Iterator[str]:
     """The largest share of a GPU with which both still fit, when the server may take more than it does."""
-    now = root.setup.utilization
-    for percent in range(_MOST_PERCENT, math.floor(100 * now) + _STEP_PERCENT - 1, -_STEP_PERCENT):
-        with_more = [
-            assess(found.shape, replace(found.setup, utilization=percent / 100))
-            for found in (root, demanding)
-        ]
-        if all(found.status == "fits" for found in with_more):
-            yield (
-                f"engine.gpu_memory_utilization {percent / 100:g} would fit too, with a cache of about "
-                f"{with_more[0].cache_tokens:,.0f} tokens"
-            )
-            return
+    share = largest_share((root, demanding), above=root.setup.utilization)
+    if share is None:
+        return
+    more = assess(root.shape, replace(root.setup, utilization=share))
+    yield (
+        f"engine.gpu_memory_utilization {share:g} would fit too, with a cache of about "
+        f"{more.cache_tokens:,.0f} tokens"
+    )
 
 
 def host_text(config: SearchConfig, root: Assessment, *, n_slots: int, total: float | None) -> str:

@@ -18,7 +18,7 @@ from llmzero_ray.coordinator.runs import PhaseRun, without_infinities
 from llmzero_ray.errors import ConfigError, HyperparameterError, ProposalError
 from llmzero_ray.events import REFERENCE
 from llmzero_ray.hyperparameters import VERL_SPACE, Limits, Space, format_value, scored_alike, space_with
-from llmzero_ray.hyperparameters.table import LR, MAX_RESPONSE
+from llmzero_ray.hyperparameters.table import GPU_MEMORY, LR, MAX_NUM_SEQS, MAX_RESPONSE
 from llmzero_ray.records import (
     Change,
     ComputeLimit,
@@ -76,6 +76,9 @@ def root_hyperparameters(
             if reason is not None:
                 raise ConfigError(f"root.overrides: {name} cannot be set here: {reason}.")
         blocks = {key: _field(config, dotted) for dotted, key in space.from_config.items()}
+        engine = config.engine
+        chosen = {MAX_NUM_SEQS: engine.sequences_at_once, GPU_MEMORY: engine.server_share}
+        blocks |= {key: value for key, value in chosen.items() if blocks.get(key) == "auto"}
         base = space.defaults()
         if (
             MAX_RESPONSE in base and MAX_RESPONSE not in overrides

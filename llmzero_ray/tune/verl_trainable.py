@@ -39,6 +39,7 @@ from llmzero_ray.records import (
     PhaseSpec,
     ResumeFrom,
 )
+from llmzero_ray.server_sizes import with_server_sizes
 from llmzero_ray.storage import SearchPaths
 from llmzero_ray.strategy_file import Strategy, TuneStrategy, check_rank, other_model
 from llmzero_ray.tasks import load_task
@@ -285,6 +286,7 @@ def verl_trainable(config: str | Path | Mapping[str, Any], **settings: Any) -> t
     """
     checked = _config(config, settings)
     task = load_task(checked.task.dir)
+    checked = with_server_sizes(checked, task, log.info)
     check_verl_keys(checked, task)
     check_memory(checked, task)
     check_platform(checked)

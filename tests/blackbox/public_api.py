@@ -19,6 +19,7 @@ from llmzero_ray.engines.verl.overrides import all_overrides, compose, hydra_lit
 from llmzero_ray.hyperparameters import resolve
 from llmzero_ray.journal import read_all
 from llmzero_ray.report import load_strategy, write_outcome
+from llmzero_ray.server_sizes import with_server_sizes
 from llmzero_ray.tasks import PreparedTask
 
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -65,7 +66,6 @@ def recipe(path: Path) -> dict[str, Any]:
 
     The task is one of 4,096 rows whose reward ships.
     """
-    config = load_config(path)
     task = PreparedTask(
         directory="/task",
         name="task",
@@ -88,6 +88,7 @@ def recipe(path: Path) -> dict[str, Any]:
         licence=None,
         majority_baseline=None,
     )
+    config = with_server_sizes(load_config(path), task, lambda _: None)
     slot = Slot(
         search=config.name,
         index=0,

@@ -7,6 +7,7 @@ memory.py, training.py), running the table (examination.py).
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
@@ -20,13 +21,13 @@ from llmzero_ray.cli.doctor.gpu_probe import PROBE_S, probe_gpus
 from llmzero_ray.cli.doctor.probes import probe_sandbox
 from llmzero_ray.cli.doctor.rows import CheckFinding, Kind, Row, skipped
 from llmzero_ray.cli.doctor.scratch import Scratch
-from llmzero_ray.cli.gpu_memory import is_for_gpus
 from llmzero_ray.config import SearchConfig
-from llmzero_ray.errors import LlmzeroError
+from llmzero_ray.errors import ConfigError, LlmzeroError
 from llmzero_ray.memory import Assessment
 from llmzero_ray.nodes import Node, NoResult, run_on_nodes
 from llmzero_ray.preflight import check_platform
 from llmzero_ray.presence import owner
+from llmzero_ray.server_sizes import is_for_gpus, with_server_sizes
 from llmzero_ray.storage import SearchStorage
 from llmzero_ray.tasks import PreparedTask, load_task
 
@@ -97,7 +98,11 @@ class Check:
 def _task(context: Context) -> CheckFinding:
     """The prepared task can be read as its manifest says."""
     context.task = task = load_task(context.config.task.dir)
-    return CheckFinding("ok", f"{task.name}: {task.n_train} train, {task.n_val} val, {task.n_test} test")
+    sizes: list[str] = []
+    with contextlib.suppress(ConfigError):  # the root's own check says what is wrong
+        context.config = with_server_sizes(context.config, task, sizes.append)
+    found = f"{task.name}: {task.n_train} train, {task.n_val} val, {task.n_test} test"
+    return CheckFinding("ok", "; ".join([found, *sizes]))
 
 
 def _room(context: Context) -> CheckFinding:

@@ -10,8 +10,6 @@ from typing import Any
 
 from llmzero_ray.cli.doctor.rows import CheckFinding, Status, first_few, skipped
 from llmzero_ray.cli.gpu_memory import (
-    assessed,
-    card_gib,
     demanding_phase_text,
     host_text,
     host_worst,
@@ -21,6 +19,7 @@ from llmzero_ray.config import SearchConfig
 from llmzero_ray.errors import ConfigError
 from llmzero_ray.memory import Assessment
 from llmzero_ray.nodes import Node, NoResult, run_on_nodes
+from llmzero_ray.server_sizes import assessed, card_gib
 from llmzero_ray.tasks import PreparedTask
 
 _ORDER: tuple[Status, ...] = ("ok", "warn", "FAIL")
