@@ -371,6 +371,10 @@ class EngineConfig(StrictModel):
     this project computed beside the trainer; batches that need VeRL's agent loops (tools, several turns,
     images) go there all the same. `per_request`: VeRL's agent loops for every sample. `auto`: `batched` on
     the CPU, `per_request` on GPUs."""
+    serve_merged: bool = False
+    """Give vLLM the base weights with the adapter added in, not the adapter beside them: decoding is faster
+    on GPUs, each push sends the whole model. The sum is rounded to vLLM's precision, so that small changes of
+    an adapter may be lost; what is sampled is compared with the policy after every push."""
     vllm_model_runner: Literal["auto", "v1", "v2"] = "auto"
     """Which of its two model runners vLLM uses on GPUs; `auto`: its own choice by model and settings, which
     the slot's log names."""

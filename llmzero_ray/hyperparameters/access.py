@@ -54,8 +54,8 @@ OWNED_BY: tuple[tuple[str, str], ...] = (
         "set model.path; adapters come from checkpoints",
     ),
     (
-        r"actor_rollout_ref\.model\.lora\.merge",
-        "vLLM is given the adapter, and searches do not serve merged weights",
+        r"actor_rollout_ref\.model\.lora(\.merge)?",
+        "what vLLM is given is fixed for the search: set engine.serve_merged",
     ),
     (r".*\.(rollout_n|nnodes|n_gpus_per_node)", "it follows from n and from slots"),
     (r"actor_rollout_ref\.actor\.optim\.total_training_steps", "it follows from the phase's n_steps"),

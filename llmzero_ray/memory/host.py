@@ -62,5 +62,8 @@ def _servers(setup: Setup, gpus: int) -> Range:
 
 
 def _asleep(shape: ModelShape, setup: Setup, gpus: int) -> float:
-    """Sleep of level 1, which serving an adapter needs, copies all weights to pinned memory."""
-    return setup.sleeps * _BF16 * shape.parameters * gpus / setup.tensor_parallel
+    """Sleep of level 1, which serving an adapter needs, copies all weights to pinned memory; merged weights
+    are all sent again."""
+    return (
+        (setup.sleeps and not setup.serves_merged) * _BF16 * shape.parameters * gpus / setup.tensor_parallel
+    )

@@ -97,7 +97,8 @@ def _server_items(shape: ModelShape, setup: Setup) -> tuple[Item, ...]:
 def _server_weights(shape: ModelShape, setup: Setup) -> tuple[Item, Item]:
     """Base weights in bf16 and the one adapter slot that VeRL asks for (`max_loras` 1)."""
     base = _BF16 * shape.parameters / setup.tensor_parallel
-    slot = _BF16 * shape.lora_parameters(setup.lora_rank, setup.target_modules)
+    parameters = shape.lora_parameters(setup.lora_rank, setup.target_modules)
+    slot = 0 if setup.serves_merged else _BF16 * parameters
     # vLLM spreads one of A and B over the GPUs, and keeps the other one whole.
     adapter = Range(slot / setup.tensor_parallel, slot * (1 + 1 / setup.tensor_parallel) / 2, slot)
     return (
@@ -215,9 +216,11 @@ def _update(shape: ModelShape, setup: Setup) -> Moment:
 
 
 def _summoned(shape: ModelShape, setup: Setup) -> Item:
-    """`collect_lora_params`: FSDP1 gathers the whole model to read the adapter, in the shards' own precision
-    (`FlatParamHandle._force_full_precision`), on every GPU; layer by layer with `layered_summon`. FSDP2
-    gathers single tensors."""
+    """What is gathered for vLLM. `collect_lora_params`: FSDP1 gathers the whole model to read the adapter, in
+    the shards' own precision (`FlatParamHandle._force_full_precision`), on every GPU; layer by layer with
+    `layered_summon`. FSDP2 gathers single tensors."""
+    if setup.serves_merged:  # the largest tensor, and its copy in float32
+        return Item(name="tensor gathered", size=Range.exactly(2 * _FP32 * shape.vocab * shape.hidden))
     everything = shape.parameters + shape.lora_parameters(setup.lora_rank, setup.target_modules)
     if setup.strategy != "fsdp":
         size = 0.0

@@ -95,6 +95,8 @@ class Setup:
     ulysses: int = 1
     """GPUs that share one sequence."""
     lora_rank: int = 16
+    serves_merged: bool = False
+    """Whether vLLM has weights with the adapter added in, and no adapter beside them."""
     target_modules: str = "all-linear"
     tensor_parallel: int = 1
     utilization: float = 0.5
@@ -183,6 +185,7 @@ def setup_of(config: SearchConfig, hyperparameters: Hyperparameters, *, gpu_gib:
         response=keys.whole("data.max_response_length"),
         ulysses=keys.whole(_FSDP + "ulysses_sequence_parallel_size"),
         lora_rank=keys.whole(_MODEL + "lora_rank"),
+        serves_merged=engine.serve_merged,
         target_modules=str(keys.get(_MODEL + "target_modules")),
         tensor_parallel=keys.whole(_ROLLOUT + "tensor_model_parallel_size"),
         utilization=keys.number(_ROLLOUT + "gpu_memory_utilization"),

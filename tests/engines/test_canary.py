@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from llmzero_ray.engines.verl.canary import LogProbs, difference
+from llmzero_ray.engines.verl.canary import LogProbs, difference, rounding
 from llmzero_ray.engines.verl.config_check import check_canary, check_rollout_kl
 from llmzero_ray.errors import EffectiveConfigError
 
@@ -75,6 +75,23 @@ def test_merged_weights_of_another_policy_are_seen() -> None:
     assert "vLLM's policy differs from the actor's by 0.195" in str(difference(actor(0.5), other))
     broken = LogProbs(policy=(math.nan,) * N, base=None)
     assert "differs from the actor's by inf" in str(difference(actor(0.5), broken))
+
+
+def test_what_rounding_does_to_merged_weights_is_measured_while_the_adapter_does_nothing() -> None:
+    """Then a part of the adapter that is missing shows where the whole effect is below what is allowed."""
+    fresh = actor(0.0)
+    assert rounding(fresh, [LogProbs(policy=served(fresh, 0.001).policy, base=None)]) == pytest.approx(0.001)
+    assert rounding(actor(0.1), [LogProbs(policy=fresh.policy, base=None)]) is None
+    assert rounding(fresh, [served(fresh, 0.001)]) is None
+    trained = actor(0.08)
+    assert trained.base is not None
+    part = tuple((2 * p + b) / 3 for p, b in zip(trained.policy, trained.base, strict=True))
+    assert difference(trained, LogProbs(policy=part, base=None)) is None
+    found = difference(trained, LogProbs(policy=part, base=None), rounding=0.001)
+    assert found is not None and "by 0.0267 nats a token" in found
+    with pytest.raises(EffectiveConfigError, match=r"engine\.serve_merged: false"):
+        check_canary(trained, [LogProbs(policy=part, base=None)], 0.001)
+    assert difference(trained, LogProbs(policy=served(trained, 0.002).policy, base=None), 0.001) is None
 
 
 def test_values_that_are_no_numbers_are_refused() -> None:

@@ -243,6 +243,13 @@ def with_overrides(config: SearchConfig, overrides: dict[str, Any]) -> SearchCon
     return config.model_copy(update={"engine": engine})
 
 
+def test_verl_accepts_merged_weights_where_their_setting_asks_for_them(tmp_path: Path) -> None:
+    config = load_config(CONFIGS / "qwen3_4b.yaml", ["engine.serve_merged=true"])
+    verl = composed(config, tmp_path)
+    assert verl.actor_rollout_ref.model.lora.merge is True
+    _check_config(verl)
+
+
 @pytest.mark.parametrize("name", FASTER)
 def test_verl_accepts_the_settings_for_speed(name: str, tmp_path: Path) -> None:
     one_update = ["root.overrides.mini_batch=128"] if name == BYPASS else []

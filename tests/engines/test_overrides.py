@@ -137,12 +137,13 @@ def test_an_unknown_key_is_refused_by_name() -> None:
         compose(all_overrides(verl_settings(overrides={f"{ACTOR}.optim.learning_rate": 1e-3}), spec(), 5000))
 
 
-@pytest.mark.parametrize("key", [MERGE, f"+{MERGE}"])
-def test_merged_weights_are_refused_with_what_to_do(key: str) -> None:
-    with pytest.raises(ConfigError, match=r"lora\.merge to True; merged .* Remove the key"):
+@pytest.mark.parametrize("key", [MERGE, f"+{MERGE}", MERGE.rpartition(".")[0]])
+def test_merged_weights_are_asked_for_by_their_setting_alone(key: str) -> None:
+    with pytest.raises(ConfigError, match=r"model\.lora.*Remove the key and set engine\.serve_merged"):
         engine_overrides(verl_settings(overrides={key: True}))
-    config = compose(all_overrides(verl_settings(overrides={MERGE: False}), spec(), 5000))
-    assert config.actor_rollout_ref.model.lora.merge is False
+    for wanted in (True, False):
+        config = compose(all_overrides(verl_settings(serve_merged=wanted), spec(), 5000))
+        assert config.actor_rollout_ref.model.lora.merge is wanted
 
 
 def test_a_phase_without_a_batch_size_is_refused() -> None:

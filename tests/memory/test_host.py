@@ -42,6 +42,7 @@ def test_each_server_keeps_its_weights_in_the_machines_memory_while_it_sleeps(
     asleep = likely(at("training", "8B", setup(tensor_parallel=parallel)), "vLLM's sleeping weights")
     assert asleep == copies * 2 * shape("8B").parameters
     assert likely(at("training", "8B", setup(sleeps=False)), "vLLM's sleeping weights") == 0
+    assert likely(at("training", "8B", setup(serves_merged=True)), "vLLM's sleeping weights") == 0
 
 
 def test_offloaded_weights_lie_on_the_machine_once() -> None:

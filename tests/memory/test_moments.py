@@ -46,6 +46,14 @@ def test_vllms_weights_are_bf16_and_spread_by_tensor_parallelism() -> None:
     assert likely(start, "vLLM's weights") == 8_190_735_360 * 2 / 2
 
 
+def test_merged_weights_need_no_adapter_beside_them_and_one_gathered_tensor_at_a_time() -> None:
+    merged = setup(serves_merged=True)
+    assert likely(at("server start", shape("4B"), merged), "vLLM's adapter") == 0
+    found = at("weight sync", shape("4B"), merged).size_of("tensor gathered")
+    assert found is not None and found.likely == 4 * 151_936 * 2560 * 2
+    assert at("weight sync", shape("4B"), setup()).size_of("tensor gathered") is None
+
+
 def test_the_cache_is_what_vllms_share_leaves() -> None:
     phase = setup(utilization=0.6, tensor_parallel=2)
     start = at("server start", shape("8B"), phase)

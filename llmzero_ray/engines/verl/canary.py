@@ -36,8 +36,18 @@ class LogProbs:
     """Without it; None: a server that was given merged weights. Actors always have it."""
 
 
-def difference(actor: LogProbs, server: LogProbs) -> str | None:
+def rounding(actor: LogProbs, servers: Sequence[LogProbs]) -> float | None:
+    """How far servers of merged weights are from an actor whose adapter changes nothing: what the two
+    programs and the rounding of the weights do; None: the adapter has an effect, or a server has its base."""
+    if actor.base != actor.policy or not servers or any(server.base is not None for server in servers):
+        return None
+    return max(_distance(server.policy, actor.policy) for server in servers)
+
+
+def difference(actor: LogProbs, server: LogProbs, rounding: float | None = None) -> str | None:
     """Why the server does not serve the actor's policy, in words; None: it does, as far as can be seen.
+
+    `rounding` is what merged weights differed by while the adapter changed nothing; None: not measured.
 
     An actor whose own values are not finite has nothing to be compared with: config_check.check_finite ends
     its phase.
@@ -49,6 +59,8 @@ def difference(actor: LogProbs, server: LogProbs) -> str | None:
     limit = MAX_NATS
     if server.base is None:
         noise = min(off, off_base)
+        if rounding is not None:
+            limit = min(MAX_NATS, max(_LEAST_NATS, _TIMES_BASE * rounding))
     else:
         noise = _distance(server.base, actor.base)
         if noise > MAX_NATS:

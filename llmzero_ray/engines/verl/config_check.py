@@ -124,16 +124,19 @@ def check_rollout_kl(metrics: Mapping[str, float], asked: Hyperparameters, step:
         )
 
 
-def check_canary(actor: LogProbs, servers: Sequence[LogProbs]) -> None:
-    """After weights have been pushed: every server serves the policy that is trained.
+def check_canary(actor: LogProbs, servers: Sequence[LogProbs], rounding: float | None = None) -> None:
+    """After weights have been pushed: every server serves the policy that is trained. `rounding`: see
+    canary.difference.
 
     Raises:
         EffectiveConfigError: one does not.
     """
     for server in servers:
-        if (found := difference(actor, server)) is not None:
+        if (found := difference(actor, server, rounding)) is not None:
+            merged = ". It is given merged weights: engine.serve_merged: false serves the adapter as it is"
             raise EffectiveConfigError(
                 f"{found}; its rollouts would come from another policy than is trained"
+                + (merged if server.base is None else "")
             )
 
 

@@ -21,6 +21,8 @@ from llmzero_ray.files import text_digest
 EXECUTOR = "+actor_rollout_ref.rollout.engine_kwargs.vllm.distributed_executor_backend"
 """Set to `mp` on the CPU, vLLM's engine gets processes of its own, as it has on GPUs."""
 
+NEW_WEIGHTS_ENV = "LLMZERO_NEW_WEIGHTS"
+"""Set where vLLM's CPU build is to take new base weights (`VerlSettings.serve_merged`)."""
 MODEL_RUNNER_ENV = "VLLM_USE_V2_MODEL_RUNNER"
 """vLLM's own switch: 1 or 0; unset, it chooses by model and settings."""
 
@@ -86,6 +88,8 @@ def worker_vars(settings: VerlSettings) -> dict[str, str]:
             variables[MODEL_RUNNER_ENV] = str(int(settings.vllm_model_runner == "v2"))
     else:
         variables |= _CPU
+        if settings.serve_merged:
+            variables[NEW_WEIGHTS_ENV] = "1"
         variables["OMP_NUM_THREADS"] = os.environ.get("LLMZERO_OMP_NUM_THREADS", "1")
         if settings.tensor_model_parallel_size > 1 or settings.overrides.get(EXECUTOR) == "mp":
             variables["VLLM_ENABLE_V1_MULTIPROCESSING"] = "1"

@@ -152,6 +152,7 @@ RELIED_ON: Final[dict[str, tuple[str, ...]]] = {
 RELIED_ON_CPU: Final[dict[str, tuple[str, ...]]] = {
     "vllm.lora.ops.torch_ops.lora_ops": ("bgmv_shrink", "bgmv_expand", "bgmv_expand_slice"),
     "vllm.lora.punica_wrapper.punica_cpu": ("bgmv_shrink", "bgmv_expand", "bgmv_expand_slice"),
+    "vllm.model_executor.layers.utils": ("dispatch_cpu_unquantized_gemm",),
 }
 """What patches change inside vLLM on the CPU alone."""
 

@@ -58,6 +58,7 @@ def engine_overrides(settings: VerlSettings) -> dict[str, Any]:
         f"{MODEL}.lora_rank": settings.lora_rank,
         f"{MODEL}.lora_alpha": settings.lora_alpha,
         f"{MODEL}.target_modules": settings.target_modules,
+        MERGE: settings.serve_merged,
         # FSDP1, VeRL's default, neither builds on the CPU nor lets an adapter be swapped in place.
         f"{ACTOR}.strategy": "fsdp2",
         f"{REF}.strategy": "fsdp2",
@@ -109,10 +110,10 @@ def _refuse_unsupported(overrides: Mapping[str, Any]) -> None:
                 f"engine.overrides sets {key}; a critic is not supported: phases exchange, save and "
                 "resume the policy's adapter alone. Remove the key"
             )
-        if key.lstrip("+") == MERGE and value:
+        if _is_merge(key.lstrip("+~")):
             raise ConfigError(
-                f"engine.overrides sets {key} to {value!r}; merged weights are not served: vLLM is given the "
-                "adapter, and the memory estimate and its way of sleeping count on that. Remove the key"
+                f"engine.overrides sets {key} to {value!r}; the memory estimate and the checks of what vLLM "
+                "serves count on one setting for it. Remove the key and set engine.serve_merged"
             )
         name = key.lstrip("+~").removeprefix("reward.")
         if name.startswith("custom_reward_function") and not name.startswith(_REWARD_OPTIONS):
@@ -120,6 +121,11 @@ def _refuse_unsupported(overrides: Mapping[str, Any]) -> None:
                 f"engine.overrides sets {key}; the reward is the task's. Name it in the task's manifest.json "
                 "or task.yaml, where it is tried and confined, and remove the key"
             )
+
+
+def _is_merge(key: str) -> bool:
+    """Whether a key holds `lora.merge`, or the block that it is in."""
+    return key == MERGE or MERGE.startswith(key + ".")
 
 
 def _reward_function(settings: VerlSettings) -> dict[str, Any]:

@@ -186,6 +186,18 @@ def view_single_lora_slot() -> None:
             setattr(wrapper, name, patched)
 
 
+def keep_linear_weights() -> None:
+    """On the CPU, have vLLM multiply by its linear layers' weights as they are. It packs them once and drops
+    the originals, after which no new weights can be loaded."""
+    import torch
+    import vllm.model_executor.layers.utils as layers
+
+    def keep(layer: Any, remove_weight: bool) -> None:  # noqa: ARG001  vLLM's own parameters
+        layer.cpu_linear = torch.nn.functional.linear
+
+    layers.dispatch_cpu_unquantized_gemm = keep
+
+
 def _with_single_slot_viewed(operation: Any) -> Any:
     def viewed(inputs: Any, weights: Any, *rest: Any, **named: Any) -> Any:
         return operation(inputs, _SingleSlot(weights) if len(weights) == 1 else weights, *rest, **named)

@@ -53,6 +53,8 @@ class VerlSettings:
     reward_workers: int = 1
     rollout_calls: Literal["batched", "per_request"] = "batched"
     """`batched`: a batch is answered and scored in a few calls where it needs no agent loop."""
+    serve_merged: bool = False
+    """Whether vLLM is given base weights with the adapter added in."""
     canary_every_push: bool = False
     """Whether vLLM is compared with the actor on a fixed text after every step, and not at a phase's start
     and before evaluations alone."""

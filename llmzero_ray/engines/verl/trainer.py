@@ -126,6 +126,8 @@ class PhaseTrainer(DeterministicTrainer):
         self._hf_model_type = getattr(model.hf_config, "model_type", None)
         text = self.tokenizer(canary.TEXT, add_special_tokens=False)["input_ids"]
         room = min(canary.MOST_TOKENS, self.settings.max_model_len - 1)
+        self._rounding: float | None = None
+        """Of merged weights: `canary.rounding`, once it was measured."""
         self._canary_ids = tuple(int(token) for token in text[:room])
 
     def _batched_rollouts(self) -> BatchedRollouts:
@@ -236,11 +238,13 @@ class PhaseTrainer(DeterministicTrainer):
             EffectiveConfigError: one does not.
         """
         self.canary_passed = False
-        if actor is not None:
-            servers = self.ask_servers("canary_log_probs", self._canary_ids)
-            config_check.check_canary(actor, [server for server in servers if server is not None])
-            answered = any(server is not None for server in servers)
-            self.canary_passed = answered and all(map(math.isfinite, actor.policy))
+        if actor is None:
+            return
+        servers = [one for one in self.ask_servers("canary_log_probs", self._canary_ids) if one is not None]
+        measured = canary.rounding(actor, servers)
+        self._rounding = self._rounding if measured is None else measured
+        config_check.check_canary(actor, servers, self._rounding)
+        self.canary_passed = bool(servers) and all(map(math.isfinite, actor.policy))
 
     def _begin_rollouts(self, config: Any, seed: int, train_max_tokens: int, eval_max_tokens: int) -> None:
         config = config.copy()

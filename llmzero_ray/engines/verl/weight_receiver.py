@@ -1,7 +1,7 @@
 """Where vLLM's worker processes fetch new weights; loaded by vLLM itself, by name.
 
 A module of its own, because those processes import nothing else of VeRL's trainer. On the CPU it also speeds
-up their LoRA operations.
+up their LoRA operations, or keeps their weights exchangeable.
 """
 
 from __future__ import annotations
@@ -11,10 +11,13 @@ import os
 from verl.workers.rollout.vllm_rollout.utils import vLLMColocateWorkerExtension
 
 from llmzero_ray.engines.verl import patches
+from llmzero_ray.engines.verl.environment import NEW_WEIGHTS_ENV
 from llmzero_ray.engines.verl.internals import weight_socket
 
 if os.environ.get("VERL_PLATFORM") == "cpu":
     patches.view_single_lora_slot()
+    if os.environ.get(NEW_WEIGHTS_ENV):
+        patches.keep_linear_weights()
 patches.collect_garbage_as_usual()  # the process has imported what it needs
 
 

@@ -18,6 +18,7 @@ from verl.utils.checkpoint.fsdp_checkpoint_manager import FSDPCheckpointManager
 from verl.utils.config import omega_conf_to_dataclass
 from verl.utils.device import get_device_name
 from verl.utils.fsdp_utils import fsdp_version
+from verl.utils.torch_dtypes import PrecisionType
 from verl.workers.engine_workers import ActorRolloutRefWorker
 from verl.workers.utils.losses import ppo_loss
 from verl.workers.utils.padding import response_from_nested
@@ -28,6 +29,7 @@ from llmzero_ray.engines.verl.adapters import (
     fresh_lora,
     gathered,
     live_name,
+    merged,
     peft_name,
     read_adapter,
     reshard,
@@ -62,10 +64,14 @@ class PhaseWorker(ActorRolloutRefWorker):
         self, read: Any, layered_summon: bool = False, base_sync_done: bool = False, **kwargs: Any
     ) -> Any:
         """What VeRL's `get_per_tensor_param` gives. Where that is the adapter alone, VeRL moves the whole
-        shard to the GPU for it."""
+        shard to the GPU for it; where it is merged weights, VeRL copies all of them to the host, adds the
+        adapter in place, and puts the copy back."""
         engine = self.actor.engine
         merges = engine.model_config.lora.get("merge", False)
-        if base_sync_done and not merges and fsdp_version(engine.module) == 2:
+        if merges:
+            dtype = PrecisionType.to_dtype(self.config.rollout.dtype)
+            return merged(engine.module, dtype=dtype, device=get_device_name()), None
+        if base_sync_done and fsdp_version(engine.module) == 2:
             return gathered(engine.module).items(), self._peft_config()
         return read(layered_summon=layered_summon, base_sync_done=base_sync_done, **kwargs)
 
