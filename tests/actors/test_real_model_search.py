@@ -5,11 +5,15 @@ from __future__ import annotations
 import os
 import uuid
 from pathlib import Path
+from statistics import fmean
 
 import pytest
 
 from llmzero_ray import events as ev
 from llmzero_ray.follow import Follower
+from llmzero_ray.metric_files import load_items
+from llmzero_ray.records import PhaseResult
+from llmzero_ray.significance import paired
 from llmzero_ray.storage import SearchStorage
 from llmzero_ray.tasks.prepare import prepare
 from tests.agents.llm.messages_server import KEY, Answer, MessagesServer, Reply, Request
@@ -55,7 +59,12 @@ def test_a_language_model_drives_four_phases_on_real_verl(tmp_path: Path) -> Non
     with MessagesServer(script) as server:
         agents = {"backend": "claude", "base_url": server.base_url, "deadline_s": 60.0}
         config = verl_search(
-            tmp_path, lr=1e-3, name="model", budget={"runs": 4, "dollars": 3.0}, agents=agents
+            tmp_path,
+            lr=1e-3,
+            name="model",
+            budget={"runs": 4, "dollars": 3.0},
+            agents=agents,
+            phase={"validate_start": "first"},
         )
         done = run_search(
             config, tmp_path, env={**os.environ, "ANTHROPIC_API_KEY": KEY, "LLMZERO_TEST_MARK": MARK}
@@ -83,3 +92,27 @@ def test_a_language_model_drives_four_phases_on_real_verl(tmp_path: Path) -> Non
     files = [path for path in (tmp_path / "runs").rglob("*") if path.is_file()]
     assert not [path for path in files if KEY.encode() in path.read_bytes()]
     assert "Traceback" not in done.stdout + done.stderr
+    later_phases_took_their_start_over(follower, done.stdout)
+
+
+def later_phases_took_their_start_over(follower: Follower, output: str) -> None:
+    """Score and answers are those of the checkpoint, and the gain is paired with them; a checkpoint that was
+    saved where a phase was stopped, without a validation, is measured."""
+    runs = follower.core.runs
+    assert runs[0].outcome is not None and runs[0].outcome.start_from is None
+    n_taken = 0
+    for node in (1, 2, 3):
+        outcome, spec = runs[node].outcome, runs[node].spec
+        assert isinstance(outcome, PhaseResult) and spec is not None and spec.resume_from is not None
+        assert outcome.warm
+        at, items = spec.resume_from, load_items(follower.storage, node)
+        measured = load_items(follower.storage, at.node).get(at.step, ())
+        assert outcome.start_from == (at if measured else None)
+        assert len(items[0]) == 64 and outcome.start_score == fmean(item.acc for item in items[0])
+        difference = paired(items[outcome.best_step or 0], items[0])
+        assert difference is not None and outcome.gain == difference.gain
+        if measured:
+            n_taken += 1
+            assert items[0] == measured
+            assert f", as node={at.node} had it)" in output
+    assert n_taken >= 2
