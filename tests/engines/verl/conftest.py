@@ -42,6 +42,7 @@ BASE: dict[str, Any] = {
     "data.train_batch_size": 8,
     "data.max_response_length": 4,
 }
+OF_VLLM = ("training/rollout_probs", "rollout_corr/")
 TIMING = ("timing", "perf/", "global_seqlen/")
 DROPOUT = "+actor_rollout_ref.model.override_config.attention_dropout"
 COLD_KEYS = {f"{ROLLOUT}.max_num_seqs", LORA_RANK, LORA_ALPHA}
@@ -154,8 +155,14 @@ def lab(ray_group: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[La
     found.engine.close()
 
 
-def assert_same_metrics(one: list[MetricPoint], other: list[MetricPoint]) -> None:
-    """Bit-equal in everything but time and memory."""
+def assert_same_metrics(
+    one: list[MetricPoint], other: list[MetricPoint], *, vllm_within: float = 0.0
+) -> None:
+    """Bit-equal in everything but time and memory.
+
+    After another start of vLLM its log-probabilities differ in their last bits on some processors: within
+    `vllm_within` where they are compared with the actor's.
+    """
     assert [p.step for p in one] == [p.step for p in other]
     for a, b in zip(one, other, strict=True):
         assert a.metrics.keys() == b.metrics.keys()
@@ -164,7 +171,7 @@ def assert_same_metrics(one: list[MetricPoint], other: list[MetricPoint]) -> Non
             for k, v in a.metrics.items()
             if not k.startswith(TIMING)
             and "perf/" not in k
-            and v != b.metrics[k]
+            and not abs(v - b.metrics[k]) <= (vllm_within if k.startswith(OF_VLLM) else 0.0)
             and not (math.isnan(v) and math.isnan(b.metrics[k]))
         }
         assert not different, f"step {a.step}: {different}"
