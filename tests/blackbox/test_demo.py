@@ -71,6 +71,9 @@ def test_the_demo_is_still_configured_as_the_kept_one_but_for_when_the_stopper_j
     # Limits that were written out then follow from model and machine now; on the CPU they are the same.
     for limit in ("hang_min_s", "stop_deadline_s"):
         assert (kept["engine"].pop(limit), now["engine"].pop(limit)) == (600.0, None)
+    # What the server may hold follows from the estimate on GPUs now; on the CPU it is the same.
+    for size, number in (("max_num_seqs", 128), ("gpu_memory_utilization", 0.5)):
+        assert (kept["engine"].pop(size), now["engine"].pop(size)) == (number, "auto")
     # The default recipe is compared at equal compute now, and was at equal steps.
     assert (kept["final"].pop("default_recipe"), now["final"].pop("default_recipe")) == (True, "compute")
     assert now == kept

@@ -58,7 +58,6 @@ def engine_overrides(settings: VerlSettings) -> dict[str, Any]:
         f"{MODEL}.lora_rank": settings.lora_rank,
         f"{MODEL}.lora_alpha": settings.lora_alpha,
         f"{MODEL}.target_modules": settings.target_modules,
-        MERGE: settings.serve_merged,
         # FSDP1, VeRL's default, neither builds on the CPU nor lets an adapter be swapped in place.
         f"{ACTOR}.strategy": "fsdp2",
         f"{REF}.strategy": "fsdp2",
@@ -84,6 +83,8 @@ def engine_overrides(settings: VerlSettings) -> dict[str, Any]:
         "trainer.use_v1": True,
         "trainer.v1.trainer_mode": "sync",
     }
+    if settings.serve_merged:
+        keys[MERGE] = True
     if settings.platform == "cpu":
         keys |= _cpu_overrides(settings)
     else:
