@@ -373,8 +373,9 @@ class EngineConfig(StrictModel):
     the CPU, `per_request` on GPUs."""
     serve_merged: bool = False
     """Give vLLM the base weights with the adapter added in, not the adapter beside them: decoding is faster
-    on GPUs, each push sends the whole model. The sum is rounded to vLLM's precision, so that small changes of
-    an adapter may be lost; what is sampled is compared with the policy after every push."""
+    on GPUs, each push sends the whole model. The sum is rounded to vLLM's precision, which may lose small
+    changes of an adapter (`merge/rounding` in the metrics is the share). What vLLM serves is compared with
+    the policy after every push; a phase that lost its adapter fails as `mismatch` and says so."""
     vllm_model_runner: Literal["auto", "v1", "v2"] = "auto"
     """Which of its two model runners vLLM uses on GPUs; `auto`: its own choice by model and settings, which
     the slot's log names."""

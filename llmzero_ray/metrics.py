@@ -44,6 +44,8 @@ VAL_CORE, VAL_AUX = "val-core/", "val-aux/"
 """Prefixes of what validations report."""
 VAL_TOKENS = "val-aux/response_tokens"
 """Tokens of all answers of a validation together."""
+MERGE_ROUNDING = "merge/rounding"
+"""Of merged weights that were sent to vLLM: what rounding took of the adapter's change, as a share of it."""
 
 # --- series over the steps of a phase -----------------------------------------------------------------------
 

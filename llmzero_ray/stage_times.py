@@ -35,8 +35,10 @@ _CARDS = (
 _UNKNOWN_CARD_GIB = 39.4
 _BUSY = 0.3
 """Share of a card's FLOP/s that training reaches."""
+_TAIL = 1.3
+"""The wait for the longest answer, as a factor on decoding."""
 _DECODING = 1.6
-"""Adapter kernels and the wait for the longest answer, as a factor on decoding."""
+"""The same with the kernels of an adapter, which merged weights do not need."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,7 +114,8 @@ def _decoding_s(shape: ModelShape, setup: Setup, n_answers: int, length: int) ->
     at_once = max(1, min(on_one, setup.max_num_seqs, int(room)))
     weights = 2 * shape.parameters / setup.tensor_parallel
     cached = at_once * per_token * (setup.prompt + length / 2)
-    return math.ceil(on_one / at_once) * length * (weights + cached) / read * _DECODING
+    factor = _TAIL if setup.serves_merged else _DECODING
+    return math.ceil(on_one / at_once) * length * (weights + cached) / read * factor
 
 
 def time_limits(

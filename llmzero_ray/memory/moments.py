@@ -29,6 +29,8 @@ _ASLEEP_PARALLEL = Range(1.5, 2.5, 7.2) * GIB
 _GRAPHS = Range(0.3, 0.7, 1.2) * GIB
 # Pieces that torch's caching allocator cannot reuse, as a share of what comes and goes.
 _SLACK = Range(0.0, 0.04, 0.10)
+# Base, change, sum, and two of what measures the rounding, while one tensor is merged.
+_MERGED_COPIES = 5
 # A layer in use, the next one gathered ahead, and the gathering buffer (FSDP2 copies out of it).
 _LAYERS_AT_ONCE = Range(2, 3, 4)
 
@@ -219,8 +221,10 @@ def _summoned(shape: ModelShape, setup: Setup) -> Item:
     """What is gathered for vLLM. `collect_lora_params`: FSDP1 gathers the whole model to read the adapter, in
     the shards' own precision (`FlatParamHandle._force_full_precision`), on every GPU; layer by layer with
     `layered_summon`. FSDP2 gathers single tensors."""
-    if setup.serves_merged:  # the largest tensor, and its copy in float32
-        return Item(name="tensor gathered", size=Range.exactly(2 * _FP32 * shape.vocab * shape.hidden))
+    if setup.serves_merged:
+        layer = _MERGED_COPIES * _FP32 * shape.hidden * shape.intermediate
+        largest = max(layer, (setup.weight_bytes + _BF16) * shape.vocab * shape.hidden)
+        return Item(name="tensor being merged", size=Range.exactly(largest))
     everything = shape.parameters + shape.lora_parameters(setup.lora_rank, setup.target_modules)
     if setup.strategy != "fsdp":
         size = 0.0

@@ -1,4 +1,4 @@
-"""What is read from an FSDP2 module for vLLM: the adapter whole, or the weights with it added in."""
+"""The adapter is read whole from an FSDP2 module, and nothing else is."""
 
 from __future__ import annotations
 
@@ -58,33 +58,3 @@ def test_it_is_what_peft_saves(mesh: Any) -> None:
             if "lora_" in name:
                 parameter.to_local().zero_()
     assert digest_of(found) == digest_of(wanted)  # a copy, not a view
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_merged_weights_are_pefts_and_leave_the_module_as_it_was(mesh: Any, dtype: Any) -> None:
-    import copy
-
-    from torch.distributed.fsdp import fully_shard
-
-    from llmzero_ray.engines.verl.adapters import merged
-
-    model = policy()
-    wanted = copy.deepcopy(model).merge_and_unload().state_dict()
-    for layer in model.base_model.model.model.layers:
-        fully_shard(layer, mesh=mesh)
-    fully_shard(model, mesh=mesh)
-    before = {name: tensor.full_tensor().clone() for name, tensor in model.state_dict().items()}
-    for _ in range(3):
-        found = dict(merged(model, dtype=dtype, device="cpu"))
-        assert list(found) == list(wanted)
-        for name, tensor in found.items():
-            torch.testing.assert_close(tensor, wanted[name].to(dtype), atol=1e-5, rtol=1e-2)
-            assert tensor.dtype == dtype
-    assert any(not torch.equal(found[name], before[key]) for key, name in _own_names(before).items())
-    assert all(torch.equal(tensor.full_tensor(), before[name]) for name, tensor in model.state_dict().items())
-
-
-def _own_names(live: dict[str, Any]) -> dict[str, str]:
-    """Name of a base weight that has an adapter -> its name in the base model."""
-    start = "base_model.model."
-    return {key: key.removeprefix(start).replace(".base_layer", "") for key in live if ".base_layer." in key}

@@ -137,13 +137,47 @@ def test_an_unknown_key_is_refused_by_name() -> None:
         compose(all_overrides(verl_settings(overrides={f"{ACTOR}.optim.learning_rate": 1e-3}), spec(), 5000))
 
 
-@pytest.mark.parametrize("key", [MERGE, f"+{MERGE}", MERGE.rpartition(".")[0]])
-def test_merged_weights_are_asked_for_by_their_setting_alone(key: str) -> None:
-    with pytest.raises(ConfigError, match=r"model\.lora.*Remove the key and set engine\.serve_merged"):
-        engine_overrides(verl_settings(overrides={key: True}))
-    for wanted in (True, False):
-        config = compose(all_overrides(verl_settings(serve_merged=wanted), spec(), 5000))
-        assert config.actor_rollout_ref.model.lora.merge is wanted
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        (MERGE, True),
+        (f"+{MERGE}", True),
+        (MERGE, False),
+        (MERGE.removesuffix(".merge"), {"merge": True}),
+        (f"+{MERGE.removesuffix('.merge')}", {"merge": True, "rank": 8}),
+        (MERGE.removesuffix(".lora.merge"), {"lora": {"merge": True}}),
+    ],
+)
+def test_the_raw_key_of_merged_weights_is_refused_by_the_settings_name(key: str, value: Any) -> None:
+    for asked in (True, False):
+        with pytest.raises(
+            ConfigError, match=r"Set engine\.serve_merged to true or false, and remove the key"
+        ):
+            engine_overrides(verl_settings(overrides={key: value}, serve_merged=asked))
+    engine_overrides(verl_settings(overrides={"actor_rollout_ref.model.lora": {"rank": 8}}))
+
+
+@pytest.mark.parametrize("platform", ["cpu", "gpu"])
+@pytest.mark.parametrize("asked", [True, False])
+def test_merged_weights_are_served_where_that_is_asked_for(platform: str, asked: bool) -> None:
+    config = compose(all_overrides(verl_settings(platform=platform, serve_merged=asked), spec(), 5000))
+    assert config.actor_rollout_ref.model.lora.merge is asked
+    assert config.actor_rollout_ref.rollout.load_format == "safetensors"
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        (f"{ACTOR}.strategy", "fsdp"),
+        ("+actor_rollout_ref.rollout.quantization", "fp8"),
+        ("actor_rollout_ref.rollout.load_format", "dummy"),
+        (f"{ACTOR}.ulysses_sequence_parallel_size", 2),
+    ],
+)
+def test_merged_weights_are_refused_beside_what_cannot_send_them(key: str, value: Any) -> None:
+    with pytest.raises(ConfigError, match=r"serve_merged is true, .* Remove one of the two"):
+        engine_overrides(verl_settings(overrides={key: value}, serve_merged=True))
+    engine_overrides(verl_settings(overrides={key: value}))
 
 
 def test_a_phase_without_a_batch_size_is_refused() -> None:

@@ -49,9 +49,9 @@ def test_vllms_weights_are_bf16_and_spread_by_tensor_parallelism() -> None:
 def test_merged_weights_need_no_adapter_beside_them_and_one_gathered_tensor_at_a_time() -> None:
     merged = setup(serves_merged=True)
     assert likely(at("server start", shape("4B"), merged), "vLLM's adapter") == 0
-    found = at("weight sync", shape("4B"), merged).size_of("tensor gathered")
-    assert found is not None and found.likely == 4 * 151_936 * 2560 * 2
-    assert at("weight sync", shape("4B"), setup()).size_of("tensor gathered") is None
+    found = at("weight sync", shape("4B"), merged).size_of("tensor being merged")
+    assert found is not None and found.likely == (4 + 2) * 151_936 * 2560
+    assert at("weight sync", shape("4B"), setup()).size_of("tensor being merged") is None
 
 
 def test_the_cache_is_what_vllms_share_leaves() -> None:

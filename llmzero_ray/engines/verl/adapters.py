@@ -10,7 +10,6 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -69,40 +68,6 @@ def gathered(module: torch.nn.Module) -> dict[str, torch.Tensor]:
             tensor = tensor.to(tensor.device_mesh.device_type).full_tensor()
         found[peft_name(name)] = tensor.to("cpu", copy=True)
     return found
-
-
-def merged(module: torch.nn.Module, *, dtype: torch.dtype, device: str) -> Iterator[tuple[str, torch.Tensor]]:
-    """Weights of the base model with the adapter added in, one after the other, under the base model's own
-    names; all ranks take part.
-
-    Sums are made in float32 and rounded once to `dtype`, on `device`. Nothing in the module changes, so that
-    its base weights stay what they are however often weights are pushed.
-    """
-    from verl.utils.fsdp_utils import normalize_peft_param_name
-    from verl.utils.model import convert_weight_keys
-
-    reshard(module)
-    live = module.state_dict()
-    lora = {name: part for name, part in module.named_modules() if hasattr(part, "lora_A")}
-    for name, weight in live.items():
-        if "lora_" in name:
-            continue
-        full = _whole(weight, device)
-        prefix, is_base, _ = name.rpartition(".base_layer.weight")
-        if is_base:
-            a, b = (_whole(live[f"{prefix}.lora_{which}.default.weight"], device).float() for which in "AB")
-            full = full.float() + lora[prefix].scaling["default"] * (b @ a)
-        if full.is_floating_point():
-            full = full.to(dtype)
-        yield from convert_weight_keys(normalize_peft_param_name({name: full}), module).items()
-
-
-def _whole(tensor: torch.Tensor, device: str) -> torch.Tensor:
-    """A copy on the device, gathered where it is sharded."""
-    from torch.distributed.tensor import DTensor
-
-    tensor = tensor.detach().to(device)
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor.clone()
 
 
 def peft_name(live_name: str) -> str:

@@ -24,6 +24,8 @@ _TIMES_BASE = 10.0
 _SHARE = 0.01
 _VISIBLE = 4.0
 """An adapter whose effect is this many times the difference of the two programs must show."""
+_LEAST_SERVED = 0.5
+"""Of the effect of an adapter that was merged, where twice `_VISIBLE` lets that be seen."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,21 +35,14 @@ class LogProbs:
     policy: tuple[float, ...]
     """With the adapter."""
     base: tuple[float, ...] | None
-    """Without it; None: a server that was given merged weights. Actors always have it."""
+    """Without it; None: a server of merged weights that was not asked before the first ones came (trainer.py
+    asks). Actors always have it."""
 
 
-def rounding(actor: LogProbs, servers: Sequence[LogProbs]) -> float | None:
-    """How far servers of merged weights are from an actor whose adapter changes nothing: what the two
-    programs and the rounding of the weights do; None: the adapter has an effect, or a server has its base."""
-    if actor.base != actor.policy or not servers or any(server.base is not None for server in servers):
-        return None
-    return max(_distance(server.policy, actor.policy) for server in servers)
-
-
-def difference(actor: LogProbs, server: LogProbs, rounding: float | None = None) -> str | None:
+def difference(actor: LogProbs, server: LogProbs, *, merged: bool = False) -> str | None:
     """Why the server does not serve the actor's policy, in words; None: it does, as far as can be seen.
 
-    `rounding` is what merged weights differed by while the adapter changed nothing; None: not measured.
+    Of `merged` weights a part of the adapter may be missing, by rounding or because tensors did not arrive.
 
     An actor whose own values are not finite has nothing to be compared with: config_check.check_finite ends
     its phase.
@@ -59,8 +54,6 @@ def difference(actor: LogProbs, server: LogProbs, rounding: float | None = None)
     limit = MAX_NATS
     if server.base is None:
         noise = min(off, off_base)
-        if rounding is not None:
-            limit = min(MAX_NATS, max(_LEAST_NATS, _TIMES_BASE * rounding))
     else:
         noise = _distance(server.base, actor.base)
         if noise > MAX_NATS:
@@ -70,6 +63,11 @@ def difference(actor: LogProbs, server: LogProbs, rounding: float | None = None)
     effect = _distance(actor.policy, actor.base)
     if effect > _VISIBLE * noise and off_base < off:
         return f"vLLM answers without the adapter, which changes a fixed text by {effect:.3g} nats a token"
+    if merged and effect > 2 * _VISIBLE * noise and off > (1 - _LEAST_SERVED) * effect:
+        return (
+            f"vLLM answers with a part of the adapter: it is off by {off:.3g} nats a token of a fixed text, "
+            f"which the adapter changes by {effect:.3g}"
+        )
     # A policy that is falling apart gives values of tens of nats, with errors in proportion.
     limit = max(limit, _SHARE * _distance(actor.policy, (0.0,) * len(actor.policy)))
     return _too_far(off, limit) if off > limit else None

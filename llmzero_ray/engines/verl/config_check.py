@@ -90,7 +90,9 @@ def check_restored(trainer: Any, spec: PhaseSpec) -> None:
     refuse(mismatches({**expected_at_start(spec), "optimizer_state_empty": False}, _seen(trainer)))
 
 
-def check_rollout_kl(metrics: Mapping[str, float], asked: Hyperparameters, step: int) -> None:
+def check_rollout_kl(
+    metrics: Mapping[str, float], asked: Hyperparameters, step: int, *, merged: bool = False
+) -> None:
     """After every step: vLLM sampled from the policy that is trained.
 
     Where VeRL takes vLLM's log-probabilities as the old ones (`bypass_mode`), it computes none to compare
@@ -120,24 +122,27 @@ def check_rollout_kl(metrics: Mapping[str, float], asked: Hyperparameters, step:
     if abs(kl) > limit:
         raise EffectiveConfigError(
             f"step {step}: vLLM's policy differs from the actor's by {kl:.3f} nats (at most {limit:.3g}); "
-            "its rollouts came from another policy than the one that is trained"
+            f"its rollouts came from another policy than the one that is trained{_cure(merged)}"
         )
 
 
-def check_canary(actor: LogProbs, servers: Sequence[LogProbs], rounding: float | None = None) -> None:
-    """After weights have been pushed: every server serves the policy that is trained. `rounding`: see
-    canary.difference.
+def check_canary(actor: LogProbs, servers: Sequence[LogProbs], *, merged: bool = False) -> None:
+    """After weights have been pushed: every server serves the policy that is trained.
 
     Raises:
         EffectiveConfigError: one does not.
     """
     for server in servers:
-        if (found := difference(actor, server, rounding)) is not None:
-            merged = ". It is given merged weights: engine.serve_merged: false serves the adapter as it is"
+        if (found := difference(actor, server, merged=merged)) is not None:
             raise EffectiveConfigError(
-                f"{found}; its rollouts would come from another policy than is trained"
-                + (merged if server.base is None else "")
+                f"{found}; its rollouts would come from another policy than is trained{_cure(merged)}"
             )
+
+
+def _cure(merged: bool) -> str:
+    if not merged:
+        return ""
+    return ". vLLM is given merged weights, rounded to its precision: set engine.serve_merged to false"
 
 
 def check_finite(metrics: Mapping[str, float], step: int) -> None:

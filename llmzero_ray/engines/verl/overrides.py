@@ -98,6 +98,9 @@ def engine_overrides(settings: VerlSettings) -> dict[str, Any]:
             # Shards within a machine, copies between them: an adapter's gradients are small, gathered weights
             # are not.
             keys[f"{ACTOR}.fsdp_config.fsdp_size"] = settings.n_gpus_per_node
+    if settings.serve_merged:
+        keys[MERGE] = True
+        _refuse_beside_merging(settings.overrides)
     _refuse_unsupported(settings.overrides)
     return keys | dict(settings.overrides)
 
@@ -111,10 +114,11 @@ def _refuse_unsupported(overrides: Mapping[str, Any]) -> None:
                 f"engine.overrides sets {key}; a critic is not supported: phases exchange, save and "
                 "resume the policy's adapter alone. Remove the key"
             )
-        if _is_merge(key.lstrip("+~")):
+        if _merges(key, value) is not None:
             raise ConfigError(
-                f"engine.overrides sets {key} to {value!r}; the memory estimate and the checks of what vLLM "
-                "serves count on one setting for it. Remove the key and set engine.serve_merged"
+                f"engine.overrides sets {key} to {value!r}; whether merged weights are served is a setting "
+                "of its own, which the memory estimate and the checks of vLLM know. Set "
+                "engine.serve_merged to true or false, and remove the key"
             )
         name = key.lstrip("+~").removeprefix("reward.")
         if name.startswith("custom_reward_function") and not name.startswith(_REWARD_OPTIONS):
@@ -124,9 +128,33 @@ def _refuse_unsupported(overrides: Mapping[str, Any]) -> None:
             )
 
 
-def _is_merge(key: str) -> bool:
-    """Whether a key holds `lora.merge`, or the block that it is in."""
-    return key == MERGE or MERGE.startswith(key + ".")
+def _merges(key: str, value: Any) -> Any:
+    """What a key says of merging; None: nothing."""
+    name = key.lstrip("+")
+    if name == MERGE:
+        return value
+    if MERGE.startswith(f"{name}.") and isinstance(value, Mapping):
+        for part in MERGE.removeprefix(f"{name}.").split("."):
+            value = value.get(part) if isinstance(value, Mapping) else None
+        return value
+    return None
+
+
+def _refuse_beside_merging(overrides: Mapping[str, Any]) -> None:
+    """FSDP1, which holds no single tensors, weights that the server would quantize anew, and sequences split
+    over GPUs, where nothing compares the server with the policy after a push."""
+    for key, value in overrides.items():
+        name = key.lstrip("+")
+        strategy = name in (f"{ACTOR}.strategy", f"{ACTOR}.fsdp_config.strategy") and value != "fsdp2"
+        quantized = name.startswith(f"{ROLLOUT}.quantization") and value
+        split = name.endswith("ulysses_sequence_parallel_size") and value != 1
+        dummy = name == f"{ROLLOUT}.load_format" and value != "safetensors"
+        if strategy or quantized or split or dummy:
+            raise ConfigError(
+                f"engine.serve_merged is true, and engine.overrides sets {key} to {value!r}; merged weights "
+                "are sent from FSDP2's tensors to a server that loaded the base model as it is, and are "
+                "compared with the policy by whole sequences on one GPU. Remove one of the two"
+            )
 
 
 def _reward_function(settings: VerlSettings) -> dict[str, Any]:
@@ -159,7 +187,8 @@ def _cpu_overrides(settings: VerlSettings) -> dict[str, Any]:
         f"+{ROLLOUT}.engine_kwargs.vllm.distributed_executor_backend": (
             "uni" if settings.tensor_model_parallel_size == 1 else "mp"
         ),
-        f"{ROLLOUT}.checkpoint_engine.update_weights_bucket_megabytes": 8,
+        # It is shared memory, of which only what is sent is taken; no tensor may be larger.
+        f"{ROLLOUT}.checkpoint_engine.update_weights_bucket_megabytes": 1024 if settings.serve_merged else 8,
     }
 
 

@@ -15,6 +15,7 @@ import logging
 import math
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -62,7 +63,7 @@ from llmzero_ray.engines.verl.verl_hooks import (
 )
 from llmzero_ray.engines.verl.workers import PhaseWorker
 from llmzero_ray.failpoints import reach
-from llmzero_ray.metrics import VAL_TOKENS
+from llmzero_ray.metrics import MERGE_ROUNDING, VAL_TOKENS
 from llmzero_ray.records import Checkpoint, ItemOutcome, MetricPoint
 
 logger = logging.getLogger(__name__)
@@ -91,6 +92,8 @@ class PhaseTrainer(DeterministicTrainer):
         self.canary_passed = False
         """Whether every server was last seen to serve the policy that is trained; False too where that could
         not be looked at."""
+        self._base_of_servers: list[LogProbs | None] = []
+        """Of servers that are given merged weights, before they had an adapter in them."""
         self._items: tuple[ItemOutcome, ...] = ()
         self._responses: list[str] = []
         super().__init__(config)
@@ -111,6 +114,9 @@ class PhaseTrainer(DeterministicTrainer):
             early = start_servers_early(n_servers, most, min(nodes))
             RolloutReplicaRegistry.register("vllm", lambda: partial(RecordingReplica, early=early))
         self.init()
+        if self.settings.serve_merged and len(self._canary_ids) >= 2:
+            # The adapter that VeRL has made and pushed changes nothing yet.
+            self._base_of_servers = self.ask_servers("canary_log_probs", self._canary_ids)
         self.agent_loop_manager = PhaseAgentLoopManager.create(
             config=self.config,
             llm_client=self.get_llm_client(),
@@ -126,8 +132,6 @@ class PhaseTrainer(DeterministicTrainer):
         self._hf_model_type = getattr(model.hf_config, "model_type", None)
         text = self.tokenizer(canary.TEXT, add_special_tokens=False)["input_ids"]
         room = min(canary.MOST_TOKENS, self.settings.max_model_len - 1)
-        self._rounding: float | None = None
-        """Of merged weights: `canary.rounding`, once it was measured."""
         self._canary_ids = tuple(int(token) for token in text[:room])
 
     def _batched_rollouts(self) -> BatchedRollouts:
@@ -240,11 +244,16 @@ class PhaseTrainer(DeterministicTrainer):
         self.canary_passed = False
         if actor is None:
             return
-        servers = [one for one in self.ask_servers("canary_log_probs", self._canary_ids) if one is not None]
-        measured = canary.rounding(actor, servers)
-        self._rounding = self._rounding if measured is None else measured
-        config_check.check_canary(actor, servers, self._rounding)
-        self.canary_passed = bool(servers) and all(map(math.isfinite, actor.policy))
+        servers = self.ask_servers("canary_log_probs", self._canary_ids)
+        merged = self.settings.serve_merged
+        if merged:
+            servers = [
+                None if server is None or base is None else replace(server, base=base.policy)
+                for server, base in zip(servers, self._base_of_servers, strict=True)
+            ]
+        found = [server for server in servers if server is not None]
+        config_check.check_canary(actor, found, merged=merged)
+        self.canary_passed = bool(found) and all(map(math.isfinite, actor.policy))
 
     def _begin_rollouts(self, config: Any, seed: int, train_max_tokens: int, eval_max_tokens: int) -> None:
         config = config.copy()
@@ -449,6 +458,8 @@ class PhaseTrainer(DeterministicTrainer):
         if phase is None:
             return
         metrics = scalars(data)
+        if self.settings.serve_merged:
+            metrics[MERGE_ROUNDING] = self.actor_rollout_wg.merge_rounding()[0]
         point = MetricPoint(
             node=phase.spec.node,
             attempt=phase.spec.attempt,
@@ -464,7 +475,8 @@ class PhaseTrainer(DeterministicTrainer):
         phase.emit(point)
         self._end_by_compute(phase, step, metrics)
         config_check.check_finite(metrics, step)
-        config_check.check_rollout_kl(metrics, phase.spec.hyperparameters, step)
+        merged = self.settings.serve_merged
+        config_check.check_rollout_kl(metrics, phase.spec.hyperparameters, step, merged=merged)
         full_checkpoint.save_if_due(self, phase, step)
 
     def _end_by_compute(self, phase: PhaseState, step: int, metrics: dict[str, float]) -> None:

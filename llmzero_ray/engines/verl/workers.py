@@ -18,7 +18,6 @@ from verl.utils.checkpoint.fsdp_checkpoint_manager import FSDPCheckpointManager
 from verl.utils.config import omega_conf_to_dataclass
 from verl.utils.device import get_device_name
 from verl.utils.fsdp_utils import fsdp_version
-from verl.utils.torch_dtypes import PrecisionType
 from verl.workers.engine_workers import ActorRolloutRefWorker
 from verl.workers.utils.losses import ppo_loss
 from verl.workers.utils.padding import response_from_nested
@@ -29,7 +28,6 @@ from llmzero_ray.engines.verl.adapters import (
     fresh_lora,
     gathered,
     live_name,
-    merged,
     peft_name,
     read_adapter,
     reshard,
@@ -39,6 +37,7 @@ from llmzero_ray.engines.verl.adapters import (
 from llmzero_ray.engines.verl.canary import LogProbs
 from llmzero_ray.engines.verl.data_only import loading_data_alone
 from llmzero_ray.engines.verl.internals import weight_socket
+from llmzero_ray.engines.verl.merging import Rounding, merged_weights
 
 AND_REFERENCE = "llmzero_and_reference"
 """Asks `compute_log_prob` for the reference policy's log probabilities too."""
@@ -53,6 +52,7 @@ class PhaseWorker(ActorRolloutRefWorker):
         """VeRL's models; weights travel to vLLM through a socket of this engine's own."""
         patches.drop_names_once_connected()
         patches.make_checkpoint_directories_plainly()
+        self._rounding = Rounding()
         super().init_model()
         patches.collect_garbage_as_usual()  # by now the process has imported what it needs
         if self.rollout is not None:
@@ -67,13 +67,23 @@ class PhaseWorker(ActorRolloutRefWorker):
         shard to the GPU for it; where it is merged weights, VeRL copies all of them to the host, adds the
         adapter in place, and puts the copy back."""
         engine = self.actor.engine
-        merges = engine.model_config.lora.get("merge", False)
-        if merges:
-            dtype = PrecisionType.to_dtype(self.config.rollout.dtype)
-            return merged(engine.module, dtype=dtype, device=get_device_name()), None
+        if engine.model_config.lora.get("merge", False):
+            self._rounding = Rounding()
+            return merged_weights(engine.module, self._server_dtype(), self._rounding), None
         if base_sync_done and fsdp_version(engine.module) == 2:
             return gathered(engine.module).items(), self._peft_config()
         return read(layered_summon=layered_summon, base_sync_done=base_sync_done, **kwargs)
+
+    def _server_dtype(self) -> torch.dtype:
+        name = self.config.rollout.dtype
+        found: torch.dtype = torch.bfloat16 if name == "auto" else getattr(torch, name)
+        return found
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def merge_rounding(self) -> float:
+        """How much of the adapter the merged weights that were sent last have lost by rounding, as a share of
+        the change that it makes."""
+        return self._rounding.share
 
     def _peft_config(self) -> dict[str, Any]:
         found: dict[str, Any] = self.actor.engine.module.peft_config["default"].to_dict()

@@ -1,4 +1,4 @@
-"""vLLM is given weights with the adapter added in (`engine.serve_merged`): two phases on one warm engine."""
+"""vLLM is given base model and adapter as one: two warm phases, and the base model is only read."""
 
 from __future__ import annotations
 
@@ -8,16 +8,20 @@ from typing import Any
 
 import pytest
 
-from llmzero_ray.records import PhaseResult
+from llmzero_ray.engines.verl.overrides import ROLLOUT
+from llmzero_ray.metrics import MERGE_ROUNDING
+from llmzero_ray.records import PhaseFailure, PhaseResult
 from tests.engines.verl.conftest import ACTOR, COLD_KEYS, Lab, tiny_settings
 
 pytestmark = [pytest.mark.verl, pytest.mark.slow]
-LR = f"{ACTOR}.optim.lr".replace(".", "__")
+
+KL = "rollout_corr/kl"
+RATE = {f"{ACTOR}.optim.lr".replace(".", "__"): 1e-2}
 
 
-@pytest.fixture
-def merging(ray_group: Any, lab: Lab, tmp_path: Path) -> Iterator[Lab]:
-    """An engine beside the lab's, on hardware of its own."""
+@pytest.fixture(params=["float32", pytest.param("bfloat16", marks=pytest.mark.long)])
+def merged(lab: Lab, ray_group: Any, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Lab]:
+    """An engine that serves merged weights in this precision, beside the other tests' one."""
     import ray
 
     from llmzero_ray.engines.verl.engine import VerlEngine
@@ -29,9 +33,10 @@ def merging(ray_group: Any, lab: Lab, tmp_path: Path) -> Iterator[Lab]:
         Path(lab.settings.model_path),
         group,
         tmp_path,
-        search="merging",
+        search="merged",
         serve_merged=True,
         canary_every_push=True,
+        overrides={f"{ROLLOUT}.dtype": request.param},
     )
     found = Lab(engine=None, settings=settings, task=lab.task, root=tmp_path)
     found.engine = VerlEngine(settings, lab.task.n_train, found.spec(), lambda key: key not in COLD_KEYS)
@@ -40,22 +45,56 @@ def merging(ray_group: Any, lab: Lab, tmp_path: Path) -> Iterator[Lab]:
     ray.util.remove_placement_group(group)
 
 
-def test_phases_train_and_resume_and_the_base_model_stays_what_it_was(lab: Lab, merging: Lab) -> None:
-    """Its answers are those of the adapter that is served beside the base model, before a step was trained
-    and after; what is sampled is the policy (the canary of every push, and VeRL's KL of every step)."""
-    cap = merging.settings.eval_max_response_length
-    served, served_points = lab.run(lab.spec(n_steps=3, **{LR: 1e-2}))
-    first, points = merging.run(merging.spec(n_steps=3, **{LR: 1e-2}))
-    assert isinstance(served, PhaseResult), served
-    assert isinstance(first, PhaseResult), first
-    assert points[0].items == served_points[0].items
-    assert all(abs(point.metrics["rollout_corr/kl"]) < 1e-4 for point in points[1:])
-    assert points[-1].items != points[0].items
-    adapter = first.checkpoints[-1].path
-    assert lab.engine.evaluate(adapter, lab.task.val, cap) == points[-1].items
+def base_digest(slot: Lab, spoil: bool = False) -> str:
+    """Of the base model's tensors that the FSDP worker has; `spoil`: from now on no adapter is merged in."""
+    import ray
 
-    second, resumed = merging.run(merging.spec(n_steps=2, adapter=adapter, seed=2, **{LR: 1e-3}))
-    assert isinstance(second, PhaseResult), second
-    assert second.warm
-    assert resumed[0].items == points[-1].items
-    assert merging.engine.evaluate(None, merging.task.val, cap) == points[0].items
+    def look(worker: Any) -> str:
+        from llmzero_ray.engines.verl import merging
+        from llmzero_ray.engines.verl.adapters import digest_of
+
+        (role,) = worker.worker_dict.values()
+        if spoil:
+            merging._scaling = lambda *_: 0.0
+        tensors = {
+            name: (tensor.to_local() if hasattr(tensor, "to_local") else tensor).detach().cpu()
+            for name, tensor in role.actor.engine.module.state_dict().items()
+            if "lora_" not in name
+        }
+        return digest_of(tensors)
+
+    entries = [
+        entry
+        for entry in ray.util.list_named_actors(all_namespaces=True)
+        if entry["namespace"].startswith(slot.settings.slot_namespace) and "WorkerDict" in entry["name"]
+    ]
+    (worker,) = [ray.get_actor(entry["name"], namespace=entry["namespace"]) for entry in entries]
+    found: str = ray.get(worker.__ray_call__.remote(look))
+    return found
+
+
+def test_phases_go_on_warm_and_a_lost_adapter_ends_one(lab: Lab, merged: Lab) -> None:
+    exact = merged.settings.overrides[f"{ROLLOUT}.dtype"] == "float32"
+    idle = merged.run(merged.spec(n_steps=1, seed=3))[0]
+    assert isinstance(idle, PhaseResult), idle
+    before = base_digest(merged)
+    outcome, points = merged.run(merged.spec(n_steps=6, seed=3, **RATE))
+    assert isinstance(outcome, PhaseResult), outcome
+    assert base_digest(merged) == before  # to the bit, after ten pushes
+    assert max(abs(point.metrics[KL]) for point in points[1:]) < (1e-4 if exact else 0.05)
+    rounding = [point.metrics[MERGE_ROUNDING] for point in points]
+    assert all(share < (1e-4 if exact else 0.5) for share in rounding[1:]), rounding
+
+    adapter = outcome.checkpoints[-1].path
+    again, more = merged.run(merged.spec(n_steps=1, seed=3, adapter=adapter))
+    assert isinstance(again, PhaseResult) and again.warm, again
+    assert more[0].val_score == pytest.approx(points[-1].val_score, abs=0 if exact else 0.05)
+    cap = merged.settings.eval_max_response_length
+    scored = merged.engine.evaluate(adapter, merged.task.val, cap)
+    if exact:  # also as the adapter that is served beside the base model
+        assert scored == points[-1].items == lab.engine.evaluate(adapter, lab.task.val, cap)
+
+    base_digest(merged, spoil=True)
+    lost, _ = merged.run(merged.spec(n_steps=1, seed=3, adapter=adapter))
+    assert isinstance(lost, PhaseFailure) and lost.failure_class == "mismatch", lost
+    assert "engine.serve_merged to false" in lost.cause
