@@ -323,6 +323,7 @@ def test_an_interrupt_leaves_nothing_behind(
 
 @pytest.mark.slow
 @pytest.mark.verl
+@pytest.mark.long
 def test_real_training_steps_on_one_slot(tmp_path: Path) -> None:
     from llmzero_ray.tasks.prepare import prepare
 

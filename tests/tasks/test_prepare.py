@@ -265,7 +265,8 @@ def test_a_failed_warm_start_leaves_nothing_behind(tmp_path: Path, monkeypatch: 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", ["chain_sum", pytest.param("register", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("family", ["chain_sum", "register"])
 def test_the_model_of_a_real_task_starts_with_room_to_improve(tmp_path: Path, family: str) -> None:
     task = prepare(dir=tmp_path / "task", family=family)
     assert task.greedy_val_accuracy is not None

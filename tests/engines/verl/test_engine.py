@@ -156,6 +156,7 @@ def test_peft_loads_a_checkpoint_to_the_logits_of_the_trained_policy(lab: Lab) -
     assert (loaded - untrained).abs().max() > 1e-2  # the adapter does something
 
 
+@pytest.mark.long
 def test_a_checkpoint_is_served_by_a_vllm_that_was_started_with_it(
     lab: Lab, first: Any, tmp_path: Path
 ) -> None:
@@ -168,7 +169,7 @@ def test_a_checkpoint_is_served_by_a_vllm_that_was_started_with_it(
     model = str(lab.task.model_path)
     server = ModelServer(model, "base", options, str(tmp_path / "server.log"), on_cpu=True, key=SERVER_KEY)
     try:
-        address = server.wait(300)
+        address = server.wait(900)
         for path in ("/v1/models", "/health", "/invocations"):
             with pytest.raises(urllib.error.HTTPError, match="401"):
                 urllib.request.urlopen(address + path, timeout=60)
