@@ -155,13 +155,11 @@ def lab(ray_group: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[La
     found.engine.close()
 
 
-def assert_same_metrics(
-    one: list[MetricPoint], other: list[MetricPoint], *, vllm_within: float = 0.0
-) -> None:
+def assert_same_metrics(one: list[MetricPoint], other: list[MetricPoint]) -> None:
     """Bit-equal in everything but time and memory.
 
-    After another start of vLLM its log-probabilities differ in their last bits on some processors: within
-    `vllm_within` where they are compared with the actor's.
+    On some processors vLLM's log-probabilities differ in their last bits: within 1e-6 where they are compared
+    with the actor's.
     """
     assert [p.step for p in one] == [p.step for p in other]
     for a, b in zip(one, other, strict=True):
@@ -171,7 +169,7 @@ def assert_same_metrics(
             for k, v in a.metrics.items()
             if not k.startswith(TIMING)
             and "perf/" not in k
-            and not abs(v - b.metrics[k]) <= (vllm_within if k.startswith(OF_VLLM) else 0.0)
+            and not abs(v - b.metrics[k]) <= (1e-6 if k.startswith(OF_VLLM) else 0.0)
             and not (math.isnan(v) and math.isnan(b.metrics[k]))
         }
         assert not different, f"step {a.step}: {different}"
