@@ -159,9 +159,10 @@ def _find_or_start(
     unknown = sum(call.dollars for call in checks.not_journalled(follower.events))
     check_backends(config, follower.core.dollars + unknown, checks.book)
     task = make_task(config)
-    config = with_server_sizes(config, task, say)
-    check_verl_keys(config, task)
     if not follower.has_trained:  # one that has goes on with what it began with
+        config = with_server_sizes(config, task, say)
+    check_verl_keys(config, task)
+    if not follower.has_trained:
         check_memory(config, task)
         check_platform(config)
     if config.confirm.k and not follower.storage.paths.confirm_rows.exists():
