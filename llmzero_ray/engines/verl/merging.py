@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from verl.utils.fsdp_utils import normalize_peft_param_name
 
 from llmzero_ray.engines.verl.adapters import reshard
 
@@ -65,23 +66,18 @@ def _merged(
         if "lora_" in name or name in tied:
             continue
         if name not in names:  # a buffer
-            yield plain_name(name), tensor.detach().clone()
+            found = tensor.detach().clone()
         elif not name.endswith(_BASE):
-            yield plain_name(name), _whole(tensor).to(dtype, copy=True)
+            found = _whole(tensor).to(dtype, copy=True)
         else:
             layer = name.removesuffix(_BASE)
             scaling = _scaling(module.get_submodule(layer), layer)
             base = _whole(tensor).float()
             a, b = (_whole(tensors[f"{layer}.lora_{part}.default.weight"]).float() for part in "AB")
             change = (b @ a) * scaling
-            rounded = (base + change).to(dtype)
-            rounding.add(base, change, rounded)
-            yield plain_name(name), rounded
-
-
-def plain_name(name: str) -> str:
-    """A tensor's name in the base model, of its name in PEFT's."""
-    return name.removeprefix("base_model.model.").replace(".base_layer.", ".")
+            found = (base + change).to(dtype)
+            rounding.add(base, change, found)
+        yield from normalize_peft_param_name({name: found}).items()
 
 
 def _scaling(layer: Any, name: str) -> float:

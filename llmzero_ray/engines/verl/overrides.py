@@ -44,7 +44,7 @@ def engine_overrides(settings: VerlSettings) -> dict[str, Any]:
     """VeRL keys that hold for the whole search, whatever a phase asks for.
 
     Raises:
-        ConfigError: `settings.overrides` name a reward function or a critic, or have merged weights served.
+        ConfigError: `settings.overrides` name a reward function or a critic.
     """
     keys: dict[str, Any] = {
         "algorithm.adv_estimator": "grpo",
@@ -83,8 +83,6 @@ def engine_overrides(settings: VerlSettings) -> dict[str, Any]:
         "trainer.use_v1": True,
         "trainer.v1.trainer_mode": "sync",
     }
-    if settings.serve_merged:
-        keys[MERGE] = True
     if settings.platform == "cpu":
         keys |= _cpu_overrides(settings)
     else:
