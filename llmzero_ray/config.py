@@ -420,6 +420,10 @@ class SlotsConfig(StrictModel):
     gpu_memory_gib: float | None = setting(None, "GiB", gt=0)
     """Memory of each GPU that processes can use, for the estimate of what fits (39.4 of an A100 of 40 GB):
     proposals that do not fit are refused. Null: they are not judged; `doctor` asks the machines."""
+    reserve: Literal["at_start", "when_needed"] = "at_start"
+    """When the slots beyond the first get their hardware: `at_start` holds it from the beginning;
+    `when_needed` asks for it once a second phase can begin, which in a tree search is when the root has
+    ended. That saves their GPU hours and, where machines are added on demand, costs the wait for them."""
     timeout_s: float = setting(600.0, "seconds", gt=0)
     """How long to wait for the cluster to give a slot before the search is refused."""
     max_infra_retries: int = setting(3, "repeats", ge=0)

@@ -266,8 +266,9 @@ def _reference_steps(config: SearchConfig, course: Course) -> int:
 def _seconds(
     config: SearchConfig, sizes: Sizes, measured: MeasuredTimes, course: Course, *, every_start: bool
 ) -> tuple[float, float]:
-    """(of the search, of all its slots): the root alone, then as many phases at once as there are slots, then
-    the final measurements, for which no more slots are kept than work."""
+    """(of the search, of all its slots): the root alone, where the other slots may not be reserved yet, then
+    as many phases at once as there are slots, then the final measurements, for which no more slots are kept
+    than work."""
     slots, children = config.slots.count, config.budget.runs - 1
     validation_s = measured.validation_s
     if validation_s is None:
@@ -283,7 +284,8 @@ def _seconds(
     # In the worst case every proposal changes a key that restarts the engine.
     start_s = cold_s if course == "high" else warm_s
     child_s = _proposal_s(config, measured, course) + start_s + trained_s(_child_steps(config, course))
-    tree_s = cold_s + trained_s(config.phase.n_steps, at_start=True) + math.ceil(children / slots) * child_s
+    root_s = cold_s + trained_s(config.phase.n_steps, at_start=True)
+    tree_s = root_s + math.ceil(children / slots) * child_s
     if slots > 1:
         # The other slots' first phases.
         tree_s += cold_s - start_s + (0.0 if every_start else validation_s)
@@ -293,7 +295,10 @@ def _seconds(
     final_slot_s = reference_s + 2 * test_s
     beside = max(1, slots - 1) if reference else slots
     final_s = final_slot_s if slots == 1 else max(reference_s, 2 * test_s / min(2, beside))
-    return tree_s + final_s, tree_s * slots + final_slot_s
+    slots_s = tree_s * slots
+    if config.slots.reserve == "when_needed" and config.search.multi_stage:
+        slots_s -= (slots - 1) * root_s
+    return tree_s + final_s, slots_s + final_slot_s
 
 
 def _proposal_s(config: SearchConfig, measured: MeasuredTimes, course: Course) -> float:

@@ -328,9 +328,14 @@ class RunnerSilent(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class SlotClosed(Event):
-    """A slot was given back because `slots.count` was lowered."""
+    """A slot was given back because `slots.count` was lowered, or nothing was left that it could do."""
 
     slot: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlotsNeeded(Event):
+    """A phase can begin and no slot is idle: with `slots.reserve: when_needed` all slots are reserved now."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1054,6 +1054,49 @@ def test_an_idle_slot_is_given_back_while_only_the_reference_trains() -> None:
     assert search.only(cmd.WriteOutcome)
 
 
+def test_slots_that_the_root_leaves_idle_are_reserved_once_a_second_phase_can_begin() -> None:
+    search = Driver(make_config(slots={"count": 2, "reserve": "when_needed"}))
+    assert search.core.wanted_slots == [0]
+    search.ready(0)
+    search.start(0)
+    assert (search.core.wanted_slots, search.none(cmd.FitSlots)) == ([0], True)
+    search.train(0, score=0.5)
+    assert search.core.runs[1].slot == 0
+    fit = search.only(cmd.FitSlots)
+    assert (fit.count, search.core.wanted_slots) == (2, [0, 1])
+    search.ready(1)
+    assert [search.core.runs[node].slot for node in (1, 2)] == [0, 1]
+    assert [type(event) for event in search.journal].count(ev.SlotsNeeded) == 1
+
+
+def test_the_last_phase_of_the_budget_needs_no_second_slot() -> None:
+    search = Driver(make_config(budget={"runs": 2}, slots={"count": 2, "reserve": "when_needed"}))
+    search.ready(0)
+    for node in (0, 1):
+        if node:
+            search.propose(1)
+        search.train(node, score=0.5)
+    assert (search.core.end_reason, search.core.wanted_slots) == ("budget", [0])
+    assert not any(isinstance(event, ev.SlotsNeeded) for event in search.journal)
+
+
+def test_runs_from_scratch_need_all_slots_at_once() -> None:
+    search = Driver(make_config(search={"method": "random"}, slots={"count": 2, "reserve": "when_needed"}))
+    search.ready(0)
+    assert search.core.wanted_slots == [0, 1]
+
+
+def test_a_higher_number_of_slots_changes_nothing_before_they_are_needed() -> None:
+    search = Driver(make_config(slots={"count": 2, "reserve": "when_needed"}))
+    search.ready(0)
+    search.start(0)
+    search.post(ev.SettingsChanged(changes={"slots.count": 3}, before={"slots.count": 2}))
+    assert search.core.wanted_slots == [0]
+    search.train(0, score=0.5)
+    assert search.only(cmd.FitSlots).count == 3
+    assert search.core.wanted_slots == [0, 1, 2]
+
+
 def test_shared_slots_stay_for_the_next_search() -> None:
     assert measuring(shared="tables").none(cmd.CloseSlot)
 

@@ -92,6 +92,12 @@ def test_slots_train_children_side_by_side_and_are_all_reserved_throughout() -> 
     assert planned.gpu_hours == pytest.approx(planned.hours * 8)
 
 
+def test_slots_that_are_reserved_when_needed_cost_nothing_while_the_root_trains() -> None:
+    late = {"count": 2, "gpus_per_node": 4, "reserve": "when_needed"}
+    _, planned, _ = cases(config_of(slots=late))
+    assert planned.gpu_hours == pytest.approx((planned.hours * 2 - (60 + 500) / 3600) * 4)
+
+
 def test_a_phase_trains_no_longer_than_its_cap() -> None:
     _, planned, _ = cases(config_of(phase={"max_hours": 0.05}))
     assert planned.hours == pytest.approx((60 + 5 * 180 + 4 * 2) / 3600)

@@ -221,6 +221,7 @@ _DESCRIPTIONS: dict[type[Event], Callable[[CoordinatorCore, Any], str | None]] =
     ev.RunnerSilent: lambda _, e: (
         f"{_name(e.node)} hangs: {e.since_s:.0f} s in stage {e.stage} (limit {e.limit_s:.0f} s); it is killed"
     ),
+    ev.SlotsNeeded: lambda *_: "a second phase can begin: the other slots are reserved now",
     ev.SlotClosed: lambda _, e: f"slot {e.slot} was given back",
     ev.CheckpointsDeleted: lambda _, e: (
         f"{len(e.items)} adapter(s) thinned out: all took {size(e.used_bytes)} (limit {size(e.limit_bytes)})"

@@ -109,6 +109,7 @@ class CoordinatorCore(SearchState):
         if self.config.search.score_model == "shrunk":
             self.shrunk = ShrunkScores(self.config.search.gain_sd)
         self.fit_slots()
+        self.slots_needed = self.config.slots.reserve == "at_start"
         self.meter = Meter(self.config.slots.n_gpus)
         self.planner = Planner(
             config=self.config,
@@ -140,6 +141,9 @@ class CoordinatorCore(SearchState):
 
     def _on_slot_closed(self, event: ev.SlotClosed) -> None:
         self._slot_gone(self.slots[event.slot])
+
+    def _on_slots_needed(self, _: ev.SlotsNeeded) -> None:
+        self.slots_needed = True
 
     def _on_decided(self, event: ev.Decided) -> None:
         if event.action == "stop":
@@ -461,6 +465,7 @@ _HANDLERS: dict[type[Event], Callable[[CoordinatorCore, Any], None]] = {
     ev.BudgetReached: CoordinatorCore._on_budget_reached,
     ev.RunnerSilent: CoordinatorCore._on_runner_silent,
     ev.SlotClosed: CoordinatorCore._on_slot_closed,
+    ev.SlotsNeeded: CoordinatorCore._on_slots_needed,
     ev.CheckpointsDeleted: CoordinatorCore._on_checkpoints_deleted,
     ev.CheckpointCorrupt: CoordinatorCore._on_checkpoint_corrupt,
     ev.HintGiven: CoordinatorCore._on_hint,

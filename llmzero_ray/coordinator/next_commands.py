@@ -45,8 +45,10 @@ def _upkeep(state: SearchState) -> Iterator[Command]:
     """Housekeeping: open and close slots, delete adapters, kill hanging attempts."""
     for number, deletion in enumerate(state.deletions):
         yield cmd.DeleteCheckpoints(id=f"delete-{number}", items=deletion.items)
-    if state.n_settings:
-        yield cmd.FitSlots(id=f"slots-{state.n_settings}", count=state.config.slots.count)
+    needed_late = state.slots_needed and state.config.slots.reserve == "when_needed"
+    if state.n_settings or needed_late:
+        fit_id = f"slots-{state.n_settings}" + "-needed" * needed_late
+        yield cmd.FitSlots(id=fit_id, count=state.config.slots.count)
     wanted = state.wanted_slots
     for slot in state.slots:
         if slot.ready and slot.index not in wanted:
@@ -163,7 +165,7 @@ def _next_decision(state: SearchState) -> Command | None:
         )
     slot = next((slot for slot in state.open_slots if slot.ready and slot.idle), None)
     if slot is None:
-        return None
+        return _need_slots(state)
     if state.clones:
         return _decide_clone(state, slot.index)
     decision = state.search.ask()
@@ -181,6 +183,15 @@ def _next_decision(state: SearchState) -> Command | None:
         seen=decision.seen.to_dict(),
     )
     return cmd.Record.of(f"decide-{node}", decided)
+
+
+def _need_slots(state: SearchState) -> Command | None:
+    """Reserve the slots that were not needed so far, if a phase can begin and every other one works."""
+    if state.slots_needed or any(state.slots[index].idle for index in state.wanted_slots):
+        return None
+    if not state.clones and state.search.ask().action in ("wait", "stop"):
+        return None
+    return cmd.Record.of("slots-needed", ev.SlotsNeeded())
 
 
 def _decide_clone(state: SearchState, slot: int) -> Command | None:

@@ -73,6 +73,9 @@ class SearchState:
         """Seconds that running phases may take to end after a user's stop."""
         self.now = 0.0
         """Unix seconds of the newest event."""
+        self.slots_needed = False
+        """Whether all slots are to be reserved: from the start, or since a phase could begin and none was
+        idle."""
         self.n_settings = 0
         """How often settings were changed."""
         self.deletions: list[ev.CheckpointsDeleted] = []
@@ -151,12 +154,16 @@ class SearchState:
     @property
     def wanted_slots(self) -> list[int]:
         """Indices of the slots that are to have a runner: as many as are set, and those beyond that still
-        work. Once only the winner's final evaluation is left, no more than have work; slots that searches
-        share are kept for the next one."""
+        work. With `slots.reserve: when_needed` no more than had one and the first, until more are needed.
+        Once only the winner's final evaluation is left, no more than have work; slots that searches share are
+        kept for the next one."""
         working = [slot.index for slot in self.slots if not slot.idle]
+        reserved = [
+            slot for slot in self.open_slots if self.slots_needed or slot.generation or not slot.index
+        ]
         if self.config.slots.shared or self.extension_wanted or not self.final.is_testing:
-            return sorted({*working, *(slot.index for slot in self.open_slots)})
-        idle = sorted((slot for slot in self.open_slots if slot.idle), key=lambda slot: not slot.ready)
+            return sorted({*working, *(slot.index for slot in reserved)})
+        idle = sorted((slot for slot in reserved if slot.idle), key=lambda slot: not slot.ready)
         return sorted([*working, *(slot.index for slot in idle[: self.final.n_waiting])])
 
     def ending_key(self, key: str) -> str:
