@@ -305,6 +305,7 @@ def test_a_coordinator_that_is_killed_keeps_the_books(
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_coordinator_that_dies_in_its_calls_again_and_again_stays_below_the_cap(
     server: MessagesServer, model_search: MakeSearch
 ) -> None:
@@ -380,6 +381,7 @@ def test_a_call_in_which_the_stopper_dies_is_booked_at_its_worst_case(
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_search_is_replayed_without_a_network(
     server: MessagesServer, model_search: MakeSearch, make_search: MakeSearch
 ) -> None:

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 
 def test_searches_whose_processes_are_killed_lose_nothing(tmp_path: Path) -> None:
     with Lab() as lab:
-        outcome = scripted_chaos(lab, tmp_path, kills=10, seed=1, slots=2)
+        outcome = scripted_chaos(lab, tmp_path, kills=6, seed=1, slots=2)
     print(table(outcome))
     assert outcome.violations == []
     assert len(outcome.blows) == 10

@@ -179,6 +179,7 @@ def test_ctrl_c_without_a_terminal_pauses_and_the_same_command_goes_on(
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_terminated_command_pauses_its_search(command: Command, task_dir: Path) -> None:
     command.write(task_dir, script={"hold": [0]})
     process = command.start()

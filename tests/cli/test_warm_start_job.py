@@ -216,6 +216,7 @@ def test_settings_of_the_command_line_count(
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_two_workers_of_which_one_is_killed_end_where_one_alone_ends(
     task: PreparedTask, tmp_path: Path, start: Callable[[Path], Command]
 ) -> None:
