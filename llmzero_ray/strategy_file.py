@@ -216,8 +216,9 @@ class Strategy(StrictModel):
 
 _HEADER = """\
 # A multi-stage training recipe. Phases train one after the other; each starts from the adapter that the
-# one before had at its cut_step, with a fresh optimizer and data order. Steps count inside a phase from 0,
-# base_step and total_steps along the whole recipe. Hyper-parameters are VeRL's own keys.
+# one before had at its cut_step, with a fresh data order, and a fresh optimizer unless carry_optimizer is
+# true in setting.engine. Steps count inside a phase from 0, base_step and total_steps along the whole recipe.
+# Hyper-parameters are VeRL's own keys.
 """
 
 

@@ -77,6 +77,8 @@ class TaskView:
     data_sources: tuple[str, ...] = ()
     eval_response_length: int | None = None
     """Cap of a response in validation, tokens."""
+    carries_optimizer: bool = False
+    """Whether a phase that resumes goes on with the optimizer's state of its checkpoint."""
     base_model: str = ""
     """The model's id or the name of its directory."""
     n_parameters: int | None = None

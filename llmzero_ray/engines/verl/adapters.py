@@ -1,4 +1,4 @@
-"""LoRA tensors between the live module and PEFT folders, on every rank alike.
+"""LoRA tensors, and their optimizer's state, between the live module and PEFT folders, on every rank alike.
 
 Not here: when they are exchanged (workers.py), what else a full checkpoint holds
 (workers.py, full_checkpoint.py).
@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from llmzero_ray.engines.verl.seeds import derive_seed
+from llmzero_ray.engines.verl.settings import OPTIMIZER_FILE
 from llmzero_ray.failpoints import reach
 from llmzero_ray.files import replace_directory
 from llmzero_ray.manifests import write_manifest
@@ -30,15 +31,24 @@ def reshard(module: torch.nn.Module) -> None:
 
 def write(parameter: torch.nn.Parameter, full: torch.Tensor) -> None:
     """Copy a full tensor into a parameter, sharded (DTensor) or plain."""
+    placed = _placed(full.to(dtype=parameter.dtype), parameter)
+    _local(parameter).copy_(_local(placed))
+
+
+def _local(tensor: torch.Tensor) -> torch.Tensor:
+    """This rank's part of a sharded tensor (DTensor); a plain one as it is."""
+    from torch.distributed.tensor import DTensor
+
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def _placed(full: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
+    """A full tensor, sharded as the parameter is. Every rank holds it: no communication."""
     from torch.distributed.tensor import DTensor, distribute_tensor
 
-    full = full.to(dtype=parameter.dtype)
-    if isinstance(parameter, DTensor):
-        # Every rank holds the same full tensor: shard locally, no communication.
-        shard = distribute_tensor(full, parameter.device_mesh, parameter.placements, src_data_rank=None)
-        parameter.to_local().copy_(shard.to_local())
-    else:
-        parameter.copy_(full)
+    if not isinstance(parameter, DTensor):
+        return full
+    return distribute_tensor(full, parameter.device_mesh, parameter.placements, src_data_rank=None)
 
 
 def fresh_lora(name: str, shape: tuple[int, ...], seed: int) -> torch.Tensor:
@@ -56,18 +66,51 @@ def gathered(module: torch.nn.Module) -> dict[str, torch.Tensor]:
 
     Base weights stay where they are: where they are offloaded, a GPU that vLLM uses has no room for them.
     """
+    reshard(module)
+    return {peft_name(name): _whole(p) for name, p in module.named_parameters() if "lora_" in name}
+
+
+def optimizer_state(module: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
+    """A copy of the optimizer's state, whole and on the CPU, named as in the file; all ranks take part."""
+    return {
+        f"{peft_name(name)}:{key}": _whole(torch.as_tensor(value))
+        for name, parameter in module.named_parameters()
+        for key, value in optimizer.state.get(parameter, {}).items()
+    }
+
+
+def restore_optimizer(
+    module: torch.nn.Module, optimizer: torch.optim.Optimizer, saved: dict[str, torch.Tensor]
+) -> None:
+    """Give a new optimizer the state that `optimizer_state` gave; its own rates and settings stay.
+
+    Raises:
+        ValueError: the state is of other parameters.
+    """
+    own: dict[str, dict[str, torch.Tensor]] = {}
+    for name, value in saved.items():
+        parameter_name, _, key = name.rpartition(":")
+        own.setdefault(parameter_name, {})[key] = value
+    names = {parameter: peft_name(name) for name, parameter in module.named_parameters()}
+    state = {}
+    for number, parameter in enumerate(p for group in optimizer.param_groups for p in group["params"]):
+        values = own.pop(names[parameter], {})
+        state[number] = {
+            key: _placed(value, parameter) if value.shape == parameter.shape else value
+            for key, value in values.items()
+        }
+    if own:
+        raise ValueError(f"the optimizer's state is of {sorted(own)[0]}, which is not trained here")
+    optimizer.load_state_dict({**optimizer.state_dict(), "state": {n: v for n, v in state.items() if v}})
+
+
+def _whole(tensor: torch.Tensor) -> torch.Tensor:
     from torch.distributed.tensor import DTensor
 
-    reshard(module)
-    found = {}
-    for name, parameter in module.named_parameters():
-        if "lora_" not in name:
-            continue
-        tensor = parameter.detach()
-        if isinstance(tensor, DTensor):
-            tensor = tensor.to(tensor.device_mesh.device_type).full_tensor()
-        found[peft_name(name)] = tensor.to("cpu", copy=True)
-    return found
+    tensor = tensor.detach()
+    if isinstance(tensor, DTensor):
+        tensor = tensor.to(tensor.device_mesh.device_type).full_tensor()
+    return tensor.to("cpu", copy=True)
 
 
 def peft_name(live_name: str) -> str:
@@ -97,8 +140,22 @@ def read_adapter(path: str) -> dict[str, torch.Tensor]:
     return dict(load_file(os.path.join(path, "adapter_model.safetensors")))
 
 
-def save_peft(path: Path, tensors: dict[str, torch.Tensor], peft_config: Any, facts: dict[str, Any]) -> None:
-    """Write a PEFT folder with its manifest; complete, or not there at all."""
+def read_optimizer(path: str) -> dict[str, torch.Tensor]:
+    """The optimizer's state beside the adapter in a PEFT folder, as `optimizer_state` gave it."""
+    from safetensors.torch import load_file
+
+    return dict(load_file(os.path.join(path, OPTIMIZER_FILE)))
+
+
+def save_peft(
+    path: Path,
+    tensors: dict[str, torch.Tensor],
+    peft_config: Any,
+    facts: dict[str, Any],
+    optimizer: dict[str, torch.Tensor] | None = None,
+) -> None:
+    """Write a PEFT folder with its manifest, and the optimizer's state if there is one; complete, or not
+    there at all."""
     from safetensors.torch import save_file
 
     config = {
@@ -107,6 +164,8 @@ def save_peft(path: Path, tensors: dict[str, torch.Tensor], peft_config: Any, fa
     config["inference_mode"] = True
     with replace_directory(path) as folder:
         save_file(tensors, folder / "adapter_model.safetensors", metadata={"format": "pt"})
+        if optimizer is not None:
+            save_file(optimizer, folder / OPTIMIZER_FILE)
         (folder / "adapter_config.json").write_text(json.dumps(config, indent=2, default=str))
         reach("checkpoint.saved")
         write_manifest(folder, facts)  # a folder without it is no checkpoint

@@ -78,7 +78,13 @@ def check_start(trainer: Any, spec: PhaseSpec) -> None:
     wanted, acting = trainer.actor_rollout_wg.adapter_digest(spec.adapter, derive_seed(spec.seed, "adapter"))[
         0
     ]
-    refuse(mismatches({**expected_at_start(spec), "adapter": wanted}, {**_seen(trainer), "adapter": acting}))
+    expected = {**expected_at_start(spec), "adapter": wanted}
+    seen = {**_seen(trainer), "adapter": acting}
+    if trainer.settings.carry_optimizer and spec.adapter is not None:
+        wanted, acting = trainer.actor_rollout_wg.optimizer_digest(spec.adapter)[0]
+        expected |= {"optimizer_state_empty": False, "optimizer's state": wanted}
+        seen |= {"optimizer's state": acting}
+    refuse(mismatches(expected, seen))
 
 
 def check_restored(trainer: Any, spec: PhaseSpec) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from llmzero_ray.compute import ComputeClock
-from llmzero_ray.engines.verl.settings import VerlSettings
+from llmzero_ray.engines.verl.settings import OPTIMIZER_FILE, VerlSettings
 from llmzero_ray.errors import EngineError
 from llmzero_ray.hyperparameters.table import LORA_ALPHA, LORA_RANK
 from llmzero_ray.manifests import problem_of
@@ -204,10 +204,17 @@ class PhaseState:
         return now.to_state()
 
 
-def refused_adapter(spec: PhaseSpec, progress: Progress) -> PhaseFailure | None:
-    """The failure of a phase whose checkpoint to resume from is damaged; None: it is sound, or there is
-    none."""
-    if spec.adapter is None or (problem := problem_of(Path(spec.adapter))) is None:
+def refused_adapter(
+    spec: PhaseSpec, progress: Progress, *, carry_optimizer: bool = False
+) -> PhaseFailure | None:
+    """The failure of a phase whose checkpoint to resume from is damaged, or lacks the optimizer's state that
+    is to be carried over; None: it is sound, or there is none."""
+    if spec.adapter is None:
+        return None
+    problem = problem_of(Path(spec.adapter))
+    if problem is None and carry_optimizer and not (Path(spec.adapter) / OPTIMIZER_FILE).is_file():
+        problem = f"it has no {OPTIMIZER_FILE}, and engine.carry_optimizer is true; it was saved without"
+    if problem is None:
         return None
     return progress.failure(spec, "config", f"checkpoint {spec.adapter} cannot be used: {problem}")
 

@@ -11,6 +11,10 @@ SHIPPED_REWARDS = "llmzero_ray.tasks.rewards"
 """Package of the rewards that ship: each bounds its own work and raises nothing."""
 
 
+OPTIMIZER_FILE = "optimizer.safetensors"
+"""In a checkpoint's PEFT folder: the state of the adapter's optimizer, `<PEFT name>:<name of the state>`."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class VerlSettings:
     """Everything the VeRL engine fixes at its cold start."""
@@ -55,6 +59,8 @@ class VerlSettings:
     """`batched`: a batch is answered and scored in a few calls where it needs no agent loop."""
     serve_merged: bool = False
     """Whether vLLM is given base weights with the adapter added in."""
+    carry_optimizer: bool = False
+    """Whether checkpoints hold the optimizer's state, and phases that resume from one take it over."""
     canary_every_push: bool = False
     """Whether vLLM is compared with the actor on a fixed text after every step, and not at a phase's start
     and before evaluations alone."""
