@@ -11,12 +11,22 @@ from typing import Any
 
 import pytest
 
-from benchmarks.suite import room, tasks
+from benchmarks.suite import room, scores, tasks
 from benchmarks.suite.families.long_sums import LongSums
 from benchmarks.suite.families.operation_codes import OperationCodes
 from benchmarks.suite.noisy_reward import compute_score
-from benchmarks.suite.plan import METHODS, plan
-from benchmarks.suite.tasks import CAPPED, LATE, TASKS, config, digest, scaled_rate, settings, task_named
+from benchmarks.suite.plan import CONFIRM, METHODS, plan
+from benchmarks.suite.tasks import (
+    BASE,
+    CAPPED,
+    LATE,
+    TASKS,
+    config,
+    digest,
+    scaled_rate,
+    settings,
+    task_named,
+)
 from llmzero_ray.agents.methods.values import scheduled
 from llmzero_ray.errors import ConfigError
 from llmzero_ray.search.schedule import read_schedule
@@ -25,6 +35,7 @@ from llmzero_ray.tasks.prepare import FamilyRecipe, write_task
 from llmzero_ray.tasks.prepared import load_task
 from llmzero_ray.tasks.rewards import marked_answer
 from llmzero_ray.tasks.task_directory import no_progress
+from tests.blackbox import inputs
 
 FAMILIES = (LongSums(), LATE, CAPPED, OperationCodes())
 
@@ -190,3 +201,61 @@ def test_published_strategies_replay_on_the_suites_default(method: str) -> None:
     schedule = read_schedule(METHODS[method]["search.schedule"])
     root = {"actor_rollout_ref.actor.optim.lr": 1e-3}
     assert all(isinstance(scheduled(schedule, root, n), dict) for n in range(len(schedule.phases)))
+
+
+# --- committed scores ---------------------------------------------------------------------------------------
+
+
+def comparison(directory: Path, **changed: Any) -> Path:
+    """A comparison of random search and the default on sum_alpha, of which one run has ended."""
+    task = task_named("sum_alpha")
+    made: dict[str, Any] = {**settings(task, directory / "data"), **CONFIRM, **changed}
+    given = {
+        "base": str(BASE),
+        "tasks": [{"name": task.name, "set": made}],
+        "methods": [{"name": name, "set": METHODS[name]} for name in ("random", "default")],
+        "seeds": [1, 2],
+    }
+    search = inputs.copy_of("finished", directory / "made")
+    search.rename(directory / "sum_alpha-random-2")
+    (directory / "compare.json").write_text(json.dumps({"plan": given, "code": "c0de"}))
+    return directory
+
+
+def test_scores_of_what_has_ended_are_taken_over_and_merged(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = tmp_path / "scores.json"
+    one = scores.ended(comparison(tmp_path))
+    assert [(row["task"], row["method"], row["seed"], row["code"]) for row in one] == [
+        ("sum_alpha", "random", 2, "c0de")
+    ]
+    assert one[0]["digest"] == digest(task_named("sum_alpha")) and 0 <= one[0]["test"] <= 1
+    kept.write_text(json.dumps([{**one[0], "test": 0.0}, {**one[0], "seed": 1, "test": 0.25}]))
+    monkeypatch.setattr("sys.argv", ["scores", "--file", str(kept), "--add", str(tmp_path)])
+    scores.main()
+    rows = scores.read(kept)
+    assert [(row["seed"], row["test"]) for row in rows] == [(1, 0.25), (2, one[0]["test"])]
+    mean = (0.25 + one[0]["test"]) / 2
+    assert f"| sum_alpha | {one[0]['base']:.3f} | {mean:.3f} ± " in capsys.readouterr().out
+    said = scores.line(rows, "random", "sum_alpha")
+    assert said.startswith(f"not of this run: random scored {mean:.3f} ± ") and "(2 seeds; for the" in said
+
+
+def test_scores_of_another_definition_are_refused_or_left_out(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="holds no comparison"):
+        scores.ended(tmp_path)
+    with pytest.raises(ConfigError, match="sum_alpha is not the suite's task of that name"):
+        scores.ended(comparison(tmp_path, **{"model.lora_alpha": 1}))
+    row = {
+        "task": "sum_alpha",
+        "digest": "of before",
+        "method": "random",
+        "seed": 1,
+        "test": 0.5,
+        "base": 0.4,
+    }
+    assert scores.current([row]) == []
+    with pytest.raises(ConfigError, match="no score of random on sum_alpha"):
+        scores.line([], "random", "sum_alpha")
+    assert scores.table([]) == "nothing was measured"
