@@ -36,6 +36,7 @@ demo: $(INSTALLED)
 	@mkdir -p build/failpoints && touch build/failpoints/checkpoint.saved
 	@echo "One failure is provoked: the process of the engine is killed (SIGKILL) while it writes its first checkpoint."
 	$(BIN)/python -m jobs.search $(CONFIG)
+	@$(if $(filter jobs/configs/demo.yaml,$(CONFIG)),$(BIN)/python -m benchmarks.suite.scores --of random sum_alpha)
 
 # Two processes beside each other, because one that starts Ray leaves half of two cores idle. Each ends with a
 # closing line; that of the tests on Ray comes last.

@@ -37,6 +37,7 @@ from llmzero_ray.tasks.rewards import marked_answer
 from llmzero_ray.tasks.task_directory import no_progress
 from tests.blackbox import inputs
 
+ROOT = Path(__file__).parent.parent
 FAMILIES = (LongSums(), LATE, CAPPED, OperationCodes())
 
 
@@ -259,3 +260,9 @@ def test_scores_of_another_definition_are_refused_or_left_out(tmp_path: Path) ->
     with pytest.raises(ConfigError, match="no score of random on sum_alpha"):
         scores.line([], "random", "sum_alpha")
     assert scores.table([]) == "nothing was measured"
+
+
+def test_the_demo_prints_the_committed_score_of_random_search() -> None:
+    said = scores.line(scores.current(scores.read()), "random", "sum_alpha")
+    assert f"    {said}\n" in (ROOT / "docs" / "demo.md").read_text()
+    assert "benchmarks.suite.scores --of random sum_alpha" in (ROOT / "Makefile").read_text()
