@@ -105,7 +105,7 @@ READERS = (*HEAVY, "numpy", "pyarrow", "llmzero_ray.report", "llmzero_ray.agents
     [
         (["list", "--storage", "{runs}"], READERS, 520),
         (["status", "{runs}/demo"], READERS, 520),
-        (["explain", "{runs}/demo"], READERS, 450),
+        (["explain", "{runs}/demo"], READERS, 470),
         (["diff", "{runs}/demo:0", "{runs}/demo:3"], HEAVY, 600),
         (["show", "{runs}/demo", "3"], HEAVY, 600),
         (["init", "--out", "{out}/search.yaml"], READERS, 500),
