@@ -3,8 +3,8 @@
     python -m benchmarks.canary_cost [--steps 20] [--pairs 3]
 
 Trains warm phases in turn with and without the canary (two forward passes of a fixed text of at most 64
-tokens by the actor, one request to each vLLM server), from the same start. Prints one JSON line: seconds per
-step of each kind (medians over the pairs, validations not counted), what the canary takes, and its share.
+tokens by the actor, one request to each vLLM server), from the same start. Prints one JSON line: seconds a
+step of each phase, the one validation at the end included; the difference of their medians; its share.
 """
 
 from __future__ import annotations

@@ -243,6 +243,13 @@ def test_scores_of_what_has_ended_are_taken_over_and_merged(
     assert said.startswith(f"not of this run: random scored {mean:.3f} ± ") and "(2 seeds; for the" in said
 
 
+def test_a_run_that_crashed_counts_with_the_base_models_score(tmp_path: Path) -> None:
+    directory = comparison(tmp_path)
+    (directory / "sum_alpha-default-1.code").write_text("5")
+    crashed = {row["method"]: row for row in scores.ended(directory)}["default"]
+    assert (crashed["test"], crashed["problem"]) == (crashed["base"], "the search ended with exit code 5")
+
+
 def test_scores_of_another_definition_are_refused_or_left_out(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="holds no comparison"):
         scores.ended(tmp_path)

@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.suite.plan import CONFIRM, METHODS
-from benchmarks.suite.tasks import BASE, HERE, TASKS, digest, settings, task_named
+from benchmarks.suite.tasks import BASE, HERE, TASKS, SuiteTask, digest, settings, task_named
+from llmzero_ray.cli.compare import results
 from llmzero_ray.cli.compare.plan import ComparedRun
-from llmzero_ray.cli.compare.results import outcome
 from llmzero_ray.config_text import read_yaml
 from llmzero_ray.errors import ConfigError, LlmzeroError
 
@@ -73,35 +73,42 @@ def ended(directory: Path) -> list[Row]:
     plan = known["plan"]
     if read_yaml(Path(plan["base"])) != read_yaml(BASE):
         raise ConfigError(f"{directory} was not made with the suite's default recipe, {BASE.name}.")
-    rows = []
+    rows: list[Row] = []
     for task in plan["tasks"]:
-        one = task_named(task["name"])
-        if task["set"] != {**settings(one, Path(task["set"]["task.dir"]).parent), **CONFIRM}:
-            raise ConfigError(f"{directory}: {one.name} is not the suite's task of that name as it is now.")
-        for method in plan["methods"]:
-            if method["set"] != METHODS.get(method["name"]):
-                raise ConfigError(f"{directory}: {method['name']} is not the suite's method of that name.")
-            for seed in plan["seeds"]:
-                run = ComparedRun(one.name, method["name"], seed)
-                found = outcome(directory / run.name)
-                if found is None or found.base is None:
-                    continue
-                rows.append(
-                    {
-                        "task": run.task,
-                        "digest": digest(one),
-                        "method": run.method,
-                        "seed": run.seed,
-                        "code": known["code"],
-                        "test": found.base if found.test is None else found.test,
-                        "problem": found.problem,
-                        "base": found.base,
-                        "steps": found.steps,
-                        "compute": round(found.compute, 1),
-                        "hours": round(found.hours, 3),
-                    }
-                )
+        rows += _rows_of(task_named(task["name"]), known, directory)
     return rows
+
+
+def _rows_of(task: SuiteTask, known: Row, directory: Path) -> list[Row]:
+    plan = known["plan"]
+    made = next(one["set"] for one in plan["tasks"] if one["name"] == task.name)
+    if made != {**settings(task, Path(made["task.dir"]).parent), **CONFIRM}:
+        raise ConfigError(f"{directory}: {task.name} is not the suite's task of that name as it is now.")
+    for method in plan["methods"]:
+        if method["set"] != METHODS.get(method["name"]):
+            raise ConfigError(f"{directory}: {method['name']} is not the suite's method of that name.")
+    wanted = [ComparedRun(task.name, one["name"], seed) for one in plan["methods"] for seed in plan["seeds"]]
+    found = {run: one for run in wanted if (one := results.ended(directory / run.name)) is not None}
+    base = next((one.base for one in found.values() if one.base is not None), None)
+    if found and base is None:
+        raise ConfigError(f"{directory}: no run has scored the base model of {task.name} yet.")
+    definition = digest(task)
+    return [
+        {
+            "task": run.task,
+            "digest": definition,
+            "method": run.method,
+            "seed": run.seed,
+            "code": known["code"],
+            "test": base if one.test is None else one.test,
+            "problem": one.problem,
+            "base": base,
+            "steps": one.steps,
+            "compute": round(one.compute, 1),
+            "hours": round(one.hours, 3),
+        }
+        for run, one in found.items()
+    ]
 
 
 def merged(rows: list[Row], new: list[Row]) -> list[Row]:
@@ -117,14 +124,17 @@ def line(rows: list[Row], method: str, task: str) -> str:
         ConfigError: nothing is known.
     """
     task_named(task)
-    found = [float(row["test"]) for row in rows if (row["method"], row["task"]) == (method, task)]
+    own = [row for row in rows if (row["method"], row["task"]) == (method, task)]
+    found = [float(row["test"]) for row in own]
     if not found:
         raise ConfigError(f"{SCORES.name} has no score of {method} on {task} as it is defined now.")
     n = "one seed" if len(found) == 1 else f"{len(found)} seeds"
     base = read_yaml(BASE)
     steps = base["budget"]["runs"] * base["phase"]["n_steps"]
+    before = statistics.mean(float(row["base"]) for row in own)
     return (
-        f"not of this run: {method} scored {_figure(found)} on this pair of task and model ({n}; for the "
+        f"not of this run: {method} scored {_figure(found)} on this pair of task and model, from "
+        f"{before:.3f} of the base model where it was measured ({n}; for the "
         f"compute of {steps} steps of the default recipe; benchmarks/suite/{SCORES.name})"
     )
 

@@ -126,14 +126,16 @@ def test_an_idle_slot_is_given_back_while_the_reference_trains_alone(make_search
 @pytest.mark.slow
 def test_a_slot_that_the_root_does_not_need_is_reserved_when_it_has_ended(make_search: MakeSearch) -> None:
     search = make_search(
-        {"step_s": 0.3}, budget={"runs": 3}, slots={"count": 2, "reserve": "when_needed"}
+        {"step_s": 0.3, "hold": [1]}, budget={"runs": 4}, slots={"count": 2, "reserve": "when_needed"}
     ).start()
     search.until_step(0, 3)
     second = group_name(search.config.name, 1, 0)
     assert second not in [entry["name"] for entry in ray.util.placement_group_table().values()]
-    core = search.wait()
-    assert {core.runs[1].slot, core.runs[2].slot} == {0, 1}
+    search.until(lambda: any(run.slot == 1 for run in search.core.runs.values()))  # node 1 trains until then
     (needed,) = search.events(ev.SlotsNeeded)
-    ready = [event.time for event in search.events(ev.SlotReady) if event.slot == 1]
-    assert core.runs[0].outcome is not None and ready[0] > needed.time
+    (ready,) = [event for event in search.events(ev.SlotReady) if event.slot == 1]
+    assert search.core.runs[0].outcome is not None and search.core.runs[1].slot == 0
+    assert ready.time > needed.time
+    request(search.root, "stop", "seen", deadline_s=0.0)
+    search.wait()
     assert left_over(search) == []

@@ -16,11 +16,11 @@ import pytest
 import yaml
 from ray.util import placement_group_table
 
-from llmzero_ray.cli.compare import command, lanes
+from llmzero_ray.cli.compare import command, lanes, results
 from llmzero_ray.cli.compare.figure import best_so_far
 from llmzero_ray.cli.compare.pilot import Pilot, forecast, with_budget
 from llmzero_ray.cli.compare.plan import ComparedRun, ComparePlan, configs
-from llmzero_ray.cli.compare.results import NEEDS_A_MODEL, RunOutcome, outcome
+from llmzero_ray.cli.compare.results import NEEDS_A_MODEL, RunOutcome, ended, outcome
 from llmzero_ray.cli.compare.summary import report
 from llmzero_ray.cli.compare.tables import lines
 from llmzero_ray.cli.main import main
@@ -204,9 +204,9 @@ def test_what_is_no_fault_of_a_method_ends_the_comparison(tmp_path: Path, code: 
 
 def test_a_run_that_failed_before_is_not_run_again(tmp_path: Path) -> None:
     run = ComparedRun("toy", "pbt", 1)
-    assert command._ended(run, tmp_path) is None
+    assert ended(tmp_path / run.name) is None
     (tmp_path / "toy-pbt-1.code").write_text("5")
-    assert command._ended(run, tmp_path) == RunOutcome(problem="the search ended with exit code 5")
+    assert ended(tmp_path / run.name) == RunOutcome(problem="the search ended with exit code 5")
 
 
 def test_a_search_that_is_not_there_or_has_not_ended_has_no_outcome(tmp_path: Path) -> None:
@@ -337,7 +337,7 @@ def test_runs_that_need_a_model_are_left_for_later(tmp_path: Path, monkeypatch: 
     plan = read(write_plan(tmp_path, tmp_path, methods=[{"name": "default"}, {"name": "skills"}], seeds=[1]))
     found = configs(plan, tmp_path)
     known = RunOutcome(test=0.5, base=0.25, hours=0.1)
-    monkeypatch.setattr(command, "_ended", lambda run, _: None if run.method == "skills" else known)
+    monkeypatch.setattr(command, "ended", lambda path: None if "skills" in path.name else known)
     monkeypatch.setattr(command, "read_pilot", lambda *_: pilot())
     outcomes, _ = command._Comparison(plan, tmp_path, frozenset({"skills"})).run(found)
     assert outcomes[ComparedRun("toy", "skills", 1)].problem == NEEDS_A_MODEL
@@ -378,7 +378,8 @@ def test_a_method_that_crashes_fails_alone_and_is_not_run_again(
         return RunOutcome(test=0.5) if path.name in begun and path.name not in crashing else None
 
     monkeypatch.setattr(lanes, "_search", search)
-    monkeypatch.setattr(command, "outcome", found)
+    for module in (command, results):
+        monkeypatch.setattr(module, "outcome", found)
     monkeypatch.setattr(command, "cluster", lambda config, n, name: nullcontext({}))
     monkeypatch.setattr(command, "read_pilot", lambda run, directory, hours: pilot())
     outcomes, _ = command._Comparison(plan, tmp_path).run(runs)
