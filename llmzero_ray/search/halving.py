@@ -2,7 +2,8 @@
 
 Rung k has eta^k usual phases behind it. Whenever a run ends, the highest rung is looked at first: a recipe
 among the best 1/eta of those that have ended there, and not promoted yet, trains on from its last adapter;
-where there is none, a new recipe begins. With adapters alone kept, a promoted run has a fresh optimizer.
+where there is none, a new recipe begins. A promoted run has a fresh
+optimizer, unless engine.carry_optimizer keeps more than adapters.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ from llmzero_ray.cli.compare.plan import (
     input_digests,
     times_of,
 )
-from llmzero_ray.cli.compare.results import NEEDS_A_MODEL, RunOutcome, outcome
+from llmzero_ray.cli.compare.results import NEEDS_A_MODEL, RunOutcome, ended, outcome
 from llmzero_ray.cli.compare.summary import report
 from llmzero_ray.cli.output import TerminalConsole, print_line
 from llmzero_ray.config import SearchConfig
@@ -133,11 +133,11 @@ class _Comparison:
         everything = {**wanted, **runs}
         self._n_runs = len(everything)
         for run in everything:
-            ended = _ended(run, self._directory)
-            if ended is None and run.method in self._without:
-                ended = RunOutcome(problem=NEEDS_A_MODEL)
-            if ended is not None:
-                self._outcomes[run] = ended
+            found = ended(self._directory / run.name)
+            if found is None and run.method in self._without:
+                found = RunOutcome(problem=NEEDS_A_MODEL)
+            if found is not None:
+                self._outcomes[run] = found
         if all(run in self._outcomes for run in everything):
             return self._found(runs), self._pilots(wanted)
         with cluster(next(iter(runs.values())), self._plan.parallel, self._plan.name) as env:
@@ -195,11 +195,3 @@ class _Comparison:
                 f"{self._plan.max_hours:g}. Take fewer seeds or tasks, shorter phases, more slots "
                 "(parallel), or raise max_hours."
             )
-
-
-def _ended(run: ComparedRun, directory: Path) -> RunOutcome | None:
-    """The outcome of a run that ended, or failed, before; None: it is to be run."""
-    known, code = outcome(directory / run.name), directory / f"{run.name}.code"
-    if known is not None or not code.is_file():
-        return known
-    return RunOutcome(problem=f"the search ended with exit code {code.read_text(encoding='utf-8')}")

@@ -42,6 +42,14 @@ class RunOutcome:
     """Of the compute, in phases that ended early or failed."""
 
 
+def ended(directory: Path) -> RunOutcome | None:
+    """The outcome of a run of a comparison that ended or failed; None: it is to be run, or goes on."""
+    known, code = outcome(directory), directory.with_name(f"{directory.name}.code")
+    if known is not None or not code.is_file():
+        return known
+    return RunOutcome(problem=f"the search ended with exit code {code.read_text(encoding='utf-8')}")
+
+
 def outcome(directory: Path) -> RunOutcome | None:
     """The outcome of a search that has ended; None while it has not."""
     try:

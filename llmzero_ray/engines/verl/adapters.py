@@ -32,14 +32,14 @@ def reshard(module: torch.nn.Module) -> None:
 def write(parameter: torch.nn.Parameter, full: torch.Tensor) -> None:
     """Copy a full tensor into a parameter, sharded (DTensor) or plain."""
     placed = _placed(full.to(dtype=parameter.dtype), parameter)
-    _local(parameter).copy_(_local(placed))
+    local_part(parameter).copy_(local_part(placed))
 
 
-def _local(tensor: torch.Tensor) -> torch.Tensor:
+def local_part(tensor: torch.Tensor) -> torch.Tensor:
     """This rank's part of a sharded tensor (DTensor); a plain one as it is."""
     from torch.distributed.tensor import DTensor
 
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+    return tensor.tolocal_part() if isinstance(tensor, DTensor) else tensor
 
 
 def _placed(full: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
@@ -67,13 +67,17 @@ def gathered(module: torch.nn.Module) -> dict[str, torch.Tensor]:
     Base weights stay where they are: where they are offloaded, a GPU that vLLM uses has no room for them.
     """
     reshard(module)
-    return {peft_name(name): _whole(p) for name, p in module.named_parameters() if "lora_" in name}
+    return {
+        peft_name(name): whole(p).to("cpu", copy=True)
+        for name, p in module.named_parameters()
+        if "lora_" in name
+    }
 
 
 def optimizer_state(module: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
     """A copy of the optimizer's state, whole and on the CPU, named as in the file; all ranks take part."""
     return {
-        f"{peft_name(name)}:{key}": _whole(torch.as_tensor(value))
+        f"{peft_name(name)}:{key}": whole(torch.as_tensor(value)).to("cpu", copy=True)
         for name, parameter in module.named_parameters()
         for key, value in optimizer.state.get(parameter, {}).items()
     }
@@ -104,13 +108,14 @@ def restore_optimizer(
     optimizer.load_state_dict({**optimizer.state_dict(), "state": {n: v for n, v in state.items() if v}})
 
 
-def _whole(tensor: torch.Tensor) -> torch.Tensor:
+def whole(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor of all ranks' shards; offloaded ones come to the device one by one. All ranks take part."""
     from torch.distributed.tensor import DTensor
 
     tensor = tensor.detach()
     if isinstance(tensor, DTensor):
-        tensor = tensor.to(tensor.device_mesh.device_type).full_tensor()
-    return tensor.to("cpu", copy=True)
+        return tensor.to(tensor.device_mesh.device_type).full_tensor()
+    return tensor
 
 
 def peft_name(live_name: str) -> str:

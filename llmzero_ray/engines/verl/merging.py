@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from verl.utils.fsdp_utils import normalize_peft_param_name
 
-from llmzero_ray.engines.verl.adapters import reshard
+from llmzero_ray.engines.verl.adapters import reshard, whole
 
 _BASE = ".base_layer.weight"
 
@@ -68,12 +68,12 @@ def _merged(
         if name not in names:  # a buffer
             found = tensor.detach().clone()
         elif not name.endswith(_BASE):
-            found = _whole(tensor).to(dtype, copy=True)
+            found = whole(tensor).to(dtype, copy=True)
         else:
             layer = name.removesuffix(_BASE)
             scaling = _scaling(module.get_submodule(layer), layer)
-            base = _whole(tensor).float()
-            a, b = (_whole(tensors[f"{layer}.lora_{part}.default.weight"]).float() for part in "AB")
+            base = whole(tensor).float()
+            a, b = (whole(tensors[f"{layer}.lora_{part}.default.weight"]).float() for part in "AB")
             change = (b @ a) * scaling
             found = (base + change).to(dtype)
             rounding.add(base, change, found)
@@ -87,12 +87,3 @@ def _scaling(layer: Any, name: str) -> float:
             "plain LoRA of linear layers can. Set engine.serve_merged to false"
         )
     return float(layer.scaling["default"])
-
-
-def _whole(tensor: Any) -> torch.Tensor:
-    """Of all ranks' shards; offloaded ones come to the device one by one."""
-    if hasattr(tensor, "full_tensor"):
-        found: torch.Tensor = tensor.detach().to(tensor.device_mesh.device_type).full_tensor()
-        return found
-    plain: torch.Tensor = tensor.detach()
-    return plain

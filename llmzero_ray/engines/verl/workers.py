@@ -28,6 +28,7 @@ from llmzero_ray.engines.verl.adapters import (
     fresh_lora,
     gathered,
     live_name,
+    local_part,
     optimizer_state,
     peft_name,
     read_adapter,
@@ -307,24 +308,21 @@ class PhaseWorker(ActorRolloutRefWorker):
     def _full_digests(self) -> dict[str, str]:
         engine = self.actor.engine
         moments = {
-            f"{index}.{name}": _local(value)
+            f"{index}.{name}": local_part(torch.as_tensor(value)).detach().to("cpu")
             for index, state in engine.optimizer.state_dict()["state"].items()
             for name, value in state.items()
         }
-        adapter = {name: _local(p) for name, p in engine.module.named_parameters() if "lora_" in name}
+        adapter = {
+            name: local_part(p).detach().to("cpu")
+            for name, p in engine.module.named_parameters()
+            if "lora_" in name
+        }
         return {
             "adapter": digest_of(adapter),
             "optimizer": digest_of(moments),
             "schedule": str(engine.lr_scheduler.last_epoch),
             "random": _random_digest(),
         }
-
-
-def _local(value: Any) -> torch.Tensor:
-    """This rank's part of a tensor, on the CPU."""
-    tensor = value if isinstance(value, torch.Tensor) else torch.tensor(float(value))
-    local = tensor.to_local() if hasattr(tensor, "to_local") else tensor
-    return local.detach().to("cpu")
 
 
 def _random_digest() -> str:

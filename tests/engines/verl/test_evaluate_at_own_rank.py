@@ -8,7 +8,7 @@ from llmzero_ray.hyperparameters.table import LORA_ALPHA, LORA_RANK
 from llmzero_ray.records import ItemOutcome, PhaseResult
 from tests.engines.verl.conftest import ACTOR, Lab
 
-pytestmark = [pytest.mark.verl, pytest.mark.slow, pytest.mark.long]  # minutes: two engines on two cores
+pytestmark = [pytest.mark.verl, pytest.mark.slow, pytest.mark.long]  # three cold starts
 
 
 def test_an_adapter_is_scored_at_the_rank_and_alpha_it_was_trained_with(lab: Lab) -> None:
