@@ -3,8 +3,9 @@
 For each task, on one warm engine and seeds of its own: the default recipe at three seeds; each static arm of
 arms.yaml at the first seed, for the same compute; the two best of these by validation at the other seeds; the
 default and the best arm at three times the compute. Scored is the test split at the best validation step.
-Each run is one line of TASK.runs.jsonl below `--data` and is not repeated: a killed measurement goes on with
-the next one. The table (room.json) gets a task when it is complete.
+A run that fails on its way counts 0; one that trains no step says nothing about its recipe, and ends the
+measurement. Each run is one line of TASK.runs.jsonl below `--data` and is not repeated: a killed measurement
+goes on with the next one. The table (room.json) gets a task when it is complete.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ from llmzero_ray.coordinator.plan import phase_seed
 from llmzero_ray.engines.base import Engine
 from llmzero_ray.engines.registry import make_engine
 from llmzero_ray.engines.verl.factory import idle_spec
-from llmzero_ray.errors import ConfigError
+from llmzero_ray.errors import ConfigError, EngineError, LlmzeroError
 from llmzero_ray.hyperparameters import complete, normalize
-from llmzero_ray.records import ComputeLimit, MetricPoint, PhaseResult, PhaseSpec, TokenCost
+from llmzero_ray.records import ComputeLimit, MetricPoint, PhaseFailure, PhaseResult, PhaseSpec, TokenCost
 from llmzero_ray.tasks import PreparedTask
 
 SEEDS = (101, 102, 103)
@@ -137,6 +138,8 @@ def _train(
     began, points = time.monotonic(), list[MetricPoint]()
     spec = _phase(config, task, wanted, budget, work)
     outcome = engine.run(spec, points.append)
+    if isinstance(outcome, PhaseFailure) and outcome.steps_done == 0:
+        raise EngineError(f"{wanted['arm']}, seed {wanted['seed']}: no step was trained: {outcome.cause}")
     cost = TokenCost() if budget is None else budget[1]
     if budget is None:
         cost = measured_cost((spec.hyperparameters, point.metrics) for point in points) or TokenCost()
@@ -149,6 +152,7 @@ def _train(
         "best_step": outcome.best_step,
         "curve": [(point.step, point.val_score) for point in points if point.val_score is not None],
         "test": None,
+        "problem": outcome.cause if isinstance(outcome, PhaseFailure) else "",
     }
     if isinstance(outcome, PhaseResult) and outcome.best_step is not None:
         best = next(saved for saved in outcome.checkpoints if saved.step == outcome.best_step)
@@ -261,4 +265,7 @@ def _read(path: Path, wanted: str) -> list[Run]:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except LlmzeroError as error:
+        sys.exit(f"room: {error}")

@@ -39,7 +39,7 @@ def local_part(tensor: torch.Tensor) -> torch.Tensor:
     """This rank's part of a sharded tensor (DTensor); a plain one as it is."""
     from torch.distributed.tensor import DTensor
 
-    return tensor.tolocal_part() if isinstance(tensor, DTensor) else tensor
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def _placed(full: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
