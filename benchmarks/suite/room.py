@@ -4,7 +4,7 @@ For each task, on one warm engine and seeds of its own: the default recipe at th
 arms.yaml at the first seed, for the same compute; the two best of these by validation at the other seeds; the
 default and the best arm at three times the compute. Scored is the test split at the best validation step.
 A run that fails on its way counts 0; one that trains no step says nothing about its recipe, and ends the
-measurement. Each run is one line of TASK.runs.jsonl below `--data` and is not repeated: a killed measurement
+measurement. Each run is one line of rooms/TASK.jsonl beside the table, not repeated: a killed measurement
 goes on with the next one. The table (room.json) gets a task when it is complete.
 """
 
@@ -49,20 +49,19 @@ def main() -> None:
     """Measure what is missing, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("tasks", nargs="*", help="names of tasks; none: all")
-    parser.add_argument("--data", type=Path, default=Path("data/suite"), help="directory of tasks and runs")
+    parser.add_argument("--data", type=Path, default=Path("data/suite"), help="directory of the tasks")
     parser.add_argument("--out", type=Path, default=ROOM, help="the table")
     arguments = parser.parse_args()
     tasks = [task_named(name) for name in arguments.tasks] or list(TASKS)
     for task in tasks:
-        runs = measure(task, arguments.data)
+        runs = measure(task, arguments.data, arguments.out.parent / "rooms" / f"{task.name}.jsonl")
         _keep(arguments.out, task, runs)
     print(table(json.loads(arguments.out.read_text(encoding="utf-8"))))
 
 
-def measure(task: SuiteTask, data: Path) -> list[Run]:
-    """All runs of a task, those that are missing trained first."""
+def measure(task: SuiteTask, data: Path, path: Path) -> list[Run]:
+    """All runs of a task, those that are missing in the file at `path` trained first."""
     prepared, settings = prepare(task, data), config(task, data)
-    path = data / f"{task.name}.runs.jsonl"
     known = _read(path, digest(task))
     if next_run(known, arms()) is None:
         return known
@@ -74,6 +73,7 @@ def measure(task: SuiteTask, data: Path) -> list[Run]:
             while (wanted := next_run(known, arms())) is not None:
                 found = _train(engine, settings, prepared, wanted, _budget(known), data / "work")
                 known.append({**wanted, "digest": digest(task), **found})
+                path.parent.mkdir(parents=True, exist_ok=True)
                 with path.open("a", encoding="utf-8") as file:
                     file.write(json.dumps(known[-1]) + "\n")
                 print(json.dumps({"task": task.name, **known[-1]}), file=sys.stderr, flush=True)

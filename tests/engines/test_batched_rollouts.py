@@ -22,6 +22,7 @@ from llmzero_ray.engines.verl.batched_rollouts import (
     shares,
 )
 from llmzero_ray.engines.verl.seeds import derive_seed
+from llmzero_ray.engines.verl.validation import validated
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("verl")
@@ -154,7 +155,7 @@ class Parts:
 
     def run(self, rollouts: BatchedRollouts, batch: Any) -> dict[str, str]:
         """The status of each prompt once the batch has ended."""
-        rollouts.start(batch)
+        rollouts.start(rows_of(batch))
         assert self.ended.wait(30)
         keys, _, tags, _ = self.puts[-1]
         return dict(zip(keys, (tag["status"] for tag in tags), strict=True))
@@ -285,7 +286,7 @@ def test_starting_a_batch_does_not_wait_for_its_rewards(parts: Parts) -> None:
         parts.score(samples, texts)
 
     rollouts = parts.rollouts(score=slow)
-    rollouts.start(batch_of(1))
+    rollouts.start(rows_of(batch_of(1)))
     assert not parts.ended.is_set()
     release.set()
     while not parts.ended.is_set():
@@ -298,12 +299,55 @@ def test_without_a_batch_a_wait_is_as_long_as_asked(parts: Parts) -> None:
     assert time.monotonic() - began >= 0.02
 
 
+# --- validation -------------------------------------------------------------------------------------------
+
+
+def validation_rows(n: int) -> list[dict[str, Any]]:
+    return [{**row, "validate": True} for row in rows_of(batch_of(n))]
+
+
+def test_a_validation_without_the_queue_asks_what_one_with_it_asks(parts: Parts) -> None:
+    rollouts = parts.rollouts()
+    rollouts.start(validation_rows(3))
+    assert parts.ended.wait(30)
+    put = len(parts.puts)
+    samples = rollouts.validate(validation_rows(3))
+    assert parts.requests[0] == parts.requests[1] and len(parts.puts) == put
+    assert [sample.text for sample in samples] == ["10 50", "11 50", "12 50"]
+
+
+def test_the_columns_of_a_validation_are_those_of_its_scored_answers(parts: Parts) -> None:
+    def score(samples: Sequence[Trajectory], _texts: Any) -> None:
+        for place, sample in enumerate(samples):
+            sample.score = 0.1
+            sample.extra_fields["reward_extra_info"] = {"acc": 1.0} | ({"fmt_ok": 1} if place else {})
+
+    parts.fail = {(11, 0)}
+    found = validated(parts.rollouts(score=score).validate(validation_rows(3)))
+    assert (found.uids, found.data_sources, found.turns) == (["u0", "u2"], ["echo"] * 2, [2, 2])
+    assert found.infos == {
+        "reward": [pytest.approx(0.1, abs=1e-7)] * 2,
+        "acc": [1.0, 1.0],
+        "fmt_ok": [None, 1],
+        ROW_KEY: [0, 2],
+    }
+    assert found.infos["reward"][0] == torch.tensor(0.1).item()
+
+
+def test_an_error_of_a_whole_validation_is_raised(parts: Parts) -> None:
+    def broken(_samples: Any, _texts: Any) -> None:
+        raise MemoryError
+
+    with pytest.raises(MemoryError):
+        parts.rollouts(score=broken).validate(validation_rows(1))
+
+
 # --- which batches ----------------------------------------------------------------------------------------
 
 
 def test_a_single_turn_batch_needs_no_agent_loop() -> None:
-    assert refusal(verl_config(), batch_of(2)) is None
-    assert refusal(verl_config(), batch_of(2, agent_name=["single_turn_agent"] * 2)) is None
+    assert refusal(verl_config(), rows_of(batch_of(2))) is None
+    assert refusal(verl_config(), rows_of(batch_of(2, agent_name=["single_turn_agent"] * 2))) is None
 
 
 @pytest.mark.parametrize(
@@ -323,7 +367,7 @@ def test_a_single_turn_batch_needs_no_agent_loop() -> None:
     ],
 )
 def test_what_a_configuration_needs_of_the_agent_loop_is_named(key: str, value: Any, named: str) -> None:
-    assert named in (refusal(verl_config(**{key.replace(".", "__"): value}), batch_of(1)) or "")
+    assert named in (refusal(verl_config(**{key.replace(".", "__"): value}), rows_of(batch_of(1))) or "")
 
 
 @pytest.mark.parametrize(
@@ -336,11 +380,11 @@ def test_what_a_configuration_needs_of_the_agent_loop_is_named(key: str, value: 
     ],
 )
 def test_what_a_batch_needs_of_the_agent_loop_is_named(columns: dict[str, list[Any]], named: str) -> None:
-    assert named in (refusal(verl_config(), batch_of(2, **columns)) or "")
+    assert named in (refusal(verl_config(), rows_of(batch_of(2, **columns))) or "")
 
 
 def test_a_model_with_images_needs_the_agent_loop() -> None:
-    assert "images" in (refusal(verl_config(), batch_of(1), has_processor=True) or "")
+    assert "images" in (refusal(verl_config(), rows_of(batch_of(1)), has_processor=True) or "")
 
 
 def test_rows_hold_what_was_put_in() -> None:

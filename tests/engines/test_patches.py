@@ -24,6 +24,21 @@ class Controller:
         return "actor"
 
 
+def test_one_rank_gets_what_verl_would_give_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    base = pytest.importorskip("verl.trainer.ppo.v1.trainer_base")
+    theirs = base.get_seqlen_balanced_partitions
+    monkeypatch.setattr(base, "get_seqlen_balanced_partitions", theirs)
+    patches.leave_one_rank_unbalanced()
+    ours = base.get_seqlen_balanced_partitions
+    patches.leave_one_rank_unbalanced()
+    assert base.get_seqlen_balanced_partitions is ours is not theirs
+    lengths = [7, 3, 9, 1, 4, 4]
+    for ranks in (1, 2, 3):
+        assert ours(lengths, k_partitions=ranks, equal_size=True) == theirs(lengths, ranks, True)
+    with pytest.raises(AssertionError):
+        ours([], 1, True)
+
+
 @pytest.fixture
 def thresholds() -> Iterator[tuple[int, int, int]]:
     before = gc.get_threshold()

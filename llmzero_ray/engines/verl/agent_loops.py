@@ -17,7 +17,7 @@ from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopManagerTQ, AgentLoopWorke
 from verl.utils.config import omega_conf_to_dataclass
 
 from llmzero_ray.engines.verl import patches
-from llmzero_ray.engines.verl.batched_rollouts import ROW_KEY, BatchedRollouts
+from llmzero_ray.engines.verl.batched_rollouts import ROW_KEY, BatchedRollouts, rows_of
 from llmzero_ray.engines.verl.seeds import derive_seed
 
 logger = logging.getLogger(__name__)
@@ -94,9 +94,10 @@ class PhaseAgentLoopManager(AgentLoopManagerTQ):
         """Have a batch of prompts answered and scored, without waiting; what comes of it goes into the
         queue."""
         if self.batched is not None:
-            reason = self.batched.refusal(prompts)
+            rows = rows_of(prompts)
+            reason = self.batched.refusal(rows)
             if reason is None:
-                self.batched.start(prompts)
+                self.batched.start(rows)
                 return
             self._start_workers(reason)
         super().generate_sequences(prompts)

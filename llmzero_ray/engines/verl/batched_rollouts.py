@@ -3,10 +3,11 @@
 VeRL's agent loop makes a request, a reward call and several calls to the queue for every sample, which is
 most of a small model's step. Where its single-turn loop would do nothing else, the same is done here for the
 batch at once, on a thread of the process that embeds VeRL: the same requests with the same seeds, the same
-rewards, the same rows in the queue but for columns that have no reader.
+rewards, the same rows in the queue but for columns that have no reader. A validation's answers can be had
+without the queue.
 
 Not here: the servers' side (rollout_server.py), the reward calls (reward_calls.py), VeRL's own path
-(agent_loops.py).
+(agent_loops.py), what a validation makes of its answers (validation.py).
 """
 
 from __future__ import annotations
@@ -56,6 +57,8 @@ class Trajectory:
     """1: vLLM made this token; 0: VeRL's token builder did."""
     log_probs: list[float] | None = None
     extra_fields: dict[str, Any] = field(default_factory=dict)
+    text: str = ""
+    """The response without special tokens."""
     score: float | None = None
     error: str | None = None
     """Why there is no score, in words; None: there is one, or none is due yet."""
@@ -108,20 +111,26 @@ class BatchedRollouts:
         self._config, self._seed = config, seed
         self._max_tokens = {False: train_max_tokens, True: eval_max_tokens}
 
-    def refusal(self, batch: Any) -> str | None:
-        """Why VeRL's agent loop must take this batch (a TensorDict of prompts), in words; None: it need
-        not."""
-        return refusal(self._config, batch, has_processor=self._has_processor)
+    def refusal(self, rows: Sequence[Mapping[str, Any]]) -> str | None:
+        """Why VeRL's agent loop must take these prompts, in words; None: it need not."""
+        return refusal(self._config, rows, has_processor=self._has_processor)
 
-    def start(self, batch: Any) -> None:
-        """Have a batch answered and scored, without waiting.
+    def start(self, rows: list[dict[str, Any]]) -> None:
+        """Have a batch of prompts, one dictionary of columns each, answered and scored, without waiting.
 
         When it has ended, every sample that got a score is in the queue, and every prompt has its status:
         `finished`, or `failure` when one of its samples has no score.
         """
-        validate = bool(batch["validate"]) if "validate" in batch else False
         self._running = {future for future in self._running if not future.done()}
-        self._running.add(self._threads.submit(self._run, rows_of(batch), validate))
+        self._running.add(self._threads.submit(self._run, rows, bool(rows[0].get("validate", False))))
+
+    def validate(self, rows: list[dict[str, Any]]) -> list[Trajectory]:
+        """The answers to a validation's prompts, in order, each with a score or an error. They are waited
+        for, and nothing is put into the queue."""
+        future = self._threads.submit(self._scored, rows, True)
+        while not future.done():  # in short waits, which a signal can end
+            concurrent.futures.wait([future], timeout=_LONGEST_WAIT_S)
+        return future.result()
 
     def wait(self, idle_s: float) -> None:
         """Until a batch that is under way has ended, at most a second; `idle_s` seconds when there is
@@ -150,17 +159,20 @@ class BatchedRollouts:
             logger.exception("the status of %d prompts could not be put into the queue", len(rows))
 
     def _answer(self, rows: list[dict[str, Any]], validate: bool, partition: str) -> list[str]:
+        samples = self._scored(rows, validate)
+        if scored := [sample for sample in samples if sample.error is None]:
+            tags = [sample.tag for sample in scored]
+            self._put([sample.key for sample in scored], partition, tags, columns_of(scored))
+        return prompt_statuses(rows, samples, len(samples) // len(rows))
+
+    def _scored(self, rows: list[dict[str, Any]], validate: bool) -> list[Trajectory]:
         rollout = self._config.actor_rollout_ref.rollout
-        n = int(rollout.val_kwargs.n if validate else rollout.n)
-        samples = self._generate(rows, n, validate)
+        samples = self._generate(rows, int(rollout.val_kwargs.n if validate else rollout.n), validate)
         self._score([sample for sample in samples if sample.error is None])
         for sample in samples:
             if sample.error is not None:
                 logger.error("%s has no score: %s", sample.key, sample.error)
-        if scored := [sample for sample in samples if sample.error is None]:
-            tags = [sample.tag for sample in scored]
-            self._put([sample.key for sample in scored], partition, tags, columns_of(scored))
-        return prompt_statuses(rows, samples, n)
+        return samples
 
     def _generate(self, rows: list[dict[str, Any]], n: int, validate: bool) -> list[Trajectory]:
         """`n` samples for each row, in order."""
@@ -271,21 +283,23 @@ class BatchedRollouts:
             return
         texts = self._tokenizer.batch_decode([s.response_ids for s in samples], skip_special_tokens=True)
         self._score_samples(samples, texts)
-        for sample in samples:
+        for sample, text in zip(samples, texts, strict=True):
+            sample.text = text
             info = sample.extra_fields.get("reward_extra_info")
             if info is not None:
                 info[ROW_KEY] = int(sample.row.get("index", -1))
 
 
-def refusal(config: Any, batch: Any, *, has_processor: bool = False) -> str | None:
-    """Why VeRL's agent loop must take `batch` under VeRL's configuration, in words; None: it need not."""
+def refusal(config: Any, rows: Sequence[Mapping[str, Any]], *, has_processor: bool = False) -> str | None:
+    """Why VeRL's agent loop must take these prompts under VeRL's configuration, in words; None: it need
+    not."""
     rollout = config.actor_rollout_ref.rollout
-    agents = _values(batch, "agent_name") if "agent_name" in batch else {rollout.agent.default_agent_loop}
+    agents = {row.get("agent_name", rollout.agent.default_agent_loop) for row in rows}
     others = sorted(str(name) for name in agents - {_SINGLE_TURN})
     if others:
         return f"the batch asks for the agent loop {others[0]!r}"
     for column in _OWN_PATH_COLUMNS:
-        if column in batch:
+        if any(column in row for row in rows):
             return f"the batch has the column {column!r}"
     causes = {
         "the model takes images": has_processor,
@@ -308,10 +322,6 @@ def refusal(config: Any, batch: Any, *, has_processor: bool = False) -> str | No
 def _enabled(parent: Any, name: str) -> bool:
     block = parent.get(name)
     return bool(block is not None and (block.get("enable") or block.get("enabled")))
-
-
-def _values(batch: Any, column: str) -> set[Any]:
-    return {row[column] for row in rows_of(batch.select(column))}
 
 
 def rows_of(batch: Any) -> list[dict[str, Any]]:

@@ -67,6 +67,7 @@ RELIED_ON: Final[dict[str, tuple[str, ...]]] = {
         "PPOTrainer.on_validate_end",
         "PPOTrainer.on_train_begin",
         "PPOTrainer.on_step_begin",
+        "get_seqlen_balanced_partitions",
         "register_trainer",
     ),
     "verl.trainer.ppo.v1.trainer_sync": ("PPOTrainerSync.on_step_end", "PPOTrainerSync.on_sample_end"),

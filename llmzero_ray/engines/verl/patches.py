@@ -268,6 +268,27 @@ _WHILE_IMPORTING = (200_000, 50, 100)
 _AS_USUAL = gc.get_threshold()
 
 
+def leave_one_rank_unbalanced() -> None:
+    """Where one rank trains, give it the whole batch at once.
+
+    VeRL spreads a batch over its ranks with a search in plain Python that, for one rank, takes a tenth of a
+    small model's step and gives the batch as it is.
+    """
+    import verl.trainer.ppo.v1.trainer_base as trainer_base
+
+    spread = trainer_base.get_seqlen_balanced_partitions
+    if getattr(spread, "__wrapped__", None) is not None:
+        return
+
+    @functools.wraps(spread)
+    def partitions(seqlen_list: Any, k_partitions: int, equal_size: bool) -> Any:
+        if k_partitions == 1 and len(seqlen_list):
+            return [list(range(len(seqlen_list)))]
+        return spread(seqlen_list, k_partitions=k_partitions, equal_size=equal_size)
+
+    trainer_base.get_seqlen_balanced_partitions = partitions
+
+
 def collect_garbage_rarely() -> None:
     """For the imports of a start: they make objects by the million and hardly any garbage, and looking for it
     is a fifth of their time."""

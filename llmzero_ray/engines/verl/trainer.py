@@ -51,6 +51,7 @@ from llmzero_ray.engines.verl.reward_calls import (
 from llmzero_ray.engines.verl.rollout_server import RecordingReplica, start_servers_early
 from llmzero_ray.engines.verl.seeds import derive_seed
 from llmzero_ray.engines.verl.settings import VerlSettings
+from llmzero_ray.engines.verl.validation import validated
 from llmzero_ray.engines.verl.verl_hooks import (
     CallbackLogger,
     NumberedRows,
@@ -106,6 +107,7 @@ class PhaseTrainer(DeterministicTrainer):
         if batched:
             self._start_load_balancer = patches.postpone_load_balancer()
         patches.start_reward_workers_of(BatchRewardWorker)
+        patches.leave_one_rank_unbalanced()
         nodes = nodes_of(self._groups)
         place_helpers_on(nodes)
         if self.settings.platform == "cpu" and self.settings.queue_dir:  # all on this machine
@@ -219,14 +221,19 @@ class PhaseTrainer(DeterministicTrainer):
             batch, metrics = take(**asked)
             rollout = self.config.actor_rollout_ref.rollout
             n = int(rollout.val_kwargs.n if asked["partition_id"] == "val" else rollout.n)
-            n_answers, self._unscored = n * asked["batch_size"], 0
-            if len({key.rsplit("_", 1)[0] for key in batch.keys}) < n_answers:
-                unscored = take_unscored(self.get_reward_handles() or ())
-                refuse_unscored(unscored, n_answers)
-                self._unscored = unscored.n
+            n_scored = len({key.rsplit("_", 1)[0] for key in batch.keys})
+            self._check_scored(n_scored, n * asked["batch_size"])
             return batch, metrics
 
         replay_buffer.sample = sample
+
+    def _check_scored(self, n_scored: int, n_answers: int) -> None:
+        """Raises what `refuse_unscored` does."""
+        self._unscored = 0
+        if n_scored < n_answers:
+            unscored = take_unscored(self.get_reward_handles() or ())
+            refuse_unscored(unscored, n_answers)
+            self._unscored = unscored.n
 
     def _push_weights(self) -> None:
         self.checkpoint_manager.update_weights(self.global_steps)  # on GPUs it wakes sleeping replicas
@@ -429,6 +436,30 @@ class PhaseTrainer(DeterministicTrainer):
         self.actor_rollout_wg.save_adapter(path, facts, with_optimizer=self.settings.carry_optimizer)
         phase.progress.saved[step] = path
         phase.saved(Checkpoint(step=step, path=path))
+
+    def _validate(self) -> Any:
+        batched, trainer = self.agent_loop_manager.batched, self.config.trainer
+        if batched is None or trainer.get("validation_data_dir") or trainer.log_val_generations:
+            return super()._validate()
+        own = {"global_steps": self.global_steps, "validate": True}
+        rows = [{**row, **own, "uid": str(i)} for i, row in enumerate(self.val_dataset.rows())]
+        if batched.refusal(rows) is not None:
+            return super()._validate()
+        samples = batched.validate(rows)
+        self.progressed()
+        found = validated(samples)
+        self._check_scored(len(found.uids), len(samples))
+        if not found.uids:
+            raise RuntimeError(f"no validation answer has a score, the first because {samples[0].error}")
+        self._responses = found.texts
+        n = len(samples) // len(rows)
+        return self._val_metrics_update(
+            found.data_sources,
+            found.uids,
+            found.infos,
+            found.turns,
+            expected_acc_counts={(str(row.get("data_source", "unknown")), row["uid"]): n for row in rows},
+        )
 
     def _val_metrics_update(
         self, data_sources: Any, sample_uids: Any, reward_extra_infos_dict: Any, *args: Any, **kwargs: Any

@@ -43,6 +43,7 @@ class NumberedRows(Dataset):
 
     def __init__(self, rows: Any) -> None:
         self._rows = rows
+        self._read: list[dict[str, Any]] | None = None
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -51,6 +52,12 @@ class NumberedRows(Dataset):
         row = self._rows[i]
         row["index"] = i
         return row
+
+    def rows(self) -> list[dict[str, Any]]:
+        """All rows; read once, and not to be written into."""
+        if self._read is None:
+            self._read = [self[i] for i in range(len(self))]
+        return self._read
 
 
 def tell_of_answers(replay_buffer: Any, tell: Callable[[], None]) -> None:

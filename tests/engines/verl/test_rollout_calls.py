@@ -58,8 +58,8 @@ def listener() -> Iterator[socket.socket]:
 def with_agent_loops(
     lab: Lab, tmp_path: Path, listener: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Lab]:
-    """The same task with a reward of its own, and a column in its training rows that needs agent loops; its
-    queue listens on ports, as on a cluster of several machines."""
+    """The same task with a reward of its own, and a column in its rows that needs agent loops; its queue
+    listens on ports, as on a cluster of several machines."""
     import pyarrow as pa
     import pyarrow.parquet as pq
     import ray
@@ -67,8 +67,10 @@ def with_agent_loops(
     from llmzero_ray.engines.verl.engine import VerlEngine
 
     rows = pq.read_table(lab.task.train)
-    train, reward = tmp_path / "train.parquet", tmp_path / "reward.py"
-    pq.write_table(rows.append_column("priority", pa.array([0] * len(rows))), train)
+    train, val, reward = (tmp_path / name for name in ("train.parquet", "val.parquet", "reward.py"))
+    for source, target in ((lab.task.train, train), (lab.task.val, val)):
+        table = pq.read_table(source)
+        pq.write_table(table.append_column("priority", pa.array([0] * len(table))), target)
     full = find_isolation().full
     shutil.copy(lab.task.reward_path, reward)
     if full:
@@ -81,6 +83,7 @@ def with_agent_loops(
         lab.settings,
         search="loops",
         train_parquet=str(train),
+        val_parquet=str(val),
         reward_source=str(reward),
         reward_keys=tuple(field.name for field in rows.schema.field("extra_info").type),
         reward_unsandboxed=not full,
