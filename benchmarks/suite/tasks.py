@@ -85,7 +85,7 @@ TASKS: tuple[SuiteTask, ...] = (
     ),
     SuiteTask(
         name="sum_slow",
-        kind="the default rate is too low",
+        kind="a small LoRA alpha, slow at the default rate",
         family=ChainSum(),
         set={"model.lora_alpha": 2},
     ),
