@@ -233,7 +233,7 @@ class PhaseTrainer(DeterministicTrainer):
         if n_scored < n_answers:
             unscored = take_unscored(self.get_reward_handles() or ())
             refuse_unscored(unscored, n_answers)
-            self._unscored = unscored.n
+            self._unscored = n_answers - n_scored
 
     def _push_weights(self) -> None:
         self.checkpoint_manager.update_weights(self.global_steps)  # on GPUs it wakes sleeping replicas
