@@ -411,6 +411,8 @@ def _pace(d: Dynamics, v: Validation | None) -> tuple[Kind, str]:
     if v.gain > v.margin and v.gain < 0.1 * room:
         return "slow", f"Validation rises, but only by {v.gain:.3f} in {v.steps[-1]} steps."
     early, late = _halves(v)
+    if v.gain > 0 and len(v.scores) + (v.start is not None) == 2:
+        return "improving", f"Validation rose by {v.gain:.3f} in its only check: no pace to compare it with."
     gains = f"{v.gain:+.3f} at best; later half {late:+.3f}, earlier half {early:+.3f}"
     if late > 0 and late >= early:
         return "improving", f"Validation still rises as fast as at first ({gains})."
@@ -426,7 +428,8 @@ def _narrowed(d: Dynamics) -> bool:
 
 
 def _halves(v: Validation) -> tuple[float, float]:
-    """Gain of the earlier and of the later half of the validations; one point counts as the later half."""
+    """Gain of the earlier and of the later half of the validations."""
     points = ((v.start,) if v.start is not None else ()) + v.scores
-    middle = points[len(points) // 2]
-    return middle - points[0], points[-1] - middle
+    gains = [point - points[0] for point in points]
+    early = (gains[(len(gains) - 1) // 2] + gains[len(gains) // 2]) / 2
+    return early, gains[-1] - early

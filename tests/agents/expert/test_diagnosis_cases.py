@@ -271,3 +271,16 @@ def test_a_small_gain_of_what_is_left_is_slow(end: float, kind: str) -> None:
 def test_a_steep_gain_in_the_later_half_is_improving_and_in_the_earlier_one_converging() -> None:
     assert kinds(run(reward=RISING, start=0.50, val={10: 0.55, 20: 0.70})) == ["improving"]
     assert kinds(run(reward=RISING, start=0.50, val={10: 0.65, 20: 0.70})) == ["converging"]
+
+
+@pytest.mark.parametrize("entropy", [0.9, 0.3])
+def test_a_single_gain_has_no_pace_and_is_improving(entropy: float) -> None:
+    """Phases are often as long as the time between two validations: one gain says nothing of a lost pace."""
+    found = run(reward=RISING, entropy=c.joined([1.0] * 10, [entropy] * 10), start=0.46, val={20: 0.58})
+    assert kinds(found) == ["improving"]
+
+
+def test_three_gains_are_halved_in_their_middle() -> None:
+    steady = run(reward=RISING, start=0.40, val={6: 0.50, 12: 0.60, 18: 0.70})
+    lost = run(reward=RISING, start=0.40, val={6: 0.60, 12: 0.68, 18: 0.70})
+    assert (kinds(steady), kinds(lost)) == (["improving"], ["converging"])
