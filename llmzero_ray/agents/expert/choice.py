@@ -30,8 +30,6 @@ ELSEWHERE = 0.3
 """Weight of a transition from another checkpoint."""
 OPPOSITE = 0.3
 """Weight of a loss as evidence for the opposite move."""
-NEAR = 8.0
-"""Factor below a learning rate that destroyed the base model down to which no rate is raised."""
 _MOST = 3.0
 """Errors that one attempt counts at most."""
 
@@ -53,15 +51,15 @@ class Tried:
     here: tuple[Attempt, ...]
     """From this checkpoint: other nodes, and the node itself where it trained on after it."""
     elsewhere: tuple[Attempt, ...]
-    destroying: float | None = None
-    """The smallest learning rate at which a phase destroyed what the base model could do."""
+    rate_limit: float | None = None
+    """The learning rate up to which a rate may be raised; None: any."""
 
     def is_too_fast(self, base: Hyperparameters, full: Hyperparameters) -> bool:
-        """Whether a change raises the learning rate to near one that destroyed the base model."""
+        """Whether a change raises the learning rate beyond what the losses of earlier phases allow."""
         old, new = base.get(LR), full.get(LR)
-        if self.destroying is None or not isinstance(old, float) or not isinstance(new, float):
+        if self.rate_limit is None or not isinstance(old, float) or not isinstance(new, float):
             return False
-        return new > max(old, self.destroying / NEAR)
+        return new > max(old, self.rate_limit)
 
     def is_copy(self, full: Hyperparameters) -> bool:
         """Whether a phase from here with this configuration exists already."""

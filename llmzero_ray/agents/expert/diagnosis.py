@@ -412,7 +412,10 @@ def _pace(d: Dynamics, v: Validation | None) -> tuple[Kind, str]:
         return "slow", f"Validation rises, but only by {v.gain:.3f} in {v.steps[-1]} steps."
     early, late = _halves(v)
     if v.gain > 0 and len(v.scores) + (v.start is not None) == 2:
-        return "improving", f"Validation rose by {v.gain:.3f} in its only check: no pace to compare it with."
+        return (
+            "improving",
+            f"Validation rose by {v.gain:.3f}, its only gain so far: nothing says that it slows.",
+        )
     gains = f"{v.gain:+.3f} at best; later half {late:+.3f}, earlier half {early:+.3f}"
     if late > 0 and late >= early:
         return "improving", f"Validation still rises as fast as at first ({gains})."

@@ -122,6 +122,14 @@ _QUARTER = MoveSet(
     why="The same noise, met by the step alone.",
     moves=(_lr(0.25, "a quarter of the step leaves a quarter of its noise"),),
 )
+_MUCH_SMALLER = MoveSet(
+    name="much smaller and cooler",
+    why="The first phase unlearnt what the base model could do: the usual correction, twice at once.",
+    moves=(
+        _lr(0.25, "half of a rate that loses from the start lost as well, only more slowly"),
+        _temperature(-0.2, "cooler rollouts are nearer to the greedy answers that are scored"),
+    ),
+)
 _FAR_SMALLER = MoveSet(
     name="far smaller and cooler",
     why="A few steps destroyed what the start could do: the usual correction, three times at once.",
@@ -353,6 +361,8 @@ def move_sets(finding: Finding) -> tuple[MoveSet, ...]:
         return _more_room(finding.severity)
     if finding.kind in ("declining", "collapse", "kl_spike") and finding.severity >= DESTROYED:
         return (_FAR_SMALLER, *CATALOGUE[finding.kind])
+    if finding.kind == "declining" and finding.severity > 0.0:
+        return (_MUCH_SMALLER, *CATALOGUE[finding.kind])
     return CATALOGUE[finding.kind]
 
 

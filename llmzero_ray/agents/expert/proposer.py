@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 from llmzero_ray.agents.base import NodeView, ProposalRequest
 from llmzero_ray.agents.dynamics import Dynamics, observe
-from llmzero_ray.agents.evidence import Attempt, attempts, destroying_rate, known_nodes, went_on
+from llmzero_ray.agents.evidence import Attempt, attempts, known_nodes, rate_limit, went_on
 from llmzero_ray.agents.expert.apply_moves import ChangePlan, ProposalBase
 from llmzero_ray.agents.expert.choice import Tried, choose
 from llmzero_ray.agents.expert.diagnosis import Finding, diagnose
@@ -102,7 +102,7 @@ def _tried(request: ProposalRequest, start: StartPoint, base: Hyperparameters, n
                     failed=False,
                 )
             )
-    return Tried(here=tuple(here), elsewhere=tuple(elsewhere), destroying=destroying_rate(request))
+    return Tried(here=tuple(here), elsewhere=tuple(elsewhere), rate_limit=rate_limit(request, n_val))
 
 
 class ExpertProposer:
@@ -144,8 +144,8 @@ class ExpertProposer:
             dynamics = observe(best.curves, best.hyperparameters, n_val=self._n_val, chance=chance)
             findings = diagnose(dynamics, best, None)
         healthy = bool(findings) and findings[0].state == "healthy"
-        # Near a rate that destroyed the base model there is nothing to vary.
-        inherit = healthy or (best is not None and destroying_rate(request) is not None)
+        # Near a rate at which the base model lost there is nothing to vary.
+        inherit = healthy or (best is not None and rate_limit(request, self._n_val) is not None)
         chosen = fresh_plan(base, request, inherit=inherit)
         diagnosis = Diagnosis(
             state=findings[0].state if findings else "unknown",

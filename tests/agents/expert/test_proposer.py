@@ -168,10 +168,12 @@ def test_a_fall_goes_back_before_what_changed_and_cools_down_only_where_that_was
 
 
 DESTROYED = c.curves(20, start=0.42, val={10: 0.08, 20: 0.06}, reward=c.line(0.3, 0.06, 20, 0.03))
+LOST = c.curves(20, start=0.42, val={10: 0.32, 20: 0.30}, reward=c.line(0.3, 0.3, 20, 0.03))
+GAINED = c.curves(20, start=0.42, val={20: 0.43}, reward=c.line(0.3, 0.4, 20, 0.03))
 
 
-@pytest.mark.parametrize(("last", "factor"), [(0.06, 0.125), (0.20, 0.125), (0.30, 0.5)])
-def test_a_start_that_is_destroyed_gets_an_eighth_of_the_step_and_one_that_lost_gets_half(
+@pytest.mark.parametrize(("last", "factor"), [(0.06, 0.125), (0.20, 0.125), (0.30, 0.25)])
+def test_a_start_that_is_destroyed_gets_an_eighth_of_the_step_and_one_that_lost_gets_a_quarter(
     last: float, factor: float
 ) -> None:
     ran = c.curves(20, start=0.42, val={10: last + 0.02, 20: last}, reward=c.line(0.3, last, 20, 0.03))
@@ -181,20 +183,25 @@ def test_a_start_that_is_destroyed_gets_an_eighth_of_the_step_and_one_that_lost_
     assert changed(proposal)[LR] == pytest.approx(1e-3 * factor, rel=0.05)  # two digits
 
 
-@pytest.mark.parametrize("destroyed", [False, True])
-def test_no_rate_is_raised_to_near_one_that_destroyed_the_base_model(destroyed: bool) -> None:
-    curves = (
-        DESTROYED
-        if destroyed
-        else c.curves(20, start=0.42, val={20: 0.43}, reward=c.line(0.3, 0.4, 20, 0.03))
-    )
+@pytest.mark.parametrize(
+    ("curves", "rate", "is_raised"),
+    [
+        (DESTROYED, 1.25e-4, False),
+        (DESTROYED, 0.5e-4, True),
+        (LOST, 2.5e-4, False),
+        (LOST, 1.0e-4, True),
+        (GAINED, 2.5e-4, True),
+    ],
+)
+def test_no_rate_is_raised_to_near_one_at_which_the_base_model_lost(
+    curves: Curves, rate: float, is_raised: bool
+) -> None:
     root = c.node(curves, hp.complete(c.TINY, {"lr": 1e-3}), node=0)
     ran = c.curves(20, start=0.42, val={10: 0.44, 20: 0.46}, reward=c.line(0.40, 0.46, 20, 0.03))
-    slow = c.node(ran, hp.complete(c.TINY, {"lr": 1.25e-4}), node=1)
+    slow = c.node(ran, hp.complete(c.TINY, {"lr": rate}), node=1)
     proposal = PROPOSER.propose(request(slow, tree=(root, slow)))
     assert "only by" in proposal.diagnosis.summary
-    raised = float(str(changed(proposal).get(LR, 1.25e-4))) > 1.25e-4
-    assert raised != destroyed
+    assert (float(str(changed(proposal).get(LR, rate))) > rate) == is_raised
 
 
 def test_a_fresh_start_takes_the_rate_of_the_best_node_where_the_roots_destroyed_the_base_model() -> None:

@@ -144,7 +144,8 @@ class Told:
         return votes
 
     def halves(self) -> tuple[float, float]:
-        middle = self.scores[len(self.scores) // 2]
+        scores = self.scores
+        middle = (scores[(len(scores) - 1) // 2] + scores[len(scores) // 2]) / 2
         return middle - self.scores[0], self.scores[-1] - middle
 
 
@@ -284,6 +285,9 @@ STATEMENTS: dict[str, Callable[..., bool]] = {
     r"still rises as fast as at first": lambda t: t.halves()[1] >= t.halves()[0] and t.halves()[1] > 0,
     r"still rises at half its first pace or more": lambda t: (
         0 < 0.5 * t.halves()[0] <= t.halves()[1] or (t.halves()[1] > 0 >= t.halves()[0])
+    ),
+    rf"Validation rose by {NUMBER}, its only gain so far": lambda t, gain: (
+        len(t.scores) == 2 and near(gain, t.scores[1] - t.scores[0]) and float(gain) >= 0
     ),
     r"rose, mostly in its earlier half": lambda t: (
         max(t.curves.val_scores) > t.scores[0] and (t.halves()[1] < t.halves()[0] or t.halves()[1] <= 0)
