@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 import json
 import random
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from benchmarks.suite.tasks import (
     CAPPED,
     LATE,
     TASKS,
+    SuiteTask,
     config,
     digest,
     scaled_rate,
@@ -28,13 +30,12 @@ from benchmarks.suite.tasks import (
     task_named,
 )
 from llmzero_ray.agents.methods.values import scheduled
-from llmzero_ray.errors import ConfigError
+from llmzero_ray.errors import ConfigError, TaskError
 from llmzero_ray.search.schedule import read_schedule
 from llmzero_ray.tasks.confirmation import check_spare_rows, write_confirmation
-from llmzero_ray.tasks.prepare import FamilyRecipe, write_task
+from llmzero_ray.tasks.prepare import FamilyRecipe
 from llmzero_ray.tasks.prepared import load_task
 from llmzero_ray.tasks.rewards import marked_answer
-from llmzero_ray.tasks.task_directory import no_progress
 from tests.blackbox import inputs
 
 ROOT = Path(__file__).parent.parent
@@ -107,18 +108,49 @@ def test_a_changed_family_gets_its_own_directory_and_leaves_the_other_tasks_alon
     assert digest(task_named("sum")) != digest(task_named("sum_alpha"))
 
 
-def test_a_made_task_has_items_to_confirm_on_and_a_noisy_one_its_reward(tmp_path: Path) -> None:
-    """Without the tiny model, which takes minutes."""
+def test_a_made_task_has_items_to_confirm_on_its_kept_model_and_a_noisy_one_its_reward(
+    tmp_path: Path,
+) -> None:
     task = dataclasses.replace(task_named("register_capped"), is_noisy=True)
     sizes = {"train": 64, "val": 32, "test": 32}
-    recipe = FamilyRecipe(family=task.family, sizes=sizes, seed=1, make_model=False)
-    write_task(tmp_path, recipe, no_progress)
-    tasks._complete(tmp_path, task, sizes, 1)
+    tasks.write(tmp_path, task, FamilyRecipe(family=task.family, sizes=sizes, seed=1, make_model=True))
     made = load_task(tmp_path)
     assert made.n_train == 64
     check_spare_rows(made)
     assert write_confirmation(made, 5, tmp_path / "fresh.parquet") == tasks.N_CONFIRM
     assert (tmp_path / "noisy_reward.py").is_file()
+    kept = tasks.model_of(task) / tasks.WEIGHTS
+    assert (Path(str(made.model_path)) / tasks.WEIGHTS).read_bytes() == kept.read_bytes()
+
+
+@pytest.mark.parametrize("task", TASKS, ids=lambda task: task.name)
+def test_the_kept_model_of_a_task_reads_and_says_its_prompts(task: SuiteTask, tmp_path: Path) -> None:
+    """No character of a problem or of its answer is unknown to the kept tokenizer."""
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(tasks.model_of(task))
+    problems = list(itertools.islice(task.family.problems(1), 50))
+    rng = random.Random(1)
+    for problem in problems:
+        text = problem.prompt + task.family.demonstration(problem, rng)
+        assert tokenizer.decode(tokenizer(text, add_special_tokens=False).input_ids) == text
+
+
+def test_a_task_without_a_kept_model_says_how_to_make_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    unknown = dataclasses.replace(task_named("register_late"), family=dataclasses.replace(LATE, name="new"))
+    with pytest.raises(TaskError, match=r"python -m benchmarks\.suite\.freeze register_late"):
+        digest(unknown)
+
+
+def test_another_model_is_another_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    task = task_named("codes")
+    before, here = digest(task), settings(task, Path("data"))["task.dir"]
+    copied = tmp_path / task.family.name
+    shutil.copytree(tasks.model_of(task), copied)
+    monkeypatch.setattr(tasks, "MODELS", tmp_path)
+    assert digest(task) == before
+    (copied / tasks.WEIGHTS).write_bytes(b"another")
+    assert digest(task) != before and settings(task, Path("data"))["task.dir"] != here
 
 
 def measured(arm: str, seed: int, times: int = 1, score: float = 0.5) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import dataclasses
 import hashlib
 import inspect
 import json
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,10 +23,10 @@ from benchmarks.suite.families.operation_codes import OperationCodes
 from benchmarks.suite.families.registers import Registers
 from llmzero_ray.config import SearchConfig, change_settings, parse_config
 from llmzero_ray.config_text import read_yaml
-from llmzero_ray.errors import ConfigError
+from llmzero_ray.errors import ConfigError, TaskError
 from llmzero_ray.tasks.families.base import Family
 from llmzero_ray.tasks.families.chain_sum import ChainSum
-from llmzero_ray.tasks.manifest import RewardEntry, read_manifest, write_manifest
+from llmzero_ray.tasks.manifest import ModelEntry, RewardEntry, read_manifest, write_manifest
 from llmzero_ray.tasks.prepare import FamilyRecipe, to_rows, write_task
 from llmzero_ray.tasks.prepared import PreparedTask, load_task
 from llmzero_ray.tasks.splits import CONFIRM, fresh_problems
@@ -34,6 +35,10 @@ from llmzero_ray.tasks.verl_rows import write_split
 
 HERE = Path(__file__).parent
 BASE = HERE / "suite.yaml"
+MODELS = HERE / "models"
+MADE = "made.json"
+"""Beside a model's weights: what its warm start found."""
+WEIGHTS = "model.safetensors"
 HIDDEN = 128
 """Hidden size of the model that suite.yaml's learning rate is for."""
 N_CONFIRM = 1024
@@ -132,39 +137,53 @@ def settings(task: SuiteTask, data: Path) -> dict[str, Any]:
 
 
 def prepare(task: SuiteTask, data: Path) -> PreparedTask:
-    """The task below `data`, made if it is not there; its model takes minutes.
+    """The task below `data`, made if it is not there, with the model that the suite keeps.
 
     Raises:
-        TaskError: it cannot be made, or another one is there.
+        TaskError: it cannot be made, another one is there, or the suite has no model for it.
     """
-    target, recipe = _directory(task, data), _recipe(task)
-
-    def write(directory: Path) -> None:
-        write_task(directory, recipe, no_progress)
-        _complete(directory, task, recipe.sizes, recipe.seed)
-
-    create_once(target, write, no_progress)
+    target = _directory(task, data)
+    create_once(target, lambda directory: write(directory, task, recipe(task)), no_progress)
     return load_task(target)
 
 
-def _recipe(task: SuiteTask) -> FamilyRecipe:
-    wanted = parse_config(read_yaml(BASE), source="suite").task
-    sizes = {"train": wanted.n_train, "val": wanted.n_val, "test": wanted.n_test}
-    return FamilyRecipe(family=task.family, sizes=sizes, seed=wanted.seed, make_model=True)
-
-
-def _complete(directory: Path, task: SuiteTask, sizes: dict[str, int], seed: int) -> None:
-    """Add fresh items to confirm winners on, and to a noisy task its reward, as a file of its own."""
+def write(directory: Path, task: SuiteTask, wanted: FamilyRecipe) -> None:
+    """Rows, fresh items to confirm winners on, the kept model, and to a noisy task its reward, as a file of
+    its own."""
+    write_task(directory, dataclasses.replace(wanted, make_model=False), no_progress)
     known = read_manifest(directory)
-    problems = fresh_problems(task.family, sizes, seed, N_CONFIRM)
+    problems = fresh_problems(task.family, wanted.sizes, wanted.seed, N_CONFIRM)
     confirm = write_split(directory, CONFIRM, to_rows(task.family, CONFIRM, problems))
     reward = known.reward
     if task.is_noisy:
         file = directory / "noisy_reward.py"
         file.write_text(Path(noisy_reward.__file__).read_text(encoding="utf-8"), encoding="utf-8")
         reward = RewardEntry(path=file.name, gold_response=known.reward.gold_response)
-    splits = known.splits.model_copy(update={"confirm": confirm})
-    write_manifest(known.model_copy(update={"splits": splits, "reward": reward}), directory)
+    kept = model_of(task)
+    made = json.loads((kept / MADE).read_text(encoding="utf-8"))
+    shutil.copytree(kept, directory / "model", ignore=shutil.ignore_patterns(MADE))
+    update = {
+        "splits": known.splits.model_copy(update={"confirm": confirm}),
+        "reward": reward,
+        "model": ModelEntry(
+            path="model", params=made["params"], greedy_val_accuracy=made["greedy_val_accuracy"]
+        ),
+        "max_prompt_tokens": made["max_prompt_tokens"],
+        "max_answer_tokens": made["max_answer_tokens"],
+    }
+    write_manifest(known.model_copy(update=update), directory)
+
+
+def recipe(task: SuiteTask) -> FamilyRecipe:
+    """Of its rows and of its model."""
+    wanted = parse_config(read_yaml(BASE), source="suite").task
+    sizes = {"train": wanted.n_train, "val": wanted.n_val, "test": wanted.n_test}
+    return FamilyRecipe(family=task.family, sizes=sizes, seed=wanted.seed, make_model=True)
+
+
+def model_of(task: SuiteTask) -> Path:
+    """Directory of the kept model; tasks of one family share it."""
+    return MODELS / task.family.name
 
 
 def _directory(task: SuiteTask, data: Path) -> Path:
@@ -181,8 +200,22 @@ def digest(task: SuiteTask) -> str:
 
 
 def _content(task: SuiteTask) -> dict[str, Any]:
-    """What decides the task's rows, reward and model: the recipe, the family's parameters and its code."""
-    found: dict[str, Any] = {"recipe": _recipe(task).as_dict()}  # names a shipped family's version
+    """What decides the task's rows, reward and model: the recipe, the family's parameters and its code, and
+    the model itself.
+
+    Raises:
+        TaskError: the suite keeps no model of this family.
+    """
+    weights = model_of(task) / WEIGHTS
+    if not weights.is_file():
+        raise TaskError(
+            f"{task.name}: there is no {weights}. Make the model once: python -m benchmarks.suite.freeze "
+            f"{task.name}"
+        )
+    found: dict[str, Any] = {
+        "recipe": recipe(task).as_dict(),  # names a shipped family's version
+        "model": hashlib.sha256(weights.read_bytes()).hexdigest(),
+    }
     if dataclasses.is_dataclass(task.family):
         found["family"] = dataclasses.asdict(task.family)
         found["code"] = Path(inspect.getfile(type(task.family))).read_text(encoding="utf-8")
