@@ -16,7 +16,7 @@ from benchmarks.suite import room, scores, tasks
 from benchmarks.suite.families.long_sums import LongSums
 from benchmarks.suite.families.operation_codes import OperationCodes
 from benchmarks.suite.noisy_reward import compute_score
-from benchmarks.suite.plan import CONFIRM, METHODS, plan
+from benchmarks.suite.plan import CHECKED, METHODS, plan
 from benchmarks.suite.tasks import (
     BASE,
     CAPPED,
@@ -242,7 +242,7 @@ def test_published_strategies_replay_on_the_suites_default(method: str) -> None:
 def comparison(directory: Path, **changed: Any) -> Path:
     """A comparison of random search and the default on sum_alpha, of which one run has ended."""
     task = task_named("sum_alpha")
-    made: dict[str, Any] = {**settings(task, directory / "data"), **CONFIRM, **changed}
+    made: dict[str, Any] = {**settings(task, directory / "data"), **CHECKED, **changed}
     given = {
         "base": str(BASE),
         "tasks": [{"name": task.name, "set": made}],

@@ -19,7 +19,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from benchmarks.suite.plan import CONFIRM, METHODS
+from benchmarks.suite.plan import CHECKED, METHODS
 from benchmarks.suite.tasks import BASE, HERE, TASKS, SuiteTask, digest, settings, task_named
 from llmzero_ray.cli.compare import results
 from llmzero_ray.cli.compare.plan import ComparedRun
@@ -82,7 +82,7 @@ def ended(directory: Path) -> list[Row]:
 def _rows_of(task: SuiteTask, known: Row, directory: Path) -> list[Row]:
     plan = known["plan"]
     made = next(one["set"] for one in plan["tasks"] if one["name"] == task.name)
-    if made != {**settings(task, Path(made["task.dir"]).parent), **CONFIRM}:
+    if made != {**settings(task, Path(made["task.dir"]).parent), **CHECKED}:
         raise ConfigError(f"{directory}: {task.name} is not the suite's task of that name as it is now.")
     for method in plan["methods"]:
         if method["set"] != METHODS.get(method["name"]):
