@@ -282,6 +282,23 @@ def test_a_run_that_crashed_counts_with_the_base_models_score(tmp_path: Path) ->
     assert (crashed["test"], crashed["problem"]) == (crashed["base"], "the search ended with exit code 5")
 
 
+def test_the_last_table_counts_pairs_that_all_its_methods_have() -> None:
+    def row(method: str, seed: int, test: float, code: str = "a") -> dict[str, Any]:
+        known = {"task": "sum", "base": 0.4, "problem": ""}
+        return {**known, "method": method, "seed": seed, "test": test, "code": code}
+
+    rows = [row("expert", seed, 0.6 + seed / 100) for seed in (11, 12, 13)]
+    rows += [row("pbt", 11, 0.70), row("pbt", 12, 0.72, code="b"), row("expert", 1, 0.99)]
+    text = scores.last_table(rows, ("expert", "pbt"))
+    assert "2 pairs: sum 2." in text
+    assert "| expert | 0.715 | 0.710 to 0.720 | 1.25 | +0.000 ± 0.000 | 0.50 | 0 of 2 | 0 |" in text
+    assert "| pbt | 0.710 | 0.700 to 0.720 | 1.75 | +0.005 ± 0.005 | 0.38 | 0 of 2 | 0 |" in text
+    assert "| sum | 0.400 |" in scores.table(rows) and text.endswith("2 versions of the code: a, b.")
+    assert scores.last_table(rows, ("expert", "another")) == "nothing was measured"
+    both = scores.tables(rows)
+    assert both.index("Development seeds") < both.index("0.990") < both.index("Last table")
+
+
 def test_scores_of_another_definition_are_refused_or_left_out(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="holds no comparison"):
         scores.ended(tmp_path)

@@ -1,6 +1,7 @@
 """Write compare.yaml for tasks of the suite:
 
     python -m benchmarks.suite.plan NAME --methods default hybrid pbt --seeds 1 2 3 > compare.yaml
+    python -m benchmarks.suite.plan last > compare.yaml     the last table: its methods on its seeds
 
 Rooms come from room.json; a task without one, or whose definition has changed since, is refused, and so are
 the seeds that room was measured with. `best_of_8` is random search with eight whole runs at eight times the
@@ -55,14 +56,16 @@ DEVELOPMENT_SEEDS = (1, 2, 3)
 """Seeds on which the search was mended and methods were chosen."""
 LAST_SEEDS = tuple(range(11, 21))
 """Seeds of the last table alone. None of its runs may be read before the rules are final."""
+LAST_METHODS = ("expert", "pbt", "random", "default")
+"""Its methods: the variant of llmzero, the strongest classical method, random search, the default recipe."""
 
 
 def main() -> None:
     """Write the plan to standard output."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("name")
-    parser.add_argument("--methods", nargs="+", required=True, choices=list(METHODS))
-    parser.add_argument("--seeds", nargs="+", type=int, required=True)
+    parser.add_argument("--methods", nargs="+", default=list(LAST_METHODS), choices=list(METHODS))
+    parser.add_argument("--seeds", nargs="+", type=int, default=list(LAST_SEEDS))
     parser.add_argument("--tasks", nargs="+", default=[task.name for task in TASKS])
     parser.add_argument("--parallel", type=int, default=1)
     parser.add_argument("--data", type=Path, default=Path("data/suite"))

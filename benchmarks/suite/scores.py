@@ -1,12 +1,16 @@
 """The committed scores of search methods on the suite: which were measured, and what they are together.
 
-    python -m benchmarks.suite.scores                       the table
+    python -m benchmarks.suite.scores                       the tables
     python -m benchmarks.suite.scores --add runs/NAME       take over what has ended of a comparison
     python -m benchmarks.suite.scores --of random sum_alpha     one line, for who compares with it
 
 scores.json has one row for each (task, method, seed): the test score of the policy that validation chose, and
-what was spent. Its rows may come from several comparisons on one machine or another: the model of a pair
-differs between processors. Rows of a task whose definition has changed since are left out.
+what was spent. Its rows may come from several comparisons. Rows of a task whose definition has changed since,
+its model included, are left out.
+
+Two tables are printed: of the development seeds, on which the search was mended, and of the last seeds, on
+which the methods that development named are compared, over the (task, seed) pairs that all of them have. It
+says where those rows come from different versions of the code.
 """
 
 from __future__ import annotations
@@ -16,13 +20,15 @@ import json
 import math
 import statistics
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.suite.plan import CHECKED, METHODS
+from benchmarks.suite.plan import CHECKED, LAST_METHODS, LAST_SEEDS, METHODS
 from benchmarks.suite.tasks import BASE, HERE, TASKS, SuiteTask, digest, settings, task_named
 from llmzero_ray.cli.compare import results
 from llmzero_ray.cli.compare.plan import ComparedRun
+from llmzero_ray.cli.compare.tables import lines
 from llmzero_ray.config_text import read_yaml
 from llmzero_ray.errors import ConfigError, LlmzeroError
 
@@ -43,7 +49,7 @@ def main() -> None:
             rows = merged(rows, ended(given.add))
             text = ",\n".join(" " + json.dumps(row) for row in rows)
             given.file.write_text(f"[\n{text}\n]\n", encoding="utf-8")
-        print(table(current(rows)) if given.of is None else line(current(rows), *given.of))
+        print(tables(current(rows)) if given.of is None else line(current(rows), *given.of))
     except LlmzeroError as error:
         sys.exit(f"scores: {error}")
 
@@ -137,6 +143,59 @@ def line(rows: list[Row], method: str, task: str) -> str:
         f"{before:.3f} of the base model where it was measured ({n}; for the "
         f"compute of {steps} steps of the default recipe; benchmarks/suite/{SCORES.name})"
     )
+
+
+def tables(rows: list[Row]) -> str:
+    """Both tables as Markdown."""
+    last_rows = [row for row in rows if row["seed"] in LAST_SEEDS]
+    text = ["Development seeds:", "", table([row for row in rows if row["seed"] not in LAST_SEEDS])]
+    return "\n".join([*text, "", "Last table:", "", last_table(last_rows)])
+
+
+def last_table(rows: list[Row], methods: Sequence[str] = LAST_METHODS) -> str:
+    """The named methods over the pairs that all of them have; differences are the first one's lead."""
+    by_run = {(row["method"], row["task"], row["seed"]): row for row in rows if row["method"] in methods}
+    seeds = {
+        task.name: [
+            seed for seed in LAST_SEEDS if all((method, task.name, seed) in by_run for method in methods)
+        ]
+        for task in TASKS
+    }
+    seeds = {task: found for task, found in seeds.items() if found}
+    if not seeds:
+        return "nothing was measured"
+    used = [by_run[method, task, seed] for method in methods for task in seeds for seed in seeds[task]]
+    scores = {
+        method: {task: [float(by_run[method, task, seed]["test"]) for seed in seeds[task]] for task in seeds}
+        for method in methods
+    }
+    n = sum(len(found) for found in seeds.values())
+    text = [
+        f"{n} pairs: {', '.join(f'{task} {len(found)}' for task, found in seeds.items())}.",
+        "",
+        f"| method | mean | 95 % interval | mean rank | lead of {methods[0]} | P(better than {methods[0]}) "
+        f"| above {methods[0]} | failed |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for found in lines(scores):
+        interval = "" if found.interval is None else f"{found.interval[0]:.3f} to {found.interval[1]:.3f}"
+        error = "" if found.difference_error is None else f" ± {found.difference_error:.3f}"
+        above = found.pairs - found.losses - _ties(scores[found.method], scores[methods[0]])
+        failed = sum(bool(row["problem"]) for row in used if row["method"] == found.method)
+        lead = f"{0.0 - found.difference:+.3f}{error}"
+        text.append(
+            f"| {found.method} | {found.mean:.3f} | {interval} | {found.rank:.2f} | {lead} "
+            f"| {found.improvement:.2f} | {above} of {found.pairs} | {failed} |"
+        )
+    text += ["", table(used)]
+    codes = {row["code"] for row in used}
+    if len(codes) > 1:
+        text += ["", f"Rows of {len(codes)} versions of the code: {', '.join(sorted(codes))}."]
+    return "\n".join(text)
+
+
+def _ties(own: Mapping[str, Sequence[float]], other: Mapping[str, Sequence[float]]) -> int:
+    return sum(a == b for task in own for a, b in zip(own[task], other[task], strict=True))
 
 
 def table(rows: list[Row]) -> str:
