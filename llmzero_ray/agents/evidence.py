@@ -25,10 +25,6 @@ CLEAR = 2.0
 
 DESTROYED = 0.5
 """Share of the base model's accuracy from which its loss in one phase is a destruction."""
-BELOW_DESTROYING = 1 / 8
-"""Share of a learning rate that destroyed the base model up to which a rate may still be raised."""
-BELOW_LOSING = 1 / 4
-"""The same for a rate at which a phase from the base model clearly lost accuracy."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,22 +151,18 @@ def known_nodes(request: ProposalRequest) -> dict[int, NodeView]:
     return {view.node: view for view in sorted(shown, key=lambda view: view.node)}
 
 
-def rate_limit(request: ProposalRequest, n_val: int) -> float | None:
-    """The learning rate up to which a rate may be raised, where phases from the base model lost accuracy.
-
-    None where none of them did.
-    """
-    limits = []
+def losing_rates(request: ProposalRequest, n_val: int) -> dict[float, bool]:
+    """Learning rates at which a phase from the base model clearly lost accuracy -> whether it lost half."""
+    found: dict[float, bool] = {}
     for view in known_nodes(request).values():
         start, scores, rate = view.curves.start_score, view.curves.val_scores, view.hyperparameters.get(LR)
         if view.resume_from is not None or not start or not scores or not isinstance(rate, float):
             continue
         gain = outcome(view.curves, n_val)
-        if max(scores) <= (1.0 - DESTROYED) * start:
-            limits.append(rate * BELOW_DESTROYING)
-        elif gain is not None and gain.fell:
-            limits.append(rate * BELOW_LOSING)
-    return min(limits, default=None)
+        destroyed = max(scores) <= (1.0 - DESTROYED) * start
+        if destroyed or (gain is not None and gain.fell):
+            found[rate] = found.get(rate, False) or destroyed
+    return found
 
 
 def went_on(view: NodeView, step: int, n_val: int) -> ScoreGain | None:

@@ -8,8 +8,8 @@ Not here: the sets (moves.py), the checkpoint (resume.py).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from llmzero_ray.agents.dynamics import Dynamics
 from llmzero_ray.agents.evidence import CLEAR, Attempt
@@ -26,6 +26,12 @@ STRENGTHS = (1.0, 1.5, 2.0, 3.0)
 """Factor on all moves once every set of moves has been tried."""
 PER_RANK = 0.5
 """Errors of evidence that one place in the catalogue's order is worth."""
+BELOW_DESTROYING = 1 / 8
+"""Share of a learning rate that destroyed the base model up to which a rate may still be raised."""
+BELOW_LARGEST = 1 / 4
+"""The same for the largest rate at which a phase from the base model lost: half of it lost as well."""
+BELOW_LOSING = 1 / 2
+"""The same for every rate that lost."""
 ELSEWHERE = 0.3
 """Weight of a transition from another checkpoint."""
 OPPOSITE = 0.3
@@ -51,15 +57,29 @@ class Tried:
     here: tuple[Attempt, ...]
     """From this checkpoint: other nodes, and the node itself where it trained on after it."""
     elsewhere: tuple[Attempt, ...]
-    rate_limit: float | None = None
-    """The learning rate up to which a rate may be raised; None: any."""
+    losing: Mapping[float, bool] = field(default_factory=dict)
+    """Learning rates at which a phase from the base model lost -> whether it destroyed what that could do."""
+
+    @property
+    def rate_limit(self) -> float | None:
+        """The learning rate up to which a rate may be raised; None: any."""
+        if not self.losing:
+            return None
+        limits = [rate * (BELOW_DESTROYING if broke else BELOW_LOSING) for rate, broke in self.losing.items()]
+        return min(*limits, max(self.losing) * BELOW_LARGEST)
+
+    def has_cut_the_rate(self, base: Hyperparameters) -> bool:
+        """Whether a larger rate than that of `base` lost before."""
+        rate = base.get(LR)
+        return isinstance(rate, float) and any(rate < known for known in self.losing)
 
     def is_too_fast(self, base: Hyperparameters, full: Hyperparameters) -> bool:
         """Whether a change raises the learning rate beyond what the losses of earlier phases allow."""
         old, new = base.get(LR), full.get(LR)
-        if self.rate_limit is None or not isinstance(old, float) or not isinstance(new, float):
+        limit = self.rate_limit
+        if limit is None or not isinstance(old, float) or not isinstance(new, float):
             return False
-        return new > max(old, self.rate_limit)
+        return new > max(old, limit)
 
     def is_copy(self, full: Hyperparameters) -> bool:
         """Whether a phase from here with this configuration exists already."""
@@ -126,7 +146,7 @@ def _ranked(
 ) -> list[Choice]:
     choices = [
         choice
-        for choice in _choices(base, findings, dynamics, tuple(without), unchanged)
+        for choice in _choices(base, findings, tried, dynamics, tuple(without), unchanged)
         if not tried.is_copy(choice.plan.full)
         and not tried.is_too_fast(base.hyperparameters, choice.plan.full)
     ]
@@ -141,13 +161,15 @@ def _ranked(
 def _choices(
     base: ProposalBase,
     findings: Sequence[Finding],
+    tried: Tried,
     dynamics: Dynamics,
     without: Sequence[str],
     unchanged: MoveSet,
 ) -> Iterator[Choice]:
     """Every set of every finding, "unchanged", the general sets; then those with moves again, further."""
     greedy = None if dynamics.validation is None else dynamics.validation.last
-    sets = [(finding, one) for finding in findings for one in move_sets(finding)]
+    again = tried.has_cut_the_rate(base.hyperparameters)
+    sets = [(finding, one) for finding in findings for one in move_sets(finding, again=again)]
     # Nothing slows down a run that stands still, and going on as it is would leave it there.
     if findings[0].kind != "dead":
         sets += [(findings[0], one) for one in (UNCHANGED, *GENERAL)]

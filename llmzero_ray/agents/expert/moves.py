@@ -355,13 +355,13 @@ NARROW_GAP = 0.95
 """The same ratio from which rollouts hardly differ from greedy answers."""
 
 
-def move_sets(finding: Finding) -> tuple[MoveSet, ...]:
-    """The readings of a finding, the likelier one first."""
+def move_sets(finding: Finding, *, again: bool = False) -> tuple[MoveSet, ...]:
+    """The readings of a finding, the likelier one first. `again`: a larger learning rate lost before."""
     if finding.kind == "truncated":
         return _more_room(finding.severity)
     if finding.kind in ("declining", "collapse", "kl_spike") and finding.severity >= DESTROYED:
         return (_FAR_SMALLER, *CATALOGUE[finding.kind])
-    if finding.kind == "declining" and finding.severity > 0.0:
+    if finding.kind == "declining" and finding.severity > 0.0 and not again:
         return (_MUCH_SMALLER, *CATALOGUE[finding.kind])
     return CATALOGUE[finding.kind]
 

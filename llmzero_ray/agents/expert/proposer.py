@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 from llmzero_ray.agents.base import NodeView, ProposalRequest
 from llmzero_ray.agents.dynamics import Dynamics, observe
-from llmzero_ray.agents.evidence import Attempt, attempts, known_nodes, rate_limit, went_on
+from llmzero_ray.agents.evidence import Attempt, attempts, known_nodes, losing_rates, went_on
 from llmzero_ray.agents.expert.apply_moves import ChangePlan, ProposalBase
 from llmzero_ray.agents.expert.choice import Tried, choose
 from llmzero_ray.agents.expert.diagnosis import Finding, diagnose
@@ -102,7 +102,7 @@ def _tried(request: ProposalRequest, start: StartPoint, base: Hyperparameters, n
                     failed=False,
                 )
             )
-    return Tried(here=tuple(here), elsewhere=tuple(elsewhere), rate_limit=rate_limit(request, n_val))
+    return Tried(here=tuple(here), elsewhere=tuple(elsewhere), losing=losing_rates(request, n_val))
 
 
 class ExpertProposer:
@@ -145,7 +145,7 @@ class ExpertProposer:
             findings = diagnose(dynamics, best, None)
         healthy = bool(findings) and findings[0].state == "healthy"
         # Near a rate at which the base model lost there is nothing to vary.
-        inherit = healthy or (best is not None and rate_limit(request, self._n_val) is not None)
+        inherit = healthy or (best is not None and bool(losing_rates(request, self._n_val)))
         chosen = fresh_plan(base, request, inherit=inherit)
         diagnosis = Diagnosis(
             state=findings[0].state if findings else "unknown",

@@ -204,6 +204,21 @@ def test_no_rate_is_raised_to_near_one_at_which_the_base_model_lost(
     assert (float(str(changed(proposal).get(LR, rate))) > rate) == is_raised
 
 
+def test_a_second_loss_at_a_rate_that_was_cut_halves_it_and_no_later_change_raises_it_above_that() -> None:
+    """The first steps at a rate that works lose at times: a further quarter would leave it standing still."""
+    root = c.node(DESTROYED, hp.complete(c.TINY, {"lr": 1e-3}), node=0)
+    cut = c.node(LOST, hp.complete(c.TINY, {"lr": 1.2e-4}), node=1, kind="evolve")
+    proposal = PROPOSER.propose(request(cut, path=(cut,), tree=(root, cut), default=root.hyperparameters))
+    assert proposal.resume_from is None and changed(proposal)[LR] == 6e-5
+    slowly = c.curves(20, start=0.42, val={10: 0.44, 20: 0.46}, reward=c.line(0.40, 0.46, 20, 0.03))
+    slow = c.node(slowly, hp.complete(c.TINY, {"lr": 6e-5}), node=2, kind="evolve")
+    after = PROPOSER.propose(
+        request(slow, path=(slow,), tree=(root, cut, slow), default=root.hyperparameters)
+    )
+    assert "only by" in after.diagnosis.summary
+    assert float(str(changed(after).get(LR, 6e-5))) <= 6e-5
+
+
 def test_a_fresh_start_takes_the_rate_of_the_best_node_where_the_roots_destroyed_the_base_model() -> None:
     root = c.node(DESTROYED, hp.complete(c.TINY, {"lr": 1e-3}), node=0)
     ran = c.curves(20, start=0.42, val={10: 0.44, 20: 0.46}, reward=c.line(0.40, 0.46, 20, 0.03))
