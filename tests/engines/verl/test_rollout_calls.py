@@ -140,7 +140,8 @@ def test_both_paths_give_the_same_numbers_and_helpers_start_with_the_first_need(
     honest = reward.read_text()
     reward.write_text("import os\ndef compute_score(**row):\n    os._exit(7)\n")
     for process in sandboxes():
-        process.kill()
+        with contextlib.suppress(psutil.NoSuchProcess):  # one ends with another
+            process.kill()
     failed, points = with_agent_loops.run(phase(with_agent_loops))
     assert isinstance(failed, PhaseFailure) and failed.failure_class == "reward", failed
     assert "ended its process with exit code 7" in failed.cause and points == []
