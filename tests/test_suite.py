@@ -124,7 +124,7 @@ def test_a_made_task_has_items_to_confirm_on_its_kept_model_and_a_noisy_one_its_
 
 
 @pytest.mark.parametrize("task", TASKS, ids=lambda task: task.name)
-def test_the_kept_model_of_a_task_reads_and_says_its_prompts(task: SuiteTask, tmp_path: Path) -> None:
+def test_the_kept_model_of_a_task_reads_and_says_its_prompts(task: SuiteTask) -> None:
     """No character of a problem or of its answer is unknown to the kept tokenizer."""
     from transformers import AutoTokenizer
 
@@ -136,7 +136,7 @@ def test_the_kept_model_of_a_task_reads_and_says_its_prompts(task: SuiteTask, tm
         assert tokenizer.decode(tokenizer(text, add_special_tokens=False).input_ids) == text
 
 
-def test_a_task_without_a_kept_model_says_how_to_make_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_task_without_a_kept_model_says_how_to_make_it() -> None:
     unknown = dataclasses.replace(task_named("register_late"), family=dataclasses.replace(LATE, name="new"))
     with pytest.raises(TaskError, match=r"python -m benchmarks\.suite\.freeze register_late"):
         digest(unknown)

@@ -52,10 +52,9 @@ TIMES = {"best_of_8": 8}
 CHECKED = {"confirm.k": 3, "final.test": "all"}
 """Best of many noisy scores is too high: the best three of every method are confirmed on fresh items. What
 that is worth is seen from test scores of all phases, measured after the search (benchmarks.hindsight)."""
-DEVELOPMENT_SEEDS = (1, 2, 3)
-"""Seeds on which the search was mended and methods were chosen."""
 LAST_SEEDS = tuple(range(11, 21))
-"""Seeds of the last table alone. None of its runs may be read before the rules are final."""
+"""Seeds of the last table alone, all others are for development. None of its runs may be read before the
+rules are final."""
 LAST_METHODS = ("expert", "pbt", "random", "default")
 """Its methods: the variant of llmzero, the strongest classical method, random search, the default recipe."""
 

@@ -28,7 +28,7 @@ from benchmarks.suite.plan import CHECKED, LAST_METHODS, LAST_SEEDS, METHODS
 from benchmarks.suite.tasks import BASE, HERE, TASKS, SuiteTask, digest, settings, task_named
 from llmzero_ray.cli.compare import results
 from llmzero_ray.cli.compare.plan import ComparedRun
-from llmzero_ray.cli.compare.tables import lines
+from llmzero_ray.cli.compare.tables import lines as method_lines
 from llmzero_ray.config_text import read_yaml
 from llmzero_ray.errors import ConfigError, LlmzeroError
 
@@ -177,10 +177,10 @@ def last_table(rows: list[Row], methods: Sequence[str] = LAST_METHODS) -> str:
         f"| above {methods[0]} | failed |",
         "|---|---|---|---|---|---|---|---|",
     ]
-    for found in lines(scores):
+    for found in method_lines(scores):
         interval = "" if found.interval is None else f"{found.interval[0]:.3f} to {found.interval[1]:.3f}"
         error = "" if found.difference_error is None else f" ± {found.difference_error:.3f}"
-        above = found.pairs - found.losses - _ties(scores[found.method], scores[methods[0]])
+        above = _times_above(scores[found.method], scores[methods[0]])
         failed = sum(bool(row["problem"]) for row in used if row["method"] == found.method)
         lead = f"{0.0 - found.difference:+.3f}{error}"
         text.append(
@@ -194,8 +194,8 @@ def last_table(rows: list[Row], methods: Sequence[str] = LAST_METHODS) -> str:
     return "\n".join(text)
 
 
-def _ties(own: Mapping[str, Sequence[float]], other: Mapping[str, Sequence[float]]) -> int:
-    return sum(a == b for task in own for a, b in zip(own[task], other[task], strict=True))
+def _times_above(own: Mapping[str, Sequence[float]], other: Mapping[str, Sequence[float]]) -> int:
+    return sum(a > b for task in own for a, b in zip(own[task], other[task], strict=True))
 
 
 def table(rows: list[Row]) -> str:

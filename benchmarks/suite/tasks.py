@@ -37,7 +37,7 @@ HERE = Path(__file__).parent
 BASE = HERE / "suite.yaml"
 MODELS = HERE / "models"
 MADE = "made.json"
-"""Beside a model's weights: what its warm start found."""
+"""Beside a model's weights, written after them: what its warm start found."""
 WEIGHTS = "model.safetensors"
 HIDDEN = 128
 """Hidden size of the model that suite.yaml's learning rate is for."""
@@ -206,15 +206,15 @@ def _content(task: SuiteTask) -> dict[str, Any]:
     Raises:
         TaskError: the suite keeps no model of this family.
     """
-    weights = model_of(task) / WEIGHTS
-    if not weights.is_file():
+    kept = model_of(task)
+    if not (kept / MADE).is_file():
         raise TaskError(
-            f"{task.name}: there is no {weights}. Make the model once: python -m benchmarks.suite.freeze "
-            f"{task.name}"
+            f"{task.name}: there is no whole model in {kept}. Make it once: "
+            f"python -m benchmarks.suite.freeze {task.name}"
         )
     found: dict[str, Any] = {
         "recipe": recipe(task).as_dict(),  # names a shipped family's version
-        "model": hashlib.sha256(weights.read_bytes()).hexdigest(),
+        "model": hashlib.sha256((kept / WEIGHTS).read_bytes()).hexdigest(),
     }
     if dataclasses.is_dataclass(task.family):
         found["family"] = dataclasses.asdict(task.family)

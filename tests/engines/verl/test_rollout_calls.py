@@ -122,12 +122,12 @@ def test_both_paths_give_the_same_numbers_and_helpers_start_with_the_first_need(
     before = helpers()  # of engines that earlier tests closed; they may still be ending
     outcome, points = lab.run(phase(lab))
     assert isinstance(outcome, PhaseResult), outcome
-    for actor, known in before.items():
-        assert helpers()[actor] <= known, actor
+    for actor, running in helpers().items():
+        assert running <= before[actor], actor
     theirs_outcome, theirs = with_agent_loops.run(phase(with_agent_loops))
     assert isinstance(theirs_outcome, PhaseResult), theirs_outcome
-    for actor, known in before.items():
-        assert len(helpers()[actor] - known) == 1, actor
+    for actor, running in helpers().items():
+        assert len(running - before[actor]) == 1, actor
     assert_same_metrics(points, theirs)
     assert [[(i.index, i.score, i.response) for i in p.items] for p in points] == [
         [(i.index, i.score, i.response) for i in p.items] for p in theirs
