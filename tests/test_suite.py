@@ -11,12 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from benchmarks.suite import room, scores, tasks
 from benchmarks.suite.families.long_sums import LongSums
 from benchmarks.suite.families.operation_codes import OperationCodes
 from benchmarks.suite.noisy_reward import compute_score
-from benchmarks.suite.plan import CHECKED, METHODS, plan
+from benchmarks.suite.plan import CHECKED, LAST_METHODS, LAST_SEEDS, METHODS, plan
+from benchmarks.suite.plan import main as write_plan
 from benchmarks.suite.tasks import (
     BASE,
     CAPPED,
@@ -226,6 +228,42 @@ def test_a_plan_refuses_tasks_without_room_and_the_seeds_of_room() -> None:
         plan("dev", ["default"], ["sum", "codes"], [1], rooms, Path("data"))
     with pytest.raises(ConfigError, match=r"seeds \[101\]"):
         plan("dev", ["default"], ["sum"], [1, 101], rooms, Path("data"))
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ([], "give either --methods and --seeds, or --last"),
+        (["--methods", "default"], "give either --methods and --seeds, or --last"),
+        (["--last", "--seeds", "1"], "give either --methods and --seeds, or --last"),
+        (["--last", "--tasks", "sum_ever"], "plan: the suite has no task 'sum_ever'"),
+    ],
+)
+def test_the_last_seeds_are_planned_on_request_alone_and_bad_input_is_one_message(
+    given: list[str],
+    message: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("sys.argv", ["plan", "dev", *given, "--data", str(tmp_path)])
+    with pytest.raises(SystemExit) as ended:
+        write_plan()
+    assert message in f"{ended.value.code} {capsys.readouterr().err}"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_plan_of_the_last_table_has_its_methods_and_seeds(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a task that room was measured of."""
+    monkeypatch.setattr(
+        "sys.argv", ["plan", "last", "--last", "--tasks", "sum_long", "--data", str(tmp_path)]
+    )
+    write_plan()
+    made = yaml.safe_load(capsys.readouterr().out)
+    assert [method["name"] for method in made["methods"]] == list(LAST_METHODS)
+    assert made["seeds"] == list(LAST_SEEDS) and Path(made["base"]).is_file()
 
 
 @pytest.mark.parametrize("method", [name for name in METHODS if name.startswith("as_")])

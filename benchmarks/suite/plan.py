@@ -1,7 +1,7 @@
 """Write compare.yaml for tasks of the suite:
 
     python -m benchmarks.suite.plan NAME --methods default hybrid pbt --seeds 1 2 3 > compare.yaml
-    python -m benchmarks.suite.plan last > compare.yaml     the last table: its methods on its seeds
+    python -m benchmarks.suite.plan last --last > compare.yaml     the last table: its methods on its seeds
 
 Rooms come from room.json; a task without one, or whose definition has changed since, is refused, and so are
 the seeds that room was measured with. `best_of_8` is random search with eight whole runs at eight times the
@@ -19,7 +19,7 @@ from typing import Any
 from benchmarks.suite.room import SEEDS, rooms
 from benchmarks.suite.tasks import BASE, TASKS, prepare, settings, task_named
 from llmzero_ray.config_text import read_yaml, to_yaml
-from llmzero_ray.errors import ConfigError
+from llmzero_ray.errors import ConfigError, LlmzeroError
 
 METHODS: dict[str, dict[str, Any]] = {
     "default": {},
@@ -63,19 +63,26 @@ def main() -> None:
     """Write the plan to standard output."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("name")
-    parser.add_argument("--methods", nargs="+", default=list(LAST_METHODS), choices=list(METHODS))
-    parser.add_argument("--seeds", nargs="+", type=int, default=list(LAST_SEEDS))
+    parser.add_argument("--last", action="store_true", help="methods and seeds of the last table")
+    parser.add_argument("--methods", nargs="+", choices=list(METHODS))
+    parser.add_argument("--seeds", nargs="+", type=int)
     parser.add_argument("--tasks", nargs="+", default=[task.name for task in TASKS])
     parser.add_argument("--parallel", type=int, default=1)
     parser.add_argument("--data", type=Path, default=Path("data/suite"))
     given = parser.parse_args()
-    found = plan(given.name, given.methods, given.tasks, given.seeds, rooms(), given.data)
+    methods, seeds = (LAST_METHODS, LAST_SEEDS) if given.last else (given.methods, given.seeds)
+    if (given.last and (given.methods or given.seeds)) or not (methods and seeds):
+        parser.error("give either --methods and --seeds, or --last")
+    try:
+        found = plan(given.name, methods, given.tasks, seeds, rooms(), given.data)
+        for name in given.tasks:
+            prepare(task_named(name), given.data)
+    except LlmzeroError as error:
+        sys.exit(f"plan: {error}")
     found["parallel"] = given.parallel
     base = given.data.absolute() / f"{given.name}.base.yaml"
     base.parent.mkdir(parents=True, exist_ok=True)
     base.write_text(to_yaml(read_yaml(BASE)), encoding="utf-8")
-    for name in given.tasks:
-        prepare(task_named(name), given.data)
     sys.stdout.write(to_yaml({**found, "base": str(base)}))
 
 

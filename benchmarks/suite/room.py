@@ -52,10 +52,13 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=Path("data/suite"), help="directory of the tasks")
     parser.add_argument("--out", type=Path, default=ROOM, help="the table")
     arguments = parser.parse_args()
-    tasks = [task_named(name) for name in arguments.tasks] or list(TASKS)
-    for task in tasks:
-        runs = measure(task, arguments.data, arguments.out.parent / "rooms" / f"{task.name}.jsonl")
-        _keep(arguments.out, task, runs)
+    try:
+        tasks = [task_named(name) for name in arguments.tasks] or list(TASKS)
+        for task in tasks:
+            runs = measure(task, arguments.data, arguments.out.parent / "rooms" / f"{task.name}.jsonl")
+            _keep(arguments.out, task, runs)
+    except LlmzeroError as error:
+        sys.exit(f"room: {error}")
     print(table(json.loads(arguments.out.read_text(encoding="utf-8"))))
 
 
