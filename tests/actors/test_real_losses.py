@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.verl, pytest.mark.slow, pytest.mark.long]
 
 LR = "actor_rollout_ref.actor.optim.lr"
 N_STEPS = 12
-VERL_ACTORS = ("WorkerDict", "RecordingServer", "SimpleStorageUnit", "TransferQueueController")
+VERL_ACTORS = ("WorkerDict", "RecordingServer")
 
 
 @dataclasses.dataclass

@@ -151,7 +151,6 @@ def test_the_search_is_spoken_to_in_no_other_way_than_the_listed_ones(watched: W
         "raylet",
         "ray::SearchCoordinator",
         "llmzero_ray.engines.verl.driver",
-        "ray::TransferQueueController",
         "ray::WorkerDict",
         "ray::RecordingServer",
         "VLLM::EngineCore",

@@ -39,6 +39,33 @@ def test_one_rank_gets_what_verl_would_give_it(monkeypatch: pytest.MonkeyPatch) 
         ours([], 1, True)
 
 
+@pytest.mark.parametrize("largest", [2**22, 1])
+@pytest.mark.parametrize("shape", [(57, 100), (5, 7, 100), (1, 100)])
+def test_log_probabilities_in_blocks_are_verls_to_the_bit(
+    monkeypatch: pytest.MonkeyPatch, shape: tuple[int, ...], largest: int
+) -> None:
+    torch = pytest.importorskip("torch")
+    functional = pytest.importorskip("verl.utils.torch_functional")
+    theirs = functional.logprobs_from_logits_v2
+    monkeypatch.setattr(functional, "logprobs_from_logits_v2", theirs)
+    monkeypatch.setattr(patches, "_LARGEST_AT_ONCE", largest)
+    patches.take_logsumexp_at_once()
+    ours = functional.logprobs_from_logits_v2
+    patches.take_logsumexp_at_once()
+    assert functional.logprobs_from_logits_v2 is ours is not theirs
+    generator = torch.Generator().manual_seed(2)
+    logits = 5 * torch.randn(*shape, generator=generator)
+    labels = torch.randint(0, shape[-1], shape[:-1], generator=generator)
+    for dtype in (torch.float32, torch.float64, torch.bfloat16):
+        found = []
+        for take in (theirs, ours):
+            given = logits.to(dtype, copy=True).requires_grad_(True)
+            taken = take(given, labels)
+            taken.float().square().sum().backward()
+            found.append((taken.detach(), given.grad))
+        assert torch.equal(found[0][0], found[1][0]) and torch.equal(found[0][1], found[1][1]), dtype
+
+
 @pytest.fixture
 def thresholds() -> Iterator[tuple[int, int, int]]:
     before = gc.get_threshold()

@@ -19,11 +19,13 @@ import threading
 import time
 import traceback
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
 from llmzero_ray.engines.verl import failures, internals, patches
 from llmzero_ray.engines.verl.helper_placement import nodes_of, place_queue_on
+from llmzero_ray.engines.verl.local_queue import LocalQueue
 from llmzero_ray.engines.verl.messages import (
     CheckpointSaved,
     Evaluated,
@@ -106,7 +108,9 @@ class Driver:
         try:
             config = compose(all_overrides(request.settings, request.spec, self._n_train))
             groups = _connect(request)
-            queue_started = _start_queue(config.transfer_queue, groups)  # beside the imports of VeRL
+            start_queue = partial(_start_queue, config.transfer_queue, groups)
+            # Where it is needed from the start, beside the imports of VeRL.
+            queue_started = None if request.settings.holds_queue else start_queue()
             internals.check_names(internals.relied_on(request.settings.platform))
             use_liger = bool(config.actor_rollout_ref.model.use_liger)
             internals.check_kernels(request.settings.platform, use_liger=use_liger)
@@ -121,8 +125,13 @@ class Driver:
                 longest = request.settings.max_model_len - request.settings.max_prompt_length
                 config.data.max_response_length = longest
                 config.actor_rollout_ref.rollout.response_length = longest
-            queue_started.result()
-            trainer = PhaseTrainer(config, request.settings, groups)
+            if queue_started is None:
+                local = LocalQueue(lambda: start_queue().result())
+                local.take_calls()
+            else:
+                queue_started.result()
+                local = None
+            trainer = PhaseTrainer(config, request.settings, groups, local)
             trainer.progressed = lambda: self._answer(StageProgressed(time.monotonic()))
             trainer.start()
             patches.collect_garbage_as_usual()

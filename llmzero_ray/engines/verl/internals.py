@@ -131,7 +131,12 @@ RELIED_ON: Final[dict[str, tuple[str, ...]]] = {
     ),
     "verl.utils.tokenizer.continuous_token_wiring": ("create_continuous_token_builder",),
     "verl.single_controller.base.decorator": ("make_nd_compute_dataproto_dispatch_fn",),
-    "verl.utils.tensordict_utils": ("assign_non_tensor", "list_of_dict_to_tensordict", "pop"),
+    "verl.utils.tensordict_utils": (
+        "assign_non_tensor",
+        "assign_non_tensor_data",
+        "list_of_dict_to_tensordict",
+        "pop",
+    ),
     "verl.trainer.ppo.reward": ("get_custom_reward_fn",),
     "verl.workers.rollout.vllm_rollout.bucketed_weight_transfer": ("BucketedWeightSender._init_buffer",),
     "verl.workers.rollout.replica": ("RolloutReplicaRegistry.register",),
@@ -142,20 +147,25 @@ RELIED_ON: Final[dict[str, tuple[str, ...]]] = {
     "verl.utils.device": ("get_device_name",),
     "verl.utils.fsdp_utils": ("fsdp_version",),
     "verl.utils.distributed": ("initialize_global_process_group_ray",),
+    "transfer_queue": ("kv_batch_put", "kv_batch_get", "kv_list", "kv_clear"),
     "transfer_queue.interface": ("init", "close", "TransferQueueController", "ray"),
     "transfer_queue.utils.common": ("ray",),
     "transfer_queue.utils.zmq_utils": ("format_zmq_address", "get_free_port", "create_zmq_socket"),
     "transfer_queue.controller": ("format_zmq_address", "get_free_port", "create_zmq_socket"),
     "transfer_queue.storage.simple_storage": ("format_zmq_address", "get_free_port", "create_zmq_socket"),
     "transfer_queue.storage.managers.base": ("create_zmq_socket",),
+    "transfer_queue.storage.managers.simple_storage_manager": (
+        "AsyncSimpleStorageManager._pack_field_values",
+    ),
 }
 
 RELIED_ON_CPU: Final[dict[str, tuple[str, ...]]] = {
+    "verl.utils.torch_functional": ("logprobs_from_logits_v2",),
     "vllm.lora.ops.torch_ops.lora_ops": ("bgmv_shrink", "bgmv_expand", "bgmv_expand_slice"),
     "vllm.lora.punica_wrapper.punica_cpu": ("bgmv_shrink", "bgmv_expand", "bgmv_expand_slice"),
     "vllm.model_executor.layers.utils": ("dispatch_cpu_unquantized_gemm",),
 }
-"""What patches change inside vLLM on the CPU alone."""
+"""What patches change on the CPU alone."""
 
 RAY_PRIVATE: Final[dict[str, tuple[str, ...]]] = {
     # Ray has no public way to

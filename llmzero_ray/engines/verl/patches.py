@@ -167,21 +167,25 @@ def use_thread_locks_for_progress_bars() -> None:
     tqdm.set_lock(threading.RLock())
 
 
-def view_single_lora_slot() -> None:
-    """On the CPU, have vLLM's LoRA operations read the adapter of a single slot through a view.
+def multiply_by_single_lora_slot() -> None:
+    """On the CPU, have vLLM's LoRA operations multiply all tokens by the adapter of a single slot at once.
 
-    They copy the adapter's two matrices once per token (`weights[token_lora_indices]`) before they multiply,
-    which is most of a small model's forward pass. With one slot every index means that slot, so a view of it,
-    repeated without a copy, gives the same products in the same order and the same bits. Several slots are
-    indexed as before.
+    They copy the adapter's two matrices once per token (`weights[token_lora_indices]`) and multiply token by
+    token, which is most of a small model's forward pass. With one slot every index means that slot. What a
+    token gets does not depend on the tokens beside it; vLLM's own sums add in another order. Several slots
+    are used as before.
     """
     import vllm.lora.ops.torch_ops.lora_ops as operations
     import vllm.lora.punica_wrapper.punica_cpu as wrapper
 
-    for name in ("bgmv_shrink", "bgmv_expand", "bgmv_expand_slice"):
+    for name, ours in (
+        ("bgmv_shrink", _shrink),
+        ("bgmv_expand", _expand),
+        ("bgmv_expand_slice", _expand_slice),
+    ):
         original = getattr(operations, name)
-        if not getattr(original, "views_single_slot", False):
-            patched = _with_single_slot_viewed(original)
+        if not getattr(original, "knows_single_slot", False):
+            patched = _with_single_slot(original, ours)
             setattr(operations, name, patched)  # the prefill operations call it from here
             setattr(wrapper, name, patched)
 
@@ -198,22 +202,49 @@ def keep_linear_weights() -> None:
     layers.dispatch_cpu_unquantized_gemm = keep
 
 
-def _with_single_slot_viewed(operation: Any) -> Any:
-    def viewed(inputs: Any, weights: Any, *rest: Any, **named: Any) -> Any:
-        return operation(inputs, _SingleSlot(weights) if len(weights) == 1 else weights, *rest, **named)
+def _with_single_slot(original: Any, ours: Callable[..., None]) -> Any:
+    def operation(inputs: Any, weights: Any, output: Any, indices: Any, *rest: Any, **named: Any) -> None:
+        if len(weights) != 1 or len(inputs) != len(indices):
+            original(inputs, weights, output, indices, *rest, **named)
+            return
+        matrix = weights.reshape(weights.shape[-2:]).to(output.dtype)
+        ours(_product(inputs.to(output.dtype), matrix), output, *rest, **named)
 
-    viewed.views_single_slot = True  # type: ignore[attr-defined]
-    return viewed
+    operation.knows_single_slot = True  # type: ignore[attr-defined]
+    return operation
 
 
-class _SingleSlot:
-    """Stacked adapter weights with one slot, (1, ...), indexed by one slot number per token."""
+def _shrink(product: Any, output: Any, scaling: float = 1.0) -> None:
+    output[:, : product.shape[1]] = scaling * product
 
-    def __init__(self, weights: Any) -> None:
-        self._weights = weights
 
-    def __getitem__(self, token_lora_indices: Any) -> Any:
-        return self._weights.expand(len(token_lora_indices), *self._weights.shape[1:])
+def _expand(product: Any, output: Any, add_inputs: bool = True) -> None:
+    _expand_slice(product, output, 0, min(product.shape[1], output.shape[1]), add_inputs)
+
+
+def _expand_slice(
+    product: Any, output: Any, slice_offset: int, slice_size: int, add_inputs: bool = True
+) -> None:
+    part = output[:, slice_offset : slice_offset + slice_size]
+    if add_inputs:
+        part += product[:, :slice_size]
+    else:
+        part.copy_(product[:, :slice_size])
+
+
+_FEWEST_TOKENS = 8
+"""For fewer, MKL multiplies by other means, whose sums add in another order (seen: below four)."""
+
+
+def _product(inputs: Any, matrix: Any) -> Any:
+    """`inputs` (tokens, k) times `matrix` (n, k) transposed; each row is the same whatever the others are."""
+    import torch
+
+    missing = _FEWEST_TOKENS - len(inputs)
+    if missing <= 0:
+        return torch.nn.functional.linear(inputs, matrix)
+    padded = torch.cat([inputs, inputs.new_zeros(missing, inputs.shape[1])])
+    return torch.nn.functional.linear(padded, matrix)[: len(inputs)]
 
 
 def postpone_load_balancer() -> Callable[[Any], Coroutine[Any, Any, None]]:
@@ -287,6 +318,37 @@ def leave_one_rank_unbalanced() -> None:
         return spread(seqlen_list, k_partitions=k_partitions, equal_size=equal_size)
 
     trainer_base.get_seqlen_balanced_partitions = partitions
+
+
+_LARGEST_AT_ONCE = 2**22
+"""Logits of which one temporary copy is made, numbers."""
+
+
+def take_logsumexp_at_once() -> None:
+    """On the CPU, take the log-probabilities of many tokens in one call.
+
+    VeRL calls `logsumexp` token by token to save memory, which is a fifth of a small model's step and most of
+    the nodes that its backward pass goes through. Here the tokens go in blocks of bounded size: the same
+    numbers to the bit, and the same gradients.
+    """
+    import verl.utils.torch_functional as functional
+
+    original = functional.logprobs_from_logits_v2
+    if getattr(original, "in_blocks", False):
+        return
+
+    @functools.wraps(original)
+    def logprobs_from_logits_v2(logits: Any, labels: Any) -> Any:
+        import torch
+
+        if logits.dtype not in (torch.float32, torch.float64) or not logits.numel():
+            return original(logits, labels)
+        rows = max(1, _LARGEST_AT_ONCE * len(logits) // logits.numel())
+        sums = torch.cat([torch.logsumexp(block, dim=-1) for block in logits.split(rows)])
+        return torch.gather(logits, dim=-1, index=labels.unsqueeze(-1)).squeeze(-1) - sums
+
+    logprobs_from_logits_v2.in_blocks = True  # type: ignore[attr-defined]
+    functional.logprobs_from_logits_v2 = logprobs_from_logits_v2
 
 
 def collect_garbage_rarely() -> None:

@@ -108,6 +108,12 @@ class VerlSettings:
         return self.rollout_calls == "batched" and shipped and not changed
 
     @property
+    def holds_queue(self) -> bool:
+        """Whether VeRL's queue is in the process that embeds it, where one rank trains, until agent loops are
+        started."""
+        return self.rollout_calls == "batched" and self.n_gpus == 1
+
+    @property
     def slot_namespace(self) -> str:
         """The slot's own name on the cluster, the same for all its starts."""
         return f"llmzero-{self.search}-slot{self.slot}"

@@ -40,6 +40,7 @@ from llmzero_ray.engines.verl.canary import LogProbs
 from llmzero_ray.engines.verl.config_check import expected_of_rollouts, mismatches
 from llmzero_ray.engines.verl.deterministic_trainer import POLL_INTERVAL_S, DeterministicTrainer
 from llmzero_ray.engines.verl.helper_placement import nodes_of, place_helpers_on
+from llmzero_ray.engines.verl.local_queue import LocalQueue, RankByValue
 from llmzero_ray.engines.verl.phase import PhaseState
 from llmzero_ray.engines.verl.reward_calls import (
     BatchRewardWorker,
@@ -79,10 +80,14 @@ class PhaseTrainer(DeterministicTrainer):
     """One warm VeRL: `start` once, then `begin_phase` + `train`, or `evaluate`, as often as wanted."""
 
     total_training_steps: int
+    actor_rollout_wg: Any
 
-    def __init__(self, config: Any, settings: VerlSettings, groups: list[Any]) -> None:
+    def __init__(
+        self, config: Any, settings: VerlSettings, groups: list[Any], queue: LocalQueue | None = None
+    ) -> None:
+        """`queue` answers what VeRL asks its own; None: VeRL's own has been started."""
         RolloutReplicaRegistry.register("vllm", lambda: RecordingReplica)
-        self.settings, self._groups = settings, groups
+        self.settings, self._groups, self._queue = settings, groups, queue
         self.few_calls = settings.rollout_calls == "batched"
         self.poll_interval_s = POLL_INTERVAL_S[settings.platform]
         self.phase: PhaseState | None = None
@@ -116,6 +121,8 @@ class PhaseTrainer(DeterministicTrainer):
             early = start_servers_early(n_servers, most, min(nodes))
             RolloutReplicaRegistry.register("vllm", lambda: partial(RecordingReplica, early=early))
         self.init()
+        if self._queue is not None:
+            self.actor_rollout_wg = RankByValue(self.actor_rollout_wg, self._queue)
         if self.settings.serve_merged and len(self._canary_ids) >= 2:
             # The adapter that VeRL has made and pushed changes nothing yet.
             self._base_of_servers = self.ask_servers("canary_log_probs", self._canary_ids)
@@ -155,8 +162,10 @@ class PhaseTrainer(DeterministicTrainer):
         )
 
     def _start_helpers(self) -> tuple[Any, list[Any]]:
-        """The load balancer and the reward workers, which VeRL's agent loops call; (client of the servers,
-        handles of the reward workers)."""
+        """The queue, the load balancer and the reward workers, which VeRL's agent loops call; (client of the
+        servers, handles of the reward workers)."""
+        if self._queue is not None:
+            self._queue.give_calls_back()
         asyncio.run(self._start_load_balancer(self.llm_server_manager))
         rewards = self.reward_loop_manager
         if not rewards.reward_loop_workers:

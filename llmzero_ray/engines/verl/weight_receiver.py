@@ -15,7 +15,7 @@ from llmzero_ray.engines.verl.environment import NEW_WEIGHTS_ENV
 from llmzero_ray.engines.verl.internals import weight_socket
 
 if os.environ.get("VERL_PLATFORM") == "cpu":
-    patches.view_single_lora_slot()
+    patches.multiply_by_single_lora_slot()
     if os.environ.get(NEW_WEIGHTS_ENV):
         patches.keep_linear_weights()
 patches.collect_garbage_as_usual()  # the process has imported what it needs

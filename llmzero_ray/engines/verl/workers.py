@@ -56,6 +56,8 @@ class PhaseWorker(ActorRolloutRefWorker):
         """VeRL's models; weights travel to vLLM through a socket of this engine's own."""
         patches.drop_names_once_connected()
         patches.make_checkpoint_directories_plainly()
+        if get_device_name() == "cpu":
+            patches.take_logsumexp_at_once()
         self._rounding = Rounding()
         super().init_model()
         patches.collect_garbage_as_usual()  # by now the process has imported what it needs

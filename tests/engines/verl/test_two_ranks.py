@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import shutil
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from llmzero_ray.engines.verl.internals import QUEUE_DIR_ENV, QUEUE_NAMESPACE_ENV
 from llmzero_ray.engines.verl.rolling_checkpoint import directory_of
 from llmzero_ray.records import MetricPoint, PhaseResult, PhaseSpec
-from tests.engines.verl.conftest import COLD_KEYS, Lab, assert_same_metrics
+from tests.engines.verl.conftest import COLD_KEYS, Lab, assert_same_metrics, below_this_process
+from tests.security.processes import bound_sockets, processes_with
 
 pytestmark = [pytest.mark.verl, pytest.mark.slow, pytest.mark.long]
 
@@ -66,6 +70,22 @@ def test_a_repeat_on_two_ranks_is_the_undisturbed_phase(two_ranks: Lab, tmp_path
     )
     child, _ = two_ranks.run(resumed)
     assert isinstance(child, PhaseResult) and child.warm, child
+
+    queue_listens_in_a_directory_of_the_users_alone(two_ranks)
+
+
+def queue_listens_in_a_directory_of_the_users_alone(lab: Lab) -> None:
+    """Its three sockets, where it has processes of its own."""
+    name = f"{QUEUE_NAMESPACE_ENV}={lab.settings.slot_namespace}"
+    running = [one for one in processes_with(name) if one.pid in below_this_process()]
+    variables = running[0].environment.split(b"\0")
+    (named,) = [v.partition(b"=")[2] for v in variables if v.startswith(QUEUE_DIR_ENV.encode() + b"=")]
+    directory = os.fsdecode(named)
+    assert stat.S_IMODE(Path(directory).stat().st_mode) == 0o700
+    queues = [one for one in running if one.title.startswith(("ray::TransferQueue", "ray::SimpleStorage"))]
+    bound = {path for one in queues for path in bound_sockets(one.pid)}
+    assert len({path for path in bound if path.startswith(directory)}) == 3
+    assert not [path for path in bound if path.startswith("@")], "none that other users reach"
 
 
 def phase(lab: Lab, adapters: Path, rolling: Path) -> PhaseSpec:
