@@ -285,6 +285,7 @@ def _submodel(field: FieldInfo | None) -> type[BaseModel] | None:
 _KINDS: dict[Any, str] = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
 _PATTERNS = {
     r"^[a-z0-9][a-z0-9_-]{0,62}$": "1 to 63 of a-z, 0-9, - and _, the first one a letter or digit",
+    r"^[a-z0-9][a-z0-9_]{0,19}$": "1 to 20 of a-z, 0-9 and _, the first one a letter or digit",
     r"^([A-Za-z_][\w-]*|[A-Za-z_][\w.]*:[A-Za-z_]\w*)$": "a name or package.module:factory",
 }
 

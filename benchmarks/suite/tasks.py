@@ -104,6 +104,12 @@ TASKS: tuple[SuiteTask, ...] = (
     SuiteTask(name="register_late", kind="late take-off", family=LATE),
     SuiteTask(name="register_capped", kind="a response cap that must grow", family=CAPPED),
     SuiteTask(name="codes", kind="sparse reward", family=OperationCodes()),
+    SuiteTask(
+        name="codes_alpha",
+        kind="sparse reward, at a rate that is too high",
+        family=OperationCodes(),
+        set={"model.lora_alpha": 128},
+    ),
 )
 
 

@@ -9,6 +9,8 @@ Not here: what a hyper-parameter may be (hyperparameters/), checks that need VeR
 
 from __future__ import annotations
 
+import copy
+import functools
 import importlib.util
 import math
 import re
@@ -283,21 +285,29 @@ def config_dir() -> Path:
 
 
 def compose(overrides: Mapping[str, Any]) -> Any:
-    """VeRL's resolved configuration (OmegaConf) with `overrides`, by VeRL's own hydra files.
+    """VeRL's resolved configuration (OmegaConf) with `overrides`, by VeRL's own hydra files; the caller's own
+    copy.
 
     Raises:
         ConfigError: a key VeRL does not know, or a value hydra refuses; the message names it.
     """
+    lines = tuple(f"{key}={hydra_literal(value)}" for key, value in overrides.items())
+    return copy.deepcopy(_composed(lines))
+
+
+@functools.lru_cache(maxsize=8)
+def _composed(lines: tuple[str, ...]) -> Any:
+    """Of lines `key=value`. Reading the files takes as long as a step of a small model, and evaluations ask
+    for the same again and again."""
     from hydra import compose as hydra_compose
     from hydra import initialize_config_dir
     from hydra.errors import HydraException
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
-    lines = [f"{key}={hydra_literal(value)}" for key, value in overrides.items()]
     try:
         with initialize_config_dir(str(config_dir()), version_base=None):
-            config = hydra_compose("ppo_trainer", overrides=lines)
+            config = hydra_compose("ppo_trainer", overrides=list(lines))
         OmegaConf.resolve(config)
     except (HydraException, OmegaConfBaseException) as error:
         cause = error.__cause__ or error
