@@ -232,19 +232,20 @@ def _expand_slice(
         part.copy_(product[:, :slice_size])
 
 
-_FEWEST_TOKENS = 8
-"""For fewer, MKL multiplies by other means, whose sums add in another order (seen: below four)."""
+_BLOCK = 32
+"""Tokens that are multiplied together: for another number of rows a library may add in another order."""
 
 
 def _product(inputs: Any, matrix: Any) -> Any:
     """`inputs` (tokens, k) times `matrix` (n, k) transposed; each row is the same whatever the others are."""
     import torch
 
-    missing = _FEWEST_TOKENS - len(inputs)
-    if missing <= 0:
-        return torch.nn.functional.linear(inputs, matrix)
-    padded = torch.cat([inputs, inputs.new_zeros(missing, inputs.shape[1])])
-    return torch.nn.functional.linear(padded, matrix)[: len(inputs)]
+    n_tokens, k = inputs.shape
+    if missing := -n_tokens % _BLOCK:
+        inputs = torch.cat([inputs, inputs.new_zeros(missing, k)])
+    blocks = inputs.view(-1, _BLOCK, k)
+    found = torch.bmm(blocks, matrix.t().expand(len(blocks), *matrix.t().shape))
+    return found.view(-1, len(matrix))[:n_tokens]
 
 
 def postpone_load_balancer() -> Callable[[Any], Coroutine[Any, Any, None]]:

@@ -177,13 +177,14 @@ def assert_same_metrics(one: list[MetricPoint], other: list[MetricPoint]) -> Non
 
 
 def processes_of(actor: str) -> list[int]:
-    """Processes of a Ray actor class below this one."""
-    found = []
+    """Processes of a Ray actor class below this one. A child of such a process has its name until it runs a
+    program of its own."""
+    parents = {}
     for process in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.Error):
             if " ".join(process.cmdline()).startswith(f"ray::{actor}"):
-                found.append(process.pid)
-    return found
+                parents[process.pid] = process.ppid()
+    return [process for process, parent in parents.items() if parent not in parents]
 
 
 def below_this_process() -> set[int]:
