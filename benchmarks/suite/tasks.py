@@ -102,6 +102,12 @@ TASKS: tuple[SuiteTask, ...] = (
     ),
     SuiteTask(name="sum_noisy", kind="noisy reward", family=ChainSum(), is_noisy=True),
     SuiteTask(name="register_late", kind="late take-off", family=LATE),
+    SuiteTask(
+        name="register_alpha",
+        kind="late take-off, at a rate that is too high",
+        family=LATE,
+        set={"model.lora_alpha": 128},
+    ),
     SuiteTask(name="register_capped", kind="a response cap that must grow", family=CAPPED),
     SuiteTask(name="codes", kind="sparse reward", family=OperationCodes()),
     SuiteTask(

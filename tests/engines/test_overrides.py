@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 import pytest
-from omegaconf import OmegaConf
+from omegaconf import OmegaConf, open_dict
 
 from llmzero_ray.engines.verl.overrides import (
     MERGE,
@@ -88,6 +88,17 @@ def test_every_known_hyper_parameter_composes_at_its_default() -> None:
     for key, want in spec().hyperparameters.items():
         got = OmegaConf.select(config, key)
         assert (list(want) if isinstance(want, tuple) else want) == got, key
+
+
+def test_a_configuration_that_was_asked_for_before_is_the_callers_own() -> None:
+    """The driver changes what it is given."""
+    asked = all_overrides(verl_settings(), spec(), 5000)
+    first = compose(asked)
+    kept = OmegaConf.to_container(first)
+    with open_dict(first):
+        first.trainer.total_epochs, first.data.max_response_length = -1, -1
+        first.added = 1
+    assert OmegaConf.to_container(compose(asked)) == kept
 
 
 def test_steps_end_a_phase_and_epochs_never_do() -> None:
