@@ -360,3 +360,21 @@ def test_the_demo_prints_the_committed_score_of_random_search() -> None:
     said = scores.line(scores.current(scores.read()), "random", "sum_alpha")
     assert f"    {said}\n" in (ROOT / "docs" / "demo.md").read_text()
     assert "benchmarks.suite.scores --of random sum_alpha" in (ROOT / "Makefile").read_text()
+
+
+def test_the_table_of_rooms_is_printed_without_measuring(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    def measure(*_: Any) -> None:
+        raise AssertionError("nothing is to be trained")
+
+    monkeypatch.setattr(room, "measure", measure)
+    known = json.loads(room.ROOM.read_text(encoding="utf-8"))
+    named, line = next(iter(known.items()))
+    file = tmp_path / "room.json"
+    file.write_text(json.dumps({named: line, "sum_slow": {**line, "digest": "of another definition"}}))
+    monkeypatch.setattr("sys.argv", ["room", "--table", "--out", str(file)])
+    room.main()
+    printed = capsys.readouterr().out
+    assert f"| {named} |" in printed and f"{line['room']:+.3f}" in printed
+    assert "sum_slow" not in printed

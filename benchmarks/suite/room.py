@@ -1,4 +1,7 @@
-"""Measure the room of the suite's tasks: python -m benchmarks.suite.room [TASK ...] [--data DIR] [--out FILE]
+"""Measure the room of the suite's tasks:
+
+    python -m benchmarks.suite.room [TASK ...] [--data DIR] [--out FILE]
+    python -m benchmarks.suite.room --table     what is measured; nothing is trained
 
 For each task, on one warm engine and seeds of its own: the default recipe at three seeds; each static arm of
 arms.yaml at the first seed, for the same compute; the two best of these by validation at the other seeds; the
@@ -46,13 +49,17 @@ Run = dict[str, Any]
 
 
 def main() -> None:
-    """Measure what is missing, and print the table."""
+    """Measure what is missing, unless the table alone is asked for, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("tasks", nargs="*", help="names of tasks; none: all")
     parser.add_argument("--data", type=Path, default=Path("data/suite"), help="directory of the tasks")
     parser.add_argument("--out", type=Path, default=ROOM, help="the table")
+    parser.add_argument("--table", action="store_true", help="train nothing, print what is measured")
     arguments = parser.parse_args()
     try:
+        if arguments.table:
+            print(table(known_rooms(arguments.out)))
+            return
         tasks = [task_named(name) for name in arguments.tasks] or list(TASKS)
         for task in tasks:
             runs = measure(task, arguments.data, arguments.out.parent / "rooms" / f"{task.name}.jsonl")
@@ -217,12 +224,13 @@ def summary(runs: Sequence[Run]) -> Run:
 
 def rooms(path: Path = ROOM) -> dict[str, float]:
     """Task -> room, of the tasks whose definition is still the one that was measured."""
+    return {name: float(found["room"]) for name, found in known_rooms(path).items()}
+
+
+def known_rooms(path: Path = ROOM) -> dict[str, Run]:
+    """Task -> its line of the table, of the tasks whose definition is still the one that was measured."""
     known = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    return {
-        name: float(found["room"])
-        for name, found in known.items()
-        if found["digest"] == digest(task_named(name))
-    }
+    return {name: found for name, found in known.items() if found["digest"] == digest(task_named(name))}
 
 
 def table(known: Mapping[str, Run]) -> str:
