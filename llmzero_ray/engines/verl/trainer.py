@@ -123,6 +123,8 @@ class PhaseTrainer(DeterministicTrainer):
         self.init()
         if self._queue is not None:
             self.actor_rollout_wg = RankByValue(self.actor_rollout_wg, self._queue)
+            if self.use_critic or not self.ref_in_actor:  # workers that read the queue themselves
+                self._queue.give_calls_back()
         if self.settings.serve_merged and len(self._canary_ids) >= 2:
             # The adapter that VeRL has made and pushed changes nothing yet.
             self._base_of_servers = self.ask_servers("canary_log_probs", self._canary_ids)
