@@ -112,7 +112,7 @@ TASKS: tuple[SuiteTask, ...] = (
     SuiteTask(name="codes", kind="sparse reward", family=OperationCodes()),
     SuiteTask(
         name="codes_alpha",
-        kind="sparse reward, at a rate that is too high",
+        kind="sparse reward, a large LoRA alpha; negative control",
         family=OperationCodes(),
         set={"model.lora_alpha": 128},
     ),
