@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from llmzero_ray.engines.verl.local_queue import LocalQueue, RankByValue
+from llmzero_ray.engines.verl.local_queue import ByValueWorkerGroup, LocalQueue
 
 torch = pytest.importorskip("torch")
 package = pytest.importorskip("transfer_queue")
@@ -116,16 +116,16 @@ def answers(queue: Any) -> list[Any]:
 def test_it_answers_as_the_package_does_and_moves_there(theirs: Any, ours: LocalQueue) -> None:
     assert answers(ours) == answers(theirs)
 
-    ours.take_calls()
-    assert ours.is_used and package.kv_list == ours.kv_list
+    ours.install()
+    assert ours.is_installed and package.kv_list == ours.kv_list
     package.kv_batch_put(keys=["a"], partition_id="train", tags=[{"is_prompt": True, "status": "pending"}])
     package.kv_batch_put(keys=KEYS, partition_id="val", tags=[{"n": i} for i in range(3)], fields=columns())
     tags, values = package.kv_list(), plain(package.kv_batch_get(keys=KEYS, partition_id="val"))
-    ours.give_calls_back()
-    assert not ours.is_used and {name: getattr(package, name) for name in CALLS} == CALLS
+    ours.migrate_to_package()
+    assert not ours.is_installed and {name: getattr(package, name) for name in CALLS} == CALLS
     assert {name: found for name, found in package.kv_list().items() if found} == tags
     assert plain(package.kv_batch_get(keys=KEYS, partition_id="val")) == values
-    ours.give_calls_back()  # once more: nothing to do
+    ours.migrate_to_package()  # once more: nothing to do
     package.kv_clear(keys=["a"], partition_id="train")
     package.kv_clear(keys=KEYS, partition_id="val")
 
@@ -184,7 +184,7 @@ class Workers:
 
 @pytest.fixture
 def taken(ours: LocalQueue) -> Iterator[LocalQueue]:
-    ours.take_calls()
+    ours.install()
     yield ours
     for name, function in CALLS.items():
         setattr(package, name, function)
@@ -192,7 +192,7 @@ def taken(ours: LocalQueue) -> Iterator[LocalQueue]:
 
 def test_a_rank_is_given_columns_while_the_queue_is_here(taken: LocalQueue) -> None:
     workers = Workers()
-    ranks = RankByValue(workers, taken)
+    ranks = ByValueWorkerGroup(workers, taken)
     batch = package.kv_batch_put(keys=KEYS, partition_id="train", tags=[{"n": 1}] * 3, fields=columns())
     batch.extra_info["temperature"] = 0.7
     batch.fields = ["responses", "values"]
@@ -208,7 +208,7 @@ def test_a_rank_is_given_columns_while_the_queue_is_here(taken: LocalQueue) -> N
 def test_a_rank_is_given_keys_once_the_queue_is_the_packages() -> None:
     """Every value would pass through the trainer's process where several read it."""
     workers = Workers()
-    ranks = RankByValue(workers, SimpleNamespace(is_used=False))  # type: ignore[arg-type]
+    ranks = ByValueWorkerGroup(workers, SimpleNamespace(is_installed=False))  # type: ignore[arg-type]
     batch = package.KVBatchMeta(keys=KEYS, tags=[{}] * 3, partition_id="train")
     assert ranks.update_actor(batch) == "updated" and ranks.compute_log_prob(batch) is not None
     assert workers.asked == [batch, batch]

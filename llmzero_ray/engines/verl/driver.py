@@ -127,7 +127,7 @@ class Driver:
                 config.actor_rollout_ref.rollout.response_length = longest
             if queue_started is None:
                 local = LocalQueue(lambda: start_queue().result())
-                local.take_calls()
+                local.install()
             else:
                 queue_started.result()
                 local = None

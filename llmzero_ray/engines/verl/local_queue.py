@@ -2,7 +2,7 @@
 
 The package's queue is two or more actors, and every value passes through them twice. Where one rank trains
 and batches need no agent loop, VeRL's trainer is the only one who puts and gets: this queue answers its
-calls, and the rank is given its columns with the call (`RankByValue`). Once agent loops are started
+calls, and the rank is given its columns with the call (`ByValueWorkerGroup`). Once agent loops are started
 everything moves to the package's queue, and stays there.
 
 Not here: starting the package's queue (driver.py), who needs it (agent_loops.py).
@@ -13,10 +13,17 @@ from __future__ import annotations
 import copy
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 _CALLS = ("kv_batch_put", "kv_batch_get", "kv_list", "kv_clear")
 """What VeRL's trainer and replay buffer call, each by its name in the package."""
+
+
+@dataclass
+class _Sample:
+    tag: dict[str, Any] = field(default_factory=dict)
+    columns: dict[str, Any] = field(default_factory=dict)
 
 
 class LocalQueue:
@@ -26,16 +33,15 @@ class LocalQueue:
         """`start_package` starts the package's own queue, and returns when its functions can be used."""
         self._start_package = start_package
         self._lock = threading.RLock()
-        self._tags: dict[str, dict[str, dict[str, Any]]] = {}
-        self._values: dict[str, dict[str, dict[str, Any]]] = {}
+        self._partitions: dict[str, dict[str, _Sample]] = {}
         self._replaced: dict[str, Any] = {}
 
     @property
-    def is_used(self) -> bool:
+    def is_installed(self) -> bool:
         """Whether VeRL's calls come here."""
         return bool(self._replaced)
 
-    def take_calls(self) -> None:
+    def install(self) -> None:
         """Answer what VeRL in this process asks its queue, from now on."""
         import transfer_queue
 
@@ -43,34 +49,21 @@ class LocalQueue:
         for name in _CALLS:
             setattr(transfer_queue, name, getattr(self, name))
 
-    def give_calls_back(self) -> None:
+    def migrate_to_package(self) -> None:
         """Start the package's queue, move everything there, and answer no more; nothing where that has been
         done."""
         import transfer_queue
 
         with self._lock:
-            if not self.is_used:
+            if not self.is_installed:
                 return
             self._start_package()
             for name, function in self._replaced.items():
                 setattr(transfer_queue, name, function)
             self._replaced = {}
-            for partition, tags in self._tags.items():
-                self._move(partition, tags)
-            self._tags, self._values = {}, {}
-
-    def _move(self, partition: str, tags: Mapping[str, dict[str, Any]]) -> None:
-        """One call for all keys with the same columns."""
-        import transfer_queue
-
-        alike: dict[tuple[str, ...], list[str]] = {}
-        for key in tags:
-            alike.setdefault(tuple(self._values[partition][key]), []).append(key)
-        for names, keys in alike.items():
-            fields = self._columns(keys, partition, names) if names else None
-            transfer_queue.kv_batch_put(
-                keys=keys, partition_id=partition, fields=fields, tags=[tags[key] for key in keys]
-            )
+            for partition, samples in self._partitions.items():
+                _move(partition, samples)
+            self._partitions = {}
 
     # --- the package's functions ---------------------------------------------------------------------------
 
@@ -96,17 +89,16 @@ class LocalQueue:
             if given is not None and len(given) != len(keys):
                 raise ValueError(f"{len(given)} {what} for {len(keys)} keys")
         with self._lock:
-            of_tags = self._tags.setdefault(partition_id, {})
-            of_values = self._values.setdefault(partition_id, {})
-            for place, key in enumerate(keys):
-                of_tags.setdefault(key, {}).update(tags[place] if tags is not None else {})
-                of_values.setdefault(key, {}).update({name: rows[place] for name, rows in columns.items()})
-            names = self._common_names(keys, partition_id)
+            known = self._partitions.setdefault(partition_id, {})
+            samples = [known.setdefault(key, _Sample()) for key in keys]
+            for place, sample in enumerate(samples):
+                sample.tag.update(tags[place] if tags is not None else {})
+                sample.columns.update({name: rows[place] for name, rows in columns.items()})
             return KVBatchMeta(
                 keys=list(keys),
-                tags=[of_tags[key] for key in keys],  # copied there
+                tags=[sample.tag for sample in samples],  # copied there
                 partition_id=partition_id,
-                fields=names,
+                fields=_common_names(samples),
             )
 
     def kv_batch_get(
@@ -121,45 +113,32 @@ class LocalQueue:
         keys = [keys] if isinstance(keys, str) else list(keys)
         wanted = [select_fields] if isinstance(select_fields, str) else select_fields
         with self._lock:
-            known = self._values.get(partition_id, {})
+            known = self._partitions.get(partition_id, {})
             if missing := [key for key in keys if key not in known]:
                 raise ValueError(
                     f"{len(missing)} of {len(keys)} keys are not in {partition_id!r}: {missing[0]}"
                 )
-            common = self._common_names(keys, partition_id)
-            names = common if wanted is None else [name for name in wanted if name in common]
-            return self._columns(keys, partition_id, names)
+            samples = [known[key] for key in keys]
+            common = _common_names(samples)
+            return _packed(samples, common if wanted is None else [name for name in wanted if name in common])
 
     def kv_list(self, partition_id: str | None = None) -> dict[str, dict[str, Any]]:
         """Partition -> key -> tag."""
         with self._lock:
-            chosen = self._tags if partition_id is None else {partition_id: self._tags.get(partition_id, {})}
-            return {name: {key: dict(tag) for key, tag in tags.items()} for name, tags in chosen.items()}
+            names = list(self._partitions) if partition_id is None else [partition_id]
+            return {
+                name: {key: dict(sample.tag) for key, sample in self._partitions.get(name, {}).items()}
+                for name in names
+            }
 
     def kv_clear(self, keys: Sequence[str] | str, partition_id: str) -> None:
         """Forget samples, if they are there."""
         with self._lock:
             for key in [keys] if isinstance(keys, str) else keys:
-                self._tags.get(partition_id, {}).pop(key, None)
-                self._values.get(partition_id, {}).pop(key, None)
-
-    def _common_names(self, keys: Sequence[str], partition: str) -> list[str]:
-        known = self._values.get(partition, {})
-        first = known[keys[0]] if keys else {}
-        return [name for name in first if all(name in known[key] for key in keys)]
-
-    def _columns(self, keys: Sequence[str], partition: str, names: Sequence[str]) -> Any:
-        from tensordict import TensorDict
-        from transfer_queue.storage.managers.simple_storage_manager import AsyncSimpleStorageManager
-
-        known, pack = self._values[partition], AsyncSimpleStorageManager._pack_field_values
-        return TensorDict(
-            {name: pack([_own(known[key][name]) for key in keys]) for name in names},
-            batch_size=len(keys) if names else 0,
-        )
+                self._partitions.get(partition_id, {}).pop(key, None)
 
 
-class RankByValue:
+class ByValueWorkerGroup:
     """VeRL's worker group of one rank, which is given a batch's columns and not its keys while a LocalQueue
     is used."""
 
@@ -171,11 +150,11 @@ class RankByValue:
 
     def compute_log_prob(self, batch: Any) -> Any:
         """VeRL's; the columns that the rank gives are put into the queue, as VeRL's workers do."""
-        if not self._queue.is_used:
+        if not self._queue.is_installed:
             return self._workers.compute_log_prob(batch)
-        output = self._workers.compute_log_prob(self._of(batch))
+        output = self._workers.compute_log_prob(self._columns_of(batch))
         values = dict(output.items())
-        tensors = [name for name, value in values.items() if not _is_for_all(value)]
+        tensors = [name for name, value in values.items() if not _is_batch_level(value)]
         found = self._queue.kv_batch_put(batch.keys, batch.partition_id, output.select(*tensors))
         found.tags = batch.tags
         found.extra_info = {name: value.data for name, value in values.items() if name not in tensors}
@@ -183,9 +162,9 @@ class RankByValue:
 
     def update_actor(self, batch: Any) -> Any:
         """VeRL's."""
-        return self._workers.update_actor(self._of(batch) if self._queue.is_used else batch)
+        return self._workers.update_actor(self._columns_of(batch) if self._queue.is_installed else batch)
 
-    def _of(self, batch: Any) -> Any:
+    def _columns_of(self, batch: Any) -> Any:
         """The columns that a KVBatchMeta names (all, if it names none), with its extra information."""
         from verl.utils import tensordict_utils
 
@@ -195,6 +174,40 @@ class RankByValue:
         return data
 
 
+def _move(partition: str, samples: Mapping[str, _Sample]) -> None:
+    """Put samples into the package's queue: one call for all with the same columns."""
+    import transfer_queue
+
+    alike: dict[tuple[str, ...], list[str]] = {}
+    for key, sample in samples.items():
+        alike.setdefault(tuple(sample.columns), []).append(key)
+    for names, keys in alike.items():
+        own = [samples[key] for key in keys]
+        transfer_queue.kv_batch_put(
+            keys=keys,
+            partition_id=partition,
+            fields=_packed(own, names) if names else None,
+            tags=[sample.tag for sample in own],
+        )
+
+
+def _common_names(samples: Sequence[_Sample]) -> list[str]:
+    first = samples[0].columns if samples else {}
+    return [name for name in first if all(name in sample.columns for sample in samples)]
+
+
+def _packed(samples: Sequence[_Sample], names: Sequence[str]) -> Any:
+    """These columns as the package packs them; tensors are copied by that."""
+    from tensordict import TensorDict
+    from transfer_queue.storage.managers.simple_storage_manager import AsyncSimpleStorageManager
+
+    pack = AsyncSimpleStorageManager._pack_field_values
+    return TensorDict(
+        {name: pack([_copied(sample.columns[name]) for sample in samples]) for name in names},
+        batch_size=len(samples) if names else 0,
+    )
+
+
 def _rows(column: Any) -> list[Any]:
     """A column of a TensorDict sample by sample; nothing is copied."""
     from tensordict import NonTensorStack
@@ -202,12 +215,12 @@ def _rows(column: Any) -> list[Any]:
     return list(column.tolist() if isinstance(column, NonTensorStack) else column.unbind())
 
 
-def _is_for_all(column: Any) -> bool:
+def _is_batch_level(column: Any) -> bool:
     from tensordict import NonTensorData
 
     return isinstance(column, NonTensorData)
 
 
-def _own(value: Any) -> Any:
-    """A copy of what a reader could write into; packing copies tensors."""
+def _copied(value: Any) -> Any:
+    """A copy of what a reader could write into, but for tensors."""
     return copy.deepcopy(value) if isinstance(value, dict | list) else value

@@ -40,7 +40,7 @@ from llmzero_ray.engines.verl.canary import LogProbs
 from llmzero_ray.engines.verl.config_check import expected_of_rollouts, mismatches
 from llmzero_ray.engines.verl.deterministic_trainer import POLL_INTERVAL_S, DeterministicTrainer
 from llmzero_ray.engines.verl.helper_placement import nodes_of, place_helpers_on
-from llmzero_ray.engines.verl.local_queue import LocalQueue, RankByValue
+from llmzero_ray.engines.verl.local_queue import ByValueWorkerGroup, LocalQueue
 from llmzero_ray.engines.verl.phase import PhaseState
 from llmzero_ray.engines.verl.reward_calls import (
     BatchRewardWorker,
@@ -122,9 +122,9 @@ class PhaseTrainer(DeterministicTrainer):
             RolloutReplicaRegistry.register("vllm", lambda: partial(RecordingReplica, early=early))
         self.init()
         if self._queue is not None:
-            self.actor_rollout_wg = RankByValue(self.actor_rollout_wg, self._queue)
+            self.actor_rollout_wg = ByValueWorkerGroup(self.actor_rollout_wg, self._queue)
             if self.use_critic or not self.ref_in_actor:  # workers that read the queue themselves
-                self._queue.give_calls_back()
+                self._queue.migrate_to_package()
         if self.settings.serve_merged and len(self._canary_ids) >= 2:
             # The adapter that VeRL has made and pushed changes nothing yet.
             self._base_of_servers = self.ask_servers("canary_log_probs", self._canary_ids)
@@ -167,7 +167,7 @@ class PhaseTrainer(DeterministicTrainer):
         """The queue, the load balancer and the reward workers, which VeRL's agent loops call; (client of the
         servers, handles of the reward workers)."""
         if self._queue is not None:
-            self._queue.give_calls_back()
+            self._queue.migrate_to_package()
         asyncio.run(self._start_load_balancer(self.llm_server_manager))
         rewards = self.reward_loop_manager
         if not rewards.reward_loop_workers:
