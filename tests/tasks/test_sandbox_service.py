@@ -64,16 +64,27 @@ def test_a_row_that_kills_the_process_costs_itself_alone(make: Make) -> None:
     assert [one.result(60).result["pred"][0] for one in (before, after)] == ["a", "b"]
 
 
+LOST_TWICE = r"2 rows before .*; the last one ended its process with exit code 3"
+
+
 def test_a_reward_that_dies_again_and_again_is_given_up_until_it_is_renewed(make: Make) -> None:
     service = make(limits=SandboxLimits(losses=2))
     futures = [service.submit(row("die")) for _ in range(4)]
     for given_up in futures[2:]:
-        with pytest.raises(RewardError, match=r"2 rows before .*; the last one ended its process with"):
+        with pytest.raises(RewardError, match=LOST_TWICE):
             given_up.result(60)
     with pytest.raises(RewardError):
         pred(service)
     service.renew()
     assert pred(service).startswith("x")
+
+
+def test_the_last_loss_is_named_whenever_the_next_row_comes(make: Make) -> None:
+    service = make(limits=SandboxLimits(losses=2))
+    for _ in range(2):
+        assert service.submit(row("die")).result(60).lost
+    with pytest.raises(RewardError, match=LOST_TWICE):
+        service.submit(row("die")).result(60)
 
 
 def test_a_reward_that_cannot_start_fails_every_call_until_it_can(make: Make, tmp_path: Path) -> None:

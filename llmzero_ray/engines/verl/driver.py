@@ -24,6 +24,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from llmzero_ray.engines.verl import failures, internals, patches
+from llmzero_ray.engines.verl.early_server import start_servers_early
 from llmzero_ray.engines.verl.helper_placement import nodes_of, place_queue_on
 from llmzero_ray.engines.verl.local_queue import LocalQueue
 from llmzero_ray.engines.verl.messages import (
@@ -45,6 +46,7 @@ from llmzero_ray.engines.verl.overrides import all_overrides, compose
 from llmzero_ray.engines.verl.parent_death import die_with_parent
 from llmzero_ray.engines.verl.phase import PhaseState, Progress
 from llmzero_ray.engines.verl.queue_keys import publish_keys
+from llmzero_ray.engines.verl.settings import VerlSettings
 from llmzero_ray.errors import ConfigError, EffectiveConfigError, EngineError, RewardError
 from llmzero_ray.records import PhaseFailure, PhaseSpec
 
@@ -108,6 +110,7 @@ class Driver:
         try:
             config = compose(all_overrides(request.settings, request.spec, self._n_train))
             groups = _connect(request)
+            servers = _start_servers(request.settings, config, groups)
             start_queue = partial(_start_queue, config.transfer_queue, groups)
             # Where it is needed from the start, beside the imports of VeRL.
             queue_started = None if request.settings.holds_queue else start_queue()
@@ -131,7 +134,7 @@ class Driver:
             else:
                 queue_started.result()
                 local = None
-            trainer = PhaseTrainer(config, request.settings, groups, local)
+            trainer = PhaseTrainer(config, request.settings, groups, local, servers)
             trainer.progressed = lambda: self._answer(StageProgressed(time.monotonic()))
             trainer.start()
             patches.collect_garbage_as_usual()
@@ -260,6 +263,16 @@ def _connect(request: Start) -> list[Any]:
     for group in groups:
         ray.get(group.ready())
     return groups
+
+
+def _start_servers(settings: VerlSettings, config: Any, groups: list[Any]) -> dict[int, Any]:
+    """Handles of vLLM's servers by replica rank, where they start beside the imports of VeRL: on the CPU of
+    one machine."""
+    if settings.platform != "cpu" or not settings.queue_dir:
+        return {}
+    count = settings.n_gpus // settings.tensor_model_parallel_size
+    concurrency = config.actor_rollout_ref.rollout.max_num_seqs + 1_000  # with room for other calls
+    return start_servers_early(count, concurrency, min(nodes_of(groups)))
 
 
 def _check_config(config: Any) -> None:

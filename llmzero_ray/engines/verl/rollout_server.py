@@ -9,6 +9,8 @@ should be (config_check.py).
 from __future__ import annotations
 
 import asyncio
+import copy
+import inspect
 import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -16,12 +18,15 @@ from typing import Any
 from uuid import uuid4
 
 import ray
-from verl.workers.rollout.replica import CONTROL_METHOD_CONCURRENCY
+from verl.workers.rollout.replica import RolloutMode
 from verl.workers.rollout.vllm_rollout.vllm_async_server import vLLMHttpServer, vLLMReplica
 
 from llmzero_ray.engines.verl import patches
 from llmzero_ray.engines.verl.canary import LogProbs
+from llmzero_ray.engines.verl.early_server import METHODS
+from llmzero_ray.engines.verl.internals import VERL_VERSION
 from llmzero_ray.engines.verl.seeds import derive_seed
+from llmzero_ray.errors import EngineError, EngineVersionError
 
 logger = logging.getLogger(__name__)
 
@@ -30,8 +35,10 @@ class RecordingServer(vLLMHttpServer):
     """VeRL's vLLM server that counts what the engine was really asked for: the SamplingParams objects
     themselves.
 
-    Without arguments it only imports what it needs, and waits for `begin`.
+    Without arguments it waits for `begin`.
     """
+
+    _launch: asyncio.Future[None] | None = None
 
     def __init__(self, **kwargs: Any) -> None:
         if kwargs:
@@ -49,9 +56,14 @@ class RecordingServer(vLLMHttpServer):
         with patches.without_http_server():
             await super().run_server(args)
 
-    async def launch_server(self, *args: Any, **kwargs: Any) -> Any:
-        """VeRL's, with every later call of `generate` recorded."""
-        result = await super().launch_server(*args, **kwargs)
+    async def launch_server(self, *args: Any, **kwargs: Any) -> None:
+        """VeRL's, with every later call of `generate` recorded; a second call waits for the first one."""
+        if self._launch is None:
+            self._launch = asyncio.ensure_future(self._launched(*args, **kwargs))
+        await self._launch
+
+    async def _launched(self, *args: Any, **kwargs: Any) -> None:
+        await super().launch_server(*args, **kwargs)
         patches.collect_garbage_as_usual()  # by now the process has imported what it needs
         self.reset_record()
         engine = getattr(self, "engine", None)
@@ -66,7 +78,6 @@ class RecordingServer(vLLMHttpServer):
                 return generate(*a, **kw)
 
             self._generate, engine.generate = generate, recorded
-        return result
 
     async def generate_many(
         self, prompts: Sequence[Sequence[int]], seeds: Sequence[Sequence[int]], sampling: Mapping[str, Any]
@@ -215,42 +226,79 @@ def _answer_of(result: Any) -> dict[str, Any]:
 
 
 class RecordingReplica(vLLMReplica):
-    """VeRL's replica with the recording server; `early` are servers that import already, by replica rank.
+    """VeRL's replica with the recording server, or with `early`, one that has been launched.
 
     Reward and teacher models keep VeRL's own server: they are asked over HTTP.
     """
 
-    def __init__(self, *args: Any, early: Mapping[int, Any] | None = None, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, early: Mapping[int, LaunchedServer] | None = None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         if self.is_reward_model or self.is_teacher_model:
             return
-        started = early.get(self.replica_rank) if early else None
-        self.server_class = ray.remote(RecordingServer) if started is None else _EarlyServer(started)
+        self.server_class = (early or {}).get(self.replica_rank) or ray.remote(RecordingServer)
+
+    def server_arguments(self) -> dict[str, Any]:
+        """What the replica gives the server of its one machine, apart from its workers."""
+        return {
+            "config": self.config,
+            "model_config": self.model_config,
+            "rollout_mode": RolloutMode.HYBRID,
+            "replica_rank": self.replica_rank,
+            "node_rank": 0,
+            "gpus_per_node": self.gpus_per_replica_node,
+            "nnodes": self.nnodes,
+        }
 
 
-def start_servers_early(count: int, max_num_seqs: int, node_id: str) -> dict[int, Any]:
-    """Handles of servers whose processes import vLLM from now on, by replica rank; for servers of one machine
-    each, on this node (Ray's id, hex). VeRL starts them only once its workers hold their models."""
-    server = ray.remote(RecordingServer)
-    concurrency = max(1000, max_num_seqs + CONTROL_METHOD_CONCURRENCY)  # as VeRL's replica
-    here = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node_id=node_id, soft=False)
-    return {
-        rank: server.options(  # as VeRL's replica does, whose workers look servers up by this name
-            name=f"vllm_server_{rank}_0", scheduling_strategy=here, max_concurrency=concurrency
-        ).remote()
-        for rank in range(count)
-    }
+class LaunchedServer:
+    """Stands for Ray's actor class where VeRL starts a server: gives the one that is being launched.
 
+    VeRL launches its servers once its workers hold their models, which on GPUs share their memory; on the CPU
+    nothing of a server depends on them.
+    """
 
-class _EarlyServer:
-    """Stands for Ray's actor class where VeRL starts a server: gives the one that has been started."""
+    def __init__(self, handle: Any, rank: int, config: Any) -> None:
+        """`handle` is of a server that was started early, `config` VeRL's `actor_rollout_ref`."""
+        config = copy.deepcopy(config)
+        replica = RecordingReplica(
+            rank, config.rollout, config.model, gpus_per_node=config.rollout.n_gpus_per_node
+        )
+        self._handle, self._arguments = handle, replica.server_arguments()
+        self._begun = handle.begin.remote(**self._arguments, workers=[], cuda_visible_devices="")
+        # Ray keeps no order of calls, but waits for an argument; its value, None, is also the default.
+        handle.launch_server.remote(self._begun)
 
-    def __init__(self, handle: Any) -> None:
-        self._handle = handle
-
-    def options(self, **_: Any) -> _EarlyServer:
+    def options(self, **_: Any) -> LaunchedServer:
+        """Itself: it has started."""
         return self
 
-    def remote(self, **kwargs: Any) -> Any:
-        ray.get(self._handle.begin.remote(**kwargs))  # raises what VeRL's constructor raises
+    def remote(self, *, workers: Any, cuda_visible_devices: str, **arguments: Any) -> Any:  # noqa: ARG002
+        """The server's handle.
+
+        Raises:
+            EngineError: VeRL starts it with other arguments than it was launched with.
+            RayError: VeRL's constructor raised it.
+        """
+        ours = self._arguments
+        if different := [name for name in ours | arguments if ours.get(name) != arguments.get(name)]:
+            raise EngineError(
+                f"vLLM's server was started early with another {', '.join(different)} than VeRL asks for; "
+                f"needed: verl {VERL_VERSION} unmodified"
+            )
+        ray.get(self._begun)
         return self._handle
+
+
+def launch_servers(started: Mapping[int, Any], config: Any) -> dict[int, LaunchedServer]:
+    """Have servers that were started early (handles by replica rank) bring vLLM up, beside VeRL's workers.
+
+    Raises:
+        EngineVersionError: VeRL's server has other methods than those that are passed on.
+    """
+    public = {name for name, _ in inspect.getmembers(RecordingServer, inspect.isfunction) if name[0] != "_"}
+    if public != set(METHODS):
+        raise EngineVersionError(
+            f"VeRL's vLLM server has other methods ({', '.join(sorted(public ^ set(METHODS)))}); "
+            f"needed: verl {VERL_VERSION} unmodified"
+        )
+    return {rank: LaunchedServer(handle, rank, config) for rank, handle in started.items()}

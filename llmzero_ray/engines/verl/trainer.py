@@ -14,7 +14,7 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -49,7 +49,7 @@ from llmzero_ray.engines.verl.reward_calls import (
     score_in_workers,
     take_unscored,
 )
-from llmzero_ray.engines.verl.rollout_server import RecordingReplica, start_servers_early
+from llmzero_ray.engines.verl.rollout_server import RecordingReplica, launch_servers
 from llmzero_ray.engines.verl.seeds import derive_seed
 from llmzero_ray.engines.verl.settings import VerlSettings
 from llmzero_ray.engines.verl.validation import validated
@@ -83,11 +83,18 @@ class PhaseTrainer(DeterministicTrainer):
     actor_rollout_wg: Any
 
     def __init__(
-        self, config: Any, settings: VerlSettings, groups: list[Any], queue: LocalQueue | None = None
+        self,
+        config: Any,
+        settings: VerlSettings,
+        groups: list[Any],
+        queue: LocalQueue | None = None,
+        servers: Mapping[int, Any] | None = None,
     ) -> None:
-        """`queue` answers what VeRL asks its own; None: VeRL's own has been started."""
+        """`queue` answers what VeRL asks its own; None: VeRL's own has been started. `servers` are vLLM's
+        that have been started, by replica rank."""
         RolloutReplicaRegistry.register("vllm", lambda: RecordingReplica)
         self.settings, self._groups, self._queue = settings, groups, queue
+        self._servers_started = servers or {}
         self.few_calls = settings.rollout_calls == "batched"
         self.poll_interval_s = POLL_INTERVAL_S[settings.platform]
         self.phase: PhaseState | None = None
@@ -115,10 +122,8 @@ class PhaseTrainer(DeterministicTrainer):
         patches.leave_one_rank_unbalanced()
         nodes = nodes_of(self._groups)
         place_helpers_on(nodes)
-        if self.settings.platform == "cpu" and self.settings.queue_dir:  # all on this machine
-            n_servers = self.settings.n_gpus // self.settings.tensor_model_parallel_size
-            most = self.config.actor_rollout_ref.rollout.max_num_seqs
-            early = start_servers_early(n_servers, most, min(nodes))
+        if self._servers_started:
+            early = launch_servers(self._servers_started, self.config.actor_rollout_ref)
             RolloutReplicaRegistry.register("vllm", lambda: partial(RecordingReplica, early=early))
         self.init()
         if self._queue is not None:

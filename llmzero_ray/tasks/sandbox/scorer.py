@@ -102,7 +102,7 @@ class Sandbox:
         """Whether the function is a coroutine function; it is then run to its end for each row."""
         self._process: subprocess.Popen[bytes] | None = None
         self._errors: BinaryIO | None = None
-        self._lost = 0
+        self._lost, self._last_loss = 0, ""
         # Never given twice: a second answer to one row must not pass for an answer to the next.
         self._numbers = itertools.count()
         self._pipe = self._started()
@@ -125,7 +125,10 @@ class Sandbox:
         outcomes: list[CallOutcome] = []
         while len(outcomes) < len(waiting):
             if self._lost >= self._limits.losses:
-                given_up = f"was not tried: {self._lost} rows before it ended or hung the reward's process"
+                given_up = (
+                    f"was not tried: {self._lost} rows before it ended or hung the reward's process; "
+                    f"the last one {self._last_loss}"
+                )
                 outcomes += [CallOutcome(result=None, problem=given_up, lost=True, tried=False)] * (
                     len(waiting) - len(outcomes)
                 )
@@ -188,7 +191,7 @@ class Sandbox:
                 outcomes.append(_outcome(line, number))
             except NoLineError as error:
                 self._lost += 1
-                problem = str(error) or self._how_it_ended()
+                problem = self._last_loss = str(error) or self._how_it_ended()
                 self.close()
                 return [*outcomes, CallOutcome(result=None, problem=problem, lost=True)]
         return outcomes

@@ -98,8 +98,7 @@ class SandboxService:
         given_up = next((outcome for outcome in outcomes if not outcome.tried), None)
         if given_up is None:
             return list(outcomes)
-        last = next((outcome.problem for outcome in reversed(outcomes) if outcome.tried and outcome.lost), "")
-        self._broken = f"the reward {given_up.problem}" + (f"; the last one {last}" if last else "")
+        self._broken = f"the reward {given_up.problem}"
         return [outcome if outcome.tried else RewardError(self._broken) for outcome in outcomes]
 
 

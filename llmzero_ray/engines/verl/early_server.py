@@ -1,0 +1,84 @@
+"""vLLM's servers, started before this process imports VeRL.
+
+A server's process imports for as long as this one does, and vLLM's engine core once more after it. Ray starts
+an actor only from its class, and VeRL's server is a class of a module that imports all of vLLM: so the class
+here has the methods of that one, and passes each call on to it. Not here: the server itself, and how VeRL is
+given those that have been started (rollout_server.py).
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+METHODS = (
+    "abort_all_requests",
+    "abort_request",
+    "begin",
+    "canary_log_probs",
+    "check_engine",
+    "clear_kv_cache",
+    "collective_rpc",
+    "generate",
+    "generate_many",
+    "get_master_address",
+    "get_rollout_config",
+    "get_server_address",
+    "launch_server",
+    "open_submission_gate",
+    "read_record",
+    "release_kv_cache",
+    "reset_record",
+    "resume_engine_generation",
+    "resume_generation",
+    "resume_kv_cache",
+    "run_headless",
+    "run_server",
+    "set_global_steps",
+    "set_pd_peer",
+    "sleep",
+    "start_profile",
+    "stop_profile",
+    "wait_for_requests_to_drain",
+    "wake_up",
+)
+"""All public methods of `rollout_server.RecordingServer`."""
+
+
+class RecordingServer:
+    """Has the name and the methods of `rollout_server.RecordingServer`, which it holds; that one's module is
+    imported in the server's process alone."""
+
+    def __init__(self) -> None:
+        from llmzero_ray.engines.verl import rollout_server
+
+        self._server = rollout_server.RecordingServer()
+
+
+def _passed_on(name: str) -> Callable[..., Awaitable[Any]]:
+    async def call(self: RecordingServer, *args: Any, **kwargs: Any) -> Any:
+        result = getattr(self._server, name)(*args, **kwargs)
+        return await result if inspect.isawaitable(result) else result
+
+    call.__name__ = name
+    return call
+
+
+for _name in METHODS:
+    setattr(RecordingServer, _name, _passed_on(_name))
+
+
+def start_servers_early(count: int, concurrency: int, node_id: str) -> dict[int, Any]:
+    """Handles of servers whose processes import vLLM from now on, by replica rank; for servers of one machine
+    each, on this node (Ray's id, hex). Each takes `concurrency` calls at a time."""
+    import ray
+
+    server = ray.remote(RecordingServer)
+    here = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node_id=node_id, soft=False)
+    return {
+        rank: server.options(  # as VeRL's replica does, whose workers look servers up by this name
+            name=f"vllm_server_{rank}_0", scheduling_strategy=here, max_concurrency=concurrency
+        ).remote()
+        for rank in range(count)
+    }
