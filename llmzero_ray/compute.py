@@ -72,13 +72,20 @@ def mean_cost(outcomes: Iterable[PhaseResult | PhaseFailure | None]) -> TokenCos
 class ComputeClock:
     """Counts the compute of one phase, and says when its limit is reached, to the nearest step.
 
-    `used` is what an earlier attempt counted whose full checkpoint this one goes on from.
+    `used` is what an earlier attempt counted whose full checkpoint this one goes on from. A validation is
+    taken to sample `validation_tokens` until one was reported.
     """
 
-    def __init__(self, limit: ComputeLimit, hyperparameters: Hyperparameters, used: float = 0.0) -> None:
+    def __init__(
+        self,
+        limit: ComputeLimit,
+        hyperparameters: Hyperparameters,
+        used: float = 0.0,
+        validation_tokens: float = 0.0,
+    ) -> None:
         self._limit, self._hyperparameters = limit, hyperparameters
         self.used = used
-        self._validation = 0.0
+        self._validation = amount(TokenCounts(rollout=validation_tokens), limit.cost)
 
     def take(self, step: int, metrics: Mapping[str, float | None]) -> Next:
         """Count a step that was reported; whether another one follows, and whether that is the last.

@@ -15,6 +15,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import statistics
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -22,7 +23,7 @@ from typing import IO, Any, TypeVar
 
 from llmzero_ray.compute import measured_cost, plus, tokens_of
 from llmzero_ray.files import replace_file, storage_error
-from llmzero_ray.metrics import Curves, best_validation, curves_of, validations
+from llmzero_ray.metrics import VAL_TOKENS, Curves, best_validation, curves_of, validations
 from llmzero_ray.records import (
     Checkpoint,
     ItemOutcome,
@@ -157,8 +158,8 @@ def with_gain(storage: SearchStorage, result: PhaseResult) -> PhaseResult:
 
 
 def with_tokens(storage: SearchStorage, spec: PhaseSpec, outcome: Outcome) -> Outcome:
-    """The outcome with the tokens of its steps and what they cost, and each adapter with the tokens up to its
-    step."""
+    """The outcome with the tokens of its steps, of its validations, and what they cost, and each adapter with
+    the tokens up to its step."""
     total, at = TokenCounts(), dict[int, TokenCounts]()
     points = load_points(storage, spec.node)
     for point in points:
@@ -166,7 +167,14 @@ def with_tokens(storage: SearchStorage, spec: PhaseSpec, outcome: Outcome) -> Ou
         at[point.step] = total
     kept = tuple(dataclasses.replace(one, tokens=at.get(one.step)) for one in outcome.checkpoints)
     cost = measured_cost((spec.hyperparameters, point.metrics) for point in points)
-    return dataclasses.replace(outcome, tokens=total, cost=cost, checkpoints=kept)
+    sampled = [point.metrics[VAL_TOKENS] for point in points if point.metrics.get(VAL_TOKENS) is not None]
+    return dataclasses.replace(
+        outcome,
+        tokens=total,
+        val_tokens=statistics.fmean(sampled) if sampled else None,
+        cost=cost,
+        checkpoints=kept,
+    )
 
 
 def compact(storage: SearchStorage, node: int, attempt: int) -> None:

@@ -55,6 +55,8 @@ class KnownStart:
     score: float
     on_cpu: bool = False
     """Whether it may be taken over on the CPU too, and not on GPUs alone."""
+    tokens: float = 0.0
+    """That validations of that phase sampled, each on average; 0: not known."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -229,6 +231,8 @@ class PhaseResult:
     """Standard error of `gain` over the rows, taken pair by pair."""
     tokens: TokenCounts | None = None
     """Of the steps that count; None: an older version did not count them."""
+    val_tokens: float | None = None
+    """That its validations sampled, each on average; None: none did, or an older version did not count."""
     cost: TokenCost | None = None
     """Seconds per token in its own steps; None: they were not timed, or by an older version."""
     start_from: ResumeFrom | None = None
@@ -254,6 +258,8 @@ class PhaseFailure:
     warm: bool = False
     cold_reason: str | None = None
     tokens: TokenCounts | None = None
+    """As of a result."""
+    val_tokens: float | None = None
     """As of a result."""
     cost: TokenCost | None = None
     """As of a result."""

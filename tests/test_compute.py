@@ -63,6 +63,18 @@ def test_the_validations_at_the_begin_and_the_end_are_part_of_the_limit() -> Non
     assert steps_taken(1000.0, validation=200.0) == (3, "last step")
 
 
+def test_a_phase_that_did_not_validate_its_start_reserves_what_other_phases_validations_sampled() -> None:
+    clock = ComputeClock(ComputeLimit(amount=1000.0), RECIPE, validation_tokens=200.0)
+    told = [clock.take(0, {}), *(clock.take(step, STEP) for step in (1, 2, 3))]
+    assert told == ["go on", "go on", "go on", "last step"]
+
+
+def test_a_validation_that_was_reported_counts_instead_of_those_of_other_phases() -> None:
+    clock = ComputeClock(ComputeLimit(amount=1000.0), RECIPE, validation_tokens=700.0)
+    told = [clock.take(0, {VAL_TOKENS: 200.0}), *(clock.take(step, STEP) for step in (1, 2))]
+    assert told == ["go on", "go on", "last step"]
+
+
 def test_a_phase_whose_limit_one_step_passes_ends_after_it() -> None:
     assert steps_taken(100.0) == (1, "end")
 

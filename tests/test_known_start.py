@@ -37,6 +37,7 @@ def after_root(asked: str = "auto", **engine: Any) -> tuple[Driver, PhaseSpec]:
     result = dataclasses.replace(
         make_result(0),
         start_score=0.3,
+        val_tokens=700.0,
         checkpoints=tuple(
             Checkpoint(step=step, path=f"/elsewhere/0/{step}", val_score=score)
             for step, score in ((10, 0.4), (20, None))
@@ -58,7 +59,7 @@ def test_on_gpus_a_child_is_given_its_checkpoints_score_and_the_root_is_measured
     search, root = after_root()
     assert root.known_start is None
     at = ResumeFrom(node=0, step=10)
-    assert known(search, 1, (0, 10)) == KnownStart(source=at, score=0.4)
+    assert known(search, 1, (0, 10)) == KnownStart(source=at, score=0.4, tokens=700.0)
 
 
 def test_a_checkpoint_that_was_saved_without_a_validation_is_measured() -> None:
@@ -68,7 +69,7 @@ def test_a_checkpoint_that_was_saved_without_a_validation_is_measured() -> None:
 
 def test_the_base_model_is_measured_once_and_by_the_phase_that_did() -> None:
     search, _ = after_root()
-    base = KnownStart(source=ResumeFrom(node=0, step=0), score=0.3)
+    base = KnownStart(source=ResumeFrom(node=0, step=0), score=0.3, tokens=700.0)
     assert known(search, 1, None) == base
     # A phase that took it over is no source, and its first step's score is the root's.
     taken = dataclasses.replace(make_result(1), start_score=0.3, start_from=base.source)

@@ -192,7 +192,9 @@ class Planner:
             return None
         if not scored_alike(self._hyperparameters(source.node), spec.hyperparameters):
             return None
-        return KnownStart(source=source, score=score, on_cpu=asked == "first")
+        outcome = self.runs[source.node].outcome
+        tokens = 0.0 if outcome is None else outcome.val_tokens or 0.0
+        return KnownStart(source=source, score=score, on_cpu=asked == "first", tokens=tokens)
 
     def _measured_base(self, spec: PhaseSpec) -> tuple[ResumeFrom | None, float | None]:
         """(step 0 of the first phase that validated the base model before its first step, that score)."""

@@ -534,7 +534,10 @@ class PhaseTrainer(DeterministicTrainer):
         spec = phase.spec
         if spec.compute is None:
             return
-        phase.clock = phase.clock or ComputeClock(spec.compute, spec.hyperparameters, phase.progress.compute)
+        if phase.clock is None:
+            known = 0.0 if spec.known_start is None else spec.known_start.tokens
+            used = phase.progress.compute
+            phase.clock = ComputeClock(spec.compute, spec.hyperparameters, used, known)
         following = phase.clock.take(step, metrics)
         phase.progress.compute = phase.clock.used
         if following == "go on" or self.global_steps >= self.total_training_steps:
