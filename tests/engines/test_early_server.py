@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import logging
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from llmzero_ray.engines.verl.early_server import METHODS, RecordingServer
+from llmzero_ray.engines.verl.early_server import METHODS, EarlyServer
 from llmzero_ray.engines.verl.overrides import all_overrides, compose
 from llmzero_ray.errors import EngineError, EngineVersionError
 from tests.engines.test_overrides import spec, verl_settings
@@ -28,7 +29,7 @@ class Held:
 
 @pytest.mark.parametrize("name", METHODS)
 def test_a_call_is_passed_on_with_its_arguments_and_waited_for(name: str) -> None:
-    server = RecordingServer.__new__(RecordingServer)
+    server = EarlyServer.__new__(EarlyServer)
     server._server = Held()
     assert asyncio.run(getattr(server, name)(1, last=2)) == (name, (1,), {"last": 2})
 
@@ -49,7 +50,10 @@ class Handle:
 
 @pytest.fixture
 def rollout_server(monkeypatch: pytest.MonkeyPatch) -> Any:
+    levels = [(one, one.level) for one in (logging.root, *logging.root.handlers)]
     module = pytest.importorskip("llmzero_ray.engines.verl.rollout_server")
+    for one, level in levels:  # VeRL's import lets errors through alone
+        one.setLevel(level)
     monkeypatch.setattr(module.ray, "get", lambda reference: reference)
     return module
 

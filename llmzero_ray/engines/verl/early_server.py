@@ -8,10 +8,12 @@ given those that have been started (rollout_server.py).
 
 from __future__ import annotations
 
+import importlib
 import inspect
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+MODULE, SERVER = "llmzero_ray.engines.verl.rollout_server", "RecordingServer"
 METHODS = (
     "abort_all_requests",
     "abort_request",
@@ -43,21 +45,18 @@ METHODS = (
     "wait_for_requests_to_drain",
     "wake_up",
 )
-"""All public methods of `rollout_server.RecordingServer`."""
+"""All public methods of that server."""
 
 
-class RecordingServer:
-    """Has the name and the methods of `rollout_server.RecordingServer`, which it holds; that one's module is
-    imported in the server's process alone."""
+class EarlyServer:
+    """Has the methods of the server that it holds, whose module is imported in the server's process alone."""
 
-    def __init__(self) -> None:
-        from llmzero_ray.engines.verl import rollout_server
-
-        self._server = rollout_server.RecordingServer()
+    def __init__(self, module: str, name: str) -> None:
+        self._server = getattr(importlib.import_module(module), name)()
 
 
 def _passed_on(name: str) -> Callable[..., Awaitable[Any]]:
-    async def call(self: RecordingServer, *args: Any, **kwargs: Any) -> Any:
+    async def call(self: EarlyServer, *args: Any, **kwargs: Any) -> Any:
         result = getattr(self._server, name)(*args, **kwargs)
         return await result if inspect.isawaitable(result) else result
 
@@ -66,7 +65,7 @@ def _passed_on(name: str) -> Callable[..., Awaitable[Any]]:
 
 
 for _name in METHODS:
-    setattr(RecordingServer, _name, _passed_on(_name))
+    setattr(EarlyServer, _name, _passed_on(_name))
 
 
 def start_servers_early(count: int, concurrency: int, node_id: str) -> dict[int, Any]:
@@ -74,11 +73,11 @@ def start_servers_early(count: int, concurrency: int, node_id: str) -> dict[int,
     each, on this node (Ray's id, hex). Each takes `concurrency` calls at a time."""
     import ray
 
-    server = ray.remote(RecordingServer)
+    server = ray.remote(type(SERVER, (EarlyServer,), {}))  # Ray names processes and lines of logs by it
     here = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node_id=node_id, soft=False)
     return {
         rank: server.options(  # as VeRL's replica does, whose workers look servers up by this name
             name=f"vllm_server_{rank}_0", scheduling_strategy=here, max_concurrency=concurrency
-        ).remote()
+        ).remote(MODULE, SERVER)
         for rank in range(count)
     }
