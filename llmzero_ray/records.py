@@ -55,8 +55,8 @@ class KnownStart:
     score: float
     on_cpu: bool = False
     """Whether it may be taken over on the CPU too, and not on GPUs alone."""
-    tokens: float = 0.0
-    """That validations of that phase sampled, each on average; 0: not known."""
+    val_tokens: float = 0.0
+    """Tokens that a validation of that phase sampled, on average; 0: not known."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -232,7 +232,7 @@ class PhaseResult:
     tokens: TokenCounts | None = None
     """Of the steps that count; None: an older version did not count them."""
     val_tokens: float | None = None
-    """That its validations sampled, each on average; None: none did, or an older version did not count."""
+    """Tokens that one of its validations sampled, on average; None: there was none, or none was counted."""
     cost: TokenCost | None = None
     """Seconds per token in its own steps; None: they were not timed, or by an older version."""
     start_from: ResumeFrom | None = None

@@ -21,7 +21,9 @@ from llmzero_ray.metric_files import (
     lost_phase,
     stored_items,
     with_gain,
+    with_tokens,
 )
+from llmzero_ray.metrics import VAL_TOKENS
 from llmzero_ray.records import Checkpoint, ItemOutcome, KnownStart, MetricPoint, PhaseSpec, ResumeFrom
 from llmzero_ray.storage import SearchStorage
 from tests.builders import LR, Driver, make_config, make_proposal, make_result
@@ -59,7 +61,7 @@ def test_on_gpus_a_child_is_given_its_checkpoints_score_and_the_root_is_measured
     search, root = after_root()
     assert root.known_start is None
     at = ResumeFrom(node=0, step=10)
-    assert known(search, 1, (0, 10)) == KnownStart(source=at, score=0.4, tokens=700.0)
+    assert known(search, 1, (0, 10)) == KnownStart(source=at, score=0.4, val_tokens=700.0)
 
 
 def test_a_checkpoint_that_was_saved_without_a_validation_is_measured() -> None:
@@ -69,7 +71,7 @@ def test_a_checkpoint_that_was_saved_without_a_validation_is_measured() -> None:
 
 def test_the_base_model_is_measured_once_and_by_the_phase_that_did() -> None:
     search, _ = after_root()
-    base = KnownStart(source=ResumeFrom(node=0, step=0), score=0.3, tokens=700.0)
+    base = KnownStart(source=ResumeFrom(node=0, step=0), score=0.3, val_tokens=700.0)
     assert known(search, 1, None) == base
     # A phase that took it over is no source, and its first step's score is the root's.
     taken = dataclasses.replace(make_result(1), start_score=0.3, start_from=base.source)
@@ -147,6 +149,22 @@ def answered(step: int, accs: tuple[float, ...], taken_from: ResumeFrom | None =
         ),
         taken_from=taken_from,
     )
+
+
+@pytest.mark.parametrize(
+    ("sampled", "mean"), [({0: 600.0, 5: 800.0}, 700.0), ({5: 800.0}, 800.0), ({}, None)]
+)
+def test_a_result_says_what_one_of_its_validations_sampled_on_average(
+    tmp_path: Path, sampled: dict[int, float], mean: float | None
+) -> None:
+    _, spec = after_root()
+    storage = SearchStorage(tmp_path, "demo")
+    with MetricWriter(storage, 1, 0) as writer:
+        for step in (0, 1, 5):
+            found = {VAL_TOKENS: sampled[step]} if step in sampled else {"actor/loss": 1.0}
+            writer.write(dataclasses.replace(answered(step, (1.0,)), metrics=found))
+    told = with_tokens(storage, dataclasses.replace(spec, node=1), make_result(1))
+    assert told.val_tokens == mean
 
 
 def test_a_phase_that_took_its_start_over_has_rows_curves_and_gains_as_one_that_measured_it(

@@ -193,8 +193,8 @@ class Planner:
         if not scored_alike(self._hyperparameters(source.node), spec.hyperparameters):
             return None
         outcome = self.runs[source.node].outcome
-        tokens = 0.0 if outcome is None else outcome.val_tokens or 0.0
-        return KnownStart(source=source, score=score, on_cpu=asked == "first", tokens=tokens)
+        val_tokens = 0.0 if outcome is None else outcome.val_tokens or 0.0
+        return KnownStart(source=source, score=score, on_cpu=asked == "first", val_tokens=val_tokens)
 
     def _measured_base(self, spec: PhaseSpec) -> tuple[ResumeFrom | None, float | None]:
         """(step 0 of the first phase that validated the base model before its first step, that score)."""

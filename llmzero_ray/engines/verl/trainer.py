@@ -535,7 +535,7 @@ class PhaseTrainer(DeterministicTrainer):
         if spec.compute is None:
             return
         if phase.clock is None:
-            known = 0.0 if spec.known_start is None else spec.known_start.tokens
+            known = 0.0 if spec.known_start is None else spec.known_start.val_tokens
             used = phase.progress.compute
             phase.clock = ComputeClock(spec.compute, spec.hyperparameters, used, known)
         following = phase.clock.take(step, metrics)
