@@ -22,7 +22,7 @@ from ray.cluster_utils import Cluster
 from llmzero_ray.follow import Follower
 from llmzero_ray.storage import SearchStorage
 from tests.searches import CHECKOUT, scripted_search
-from tests.waiting import PATIENCE_S, wait_for_ray_nodes
+from tests.waiting import PATIENCE_S, wait_for_ray_nodes, wait_until
 
 RAY = Path(sys.executable).with_name("ray")
 
@@ -32,9 +32,10 @@ def dashboard() -> Iterator[str]:
     """Address of a head's dashboard, which takes jobs."""
     wait_for_ray_nodes()
     # A directory of its own that names its address: Ray tells a job its cluster by looking there, or else
-    # takes any
-    # Ray that runs on this machine.
+    # takes any Ray that runs on this machine.
     temporary = tempfile.mkdtemp(prefix="ray-", dir="/tmp")
+    # Ray writes the cluster's address in the usual directory too, which only a node makes that uses it.
+    Path(os.environ["RAY_TMPDIR"], "ray").mkdir(parents=True, exist_ok=True)
     cluster = Cluster(
         initialize_head=True,
         head_node_args={
@@ -54,6 +55,12 @@ def dashboard() -> Iterator[str]:
         ray.shutdown()
         cluster.shutdown()
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def named_actors() -> list[dict[str, str]]:
+    """Every actor with a name on the cluster, those of Ray included."""
+    listed: list[dict[str, str]] = ray.util.list_named_actors(all_namespaces=True)
+    return listed
 
 
 def free_port() -> int:
@@ -89,7 +96,8 @@ def test_a_search_can_be_submitted_as_a_job(dashboard: str, task_dir: Path, tmp_
     assert done.returncode == 0, done.stdout + done.stderr
     assert "search job has ended (budget) after 2 runs" in done.stdout
     assert Follower.of(SearchStorage(tmp_path / "runs", "job")).finished is not None
-    assert ray.util.list_named_actors(all_namespaces=True) == []
+    # The actor with which Ray supervises the job ends after the job's success was told.
+    wait_until(lambda: not named_actors(), lambda: f"actors left: {named_actors()}")
     print(f"submitted and done in {time.monotonic() - began:.0f} s")
     done = submit(
         dashboard, plugins, sys.executable, "-m", "jobs.search", str(config), "--set", "storage=runs"
