@@ -36,6 +36,7 @@ def dashboard() -> Iterator[str]:
     temporary = tempfile.mkdtemp(prefix="ray-", dir="/tmp")
     # Ray writes the cluster's address in the usual directory too, which only a node makes that uses it.
     Path(os.environ["RAY_TMPDIR"], "ray").mkdir(parents=True, exist_ok=True)
+    agent_port = free_port()  # jobs go through it; every cluster takes the same where none is given
     cluster = Cluster(
         initialize_head=True,
         head_node_args={
@@ -43,18 +44,28 @@ def dashboard() -> Iterator[str]:
             "num_gpus": 1,
             "include_dashboard": True,
             "dashboard_port": 0,
-            "dashboard_agent_listen_port": free_port(),  # jobs go through it; every cluster takes the same
+            "dashboard_agent_listen_port": agent_port,
             "temp_dir": temporary,
         },
     )
     try:
         ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
         Path(temporary, "ray_current_cluster").write_text(cluster.address)
+        # A job that comes before the agent is refused after ten seconds.
+        wait_until(
+            lambda: listens(cluster.head_node.node_ip_address, agent_port), lambda: "no agent for jobs"
+        )
         yield f"http://{cluster.head_node.webui_url}"
     finally:
         ray.shutdown()
         cluster.shutdown()
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def listens(host: str, port: int) -> bool:
+    """Whether a connection to the port is accepted."""
+    with socket.socket() as asking:
+        return asking.connect_ex((host, port)) == 0
 
 
 def named_actors() -> list[dict[str, str]]:
