@@ -34,6 +34,11 @@ def wait_until(
         time.sleep(every_s)
 
 
+def until_gone(left: Callable[[], list[Any]]) -> None:
+    """Until nothing is left: the last processes and actors of a cluster need a moment to die."""
+    wait_until(lambda: not left(), left, every_s=0.2)
+
+
 @functools.cache
 def wait_for_ray_nodes() -> None:
     """Let this process wait for a Ray node that it starts as for anything else: Ray gives a node 30 s."""

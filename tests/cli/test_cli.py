@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from llmzero_ray.follow import Follower
 from llmzero_ray.presence import owner
 from llmzero_ray.storage import SearchStorage
 from tests.searches import CHECKOUT, scripted_search
-from tests.waiting import PATIENCE_S, wait_until
+from tests.waiting import PATIENCE_S, until_gone, wait_until
 
 
 class Command:
@@ -105,11 +105,6 @@ def command(tmp_path: Path, task_dir: Path) -> Iterator[Command]:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-
-
-def until_gone(check: Callable[[], list[str]]) -> None:
-    """Until nothing is left: the last processes of a head need a moment to die."""
-    wait_until(lambda: not check(), check, every_s=0.2)
 
 
 def until_printed(process: subprocess.Popen[str], text: str) -> str:

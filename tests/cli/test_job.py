@@ -22,7 +22,7 @@ from ray.cluster_utils import Cluster
 from llmzero_ray.follow import Follower
 from llmzero_ray.storage import SearchStorage
 from tests.searches import CHECKOUT, scripted_search
-from tests.waiting import PATIENCE_S, wait_for_ray_nodes, wait_until
+from tests.waiting import PATIENCE_S, until_gone, wait_for_ray_nodes, wait_until
 
 RAY = Path(sys.executable).with_name("ray")
 
@@ -68,12 +68,6 @@ def listens(host: str, port: int) -> bool:
         return asking.connect_ex((host, port)) == 0
 
 
-def named_actors() -> list[dict[str, str]]:
-    """Every actor with a name on the cluster, those of Ray included."""
-    listed: list[dict[str, str]] = ray.util.list_named_actors(all_namespaces=True)
-    return listed
-
-
 def free_port() -> int:
     """A port without a listener."""
     with socket.socket() as asked:
@@ -108,7 +102,7 @@ def test_a_search_can_be_submitted_as_a_job(dashboard: str, task_dir: Path, tmp_
     assert "search job has ended (budget) after 2 runs" in done.stdout
     assert Follower.of(SearchStorage(tmp_path / "runs", "job")).finished is not None
     # The actor with which Ray supervises the job ends after the job's success was told.
-    wait_until(lambda: not named_actors(), lambda: f"actors left: {named_actors()}")
+    until_gone(lambda: ray.util.list_named_actors(all_namespaces=True))
     print(f"submitted and done in {time.monotonic() - began:.0f} s")
     done = submit(
         dashboard, plugins, sys.executable, "-m", "jobs.search", str(config), "--set", "storage=runs"
