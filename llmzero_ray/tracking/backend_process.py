@@ -11,6 +11,7 @@ tracker refuses one after the other, as when it cannot be reached, are taken out
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import importlib.util
 import json
@@ -18,11 +19,13 @@ import logging
 import os
 import sys
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TextIO
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 MAX_FAILURES = 3
 """Points in a row that the tracker refuses before the run is closed, to be opened again later with them."""
@@ -84,7 +87,8 @@ def _feed(opening: RunOpening, path: Path, lines: TextIO) -> int:
     _write(path, state)
     module, warnings = _verl_tracking(), _Warnings()
     module.logger.addHandler(warnings)
-    tracking = module.Tracking(opening.project, opening.name, [opening.backend], dict(opening.config))
+    with _opened_alone(opening.backend):
+        tracking = module.Tracking(opening.project, opening.name, [opening.backend], dict(opening.config))
     if opening.backend not in tracking.logger:  # VeRL goes on without MLflow when it cannot be reached
         return FAILED
     _after_opening(opening, state, tracking)
@@ -154,6 +158,26 @@ def _prepare(opening: RunOpening, state: Mapping[str, Any]) -> None:
         (base / opening.group).mkdir(parents=True, exist_ok=True)
     elif opening.backend == "swanlab":
         default("SWANLAB_LOG_DIR", str(outputs / "swanlab"))
+
+
+@contextlib.contextmanager
+def _opened_alone(backend: str) -> Iterator[None]:
+    """One process at a time where MLflow writes files: of those that ask for an experiment at once, each
+    makes one of the same name, and only the runs of one are found. MLflow's servers see to that themselves.
+    """
+    store = os.environ.get("MLFLOW_TRACKING_URI", "") if backend == "mlflow" else ""
+    if not store.startswith("file:"):
+        yield
+        return
+    path = Path(url2pathname(urlsplit(store).path))
+    with contextlib.ExitStack() as stack:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            lock = stack.enter_context(open(path.with_name(f"{path.name}.lock"), "w"))
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        except OSError as error:  # a store of others, whose directory is theirs alone
+            print(f"no lock beside {path}: {error}", file=sys.stderr, flush=True)  # noqa: T201
+        yield
 
 
 def _after_opening(opening: RunOpening, state: dict[str, Any], tracking: Any) -> None:

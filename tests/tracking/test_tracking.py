@@ -330,6 +330,38 @@ def test_tensorboard_mlflow_and_wandb_offline_show_every_point_once(tmp_path: Pa
     }
 
 
+SLOW_STORE = """
+import sys, time
+from mlflow.store.tracking.file_store import FileStore
+from llmzero_ray.tracking import backend_process
+make = FileStore._create_experiment_with_id
+def slowly(*given, **named):
+    time.sleep(2)
+    return make(*given, **named)
+FileStore._create_experiment_with_id = slowly
+sys.exit(backend_process.main(sys.stdin))
+"""
+"""A run's process, in a store that takes its time from the look for an experiment to its making."""
+
+
+@pytest.mark.slow
+def test_runs_opened_at_once_are_in_one_experiment_of_mlflow(tmp_path: Path) -> None:
+    processes = []
+    for number in range(3):
+        opening = RunOpening(
+            backend="mlflow", project="llmzero", group="demo", name=f"demo/{number}", config={"llmzero": {}},
+            state=str(tmp_path / f"tracking/state/{number}.mlflow.json"),
+            outputs=str(tmp_path / "tracking"), variables={},
+        )  # fmt: skip
+        process = subprocess.Popen([sys.executable, "-c", SLOW_STORE], stdin=subprocess.PIPE, text=True)
+        assert process.stdin is not None
+        process.stdin.write(json.dumps(asdict(opening)) + '\n[7, {"llmzero/phase_step": 7}]\n')
+        process.stdin.close()
+        processes.append(process)
+    assert [process.wait() for process in processes] == [0, 0, 0]
+    assert mlflow_runs(tmp_path) == {f"demo/{number}": ([7], None) for number in range(3)}
+
+
 def tensorboard_steps(root: Path, node: int) -> list[int]:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
