@@ -26,6 +26,8 @@ os.environ.update(
         # On a busy machine agents and workers take longer to come than the minute that Ray gives.
         "RAY_agent_register_timeout_ms": "600000",
         "RAY_worker_register_timeout_seconds": "600",
+        # Nor does a training function end within the 2 s that Ray Tune gives it.
+        "TUNE_FUNCTION_THREAD_TIMEOUT_S": "600",
         # Ray's metrics reader outlives ray.shutdown in a process that calls ray.init more than once, and may
         # crash it some time later. Only the head of test_gauges has one.
         "RAY_enable_open_telemetry": "0",

@@ -35,13 +35,12 @@ class TreeScheduler(FIFOScheduler):
         super().__init__()
         self._searcher, self._stops = searcher, stops
         self._search = searcher.search
-        self._live: dict[str, Any] = {}
         self._to_close: list[Any] = []
         self._directory: Path | None = None
         self._releases = False
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_live": {}, "_to_close": [], "_directory": None, "_releases": False}
+        return {**self.__dict__, "_to_close": [], "_directory": None, "_releases": False}
 
     def set_search_properties(self, metric: str | None, mode: str | None, **spec: Any) -> bool:
         """Check what the Tuner was given beside the search.
@@ -92,7 +91,7 @@ class TreeScheduler(FIFOScheduler):
                 self._to_close.append(trial)
             return
         self._searcher.active.add(phase.node)
-        self._live[trial.trial_id] = trial
+        self._searcher.live[trial.trial_id] = trial
         self._restore(trial, phase)
         self._set_start(trial, phase)
         _show_lineage(trial, phase)
@@ -108,7 +107,7 @@ class TreeScheduler(FIFOScheduler):
         while self._to_close:
             # Ray's state was saved before these ended; the records have their outcome.
             tune_controller.stop_trial(self._to_close.pop())
-        for trial in self._live.values():
+        for trial in self._searcher.live.values():
             self._take_checkpoints(trial)
         return super().choose_trial_to_run(tune_controller)
 
@@ -256,7 +255,7 @@ class TreeScheduler(FIFOScheduler):
             internals.start_from(trial, source.checkpoints[phase.resume_from.step], {})
 
     def _leave(self, tune_controller: Any, trial: Any) -> None:
-        self._live.pop(trial.trial_id, None)
+        self._searcher.live.pop(trial.trial_id, None)
         internals.save_soon(tune_controller)
 
 

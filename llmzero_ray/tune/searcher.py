@@ -7,10 +7,12 @@ to do. Not here: results and checkpoints (scheduler.py).
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ray.tune.experiment import Trial
 from ray.tune.search import Searcher
 from ray.tune.search.sample import Domain
 
@@ -20,6 +22,7 @@ from llmzero_ray.tune.phase_start import CONFIG_KEY
 from llmzero_ray.tune.proposals import AsyncProposals
 from llmzero_ray.tune.state import TunePhase, TuneSearch
 
+log = logging.getLogger(__name__)
 _IDLE_WAIT_S = 0.5
 """Longest wait for a proposal while no trial runs; Tune itself asks once a second then."""
 
@@ -37,8 +40,13 @@ class TreeSearcher(Searcher):
         self._limit: int | None = None
         self.active: set[int] = set()
         """Nodes that a trial of Tune trains or waits to train."""
+        self.live: dict[str, Any] = {}
+        """Those trials."""
         self._stopping: dict[int, str] = {}
         self._errors: dict[str, str] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "live": {}}
 
     # --- what Tune calls ------------------------------------------------------------------------------------
 
@@ -75,6 +83,7 @@ class TreeSearcher(Searcher):
             ConfigError: the search cannot go on.
         """
         self.check()
+        self._release_lost()
         self._proposals.collect()
         ready = self._ready()
         if ready is None:
@@ -172,6 +181,25 @@ class TreeSearcher(Searcher):
             raise self._search.fatal
 
     # --- parts ----------------------------------------------------------------------------------------------
+
+    def _release_lost(self) -> None:
+        """Give a node whose trial never began another one.
+
+        With reuse_actors Ray ends a trial when its actor could not be reset for it, and tells neither the
+        searcher nor the scheduler.
+        """
+        for trial_id, trial in list(self.live.items()):
+            node = self.node_of(trial_id)
+            if node in self.active and trial.status == Trial.ERROR:
+                del self.live[trial_id]
+                self.active.discard(node)
+                log.warning(
+                    "trial %s of node %d did not begin: its reused actor could not be reset; another trial "
+                    "trains the node. Either reset_config did not return True, or a training function took "
+                    "longer to end than TUNE_FUNCTION_THREAD_TIMEOUT_S of the workers' environment (2 s).",
+                    trial_id,
+                    node,
+                )
 
     def _nodes(self) -> Mapping[str, int]:
         return {trial: phase.node for phase in self._search.phases.values() for trial in phase.trials}

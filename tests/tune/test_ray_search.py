@@ -142,6 +142,15 @@ def test_class_trainables_resume_and_reuse_their_actors(experiment: Experiment) 
         assert phase.steps[1].metrics["x"] == pytest.approx(before + rate)
 
 
+def test_a_phase_whose_reused_actor_does_not_end_in_time_gets_another_trial(experiment: Experiment) -> None:
+    experiment.run(fixed={"unwind_s": 10.0}, budget=3)
+    phases = experiment.search.phases
+    assert [phase.status for phase in phases.values()] == ["completed"] * 3
+    assert [len(phase.trials) for phase in phases.values()] == [1, 2, 2]
+    started = [line["trial"] for line in experiment.starts()]
+    assert started == [phase.trials[-1] for phase in phases.values()]
+
+
 def test_a_found_strategy_is_trained_again_as_one_trial(experiment: Experiment, tmp_path: Path) -> None:
     experiment.run(proposer=_double, budget=4)
     best = experiment.search.tree.best

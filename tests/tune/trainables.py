@@ -25,7 +25,14 @@ def notes(path: Path) -> list[dict[str, Any]]:
 
 
 def climb(config: dict[str, Any]) -> None:
-    """x rises by the rate at each step, from the checkpoint's; `fail_above` raises for higher rates."""
+    """x rises by the rate at each step, from the checkpoint's; `fail_above` raises for higher rates. It takes
+    `unwind_s` to end when Tune ends it, for which Ray waits 1 s then."""
+    if "unwind_s" in config:
+        os.environ["TUNE_FUNCTION_THREAD_TIMEOUT_S"] = "1"
+        try:
+            climb({name: value for name, value in config.items() if name != "unwind_s"})
+        finally:
+            time.sleep(config["unwind_s"])
     checkpoint = get_checkpoint()
     x, step = 0.0, 0
     if checkpoint:
