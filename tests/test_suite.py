@@ -309,6 +309,9 @@ def test_scores_of_what_has_ended_are_taken_over_and_merged(
     assert [(row["seed"], row["test"]) for row in rows] == [(1, 0.25), (2, one[0]["test"])]
     mean = (0.25 + one[0]["test"]) / 2
     assert f"| sum_alpha | {one[0]['base']:.3f} | {mean:.3f} ± " in capsys.readouterr().out
+    monkeypatch.setattr("sys.argv", ["scores", "--file", str(kept), "--tasks", "sum_long"])
+    scores.main()
+    assert "sum_alpha" not in capsys.readouterr().out
     said = scores.line(rows, "random", "sum_alpha")
     assert said.startswith(f"not of this run: random scored {mean:.3f} ± ") and "(2 seeds; for the" in said
 
@@ -331,6 +334,7 @@ def test_the_last_table_counts_pairs_that_all_its_methods_have() -> None:
     assert "2 pairs: sum 2." in text
     assert "| expert | 0.715 | 0.710 to 0.720 | 1.25 | +0.000 ± 0.000 | 0.50 | 0 of 2 | 0 |" in text
     assert "| pbt | 0.710 | 0.700 to 0.720 | 1.75 | +0.005 ± 0.005 | 0.38 | 0 of 2 | 0 |" in text
+    assert "| lead of expert over | pbt |\n|---|---|\n| sum | +0.005 ± 0.005 |" in text
     assert "| sum | 0.400 |" in scores.table(rows) and text.endswith("2 versions of the code: a, b.")
     assert scores.last_table(rows, ("expert", "another")) == "nothing was measured"
     both = scores.tables(rows)

@@ -1,6 +1,7 @@
 """The committed scores of search methods on the suite: which were measured, and what they are together.
 
     python -m benchmarks.suite.scores                       the tables
+    python -m benchmarks.suite.scores --tasks sum_long codes_alpha      of some pairs alone
     python -m benchmarks.suite.scores --add runs/NAME       take over what has ended of a comparison
     python -m benchmarks.suite.scores --of random sum_alpha     one line, for who compares with it
 
@@ -9,8 +10,9 @@ what was spent. Its rows may come from several comparisons. Rows of a task whose
 its model included, are left out.
 
 Two tables are printed: of the development seeds, on which the search was mended, and of the last seeds, on
-which the methods that development named are compared, over the (task, seed) pairs that all of them have. It
-says where those rows come from different versions of the code.
+which the methods that development named are compared, over the (task, seed) pairs that all of them have: all
+together, and pair by pair with the lead of the search over each of the others. It says where those rows come
+from different versions of the code.
 """
 
 from __future__ import annotations
@@ -41,6 +43,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--add", type=Path, help="directory of a comparison (jobs.compare)")
     parser.add_argument("--of", nargs=2, metavar=("METHOD", "TASK"))
+    parser.add_argument("--tasks", nargs="+", default=[task.name for task in TASKS], help="of the tables")
     parser.add_argument("--file", type=Path, default=SCORES)
     given = parser.parse_args()
     try:
@@ -49,7 +52,9 @@ def main() -> None:
             rows = merged(rows, ended(given.add))
             text = ",\n".join(" " + json.dumps(row) for row in rows)
             given.file.write_text(f"[\n{text}\n]\n", encoding="utf-8")
-        print(tables(current(rows)) if given.of is None else line(current(rows), *given.of))
+        wanted = {task_named(name).name for name in given.tasks}
+        chosen = [row for row in current(rows) if row["task"] in wanted]
+        print(tables(chosen) if given.of is None else line(current(rows), *given.of))
     except LlmzeroError as error:
         sys.exit(f"scores: {error}")
 
@@ -187,11 +192,29 @@ def last_table(rows: list[Row], methods: Sequence[str] = LAST_METHODS) -> str:
             f"| {found.method} | {found.mean:.3f} | {interval} | {found.rank:.2f} | {lead} "
             f"| {found.improvement:.2f} | {above} of {found.pairs} | {failed} |"
         )
-    text += ["", table(used)]
+    text += ["", table(used), "", leads(scores)]
     codes = {row["code"] for row in used}
     if len(codes) > 1:
         text += ["", f"Rows of {len(codes)} versions of the code: {', '.join(sorted(codes))}."]
     return "\n".join(text)
+
+
+def leads(scores: Mapping[str, Mapping[str, Sequence[float]]]) -> str:
+    """How far the first method is ahead of each other one on each task, as Markdown.
+
+    Each figure is the mean of the differences at the same seeds ± its standard error.
+    """
+    (first, own), *others = scores.items()
+    lines = [
+        f"| lead of {first} over | {' | '.join(method for method, _ in others)} |",
+        "|---" * (1 + len(others)) + "|",
+    ]
+    for task, found in own.items():
+        cells = [
+            _figure([a - b for a, b in zip(found, other[task], strict=True)], "+") for _, other in others
+        ]
+        lines.append(f"| {task} | {' | '.join(cells)} |")
+    return "\n".join(lines)
 
 
 def _times_above(own: Mapping[str, Sequence[float]], other: Mapping[str, Sequence[float]]) -> int:
@@ -217,11 +240,11 @@ def table(rows: list[Row]) -> str:
     return "\n".join(lines)
 
 
-def _figure(found: list[float]) -> str:
+def _figure(found: list[float], sign: str = "") -> str:
     mean = statistics.mean(found)
     if len(found) == 1:
-        return f"{mean:.3f}"
-    return f"{mean:.3f} ± {statistics.stdev(found) / math.sqrt(len(found)):.3f}"
+        return f"{mean:{sign}.3f}"
+    return f"{mean:{sign}.3f} ± {statistics.stdev(found) / math.sqrt(len(found)):.3f}"
 
 
 if __name__ == "__main__":
