@@ -463,7 +463,8 @@ class FinalConfig(StrictModel):
 
     test: bool | Literal["all"] = True
     """Score the base model and the best strategy on the test split, once each (`best` says the same). `all`:
-    every node's best step as well, for tables; no agent sees any of it. False: nothing."""
+    every node's best step as well, for tables; no agent sees any of it. False: nothing. May be changed once
+    the search has ended: what is new is then scored."""
     default_recipe: bool | Literal["compute", "whole"] = "compute"
     """Also train the root's recipe in one phase, and score it: what the search added. `compute`: for what the
     best strategy's phases computed, whatever its steps cost: tokens sampled and trained on, each at the

@@ -26,9 +26,10 @@ CHANGEABLE = (
     "agents.deadline_s",
     "agents.on_cap",
     "final.default_recipe",
+    "final.test",
 )
 """Keys (or whole blocks) that may be changed while a search goes on: limits and hardware, nothing that its
-results depend on, and what it is compared with once it has ended."""
+results depend on, and what is measured once it has ended."""
 
 
 _WHERE = ("storage", "slots.shared")

@@ -281,6 +281,21 @@ def test_another_default_recipe_is_measured_once_a_search_has_ended_and_nothing_
     assert search.core.end_reason is None
 
 
+def test_every_phase_is_tested_once_a_search_has_ended_and_what_was_scored_is_not_scored_again() -> None:
+    search = finished(3)
+    change = ev.SearchExtended(changes={"final.test": "all"}, before={"final.test": True})
+    assert refusal(search.core, ev.SearchExtended(changes={"final.test": "some"})) is not None
+    assert refusal(search.core, change) is None
+    search.post(ev.CoordinatorStarted(epoch=2, host="here", pid=2), change)
+    search.ready()
+    best = search.core.final.winner
+    others = [f"node-{node}" for node in range(3) if node != best]
+    assert sorted(measured(search)) == others
+    jobs = search.core.final.jobs
+    assert jobs["base"].score is not None and jobs["best"].score is not None
+    assert search.core.end_reason == "budget" and len(search.core.search.nodes) == 3
+
+
 def test_what_is_compared_is_not_changed_while_it_is_measured() -> None:
     search = Driver(make_config(budget={"runs": 2}))
     change = ev.SettingsChanged(changes={"final.default_recipe": "whole"}, before={})
@@ -300,4 +315,4 @@ def test_a_search_without_a_score_has_nothing_to_compare() -> None:
         search.fail(node)
     search.post(ev.OutcomeWritten())
     problem = extension_problem(search.core, {"final.default_recipe": "compute"})
-    assert problem == "no phase has a score, so there is nothing to compare."
+    assert problem == "no phase has a score, so there is nothing to measure."

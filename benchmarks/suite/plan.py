@@ -40,6 +40,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "best_of_8": {"search.method": "random", "search.recipes": 8},
     "one_stage": {"search.method": "llmzero", "search.multi_stage": False},
     "no_stop": {"search.method": "llmzero", "stopper.enabled": False},
+    "no_scratch": {"search.method": "llmzero", "search.rho_min": 0},
     **{
         f"as_{name}": {"search.method": "replay", "search.schedule": name}
         for name in ("chemcot", "papersearchqa", "ssmr", "wildsci")

@@ -140,7 +140,7 @@ def extension_problem(state: SearchState, changes: Mapping[str, Any]) -> str | N
     except ConfigError as error:
         return str(error)
     if measures_alone(changes):
-        return None if _best_is_known(state) else "no phase has a score, so there is nothing to compare."
+        return None if _best_is_known(state) else "no phase has a score, so there is nothing to measure."
     causes = tuple(_causes_to_end(state, config))
     if not causes and not _lifts(changes):
         causes = (f"it ended for another reason ({state.end_reason}), and they raise no limit",)
@@ -235,7 +235,7 @@ def _settings_problem(state: SearchState, event: ev.SettingsChanged) -> str | No
     except ConfigError as error:
         return str(error)
     if state.end_reason is not None and any(key.startswith("final.") for key in event.changes):
-        return "the search is being evaluated; change what is compared once it has ended."
+        return "the search is being evaluated; change what is measured once it has ended."
     runs = event.changes.get("budget.runs")
     if isinstance(runs, int) and runs < len(state.search.nodes):
         return f"budget.runs is {runs}; {len(state.search.nodes)} runs have begun already."
