@@ -143,7 +143,7 @@ def test_class_trainables_resume_and_reuse_their_actors(experiment: Experiment) 
 
 
 def test_a_phase_whose_reused_actor_does_not_end_in_time_gets_another_trial(experiment: Experiment) -> None:
-    experiment.run(fixed={"unwind_s": 10.0}, budget=3)
+    experiment.run(fixed={"unwind_s": 600.0}, budget=3)
     phases = experiment.search.phases
     assert [phase.status for phase in phases.values()] == ["completed"] * 3
     assert [len(phase.trials) for phase in phases.values()] == [1, 2, 2]

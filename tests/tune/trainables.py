@@ -33,6 +33,7 @@ def climb(config: dict[str, Any]) -> None:
             climb({name: value for name, value in config.items() if name != "unwind_s"})
         finally:
             time.sleep(config["unwind_s"])
+        return
     checkpoint = get_checkpoint()
     x, step = 0.0, 0
     if checkpoint:
