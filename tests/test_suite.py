@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 import json
 import random
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -330,15 +331,19 @@ def test_the_last_table_counts_pairs_that_all_its_methods_have() -> None:
 
     rows = [row("expert", seed, 0.6 + seed / 100) for seed in (11, 12, 13)]
     rows += [row("pbt", 11, 0.70), row("pbt", 12, 0.72, code="b"), row("expert", 1, 0.99)]
-    text = scores.last_table(rows, ("expert", "pbt"))
+    text = scores.last_table(rows, ("expert", "pbt"), (11, 12, 13))
     assert "2 pairs: sum 2." in text
     assert "| expert | 0.715 | 0.710 to 0.720 | 1.25 | +0.000 ± 0.000 | 0.50 | 0 of 2 | 0 |" in text
     assert "| pbt | 0.710 | 0.700 to 0.720 | 1.75 | +0.005 ± 0.005 | 0.38 | 0 of 2 | 0 |" in text
     assert "| lead of expert over | pbt |\n|---|---|\n| sum | +0.005 ± 0.005 |" in text
     assert "| sum | 0.400 |" in scores.table(rows) and text.endswith("2 versions of the code: a, b.")
     assert scores.last_table(rows, ("expert", "another")) == "nothing was measured"
-    both = scores.tables(rows)
-    assert both.index("Development seeds") < both.index("0.990") < both.index("Last table")
+    rows += [row(method, seed, 0.1) for method in ("random", "default") for seed in (11, 12)]
+    rows += [row(method, 21, 0.9) for method in ("expert", "pbt", "random", "default")]
+    development, last, former = re.split("Last table:|The last table before it", scores.tables(rows))
+    assert "0.990 (1)" in development and "0.900 (1)" not in development
+    assert "1 pairs: sum 1." in last and "| expert | 0.900 |" in last
+    assert "(seeds 11 to 20)" in former and "2 pairs: sum 2." in former and "| expert | 0.715 |" in former
 
 
 def test_scores_of_another_definition_are_refused_or_left_out(tmp_path: Path) -> None:

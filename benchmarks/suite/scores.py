@@ -9,10 +9,11 @@ scores.json has one row for each (task, method, seed): the test score of the pol
 what was spent. Its rows may come from several comparisons. Rows of a task whose definition has changed since,
 its model included, are left out.
 
-Two tables are printed: of the development seeds, on which the search was mended, and of the last seeds, on
+Three tables are printed: of the development seeds, on which the search was mended, and of the last seeds, on
 which the methods that development named are compared, over the (task, seed) pairs that all of them have: all
 together, and pair by pair with the lead of the search over each of the others. It says where those rows come
-from different versions of the code.
+from different versions of the code. The third is the same of the former last seeds, after which the search
+was mended once more.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.suite.plan import CHECKED, LAST_METHODS, LAST_SEEDS, METHODS
+from benchmarks.suite.plan import CHECKED, FORMER_LAST_SEEDS, LAST_METHODS, LAST_SEEDS, METHODS
 from benchmarks.suite.tasks import BASE, HERE, TASKS, SuiteTask, digest, settings, task_named
 from llmzero_ray.cli.compare import results
 from llmzero_ray.cli.compare.plan import ComparedRun
@@ -151,32 +152,39 @@ def line(rows: list[Row], method: str, task: str) -> str:
 
 
 def tables(rows: list[Row]) -> str:
-    """Both tables as Markdown."""
-    last_rows = [row for row in rows if row["seed"] in LAST_SEEDS]
-    text = ["Development seeds:", "", table([row for row in rows if row["seed"] not in LAST_SEEDS])]
-    return "\n".join([*text, "", "Last table:", "", last_table(last_rows)])
+    """All tables as Markdown."""
+    last = (*LAST_SEEDS, *FORMER_LAST_SEEDS)
+    text = ["Development seeds:", "", table([row for row in rows if row["seed"] not in last])]
+    text += ["", "Last table:", "", last_table(rows)]
+    first, *_, end = FORMER_LAST_SEEDS
+    text += ["", f"The last table before it (seeds {first} to {end}):", ""]
+    return "\n".join([*text, last_table(rows, seeds=FORMER_LAST_SEEDS)])
 
 
-def last_table(rows: list[Row], methods: Sequence[str] = LAST_METHODS) -> str:
-    """The named methods over the pairs that all of them have; differences are the first one's lead."""
+def last_table(
+    rows: list[Row], methods: Sequence[str] = LAST_METHODS, seeds: Sequence[int] = LAST_SEEDS
+) -> str:
+    """The named methods over the pairs of these seeds that all of them have; differences are the first one's
+    lead."""
     by_run = {(row["method"], row["task"], row["seed"]): row for row in rows if row["method"] in methods}
-    seeds = {
-        task.name: [
-            seed for seed in LAST_SEEDS if all((method, task.name, seed) in by_run for method in methods)
-        ]
+    common = {
+        task.name: [seed for seed in seeds if all((method, task.name, seed) in by_run for method in methods)]
         for task in TASKS
     }
-    seeds = {task: found for task, found in seeds.items() if found}
-    if not seeds:
+    common = {task: found for task, found in common.items() if found}
+    if not common:
         return "nothing was measured"
-    used = [by_run[method, task, seed] for method in methods for task in seeds for seed in seeds[task]]
+    used = [by_run[method, task, seed] for method in methods for task in common for seed in common[task]]
     scores = {
-        method: {task: [float(by_run[method, task, seed]["test"]) for seed in seeds[task]] for task in seeds}
+        method: {
+            task: [float(by_run[method, task, seed]["test"]) for seed in found]
+            for task, found in common.items()
+        }
         for method in methods
     }
-    n = sum(len(found) for found in seeds.values())
+    n = sum(len(found) for found in common.values())
     text = [
-        f"{n} pairs: {', '.join(f'{task} {len(found)}' for task, found in seeds.items())}.",
+        f"{n} pairs: {', '.join(f'{task} {len(found)}' for task, found in common.items())}.",
         "",
         f"| method | mean | 95 % interval | mean rank | lead of {methods[0]} | P(better than {methods[0]}) "
         f"| above {methods[0]} | failed |",

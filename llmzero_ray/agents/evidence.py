@@ -165,6 +165,19 @@ def losing_rates(request: ProposalRequest, n_val: int) -> dict[float, bool]:
     return found
 
 
+def lost_raise(known: Iterable[Attempt]) -> float | None:
+    """The smallest learning rate that a phase raised its start's to, and clearly lost with; None: no phase
+    did."""
+    lost = []
+    for attempt in known:
+        old, new = attempt.base.get(LR), attempt.full.get(LR)
+        if not isinstance(old, float) or not isinstance(new, float) or new <= old:
+            continue
+        if attempt.failed or (attempt.gain is not None and attempt.gain.fell):
+            lost.append(new)
+    return min(lost, default=None)
+
+
 def went_on(view: NodeView, step: int, n_val: int) -> ScoreGain | None:
     """What a phase itself gained after its step `step`: the attempt "unchanged" from that checkpoint.
 

@@ -59,6 +59,8 @@ class Tried:
     elsewhere: tuple[Attempt, ...]
     losing: Mapping[float, bool] = field(default_factory=dict)
     """Learning rates at which a phase from the base model lost -> whether it destroyed what that could do."""
+    lost_raise: float | None = None
+    """The smallest learning rate that a phase raised its start's to, and lost with."""
 
     @property
     def rate_limit(self) -> float | None:
@@ -76,10 +78,11 @@ class Tried:
     def is_too_fast(self, base: Hyperparameters, full: Hyperparameters) -> bool:
         """Whether a change raises the learning rate beyond what the losses of earlier phases allow."""
         old, new = base.get(LR), full.get(LR)
-        limit = self.rate_limit
-        if limit is None or not isinstance(old, float) or not isinstance(new, float):
+        if not isinstance(old, float) or not isinstance(new, float) or new <= old:
             return False
-        return new > max(old, limit)
+        limit = self.rate_limit
+        lost_again = self.lost_raise is not None and new >= self.lost_raise
+        return lost_again or (limit is not None and new > limit)
 
     def is_copy(self, full: Hyperparameters) -> bool:
         """Whether a phase from here with this configuration exists already."""

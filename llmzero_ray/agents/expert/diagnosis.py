@@ -8,6 +8,7 @@ Not here: what to change (moves.py) and from which checkpoint (proposer.py).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,6 +16,7 @@ from typing import Literal, TypeAlias
 
 from llmzero_ray.agents.base import NodeView
 from llmzero_ray.agents.dynamics import Dynamics, Validation, change_point, fit
+from llmzero_ray.agents.evidence import CLEAR
 from llmzero_ray.agents.observations import (
     any_spike,
     course,
@@ -43,7 +45,8 @@ from llmzero_ray.records import Diagnosis, DiagnosisState, Hyperparameters
 Kind: TypeAlias = Literal[
     "dead", "collapse", "kl_spike", "entropy_collapse", "truncated", "no_reward", "no_contrast", "overfit",
     "noisy", "too_conservative", "too_aggressive", "regressed", "declining", "take_off", "warming_up",
-    "plateau_weak", "plateau_noisy", "slow", "converging", "improving", "solved", "unknown",
+    "plateau_weak", "plateau_noisy", "slow", "steady", "raised", "converging", "improving", "solved",
+    "unknown",
 ]  # fmt: skip
 STATES: dict[Kind, DiagnosisState] = {
     "dead": "inactive",
@@ -64,6 +67,8 @@ STATES: dict[Kind, DiagnosisState] = {
     "plateau_weak": "plateau",
     "plateau_noisy": "plateau",
     "slow": "slow",
+    "steady": "healthy",
+    "raised": "healthy",
     "converging": "healthy",
     "improving": "healthy",
     "solved": "healthy",
@@ -128,7 +133,7 @@ def diagnose(dynamics: Dynamics, on: NodeView, before: NodeView | None) -> tuple
         _plateau,
     )
     found = [finding for pattern in patterns if (finding := pattern(dynamics)) is not None]
-    return _consistent(found) or (_healthy(dynamics),)
+    return _consistent(found) or (_healthy(dynamics, on, before),)
 
 
 def _consistent(found: list[Finding]) -> tuple[Finding, ...]:
@@ -388,12 +393,40 @@ def _fell(v: Validation) -> bool:
     return bool(v.gains) and v.gains[-1].fell
 
 
-def _healthy(d: Dynamics) -> Finding:
+def _healthy(d: Dynamics, on: NodeView, before: NodeView | None) -> Finding:
     """Finding of a phase without a problem: its pace."""
     v = d.validation
     evidence = (*validated(v), *course(d.reward), *course(d.entropy), *course(d.kl), *_gap(d))
     kind, text = _pace(d, v)
+    if v is not None and before is not None:
+        kind, text = _after(before, on, v, kind, text)
+    if v is not None and kind == "slow" and v.gains and v.gains[-1].z >= CLEAR:
+        kind, text = "steady", f"{text} That is a clear gain: the settings work."
     return Finding(kind=kind, summary=text, evidence=evidence)
+
+
+def _after(before: NodeView, on: NodeView, v: Validation, kind: Kind, text: str) -> tuple[Kind, str]:
+    """The pace of a phase read beside the phase that it continued."""
+    if (
+        kind in ("slow", "improving", "converging")
+        and direction(before.hyperparameters, on.hyperparameters, LR) > 0
+    ):
+        return "raised", f"{text} This phase had raised the learning rate."
+    pace = earlier_pace(before)
+    if kind == "slow" and pace is not None and v.gain / v.steps[-1] < STEADY_PACE * pace:
+        return "converging", f"{text} The phase before gained more than twice as fast: converging."
+    return kind, text
+
+
+def earlier_pace(phase: NodeView) -> float | None:
+    """What a phase gained per step until its best validation; None without a validation or a start."""
+    curves = phase.curves
+    points = zip(curves.val_scores, curves.val_steps, strict=True)
+    known = [(score, -step) for score, step in points if step > 0 and math.isfinite(score)]
+    if not known or curves.start_score is None or not math.isfinite(curves.start_score):
+        return None
+    best, minus_step = max(known)
+    return (best - curves.start_score) / -minus_step
 
 
 def _pace(d: Dynamics, v: Validation | None) -> tuple[Kind, str]:

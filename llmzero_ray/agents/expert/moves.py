@@ -5,8 +5,8 @@ reading; the others read the same curves differently, so that two children of a 
 thing. A set may hold one move, or none: to train on unchanged is a reading as well. Moves are relative
 (factors, small shifts): a tiny model trains at 1e-3, a large one at 5e-5. Sources: the transitions of the
 LLMZero paper (Tables 8-11), its human knowledge (App. F), and small real runs, in which smaller and cooler
-steps gained where larger and hotter ones lost. Not here: applying moves to a configuration
-(apply_moves.py), choosing among sets (choice.py).
+steps gained where larger and hotter ones lost, and a rate that was raised once gained more often than one
+raised twice. Not here: applying moves to a configuration (apply_moves.py), choosing among sets (choice.py).
 """
 
 from __future__ import annotations
@@ -108,6 +108,11 @@ _ANNEAL = MoveSet(
         _lr(0.5, "half the step halves the noise of the policy around its optimum"),
         _temperature(-0.1, "cooler rollouts are nearer to the greedy answers that are scored"),
     ),
+)
+_TAKE_BACK = replace(
+    _ANNEAL,
+    name="take the raise back",
+    why="The raised rate has gained. Kept on, it lost in most small real runs: settle with half of it.",
 )
 _COOL_DOWN = MoveSet(
     name="smaller and cooler",
@@ -330,6 +335,8 @@ CATALOGUE: Mapping[Kind, tuple[MoveSet, ...]] = {
     "plateau_weak": (_PUSH, _MORE_UPDATES, _EXPLORE),
     "plateau_noisy": (_COOL_DOWN, _QUARTER, _AVERAGE),
     "slow": (_FASTER, UNCHANGED, _MORE_UPDATES, _WIDEN),
+    "steady": (UNCHANGED, _FASTER, _MORE_UPDATES, _WIDEN),
+    "raised": (_TAKE_BACK, UNCHANGED, _QUARTER, _DECAY),
     "converging": (_ANNEAL, _QUARTER, UNCHANGED, _DECAY),
     "improving": (UNCHANGED, _ANNEAL, _PRESS_ON, _LARGER_GROUPS),
     "solved": (_ANNEAL, UNCHANGED, _QUARTER),

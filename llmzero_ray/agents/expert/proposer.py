@@ -16,7 +16,14 @@ from dataclasses import dataclass, replace
 
 from llmzero_ray.agents.base import NodeView, ProposalRequest
 from llmzero_ray.agents.dynamics import Dynamics, observe
-from llmzero_ray.agents.evidence import Attempt, attempts, known_nodes, losing_rates, went_on
+from llmzero_ray.agents.evidence import (
+    Attempt,
+    attempts,
+    known_nodes,
+    losing_rates,
+    lost_raise,
+    went_on,
+)
 from llmzero_ray.agents.expert.apply_moves import ChangePlan, ProposalBase
 from llmzero_ray.agents.expert.choice import Tried, choose
 from llmzero_ray.agents.expert.diagnosis import Finding, diagnose
@@ -102,7 +109,12 @@ def _tried(request: ProposalRequest, start: StartPoint, base: Hyperparameters, n
                     failed=False,
                 )
             )
-    return Tried(here=tuple(here), elsewhere=tuple(elsewhere), losing=losing_rates(request, n_val))
+    return Tried(
+        here=tuple(here),
+        elsewhere=tuple(elsewhere),
+        losing=losing_rates(request, n_val),
+        lost_raise=lost_raise(known),
+    )
 
 
 class ExpertProposer:

@@ -21,6 +21,8 @@ _GO_ON: tuple[Kind, ...] = (
     "warming_up",
     "improving",
     "slow",
+    "steady",
+    "raised",
     "converging",
     "truncated",
     "unknown",
@@ -32,7 +34,7 @@ _DECLINED: tuple[Kind, ...] = ("too_conservative", "too_aggressive", "regressed"
 """Findings after which the phase's own start is better than anything it reached."""
 _NOTHING_LEARNT: tuple[Kind, ...] = ("dead", "collapse", "no_reward", "entropy_collapse")
 """Findings after which a chain without any gain is not worth continuing."""
-_LONGER: tuple[Kind, ...] = ("take_off", "warming_up", "improving")
+_LONGER: tuple[Kind, ...] = ("take_off", "warming_up", "improving", "raised")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -268,6 +268,36 @@ def test_a_small_gain_of_what_is_left_is_slow(end: float, kind: str) -> None:
     assert kinds(run(reward=RISING, start=0.40, val={10: 0.40, 20: end})) == [kind]
 
 
+def test_a_small_gain_that_is_clear_is_steady_not_slow() -> None:
+    """Where most answers are wrong runs differ by less: .05 is a clear gain at .05 and may be none at .5."""
+    low = run(reward=RISING, start=0.05, val={10: 0.07, 20: 0.11})
+    high = run(reward=RISING, start=0.40, val={10: 0.41, 20: 0.45})
+    assert (kinds(low), kinds(high)) == (["steady"], ["slow"])
+
+
+def after(phase: Curves, found: Curves, rate: float = 1e-3) -> str:
+    """What a phase at `rate` is, that went on after another one at 1e-3."""
+    given = hp.complete(c.TINY, {"lr": rate})
+    on, before = c.node(found, given, node=1), c.node(phase, c.TINY)
+    return diagnose(observe(found, given, n_val=500), on, before)[0].kind
+
+
+def test_a_small_gain_after_a_phase_that_gained_faster_is_convergence() -> None:
+    little = run(reward=RISING, start=0.40, val={10: 0.41, 20: 0.445})
+    fast = run(reward=RISING, start=0.20, val={10: 0.30, 20: 0.40})
+    alike = run(reward=RISING, start=0.35, val={20: 0.40})
+    no_start = run(reward=RISING, val={20: 0.40})
+    assert [after(phase, little) for phase in (fast, alike, no_start)] == ["converging", "slow", "slow"]
+
+
+def test_a_gain_under_a_rate_that_the_phase_raised_is_told_apart() -> None:
+    before = run(reward=RISING, start=0.40, val={20: 0.45})
+    slow = run(reward=RISING, start=0.45, val={20: 0.49})
+    fast = run(reward=RISING, start=0.45, val={20: 0.60})
+    assert [after(before, found, 2e-3) for found in (slow, fast)] == ["raised", "raised"]
+    assert [after(before, found, 5e-4) for found in (slow, fast)] == ["slow", "improving"]
+
+
 def test_a_steep_gain_in_the_later_half_is_improving_and_in_the_earlier_one_converging() -> None:
     assert kinds(run(reward=RISING, start=0.50, val={10: 0.55, 20: 0.70})) == ["improving"]
     assert kinds(run(reward=RISING, start=0.50, val={10: 0.65, 20: 0.70})) == ["converging"]

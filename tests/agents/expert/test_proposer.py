@@ -219,6 +219,41 @@ def test_a_second_loss_at_a_rate_that_was_cut_halves_it_and_no_later_change_rais
     assert float(str(changed(after).get(LR, 6e-5))) <= 6e-5
 
 
+def gained(start: float, end: float) -> Curves:
+    """Ten steps with one validation at their end."""
+    reward = c.line(start, end, 10)
+    return c.curves(10, reward=reward, kl=c.line(0.2, 0.25, 10), start=start, val={10: end})
+
+
+def test_a_raised_rate_that_gained_is_halved_before_it_is_kept_and_not_raised_again() -> None:
+    root = c.node(gained(0.45, 0.49))
+    first = PROPOSER.propose(request(root))
+    assert changed(first)[LR] == 2e-3
+    raised = child(request(root), first, 1, found=gained(0.49, 0.60), base_step=10)
+    path = {"path": (root, raised), "default": c.TINY}
+    seen: list[NodeView] = []
+    for number in range(2, 6):
+        proposal_request = request(raised, siblings=tuple(seen), tree=(root,), **path)
+        proposal = PROPOSER.propose(proposal_request)
+        assert proposal.resume_from == ResumeFrom(node=1, step=10)
+        seen.append(child(proposal_request, proposal, number))
+    rates = [view.hyperparameters[LR] for view in seen]
+    assert rates[:2] == [1e-3, 2e-3]
+    assert max(float(str(rate)) for rate in rates) <= 2e-3
+
+
+def test_no_rate_is_raised_to_one_that_a_raise_lost_with_in_another_branch() -> None:
+    root = c.node(gained(0.45, 0.49))
+    other = c.node(gained(0.49, 0.53), c.TINY, node=1, base_step=10, resume_from=ResumeFrom(node=0, step=10))
+    hot = hp.complete(c.TINY, {"lr": 2e-3})
+    lost = c.node(gained(0.49, 0.20), hot, node=2, base_step=10, resume_from=ResumeFrom(node=0, step=10))
+    common = {"path": (root, other), "default": c.TINY}
+    free = PROPOSER.propose(request(other, tree=(root,), **common))
+    warned = PROPOSER.propose(request(other, tree=(root, lost), **common))
+    assert float(str(changed(free)[LR])) == 2e-3
+    assert float(str(changed(warned).get(LR, 1e-3))) <= 1e-3
+
+
 def test_a_fresh_start_takes_the_rate_of_the_best_node_where_the_roots_destroyed_the_base_model() -> None:
     root = c.node(DESTROYED, hp.complete(c.TINY, {"lr": 1e-3}), node=0)
     ran = c.curves(20, start=0.42, val={10: 0.44, 20: 0.46}, reward=c.line(0.40, 0.46, 20, 0.03))
