@@ -326,15 +326,16 @@ def test_a_run_that_crashed_counts_with_the_base_models_score(tmp_path: Path) ->
 
 def test_the_last_table_counts_pairs_that_all_its_methods_have() -> None:
     def row(method: str, seed: int, test: float, code: str = "a") -> dict[str, Any]:
-        known = {"task": "sum", "base": 0.4, "problem": ""}
+        spent = 11.0 if method == "random" else 10.0
+        known = {"task": "sum", "base": 0.4, "problem": "", "compute": spent}
         return {**known, "method": method, "seed": seed, "test": test, "code": code}
 
     rows = [row("expert", seed, 0.6 + seed / 100) for seed in (11, 12, 13)]
     rows += [row("pbt", 11, 0.70), row("pbt", 12, 0.72, code="b"), row("expert", 1, 0.99)]
     text = scores.last_table(rows, ("expert", "pbt"), (11, 12, 13))
     assert "2 pairs: sum 2." in text
-    assert "| expert | 0.715 | 0.710 to 0.720 | 1.25 | +0.000 ± 0.000 | 0.50 | 0 of 2 | 0 |" in text
-    assert "| pbt | 0.710 | 0.700 to 0.720 | 1.75 | +0.005 ± 0.005 | 0.38 | 0 of 2 | 0 |" in text
+    assert "| expert | 0.715 | 0.710 to 0.720 | 1.25 | +0.000 ± 0.000 | 0.50 | 0 of 2 |  | 0 |" in text
+    assert "| pbt | 0.710 | 0.700 to 0.720 | 1.75 | +0.005 ± 0.005 | 0.38 | 0 of 2 |  | 0 |" in text
     assert "| lead of expert over | pbt |\n|---|---|\n| sum | +0.005 ± 0.005 |" in text
     assert "| sum | 0.400 |" in scores.table(rows) and text.endswith("2 versions of the code: a, b.")
     assert scores.last_table(rows, ("expert", "another")) == "nothing was measured"
@@ -343,6 +344,7 @@ def test_the_last_table_counts_pairs_that_all_its_methods_have() -> None:
     development, last, former = re.split("Last table:|The last table before it", scores.tables(rows))
     assert "0.990 (1)" in development and "0.900 (1)" not in development
     assert "1 pairs: sum 1." in last and "| expert | 0.900 |" in last
+    assert "| 0 of 1 | 1.10 x | 0 |" in last and "| 0 of 1 | 1.00 x | 0 |" in last
     assert "(seeds 11 to 20)" in former and "2 pairs: sum 2." in former and "| expert | 0.715 |" in former
 
 

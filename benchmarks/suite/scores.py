@@ -187,8 +187,8 @@ def last_table(
         f"{n} pairs: {', '.join(f'{task} {len(found)}' for task, found in common.items())}.",
         "",
         f"| method | mean | 95 % interval | mean rank | lead of {methods[0]} | P(better than {methods[0]}) "
-        f"| above {methods[0]} | failed |",
-        "|---|---|---|---|---|---|---|---|",
+        f"| above {methods[0]} | compute | failed |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     for found in method_lines(scores):
         interval = "" if found.interval is None else f"{found.interval[0]:.3f} to {found.interval[1]:.3f}"
@@ -198,13 +198,27 @@ def last_table(
         lead = f"{0.0 - found.difference:+.3f}{error}"
         text.append(
             f"| {found.method} | {found.mean:.3f} | {interval} | {found.rank:.2f} | {lead} "
-            f"| {found.improvement:.2f} | {above} of {found.pairs} | {failed} |"
+            f"| {found.improvement:.2f} | {above} of {found.pairs} "
+            f"| {_compute(by_run, found.method, common)} | {failed} |"
         )
     text += ["", table(used), "", leads(scores)]
     codes = {row["code"] for row in used}
     if len(codes) > 1:
         text += ["", f"Rows of {len(codes)} versions of the code: {', '.join(sorted(codes))}."]
     return "\n".join(text)
+
+
+def _compute(
+    by_run: Mapping[tuple[str, str, int], Row], method: str, common: Mapping[str, Sequence[int]]
+) -> str:
+    """What a method computed, as a multiple of the default recipe's run at the same seed; mean over pairs."""
+    shares = [
+        float(by_run[method, task, seed]["compute"]) / float(by_run["default", task, seed]["compute"])
+        for task, seeds in common.items()
+        for seed in seeds
+        if ("default", task, seed) in by_run
+    ]
+    return f"{statistics.mean(shares):.2f} x" if shares else ""
 
 
 def leads(scores: Mapping[str, Mapping[str, Sequence[float]]]) -> str:
