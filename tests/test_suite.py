@@ -326,7 +326,7 @@ def test_a_run_that_crashed_counts_with_the_base_models_score(tmp_path: Path) ->
 
 def test_the_last_table_counts_pairs_that_all_its_methods_have() -> None:
     def row(method: str, seed: int, test: float, code: str = "a") -> dict[str, Any]:
-        spent = 11.0 if method == "random" else 10.0
+        spent = 11.0 if method == "tpe" else 10.0
         known = {"task": "sum", "base": 0.4, "problem": "", "compute": spent}
         return {**known, "method": method, "seed": seed, "test": test, "code": code}
 
@@ -340,7 +340,7 @@ def test_the_last_table_counts_pairs_that_all_its_methods_have() -> None:
     assert "| sum | 0.400 |" in scores.table(rows) and text.endswith("2 versions of the code: a, b.")
     assert scores.last_table(rows, ("expert", "another")) == "nothing was measured"
     rows += [row(method, seed, 0.1) for method in ("random", "default") for seed in (11, 12)]
-    rows += [row(method, 21, 0.9) for method in ("expert", "pbt", "random", "default")]
+    rows += [row(method, 21, 0.9) for method in ("expert", "tpe", "pbt", "default")]
     development, last, former = re.split("Last table:|The last table before it", scores.tables(rows))
     assert "0.990 (1)" in development and "0.900 (1)" not in development
     assert "1 pairs: sum 1." in last and "| expert | 0.900 |" in last

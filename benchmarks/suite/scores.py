@@ -27,7 +27,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.suite.plan import CHECKED, FORMER_LAST_SEEDS, LAST_METHODS, LAST_SEEDS, METHODS
+from benchmarks.suite.plan import (
+    CHECKED,
+    FORMER_LAST_METHODS,
+    FORMER_LAST_SEEDS,
+    LAST_METHODS,
+    LAST_SEEDS,
+    METHODS,
+)
 from benchmarks.suite.tasks import BASE, HERE, TASKS, SuiteTask, digest, settings, task_named
 from llmzero_ray.cli.compare import results
 from llmzero_ray.cli.compare.plan import ComparedRun
@@ -158,7 +165,7 @@ def tables(rows: list[Row]) -> str:
     text += ["", "Last table:", "", last_table(rows)]
     first, *_, end = FORMER_LAST_SEEDS
     text += ["", f"The last table before it (seeds {first} to {end}):", ""]
-    return "\n".join([*text, last_table(rows, seeds=FORMER_LAST_SEEDS)])
+    return "\n".join([*text, last_table(rows, FORMER_LAST_METHODS, FORMER_LAST_SEEDS)])
 
 
 def last_table(
