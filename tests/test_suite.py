@@ -313,6 +313,14 @@ def test_scores_of_what_has_ended_are_taken_over_and_merged(
     monkeypatch.setattr("sys.argv", ["scores", "--file", str(kept), "--tasks", "sum_long"])
     scores.main()
     assert "sum_alpha" not in capsys.readouterr().out
+    one_table = ["scores", "--file", str(kept), "--methods", "random", "--seeds", "1", "2", "3"]
+    monkeypatch.setattr("sys.argv", one_table)
+    scores.main()
+    assert capsys.readouterr().out.startswith("2 pairs: sum_alpha 2.")
+    monkeypatch.setattr("sys.argv", one_table[:-4])
+    with pytest.raises(SystemExit):
+        scores.main()
+    assert "give --methods and --seeds together" in capsys.readouterr().err
     said = scores.line(rows, "random", "sum_alpha")
     assert said.startswith(f"not of this run: random scored {mean:.3f} ± ") and "(2 seeds; for the" in said
 
@@ -332,13 +340,13 @@ def test_the_last_table_counts_pairs_that_all_its_methods_have() -> None:
 
     rows = [row("expert", seed, 0.6 + seed / 100) for seed in (11, 12, 13)]
     rows += [row("pbt", 11, 0.70), row("pbt", 12, 0.72, code="b"), row("expert", 1, 0.99)]
-    text = scores.last_table(rows, ("expert", "pbt"), (11, 12, 13))
+    text = scores.compared(rows, ("expert", "pbt"), (11, 12, 13))
     assert "2 pairs: sum 2." in text
     assert "| expert | 0.715 | 0.710 to 0.720 | 1.25 | +0.000 ± 0.000 | 0.50 | 0 of 2 |  | 0 |" in text
     assert "| pbt | 0.710 | 0.700 to 0.720 | 1.75 | +0.005 ± 0.005 | 0.38 | 0 of 2 |  | 0 |" in text
     assert "| lead of expert over | pbt |\n|---|---|\n| sum | +0.005 ± 0.005 |" in text
     assert "| sum | 0.400 |" in scores.table(rows) and text.endswith("2 versions of the code: a, b.")
-    assert scores.last_table(rows, ("expert", "another")) == "nothing was measured"
+    assert scores.compared(rows, ("expert", "another")) == "nothing was measured"
     rows += [row(method, seed, 0.1) for method in ("random", "default") for seed in (11, 12)]
     rows += [row(method, 21, 0.9) for method in ("expert", "tpe", "pbt", "default")]
     development, last, former = re.split("Last table:|The last table before it", scores.tables(rows))

@@ -2,6 +2,7 @@
 
     python -m benchmarks.suite.scores                       the tables
     python -m benchmarks.suite.scores --tasks sum_long codes_alpha      of some pairs alone
+    python -m benchmarks.suite.scores --methods expert tpe --seeds 1 2 3      the first one beside the others
     python -m benchmarks.suite.scores --add runs/NAME       take over what has ended of a comparison
     python -m benchmarks.suite.scores --of random sum_alpha     one line, for who compares with it
 
@@ -51,9 +52,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--add", type=Path, help="directory of a comparison (jobs.compare)")
     parser.add_argument("--of", nargs=2, metavar=("METHOD", "TASK"))
+    parser.add_argument("--methods", nargs="+", choices=list(METHODS), help="of one table, with --seeds")
+    parser.add_argument("--seeds", nargs="+", type=int, help="of one table, with --methods")
     parser.add_argument("--tasks", nargs="+", default=[task.name for task in TASKS], help="of the tables")
     parser.add_argument("--file", type=Path, default=SCORES)
     given = parser.parse_args()
+    if (given.methods is None) != (given.seeds is None):
+        parser.error("give --methods and --seeds together, or neither")
     try:
         rows = read(given.file)
         if given.add is not None:
@@ -62,7 +67,12 @@ def main() -> None:
             given.file.write_text(f"[\n{text}\n]\n", encoding="utf-8")
         wanted = {task_named(name).name for name in given.tasks}
         chosen = [row for row in current(rows) if row["task"] in wanted]
-        print(tables(chosen) if given.of is None else line(current(rows), *given.of))
+        if given.of is not None:
+            print(line(current(rows), *given.of))
+        elif given.methods is not None:
+            print(compared(chosen, given.methods, given.seeds))
+        else:
+            print(tables(chosen))
     except LlmzeroError as error:
         sys.exit(f"scores: {error}")
 
@@ -162,13 +172,13 @@ def tables(rows: list[Row]) -> str:
     """All tables as Markdown."""
     last = (*LAST_SEEDS, *FORMER_LAST_SEEDS)
     text = ["Development seeds:", "", table([row for row in rows if row["seed"] not in last])]
-    text += ["", "Last table:", "", last_table(rows)]
+    text += ["", "Last table:", "", compared(rows)]
     first, *_, end = FORMER_LAST_SEEDS
     text += ["", f"The last table before it (seeds {first} to {end}):", ""]
-    return "\n".join([*text, last_table(rows, FORMER_LAST_METHODS, FORMER_LAST_SEEDS)])
+    return "\n".join([*text, compared(rows, FORMER_LAST_METHODS, FORMER_LAST_SEEDS)])
 
 
-def last_table(
+def compared(
     rows: list[Row], methods: Sequence[str] = LAST_METHODS, seeds: Sequence[int] = LAST_SEEDS
 ) -> str:
     """The named methods over the pairs of these seeds that all of them have; differences are the first one's
