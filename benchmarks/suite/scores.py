@@ -228,7 +228,10 @@ def compared(
 def _compute(
     by_run: Mapping[tuple[str, str, int], Row], method: str, common: Mapping[str, Sequence[int]]
 ) -> str:
-    """What a method computed, as a multiple of the default recipe's run at the same seed; mean over pairs."""
+    """What a method computed, as a multiple of the default recipe's run at the same seed; mean over pairs.
+
+    Empty where the default recipe is not among the methods.
+    """
     shares = [
         float(by_run[method, task, seed]["compute"]) / float(by_run["default", task, seed]["compute"])
         for task, seeds in common.items()

@@ -165,8 +165,8 @@ def losing_rates(request: ProposalRequest, n_val: int) -> dict[float, bool]:
     return found
 
 
-def lost_raise(known: Iterable[Attempt]) -> float | None:
-    """The smallest learning rate that a phase raised its start's to, and clearly lost with; None: no phase
+def lowest_losing_raise(known: Iterable[Attempt]) -> float | None:
+    """The lowest learning rate at which a phase lost accuracy after it had raised the rate; None: no phase
     did."""
     lost = []
     for attempt in known:

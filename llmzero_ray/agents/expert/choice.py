@@ -59,8 +59,8 @@ class Tried:
     elsewhere: tuple[Attempt, ...]
     losing: Mapping[float, bool] = field(default_factory=dict)
     """Learning rates at which a phase from the base model lost -> whether it destroyed what that could do."""
-    lost_raise: float | None = None
-    """The smallest learning rate that a phase raised its start's to, and lost with."""
+    lowest_losing_raise: float | None = None
+    """The lowest learning rate at which a phase lost accuracy after it had raised the rate."""
 
     @property
     def rate_limit(self) -> float | None:
@@ -80,9 +80,8 @@ class Tried:
         old, new = base.get(LR), full.get(LR)
         if not isinstance(old, float) or not isinstance(new, float) or new <= old:
             return False
-        limit = self.rate_limit
-        lost_again = self.lost_raise is not None and new >= self.lost_raise
-        return lost_again or (limit is not None and new > limit)
+        limit, lost = self.rate_limit, self.lowest_losing_raise
+        return (limit is not None and new > limit) or (lost is not None and new >= lost)
 
     def is_copy(self, full: Hyperparameters) -> bool:
         """Whether a phase from here with this configuration exists already."""

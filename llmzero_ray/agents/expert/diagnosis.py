@@ -399,34 +399,35 @@ def _healthy(d: Dynamics, on: NodeView, before: NodeView | None) -> Finding:
     evidence = (*validated(v), *course(d.reward), *course(d.entropy), *course(d.kl), *_gap(d))
     kind, text = _pace(d, v)
     if v is not None and before is not None:
-        kind, text = _after(before, on, v, kind, text)
+        kind, text = _beside_earlier_phase(before, on, v, kind, text)
     if v is not None and kind == "slow" and v.gains and v.gains[-1].z >= CLEAR:
         kind, text = "steady", f"{text} That is a clear gain: the settings work."
     return Finding(kind=kind, summary=text, evidence=evidence)
 
 
-def _after(before: NodeView, on: NodeView, v: Validation, kind: Kind, text: str) -> tuple[Kind, str]:
-    """The pace of a phase read beside the phase that it continued."""
-    if (
-        kind in ("slow", "improving", "converging")
-        and direction(before.hyperparameters, on.hyperparameters, LR) > 0
-    ):
+def _beside_earlier_phase(
+    before: NodeView, on: NodeView, v: Validation, kind: Kind, text: str
+) -> tuple[Kind, str]:
+    """The pace of a phase, corrected by the learning rate and the pace of the phase that it continued."""
+    raised = direction(before.hyperparameters, on.hyperparameters, LR) > 0
+    if raised and kind in ("slow", "improving", "converging"):
         return "raised", f"{text} This phase had raised the learning rate."
-    pace = earlier_pace(before)
+    pace = _pace_to_best(before)
     if kind == "slow" and pace is not None and v.gain / v.steps[-1] < STEADY_PACE * pace:
         return "converging", f"{text} The phase before gained more than twice as fast: converging."
     return kind, text
 
 
-def earlier_pace(phase: NodeView) -> float | None:
-    """What a phase gained per step until its best validation; None without a validation or a start."""
-    curves = phase.curves
-    points = zip(curves.val_scores, curves.val_steps, strict=True)
-    known = [(score, -step) for score, step in points if step > 0 and math.isfinite(score)]
-    if not known or curves.start_score is None or not math.isfinite(curves.start_score):
+def _pace_to_best(phase: NodeView) -> float | None:
+    """Accuracy that a phase gained per step until its best validation; None without one, or without a
+    score of its start."""
+    start, scores = phase.curves.start_score, phase.curves.val_scores
+    points = zip(phase.curves.val_steps, scores, strict=True)
+    known = [(step, score) for step, score in points if step > 0 and math.isfinite(score)]
+    if not known or start is None or not math.isfinite(start):
         return None
-    best, minus_step = max(known)
-    return (best - curves.start_score) / -minus_step
+    step, best = max(known, key=lambda point: point[1])
+    return (best - start) / step
 
 
 def _pace(d: Dynamics, v: Validation | None) -> tuple[Kind, str]:

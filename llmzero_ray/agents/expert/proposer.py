@@ -21,7 +21,7 @@ from llmzero_ray.agents.evidence import (
     attempts,
     known_nodes,
     losing_rates,
-    lost_raise,
+    lowest_losing_raise,
     went_on,
 )
 from llmzero_ray.agents.expert.apply_moves import ChangePlan, ProposalBase
@@ -113,7 +113,7 @@ def _tried(request: ProposalRequest, start: StartPoint, base: Hyperparameters, n
         here=tuple(here),
         elsewhere=tuple(elsewhere),
         losing=losing_rates(request, n_val),
-        lost_raise=lost_raise(known),
+        lowest_losing_raise=lowest_losing_raise(known),
     )
 
 
