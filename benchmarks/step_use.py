@@ -1,0 +1,144 @@
+"""What the training steps of searches went into, from their journals.
+
+    python -m benchmarks.step_use runs/demo runs/last_codes_alpha ...
+
+Each argument is a search, or the directory of a comparison. Printed for every search, and together for
+those whose names differ in the seed alone:
+
+- `steps`: of all phases, failed and stopped ones included.
+- `in strategy`: steps of the best strategy, up to the step at which it leaves each of its phases. The rest
+  trained what was dropped.
+- `scratch`: phases that started from the base model again (the root is none), their steps, and how many of
+  them the strategy passes through.
+- `raised`: phases with a higher learning rate than the phase whose checkpoint they start from, and how many
+  of them lost: they ended below the validation they started from, or failed. `again`: those among them that
+  start from a phase which had raised its rate already.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.hindsight import searches
+from llmzero_ray.coordinator.runs import PhaseRun
+from llmzero_ray.errors import LlmzeroError
+from llmzero_ray.hyperparameters.table import LR
+from llmzero_ray.records import PhaseFailure
+from llmzero_ray.report.facts import SearchFacts
+from llmzero_ray.report.formatting import table
+
+
+@dataclass(frozen=True, kw_only=True)
+class Use:
+    """Of one search, or of several together."""
+
+    steps: int
+    in_strategy: int
+    scratch: int
+    scratch_steps: int
+    scratch_won: int
+    raised: int
+    raised_lost: int
+    again: int
+    again_lost: int
+
+
+def use(facts: SearchFacts) -> Use:
+    """Its steps and its raises; a phase that has not ended has no steps and is no loss."""
+    runs = facts.runs
+    scratch = [run for run in runs.values() if run.kind == "scratch"]
+    raised = [run for run in runs.values() if _is_raised(facts, run)]
+    again = [run for run in raised if (source := facts.source(run)) is not None and _is_raised(facts, source)]
+    return Use(
+        steps=sum(_steps(run) for run in runs.values()),
+        in_strategy=sum(phase.cut for phase in facts.path),
+        scratch=len(scratch),
+        scratch_steps=sum(_steps(run) for run in scratch),
+        scratch_won=sum(run.node in facts.path_nodes for run in scratch),
+        raised=len(raised),
+        raised_lost=sum(_has_lost(run) for run in raised),
+        again=len(again),
+        again_lost=sum(_has_lost(run) for run in again),
+    )
+
+
+def together(found: Sequence[Use]) -> Use:
+    """Sums."""
+    return Use(**{name: sum(getattr(one, name) for one in found) for name in Use.__dataclass_fields__})
+
+
+def _steps(run: PhaseRun) -> int:
+    return 0 if run.outcome is None else run.outcome.steps_done
+
+
+def _is_raised(facts: SearchFacts, run: PhaseRun) -> bool:
+    return any(
+        change.key == LR and float(str(change.new)) > float(str(change.old))
+        for change in facts.changes(run)
+        if facts.source(run) is not None
+    )
+
+
+def _has_lost(run: PhaseRun) -> bool:
+    if run.outcome is None:
+        return False
+    if isinstance(run.outcome, PhaseFailure):
+        return True
+    start, end = run.outcome.start_score, run.outcome.final_score
+    return start is not None and end is not None and end < start
+
+
+def text_of(found: Sequence[tuple[str, Use]]) -> str:
+    """A table of the searches, then one of those that differ in the seed alone."""
+    groups: dict[str, list[Use]] = {}
+    for name, one in found:
+        groups.setdefault(name.rpartition("-")[0] or name, []).append(one)
+    numbers = ("steps", "in strategy", "share", "scratch: steps, in strategy", "raised: lost", "again: lost")
+    text = [table(("search", *numbers), [(name, *_cells(one)) for name, one in found], right=range(1, 7))]
+    several = {name: own for name, own in groups.items() if len(own) > 1}
+    if several:
+        rows = [
+            (
+                name,
+                str(len(own)),
+                *_cells(together(own)),
+                f"{min(one.in_strategy for one in own)} to {max(one.in_strategy for one in own)}",
+                f"{statistics.mean(one.steps for one in own):.0f}",
+            )
+            for name, own in several.items()
+        ]
+        columns = ("searches", "n", *numbers, "in strategy, each", "steps, mean")
+        text.append(table(columns, rows, right=range(1, 10)))
+    return "\n\n".join(text)
+
+
+def _cells(one: Use) -> tuple[str, ...]:
+    return (
+        str(one.steps),
+        str(one.in_strategy),
+        f"{one.in_strategy / one.steps:.2f}" if one.steps else "",
+        f"{one.scratch}: {one.scratch_steps}, {one.scratch_won}",
+        f"{one.raised}: {one.raised_lost}",
+        f"{one.again}: {one.again_lost}",
+    )
+
+
+def main() -> None:
+    """Print the tables."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("places", nargs="+", type=Path, help="searches, or directories of comparisons")
+    given = parser.parse_args()
+    try:
+        found = [(facts.config.name, use(facts)) for facts in searches(given.places)]
+    except LlmzeroError as error:
+        sys.exit(str(error))
+    print(text_of(found))
+
+
+if __name__ == "__main__":
+    main()
