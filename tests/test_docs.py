@@ -20,6 +20,9 @@ import typer
 import yaml
 
 import llmzero_ray
+from benchmarks.suite import scores as suite_scores
+from benchmarks.suite.plan import LAST_METHODS, LAST_SEEDS
+from benchmarks.suite.tasks import TASKS as SUITE_TASKS
 from llmzero_ray import recipes, version
 from llmzero_ray.cli.catalogue import SUBCOMMANDS
 from llmzero_ray.cli.main import _command, several_settings
@@ -58,6 +61,19 @@ def test_the_figures_of_the_readme_are_those_of_the_demo_and_of_the_measurements
     assert "python -m benchmarks.compare runs/demo runs/demo-2 runs/demo-3" in measured
     room = json.loads((ROOT / "benchmarks" / "suite" / "room.json").read_text())
     assert f"{room['sum_alpha']['best']:.3f}" in README and f"{room['sum_alpha']['best']:.3f}" in measured
+
+
+def test_the_scores_of_the_suite_on_the_pages_are_those_that_are_kept() -> None:
+    """Ten seeds of each pair and method; base model, then methods in the order of the tables."""
+    rows = suite_scores.current(suite_scores.read())
+    last = [row for row in rows if row["method"] in LAST_METHODS and row["seed"] in LAST_SEEDS]
+    kept = re.findall(r"^\| (\w+) \| (.* \(10\)) \|$", suite_scores.table(last), re.MULTILINE)
+    assert len(kept) == len(SUITE_TASKS)
+    for task, cells in kept:
+        shown = cells.replace(" (10)", "")
+        assert re.search(rf"^\| `{task}`[^|]* \| {re.escape(shown)} \|", README, re.MULTILINE), shown
+        suite = (ROOT / "docs" / "suite.md").read_text()
+        assert re.search(rf"^\| {task}(, control)? \| {re.escape(shown)} \|", suite, re.MULTILINE), shown
 
 
 def test_every_figure_of_the_measurements_stands_with_its_command() -> None:
