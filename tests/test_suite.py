@@ -353,6 +353,7 @@ def test_the_last_table_counts_pairs_that_all_its_methods_have() -> None:
     assert "0.990 (1)" in development and "0.900 (1)" not in development
     assert "1 pairs: sum 1." in last and "| expert | 0.900 |" in last
     assert "| 0 of 1 | 1.10 x | 0 |" in last and "| 0 of 1 | 1.00 x | 0 |" in last
+    assert " x | 0 |" not in former  # its rows are of two versions of the code, each priced by its own pilot
     assert "(seeds 11 to 20)" in former and "2 pairs: sum 2." in former and "| expert | 0.715 |" in former
 
 

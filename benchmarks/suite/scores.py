@@ -13,7 +13,8 @@ its model included, are left out.
 Three tables are printed: of the development seeds, on which the search was mended, and of the last seeds, on
 which the methods that development named are compared, over the (task, seed) pairs that all of them have: all
 together, and pair by pair with the lead of the search over each of the others. It says where those rows come
-from different versions of the code. The third is the same of the former last seeds, after which the search
+from different versions of the code; compute is compared only where they do not, since each comparison prices
+it by a pilot of its own. The third is the same of the former last seeds, after which the search
 was mended once more.
 """
 
@@ -200,6 +201,7 @@ def compared(
         for method in methods
     }
     n = sum(len(found) for found in common.values())
+    codes = {row["code"] for row in used}
     text = [
         f"{n} pairs: {', '.join(f'{task} {len(found)}' for task, found in common.items())}.",
         "",
@@ -216,10 +218,9 @@ def compared(
         text.append(
             f"| {found.method} | {found.mean:.3f} | {interval} | {found.rank:.2f} | {lead} "
             f"| {found.improvement:.2f} | {above} of {found.pairs} "
-            f"| {_compute(by_run, found.method, common)} | {failed} |"
+            f"| {_compute(by_run, found.method, common) if len(codes) == 1 else ''} | {failed} |"
         )
     text += ["", table(used), "", leads(scores)]
-    codes = {row["code"] for row in used}
     if len(codes) > 1:
         text += ["", f"Rows of {len(codes)} versions of the code: {', '.join(sorted(codes))}."]
     return "\n".join(text)
