@@ -11,8 +11,8 @@ those whose names differ in the seed alone:
 - `scratch`: phases that started from the base model again (the root is none), their steps, and how many of
   them the strategy passes through.
 - `raised`: phases with a higher learning rate than the phase whose checkpoint they start from, and how many
-  of them lost: they ended below the validation they started from, or failed. `again`: those among them that
-  start from a phase which had raised its rate already.
+  of them lost: they ended below the validation they started from, or failed. `raised again`: those among them
+  that start from a phase which had raised its rate already.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ import argparse
 import statistics
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 from benchmarks.hindsight import searches
+from llmzero_ray.agents.expert.diagnosis import direction
 from llmzero_ray.coordinator.runs import PhaseRun
 from llmzero_ray.errors import LlmzeroError
 from llmzero_ray.hyperparameters.table import LR
@@ -34,27 +35,33 @@ from llmzero_ray.report.formatting import table
 
 
 @dataclass(frozen=True, kw_only=True)
-class Use:
-    """Of one search, or of several together."""
+class StepUse:
+    """Training steps and phases of one search, or of several together."""
 
     steps: int
+    """Of all phases."""
     in_strategy: int
+    """Steps of the best strategy."""
     scratch: int
+    """Phases, beside the root, that started from the base model."""
     scratch_steps: int
     scratch_won: int
+    """Those that the strategy passes through."""
     raised: int
+    """Phases with a higher learning rate than the phase that they continue."""
     raised_lost: int
-    again: int
-    again_lost: int
+    raised_again: int
+    """Those that continue a phase which had raised its rate already."""
+    raised_again_lost: int
 
 
-def use(facts: SearchFacts) -> Use:
-    """Its steps and its raises; a phase that has not ended has no steps and is no loss."""
+def count_steps(facts: SearchFacts) -> StepUse:
+    """What a search's steps went into; a phase that has not ended has no steps and is no loss."""
     runs = facts.runs
     scratch = [run for run in runs.values() if run.kind == "scratch"]
     raised = [run for run in runs.values() if _is_raised(facts, run)]
     again = [run for run in raised if (source := facts.source(run)) is not None and _is_raised(facts, source)]
-    return Use(
+    return StepUse(
         steps=sum(_steps(run) for run in runs.values()),
         in_strategy=sum(phase.cut for phase in facts.path),
         scratch=len(scratch),
@@ -62,14 +69,16 @@ def use(facts: SearchFacts) -> Use:
         scratch_won=sum(run.node in facts.path_nodes for run in scratch),
         raised=len(raised),
         raised_lost=sum(_has_lost(run) for run in raised),
-        again=len(again),
-        again_lost=sum(_has_lost(run) for run in again),
+        raised_again=len(again),
+        raised_again_lost=sum(_has_lost(run) for run in again),
     )
 
 
-def together(found: Sequence[Use]) -> Use:
-    """Sums."""
-    return Use(**{name: sum(getattr(one, name) for one in found) for name in Use.__dataclass_fields__})
+def together(found: Sequence[StepUse]) -> StepUse:
+    """The sums of several searches."""
+    return StepUse(
+        **{one.name: sum(getattr(search, one.name) for search in found) for one in fields(StepUse)}
+    )
 
 
 def _steps(run: PhaseRun) -> int:
@@ -77,11 +86,10 @@ def _steps(run: PhaseRun) -> int:
 
 
 def _is_raised(facts: SearchFacts, run: PhaseRun) -> bool:
-    return any(
-        change.key == LR and float(str(change.new)) > float(str(change.old))
-        for change in facts.changes(run)
-        if facts.source(run) is not None
-    )
+    source = facts.source(run)
+    if source is None or source.spec is None or run.spec is None:
+        return False
+    return direction(source.spec.hyperparameters, run.spec.hyperparameters, LR) > 0
 
 
 def _has_lost(run: PhaseRun) -> bool:
@@ -93,12 +101,19 @@ def _has_lost(run: PhaseRun) -> bool:
     return start is not None and end is not None and end < start
 
 
-def text_of(found: Sequence[tuple[str, Use]]) -> str:
+def text_of(found: Sequence[tuple[str, StepUse]]) -> str:
     """A table of the searches, then one of those that differ in the seed alone."""
-    groups: dict[str, list[Use]] = {}
+    groups: dict[str, list[StepUse]] = {}
     for name, one in found:
         groups.setdefault(name.rpartition("-")[0] or name, []).append(one)
-    numbers = ("steps", "in strategy", "share", "scratch: steps, in strategy", "raised: lost", "again: lost")
+    numbers = (
+        "steps",
+        "in strategy",
+        "share",
+        "scratch: steps, in strategy",
+        "raised: lost",
+        "raised again: lost",
+    )
     text = [table(("search", *numbers), [(name, *_cells(one)) for name, one in found], right=range(1, 7))]
     several = {name: own for name, own in groups.items() if len(own) > 1}
     if several:
@@ -117,14 +132,14 @@ def text_of(found: Sequence[tuple[str, Use]]) -> str:
     return "\n\n".join(text)
 
 
-def _cells(one: Use) -> tuple[str, ...]:
+def _cells(one: StepUse) -> tuple[str, ...]:
     return (
         str(one.steps),
         str(one.in_strategy),
         f"{one.in_strategy / one.steps:.2f}" if one.steps else "",
         f"{one.scratch}: {one.scratch_steps}, {one.scratch_won}",
         f"{one.raised}: {one.raised_lost}",
-        f"{one.again}: {one.again_lost}",
+        f"{one.raised_again}: {one.raised_again_lost}",
     )
 
 
@@ -134,7 +149,7 @@ def main() -> None:
     parser.add_argument("places", nargs="+", type=Path, help="searches, or directories of comparisons")
     given = parser.parse_args()
     try:
-        found = [(facts.config.name, use(facts)) for facts in searches(given.places)]
+        found = [(facts.config.name, count_steps(facts)) for facts in searches(given.places)]
     except LlmzeroError as error:
         sys.exit(str(error))
     print(text_of(found))

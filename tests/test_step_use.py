@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import step_use
-from benchmarks.step_use import Use, text_of, together, use
+from benchmarks.step_use import StepUse, count_steps, text_of, together
 from llmzero_ray.report.facts import SearchFacts
 from tests.builders import make_config
 from tests.report.builder import Phase, SearchBuilder, proposal
@@ -38,7 +38,7 @@ def searched(directory: Path, *, phases: dict[int, Phase] | None = None) -> Sear
 def test_steps_beside_the_strategy_and_second_raises_that_lose_are_counted(tmp_path: Path) -> None:
     facts = searched(tmp_path)
     assert [run.kind for run in facts.runs.values()] == ["root", "evolve", "evolve", "scratch"]
-    assert use(facts) == Use(
+    assert count_steps(facts) == StepUse(
         steps=70,
         in_strategy=30,  # node 1 is left at its best step, 10 of 20
         scratch=1,
@@ -46,8 +46,8 @@ def test_steps_beside_the_strategy_and_second_raises_that_lose_are_counted(tmp_p
         scratch_won=0,
         raised=2,
         raised_lost=1,
-        again=1,
-        again_lost=1,
+        raised_again=1,
+        raised_again_lost=1,
     )
 
 
@@ -55,16 +55,19 @@ def test_a_start_from_scratch_can_win_and_a_failed_raise_has_lost(tmp_path: Path
     failed = Phase(val={0: 80, 10: 90}, steps=12, fails="oom_train")
     phases = {2: failed, 3: Phase(val={0: 30, 10: 95})}
     facts = searched(tmp_path, phases=phases)
-    found = use(facts)
+    found = count_steps(facts)
     assert facts.runs[2].status == "failed"
     assert (found.scratch_won, found.in_strategy) == (1, 10)
-    assert (found.steps, found.again_lost) == (62, 1)
+    assert (found.steps, found.raised_again_lost) == (62, 1)
 
 
 def test_searches_of_other_seeds_are_summed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    one, other = use(searched(tmp_path / "a")), use(searched(tmp_path / "b", phases={3: Phase(val={10: 95})}))
+    one, other = (
+        count_steps(searched(tmp_path / "a")),
+        count_steps(searched(tmp_path / "b", phases={3: Phase(val={10: 95})})),
+    )
     both = together([one, other])
     assert (both.steps, both.in_strategy, both.scratch_won) == (140, 40, 1)
     text = text_of([("sum-expert-1", one), ("sum-expert-2", other), ("sum-pbt-1", one)])

@@ -14,8 +14,8 @@ Three tables are printed: of the development seeds, on which the search was mend
 which the methods that development named are compared, over the (task, seed) pairs that all of them have: all
 together, and pair by pair with the lead of the search over each of the others. It says where those rows come
 from different versions of the code; compute is compared only where they do not, since each comparison prices
-it by a pilot of its own. The third is the same of the former last seeds, after which the search
-was mended once more.
+it by a pilot of its own. The third is the same of the former last seeds, after which the search was mended
+once more.
 """
 
 from __future__ import annotations
