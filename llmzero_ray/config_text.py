@@ -108,12 +108,23 @@ def _n_values(node: Any, known: dict[int, int], above: set[int]) -> tuple[int, i
     return known[id(node)], len(known)
 
 
+class _Dumper(yaml.SafeDumper):
+    """Safe YAML that `_Loader` reads back as the same data; texts of several lines stay readable."""
+
+    def represent_text(self, value: str) -> yaml.ScalarNode:
+        # PyYAML loses these line ends in any style that does not write them as escapes.
+        style = '"' if re.search("[\x85\u2028\u2029]", value) else "|" if "\n" in value else None
+        return self.represent_scalar("tag:yaml.org,2002:str", value, style=style)
+
+
 _Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float",
-    re.compile(r"^[-+]?(\d[\d_]*\.?[\d_]*|\.\d[\d_]*)[eE][-+]?\d+$"),
-    list("-+0123456789."),
-)
+_Dumper.add_representer(str, _Dumper.represent_text)
+for _either in (_Loader, _Dumper):  # the dumper quotes a text such as 83e72937, the id of a trial
+    _either.add_implicit_resolver(
+        "tag:yaml.org,2002:float",
+        re.compile(r"^[-+]?(\d[\d_]*\.?[\d_]*|\.\d[\d_]*)[eE][-+]?\d+$"),
+        list("-+0123456789."),
+    )
 
 
 def read_yaml(source_or_text: Path | str, *, source: str | None = None) -> Any:
@@ -183,8 +194,8 @@ def load_file(model: type[Model], path: Path, settings: Mapping[str, Any] | None
 
 
 def to_yaml(data: Mapping[str, Any]) -> str:
-    """Plain data as YAML, in the order given."""
-    return str(yaml.safe_dump(dict(data), sort_keys=False, allow_unicode=True, width=100))
+    """Plain data as YAML, in the order given; `read_yaml` gives the same data back."""
+    return str(yaml.dump(dict(data), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100))
 
 
 def _problems(error: ValidationError, model: type[BaseModel], source: str) -> str:

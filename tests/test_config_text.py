@@ -1,14 +1,17 @@
 """YAML of a user that is wrong in a way that Python reports with a traceback, or that stands for more than it
-looks like: one message with the place."""
+looks like: one message with the place. What the program writes it reads back."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from llmzero_ray.config import parse_config
-from llmzero_ray.config_text import read_yaml
+from llmzero_ray.config_text import read_yaml, to_yaml
 from llmzero_ray.errors import ConfigError
 
 BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
@@ -58,3 +61,31 @@ def test_a_wrong_value_is_shown_in_part() -> None:
     with pytest.raises(ConfigError, match="name is ") as refused:
         parse_config({"name": "a\x1b]0;owned\x07b\nc"}, source="search.yaml")
     assert "\x1b" not in str(refused.value)
+
+
+TEXTS = st.one_of(
+    st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])),
+    st.text("0123456789abcdef", min_size=1),  # ids, hashes
+    st.text("0123456789eE._+-:", min_size=1),  # what could be read as a number or a time
+    st.text(" \n\t#-:'\"a"),
+    st.sampled_from(["null", "~", "true", "No", "2026-01-01", "0x1f", "1_000", "=", "<<", ".inf", "|", ""]),
+)
+SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | TEXTS
+DATA = st.dictionaries(
+    TEXTS,
+    st.recursive(SCALARS, lambda inner: st.lists(inner) | st.dictionaries(TEXTS, inner), max_leaves=8),
+    max_size=4,
+)
+
+
+@given(DATA)
+@example({"trial": "83e72937"})  # the id of a trial; Ray draws hexadecimal digits
+@example({"trial": "12345e67", "rate": 1e-06, "1e3": "+.5E-3"})
+def test_what_is_written_is_read_back_the_same(data: dict[str, Any]) -> None:
+    again = read_yaml(to_yaml(data))
+    assert again == data
+    assert repr(again) == repr(data)  # equal is not enough: 1, 1.0 and true are
+
+
+def test_a_text_of_several_lines_stays_readable() -> None:
+    assert to_yaml({"description": "one\ntwo: 2\n"}) == "description: |\n  one\n  two: 2\n"

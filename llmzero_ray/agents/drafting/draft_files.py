@@ -10,12 +10,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from llmzero_ray.agents.drafting.base import DataProfile, OpenQuestion, RecipeRanking, RewardSpec, TaskSpec
 from llmzero_ray.agents.drafting.config_fields import REWARD_FILE
 from llmzero_ray.agents.drafting.draft import Draft
 from llmzero_ray.agents.llm.errors import redacted
+from llmzero_ray.config_text import to_yaml
 from llmzero_ray.errors import StorageError
 from llmzero_ray.files import replace_file, storage_error
 from llmzero_ray.text import one_line
@@ -23,17 +22,6 @@ from llmzero_ray.text import one_line
 TASK, SEARCH, DESCRIPTION, RECORD = "task.yaml", "search.yaml", "description.md", "draft.json"
 _MAX_SKIPPED = 200
 _OPEN = "# OPEN:"
-
-
-class _Dumper(yaml.SafeDumper):
-    """Texts of several lines stay readable."""
-
-
-def _text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
-    return dumper.represent_scalar("tag:yaml.org,2002:str", value, style="|" if "\n" in value else None)
-
-
-_Dumper.add_representer(str, _text)
 
 
 def draft_files(draft: Draft, record: Mapping[str, Any], secret: str | None = None) -> dict[str, str]:
@@ -182,9 +170,7 @@ def description_md(spec: TaskSpec, evidence: Sequence[str], ranking: RecipeRanki
 
 
 def _dumped(fields: Mapping[str, Any]) -> str:
-    return yaml.dump(dict(fields), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100).rstrip(
-        "\n"
-    )
+    return to_yaml(fields).rstrip("\n")
 
 
 def _comment(text: str, limit: int = 300) -> str:
