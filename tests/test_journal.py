@@ -317,6 +317,21 @@ def test_a_coordinator_that_was_alive_without_events_counts_until_its_last_sign_
     assert active_seconds(events) == 500.0
 
 
+@pytest.mark.parametrize(
+    "end",
+    [
+        ev.SearchFinished(reason="budget", best=None, best_score=None, time=60.0),
+        ev.SearchPaused(reason="", time=60.0),
+        ev.SearchAborted(reason="", exit_code=1, time=60.0),
+    ],
+)
+def test_a_heartbeat_after_the_end_does_not_count_as_work(end: Event) -> None:
+    copied = started(2, 1000.0, previous_alive=900.0)  # `cp -r` gives the heartbeat the time of the copy
+    assert active_seconds((started(1, 0.0), end, copied)) == 60.0
+    again = (copied, ev.SlotReady(slot=0, time=1010.0), started(3, 2000.0, previous_alive=1020.0))
+    assert active_seconds((started(1, 0.0), end, *again)) == 80.0
+
+
 def test_no_events_no_time() -> None:
     assert active_seconds(()) == 0.0
 

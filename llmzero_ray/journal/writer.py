@@ -20,7 +20,7 @@ import uuid
 from pathlib import Path
 
 from llmzero_ray.errors import JournalError, LlmzeroError, StorageError
-from llmzero_ray.events import INITIALIZATION, CoordinatorStarted
+from llmzero_ray.events import INITIALIZATION, CoordinatorStarted, SearchAborted, SearchFinished, SearchPaused
 from llmzero_ray.journal.epochs import Claim, Writer, read_claims, take_epoch, withdraw
 from llmzero_ray.journal.event_file import BodyError, decode, encode
 from llmzero_ray.journal.names import EventName, SegmentName, read_names
@@ -193,12 +193,14 @@ class Journal:
 
 
 class ActiveTime:
-    """Seconds with a live coordinator: from each one's first event to its last heartbeat."""
+    """Seconds with a live coordinator: from each one's first event to its last heartbeat, or to its last
+    event if its work had ended by then (the heartbeat of a copied directory is as old as the copy)."""
 
     def __init__(self) -> None:
         self._earlier_s = 0.0
         self._begun: float | None = None
         self._last = 0.0
+        self._ended = False
 
     def take(self, event: Event) -> None:
         """Apply an event, in the order of the journal; those before the search has started do not count."""
@@ -207,9 +209,11 @@ class ActiveTime:
         if self._begun is None:
             self._begun = self._last = event.time
         if isinstance(event, CoordinatorStarted):
-            alive = min(event.previous_alive or self._last, event.time)
+            beaten = None if self._ended else event.previous_alive
+            alive = min(beaten or self._last, event.time)
             self._earlier_s += max(self._last, alive) - self._begun
-            self._begun = event.time
+            self._begun, self._ended = event.time, False
+        self._ended |= isinstance(event, SearchPaused | SearchAborted | SearchFinished)
         self._last = event.time
 
     def seconds(self, now: float | None = None) -> float:
