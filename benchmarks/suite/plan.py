@@ -24,6 +24,7 @@ from llmzero_ray.errors import ConfigError, LlmzeroError
 METHODS: dict[str, dict[str, Any]] = {
     "default": {},
     "unchanged": {},
+    "carried": {"search.method": "unchanged", "engine.carry_optimizer": True},
     "random": {},
     "grid": {},
     "tpe": {},
@@ -46,8 +47,9 @@ METHODS: dict[str, dict[str, Any]] = {
         for name in ("chemcot", "papersearchqa", "ssmr", "wildsci")
     },
 }
-"""Methods of a comparison: name -> keys of search.yaml. Ablations are of `expert`; `as_...` the paper's
-published strategies, relative to the default."""
+"""Methods of a comparison: name -> keys of search.yaml. `carried` is `unchanged` with each phase's
+optimizer taking over the state of the one before. Ablations are of `expert`; `as_...` the paper's published
+strategies, relative to the default."""
 TIMES = {"best_of_8": 8}
 """Methods that get more than the budget of the others."""
 CHECKED = {"confirm.k": 3, "phase.validate_start": "first"}
