@@ -40,6 +40,7 @@ from llmzero_ray.tasks.prepare import FamilyRecipe
 from llmzero_ray.tasks.prepared import load_task
 from llmzero_ray.tasks.rewards import marked_answer
 from tests.blackbox import inputs
+from tests.marks import needs_sandbox
 
 ROOT = Path(__file__).parent.parent
 FAMILIES = (LongSums(), LATE, CAPPED, OperationCodes())
@@ -111,6 +112,7 @@ def test_a_changed_family_gets_its_own_directory_and_leaves_the_other_tasks_alon
     assert digest(task_named("sum")) != digest(task_named("sum_alpha"))
 
 
+@needs_sandbox
 def test_a_made_task_has_items_to_confirm_on_its_kept_model_and_a_noisy_one_its_reward(
     tmp_path: Path,
 ) -> None:

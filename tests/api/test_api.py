@@ -23,6 +23,7 @@ from llmzero_ray.tables import CHANGES, ITEMS, NODES, SCORES
 from tests.actors.conftest import Search as HeadSearch
 from tests.actors.conftest import make_search, task_dir
 from tests.builders import with_blocks
+from tests.marks import needs_sandbox
 from tests.report.conftest import Written, finished
 from tests.searches import CHECKOUT, scripted_search
 
@@ -288,6 +289,7 @@ def test_a_reward_of_a_package_is_the_module_of_the_prepared_task(monkeypatch: p
         OwnReward(kind="digit")
 
 
+@needs_sandbox
 def test_a_reward_of_a_package_is_tried_in_the_sandbox(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

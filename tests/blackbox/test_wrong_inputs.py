@@ -12,10 +12,13 @@ from typing import Any
 import pytest
 
 from tests.blackbox import public_api, tables
+from tests.marks import needs_sandbox
 
 CASES = tables.cases()
 PROCESSES = ("unknown-key", "no-such-file", "status-of-nothing", "history-that-is-no-json", "unknown-option")
 """Entries that are also given in a process of their own."""
+SANDBOXED = ("reward-without-the-function",)
+"""Entries whose reward is code of its own: without a sandbox it is refused earlier, for that."""
 
 
 def check(recorded: Mapping[str, Any], found: Mapping[str, Any]) -> None:
@@ -29,7 +32,13 @@ def check(recorded: Mapping[str, Any], found: Mapping[str, Any]) -> None:
         assert (found["err"], found["out"]) == (recorded["err"], recorded["out"])
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: str(case["name"]))
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(case, id=case["name"], marks=needs_sandbox if case["name"] in SANDBOXED else ())
+        for case in CASES
+    ],
+)
 def test_a_wrong_input_gives_its_exit_code_and_its_message(case: dict[str, Any], tmp_path: Path) -> None:
     check(case, tables.observed(case, tmp_path / "here"))
 

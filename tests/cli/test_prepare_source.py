@@ -18,10 +18,9 @@ from llmzero_ray.engines.base import Slot
 from llmzero_ray.engines.verl.factory import verl_settings
 from llmzero_ray.engines.verl.overrides import engine_overrides
 from llmzero_ray.tasks.prepare import prepare
-from llmzero_ray.tasks.sandbox import find_isolation
+from tests.marks import needs_sandbox
 
 ROOT = Path(__file__).parents[2]
-needs_bubblewrap = pytest.mark.skipif(not find_isolation().full, reason=f"no sandbox: {find_isolation().why}")
 REWARD = """
 import re
 def score(data_source, solution_str, ground_truth, extra_info=None, **kwargs):
@@ -92,7 +91,7 @@ def test_fields_can_be_set_from_the_command_line(tmp_path: Path) -> None:
     assert prepare(dir=tmp_path / "other", family=None).n_train == 10
 
 
-@needs_bubblewrap
+@needs_sandbox
 def test_the_gates_table_is_shown_for_a_reward_of_ones_own(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -104,7 +103,7 @@ def test_the_gates_table_is_shown_for_a_reward_of_ones_own(
     assert out.count("passed") == 9 and "FAILED" not in out
 
 
-@needs_bubblewrap
+@needs_sandbox
 def test_a_reward_that_does_not_pass_ends_with_what_failed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -174,7 +173,7 @@ def test_on_a_cluster_the_same_files_come_out(head: str, tmp_path: Path) -> None
         assert (tmp_path / "here" / file).read_bytes() == (tmp_path / "there" / file).read_bytes()
 
 
-@needs_bubblewrap
+@needs_sandbox
 @pytest.mark.slow
 def test_verl_loads_the_sandbox_in_place_of_a_reward_of_ones_own(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "jobs.prepare", write(tmp_path, reward={"python": "mine.py:score"})]

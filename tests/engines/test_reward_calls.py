@@ -20,8 +20,9 @@ from llmzero_ray.engines.verl.settings import VerlSettings
 from llmzero_ray.errors import ConfigError, RewardError
 from llmzero_ray.files import text_digest
 from llmzero_ray.records import ItemOutcome
-from llmzero_ray.tasks.sandbox import Isolation, find_isolation
+from llmzero_ray.tasks.sandbox import Isolation
 from tests.builders import verl_settings
+from tests.marks import needs_sandbox
 
 pytest.importorskip("verl")
 
@@ -143,7 +144,6 @@ def compute_score(data_source, solution_str, ground_truth, extra_info=None, **ot
     right = float(solution_str == ground_truth)
     return {{"score": right, "acc": right}}
 """
-needs_bubblewrap = pytest.mark.skipif(not find_isolation().full, reason=f"no sandbox: {find_isolation().why}")
 ARGUMENTS = {
     "data_source": "echo",
     "ground_truth": "7",
@@ -186,7 +186,7 @@ def of_file(path: Path, source: str, **changes: Any) -> VerlSettings:
     return dataclasses.replace(SETTINGS, reward_source=str(path), reward_sha256=digest, **changes)
 
 
-@needs_bubblewrap
+@needs_sandbox
 def test_a_reward_that_pays_or_steals_where_nobody_watches_gains_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -205,7 +205,7 @@ def test_a_reward_that_pays_or_steals_where_nobody_watches_gains_nothing(
         assert "SECRET" in (tmp_path / "loot").read_text() and listener.accept()
 
 
-@needs_bubblewrap
+@needs_sandbox
 def test_a_module_that_does_not_ship_gains_nothing_either(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -218,7 +218,7 @@ def test_a_module_that_does_not_ship_gains_nothing_either(
     assert not (tmp_path / "loot").exists()
 
 
-@needs_bubblewrap
+@needs_sandbox
 def test_answers_without_a_score_are_counted_and_said(tmp_path: Path) -> None:
     source = (
         "def compute_score(solution_str, **_):\n"
@@ -234,7 +234,7 @@ def test_answers_without_a_score_are_counted_and_said(tmp_path: Path) -> None:
     assert worker.take_unscored().n == 0
 
 
-@needs_bubblewrap
+@needs_sandbox
 def test_a_reward_that_is_not_the_one_that_was_tried_scores_nothing(tmp_path: Path) -> None:
     settings = of_file(tmp_path / "reward.py", "def compute_score(**_): return {'score': 0.0, 'acc': 0.0}\n")
     (tmp_path / "reward.py").write_text("def compute_score(**_): return {'score': 1.0, 'acc': 1.0}\n")

@@ -15,7 +15,8 @@ import pytest
 from llmzero_ray import api_key
 from llmzero_ray.errors import StorageError
 from llmzero_ray.private_files import MAX_SOCKET_PATH, private_directory, private_file
-from llmzero_ray.tasks.sandbox import Sandbox, find_isolation
+from llmzero_ray.tasks.sandbox import Sandbox
+from tests.marks import needs_sandbox
 
 
 @pytest.fixture
@@ -128,7 +129,7 @@ def test_children_started_meanwhile_do_not_inherit_the_key() -> None:
     assert os.environ["ANTHROPIC_API_KEY"] == "sk-ant-secret"
 
 
-@pytest.mark.skipif(not find_isolation().full, reason=f"no sandbox: {find_isolation().why}")
+@needs_sandbox
 @pytest.mark.usefixtures("key_in_environment", "runtime_dir")
 def test_confined_rewards_read_no_key(tmp_path: Path) -> None:
     path = api_key.key_file(str(tmp_path), private_head=True)

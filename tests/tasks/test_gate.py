@@ -16,14 +16,15 @@ from llmzero_ray.tasks.reward_validation.calls import call_arguments
 from llmzero_ray.tasks.reward_validation.probe_responses import GOLD_FORMS, hostile_responses
 from llmzero_ray.tasks.reward_validation.report import ValidationReport, shown
 from llmzero_ray.tasks.rewards.loading import load_task_reward
-from llmzero_ray.tasks.sandbox import Isolation, Sandbox, SandboxLimits, find_isolation
+from llmzero_ray.tasks.sandbox import Isolation, Sandbox, SandboxLimits
 from llmzero_ray.tasks.sources.prepare import prepare_source
 from llmzero_ray.tasks.sources.summary import Summary
 from llmzero_ray.tasks.task_yaml import parse_task_file
+from tests.marks import needs_sandbox
 from tests.tasks.builders import row, write_task
 from tests.tasks.synthetic import write_jsonl
 
-pytestmark = pytest.mark.skipif(not find_isolation().full, reason=f"no sandbox: {find_isolation().why}")
+pytestmark = needs_sandbox
 
 GOOD = """
 import re

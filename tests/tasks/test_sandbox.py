@@ -28,9 +28,9 @@ from llmzero_ray.tasks.sandbox import (
     find_isolation,
     isolation,
 )
+from tests.marks import needs_sandbox
 from tests.waiting import wait_until
 
-needs_bubblewrap = pytest.mark.skipif(not find_isolation().full, reason=f"no sandbox: {find_isolation().why}")
 HEAD = "def compute_score(data_source, solution_str, ground_truth, extra_info=None, **others):\n    "
 FAST = SandboxLimits(cpu_s=1, wall_s=60.0)
 
@@ -71,7 +71,7 @@ def both_ways(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
 
 def confined(test: Callable[..., None]) -> Callable[..., None]:
     """A test of what the sandbox enforces: needs one, and holds whoever scores."""
-    return needs_bubblewrap(pytest.mark.usefixtures("both_ways")(test))
+    return needs_sandbox(pytest.mark.usefixtures("both_ways")(test))
 
 
 def score(path: Path, *responses: str, limits: SandboxLimits = FAST, **options: Any) -> list[CallOutcome]:
@@ -150,7 +150,7 @@ def test_folders_that_only_their_owner_may_enter_are_shown_all_the_same(
     assert said_inside(tmp_path, f"said = open({str(private / 'held' / 'file.txt')!r}).read()") == "seen"
 
 
-@needs_bubblewrap
+@needs_sandbox
 @pytest.mark.skipif(os.geteuid() != 0, reason="others keep their user inside")
 def test_libraries_that_cannot_be_read_inside_are_found_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -163,7 +163,7 @@ def test_libraries_that_cannot_be_read_inside_are_found_out(
     assert "Permission denied" in isolation._probe("bubblewrap", find_isolation().program)
 
 
-@needs_bubblewrap
+@needs_sandbox
 def test_a_coroutine_function_is_run_to_its_end(tmp_path: Path) -> None:
     path = reward(tmp_path, "import asyncio\nawait asyncio.sleep(0)\n" + RIGHT)
     path.write_text(path.read_text().replace("def compute", "async def compute"))
@@ -172,7 +172,7 @@ def test_a_coroutine_function_is_run_to_its_end(tmp_path: Path) -> None:
         assert sandbox.score([row()])[0].result["acc"] == 1.0
 
 
-@needs_bubblewrap
+@needs_sandbox
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -215,7 +215,7 @@ def in_a_process():
 """
 
 
-@needs_bubblewrap
+@needs_sandbox
 @pytest.mark.parametrize("how", ["work(0.1)", "on_a_thread()", "in_a_process()"])
 def test_processor_time_is_not_what_the_reward_says(tmp_path: Path, how: str) -> None:
     path = reward(tmp_path, f"if solution_str == 'work': {how}\n{RIGHT}", WORK)
@@ -387,7 +387,7 @@ def test_filling_the_disk_ends_at_the_limits(tmp_path: Path) -> None:
     )
 
 
-@needs_bubblewrap
+@needs_sandbox
 def test_no_process_stays_behind(tmp_path: Path) -> None:
     mark = f"llmzero-left-{os.getpid()}-{tmp_path.name}"
     body = (
@@ -493,7 +493,7 @@ def test_a_result_that_lies_about_itself_costs_its_row(tmp_path: Path) -> None:
     assert one.problem == "raises OSError: no" and other.problem == "raises OSError: no"
 
 
-@needs_bubblewrap
+@needs_sandbox
 def test_after_too_many_lost_processes_the_rest_is_given_up(tmp_path: Path) -> None:
     path = reward(tmp_path, "import os\nos._exit(1)")
     outcomes = score(path, *["x"] * 6, limits=SandboxLimits(losses=2))
@@ -608,7 +608,7 @@ def test_what_does_not_work_is_found_out_by_trying(monkeypatch: pytest.MonkeyPat
     )
 
 
-@needs_bubblewrap
+@needs_sandbox
 def test_the_installed_package_brings_a_bubblewrap_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     [program] = isolation.bubblewrap_programs()

@@ -11,10 +11,11 @@ import psutil
 import pytest
 
 from llmzero_ray.errors import RewardError
-from llmzero_ray.tasks.sandbox import SandboxLimits, SandboxService, find_isolation
+from llmzero_ray.tasks.sandbox import SandboxLimits, SandboxService
+from tests.marks import needs_sandbox
 from tests.waiting import wait_until
 
-pytestmark = pytest.mark.skipif(not find_isolation().full, reason=f"no sandbox: {find_isolation().why}")
+pytestmark = needs_sandbox
 
 REWARD = """
 import os

@@ -17,14 +17,14 @@ from llmzero_ray.agents.drafting.inspect_data import inspect_data
 from llmzero_ray.agents.drafting.llm_requests import TOOLS
 from llmzero_ray.agents.drafting.session import DraftingSession, agents_config, open_session
 from llmzero_ray.errors import AgentError, ConfigError
-from llmzero_ray.tasks.sandbox import Isolation, find_isolation
+from llmzero_ray.tasks.sandbox import Isolation
 from llmzero_ray.tasks.sources.prepare import prepare_source
 from llmzero_ray.tasks.task_yaml import load_task_file
 from tests.agents.drafting.folders import Rows, questions, write_rows
 from tests.agents.drafting.scripts import GOOD, PAYS_ALWAYS, coded, described, judged, model, ranked
 from tests.agents.llm.messages_server import KEY, Answer, Fail, MessagesServer, Reset
+from tests.marks import needs_sandbox
 
-needs_sandbox = pytest.mark.skipif(not find_isolation().full, reason=f"no sandbox: {find_isolation().why}")
 SENTENCE = "Solve what is asked"
 CITIES = questions(40)
 SOLUTIONS = questions(40, lambda i: f"First we think about {i} for a long while, {'then ' * 30}\n#### {i}")
