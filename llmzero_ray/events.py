@@ -494,6 +494,10 @@ class SearchFinished(Event):
     best_score: float | None
 
 
+ENDS: tuple[type[Event], ...] = (SearchPaused, SearchAborted, SearchFinished)
+"""With one of these a coordinator ends its work: its slots are released, its time is over."""
+
+
 def phase_ended(node: int, attempt: int, outcome: PhaseResult | PhaseFailure) -> Event:
     """The event of a phase's end, with a source that identifies repeated deliveries."""
     event: Event

@@ -76,6 +76,19 @@ def test_the_scores_of_the_suite_on_the_pages_are_those_that_are_kept() -> None:
         assert re.search(rf"^\| {task}(, control)? \| {re.escape(shown)} \|", suite, re.MULTILINE), shown
 
 
+def test_the_scores_of_development_seeds_on_the_page_are_those_that_are_kept() -> None:
+    rows = suite_scores.current(suite_scores.read())
+    suite = (ROOT / "docs" / "suite.md").read_text()
+    assert suite_scores.tables(rows).split("\n\n")[1] in suite
+    ten = [row for row in rows if row["seed"] in range(1, 11)]
+    phases = [row for row in ten if row["method"] in ("default", "unchanged", "carried")]
+    for task in ("sum_noisy", "codes_alpha"):
+        (line,) = re.findall(
+            rf"^\| {task} \| [\d.]+ \| (.* \(10\)) \|$", suite_scores.table(phases), re.MULTILINE
+        )
+        assert f"| {task} | {line.replace(' (10)', '')} |" in suite
+
+
 def test_every_figure_of_the_measurements_stands_with_its_command() -> None:
     items = re.split(r"\n- ", (ROOT / "docs" / "measurements.md").read_text())[1:]
     assert len(items) >= 12

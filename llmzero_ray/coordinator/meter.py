@@ -24,7 +24,7 @@ class Meter:
             self._since.setdefault(event.slot, event.time)
         elif isinstance(event, ev.SlotClosed):
             self._close(event.slot, event.time)
-        elif isinstance(event, ev.SearchPaused | ev.SearchAborted | ev.SearchFinished):
+        elif isinstance(event, ev.ENDS):
             for slot in tuple(self._since):
                 self._close(slot, event.time)
         elif isinstance(event, ev.CoordinatorStarted):

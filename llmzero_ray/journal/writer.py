@@ -20,7 +20,7 @@ import uuid
 from pathlib import Path
 
 from llmzero_ray.errors import JournalError, LlmzeroError, StorageError
-from llmzero_ray.events import INITIALIZATION, CoordinatorStarted, SearchAborted, SearchFinished, SearchPaused
+from llmzero_ray.events import ENDS, INITIALIZATION, CoordinatorStarted
 from llmzero_ray.journal.epochs import Claim, Writer, read_claims, take_epoch, withdraw
 from llmzero_ray.journal.event_file import BodyError, decode, encode
 from llmzero_ray.journal.names import EventName, SegmentName, read_names
@@ -213,7 +213,7 @@ class ActiveTime:
             alive = min(beaten or self._last, event.time)
             self._earlier_s += max(self._last, alive) - self._begun
             self._begun, self._ended = event.time, False
-        self._ended |= isinstance(event, SearchPaused | SearchAborted | SearchFinished)
+        self._ended |= isinstance(event, ENDS)
         self._last = event.time
 
     def seconds(self, now: float | None = None) -> float:
