@@ -15,7 +15,6 @@ from typing import Any
 from llmzero_ray.agents.backend import MODEL_BACKENDS, Agents, AgentServices, make_agents
 from llmzero_ray.config import SearchConfig
 from llmzero_ray.records import Event
-from llmzero_ray.stopping.curve_bank import CurveBank
 from llmzero_ray.stopping.policy import StoppingPolicy
 from llmzero_ray.storage import SearchStorage
 
@@ -61,7 +60,7 @@ def search_agents(
 def stopping_policy(
     config: SearchConfig, facts: Mapping[str, Any], storage: SearchStorage, n_val: int
 ) -> StoppingPolicy:
-    """Rules, bank and agent of a search's stopper, which works in another process than the coordinator."""
+    """Rules and agent of a search's stopper, which works in another process than the coordinator."""
     services = None
     if config.agents.backend in MODEL_BACKENDS:
         services = AgentServices(
@@ -72,10 +71,7 @@ def stopping_policy(
             draw=draw,
             transcript=storage.paths.transcript,
         )
-    agent = make_agents(config, n_val, services).early_stopper
-    # The expert costs nothing: it judges every time.
-    bank = None if config.agents.backend == "expert" else CurveBank(n_val=n_val)
-    return StoppingPolicy(config.stopper, agent, bank)
+    return StoppingPolicy(config.stopper, make_agents(config, n_val, services).early_stopper)
 
 
 def _post(search: str, event: Event) -> None:

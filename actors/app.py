@@ -16,7 +16,6 @@ import ray
 
 from llmzero_ray import events as ev
 from llmzero_ray import version
-from llmzero_ray.agents.archive import archive_facts
 from llmzero_ray.agents.backend import agent_facts, needs_key
 from llmzero_ray.api_key import key_file, tracker_key_file
 from llmzero_ray.config import SearchConfig
@@ -69,7 +68,7 @@ def start_on(
         task=facts,
         root=root_hyperparameters(config, task.n_train),
         versions=_versions(),
-        agents={**agent_facts(config), **archive_facts(config, facts)},
+        agents=agent_facts(config),
         memory=memory_facts(config, task.model_path),
     )
     name = coordinator_name(config.name)

@@ -34,7 +34,7 @@ from llmzero_ray.tasks import load_task
 from llmzero_ray.tracking import TrackerProcess
 
 from .actor_handles import end_actor, is_there
-from .agent_calls import AgentCalls, Prefetcher
+from .agent_calls import AgentCalls
 from .agent_services import search_agents
 from .checkpoint_retention import CheckpointRetention
 from .control_requests import ControlRequests
@@ -214,16 +214,11 @@ class SearchCoordinator:
             config, str(storage.paths.root.parent), task.n_val, budget.facts, self._key_file
         )
         self._stopper = StopperClient(core, storage, actor)
-        calls = AgentCalls(core, loop.post, storage, agents)
-        prefetcher = Prefetcher(core, lambda: loop.events, storage, pool, calls.prefetch)
-        if config.agents.prefetch:
-            loop.repeat(prefetcher.check, "prefetch", every_s=prefetcher.EVERY_S, may_fail=True)
         return CommandExecutor(
             core,
             loop.post,
             storage,
-            agents=calls,
-            prefetcher=prefetcher,
+            agents=AgentCalls(core, loop.post, storage, agents),
             stopper=self._stopper,
             pool=pool,
             recovery=recovery,

@@ -21,7 +21,7 @@ from llmzero_ray.errors import LlmzeroError
 from llmzero_ray.failpoints import reach
 from llmzero_ray.storage import SearchStorage
 
-from .agent_calls import AgentCalls, Prefetcher
+from .agent_calls import AgentCalls
 from .checkpoint_retention import CheckpointRetention
 from .event_loop import Post
 from .final_evaluation import FinalEvaluator
@@ -45,7 +45,6 @@ class CommandExecutor:
         storage: SearchStorage,
         *,
         agents: AgentCalls,
-        prefetcher: Prefetcher,
         stopper: StopperClient,
         pool: RunnerPool,
         recovery: RunnerRecovery,
@@ -54,10 +53,10 @@ class CommandExecutor:
         end: Callable[[bool], Coroutine[Any, Any, None]],
     ) -> None:
         self._core, self._post, self._storage = core, post, storage
-        self._agents, self._prefetcher, self._stopper = agents, prefetcher, stopper
+        self._stopper = stopper
         self._pool, self._recovery, self._checkpoints, self._end = pool, recovery, checkpoints, end
         self._handlers: dict[type[Command], Callable[[Any], Coroutine[Any, Any, None]]] = {
-            cmd.Propose: self._propose,
+            cmd.Propose: agents.call,
             cmd.Analyze: agents.call,
             cmd.PushIncumbent: stopper.set_incumbent,
             cmd.RunPhase: self._run_phase,
@@ -74,9 +73,6 @@ class CommandExecutor:
     async def execute(self, command: Command) -> None:
         """Execute one command."""
         await self._handlers[type(command)](command)
-
-    async def _propose(self, command: cmd.Propose) -> None:
-        await self._agents.call(command, await self._prefetcher.answer(command))
 
     async def _end_search(self, command: cmd.End) -> None:
         await self._end(command.exit_code != 0 or self._core.interrupted is not None)

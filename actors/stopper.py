@@ -69,11 +69,10 @@ class StopperActor:
     def __repr__(self) -> str:
         return f"StopperActor(search={self._config.name})"
 
-    async def set_incumbent(self, chain: tuple[NodeView, ...], completed: tuple[NodeView, ...]) -> None:
+    async def set_incumbent(self, chain: tuple[NodeView, ...]) -> None:
         """Set the node that running phases are compared with, the last of its resume `chain` (base first, the
-        curves of each cut where the path leaves it), and the nodes that have ended since the last call."""
+        curves of each cut where the path leaves it)."""
         self._chain = chain
-        self._policy.learn(completed)
 
     async def watch(
         self,

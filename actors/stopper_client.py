@@ -27,19 +27,11 @@ class StopperClient:
 
     def __init__(self, core: CoordinatorCore, storage: SearchStorage, actor: Any) -> None:
         self._core, self._storage, self._actor = core, storage, actor
-        self._sent: set[int] = set()
-        """Ended nodes that the stopper knows."""
 
     async def set_incumbent(self, command: cmd.PushIncumbent) -> None:
-        """Send the best node with its path's curve, and the phases that have ended since the last time."""
-        core = self._core
-        done = [n for n, run in core.runs.items() if n >= 0 and run.outcome is not None]
-        fresh = [node for node in done if node not in self._sent]
-        self._sent.update(fresh)
-        curves = await read_curves(self._storage, [*fresh, *(node for node, _, _ in command.path)])
-        chain = incumbent_chain(core, command, curves.__getitem__)
-        views = tuple(node_view(core, node, curves.__getitem__) for node in fresh)
-        self._actor.set_incumbent.remote(chain, views)
+        """Send the best node with its path's curve."""
+        curves = await read_curves(self._storage, [node for node, _, _ in command.path])
+        self._actor.set_incumbent.remote(incumbent_chain(self._core, command, curves.__getitem__))
 
     def watch(self, slot: int, node: int, attempt: int) -> None:
         """Watch a phase; the reference is not watched, since it always trains to its end."""
@@ -50,7 +42,6 @@ class StopperClient:
 
     async def resend(self) -> None:
         """Send everything again to a stopper that was restarted."""
-        self._sent.clear()
         for command in self._core.outstanding():
             if isinstance(command, cmd.PushIncumbent):
                 await self.set_incumbent(command)

@@ -12,7 +12,6 @@ checkpoint:
 
     unchanged   the same settings
     expert      the rules of llmzero_ray/agents/expert
-    local       the local search, without a race
     random      one to three hyper-parameters by up to two first steps, up or down
     old         the rules before they read paired evidence (commit 00bfae6), for the default tasks and
                 checkpoints: what they proposed for the phases that FILE was measured from (old_expert.json)
@@ -44,8 +43,7 @@ from benchmarks.slot import local_slot
 from llmzero_ray.agents.base import Budget, NodeView, OfferedCheckpoint, ProposalRequest, TaskView
 from llmzero_ray.agents.expert import ExpertProposer
 from llmzero_ray.agents.expert.apply_moves import ProposalBase
-from llmzero_ray.agents.local import LocalProposer
-from llmzero_ray.agents.local.levers import changes_of, live_levers, moved_value
+from llmzero_ray.agents.methods.levers import changes_of, live_levers, moved_value
 from llmzero_ray.agents.prompt_eval.cases import RecordedRequest, write_cases
 from llmzero_ray.config import SearchConfig, parse_config
 from llmzero_ray.config_text import read_yaml
@@ -62,7 +60,6 @@ from llmzero_ray.records import (
     MetricPoint,
     PhaseFailure,
     PhaseSpec,
-    Proposal,
     ResumeFrom,
 )
 from llmzero_ray.significance import paired
@@ -71,7 +68,7 @@ from llmzero_ray.tasks import PreparedTask, load_task
 from llmzero_ray.tasks.prepare import prepare
 
 SHIPPED = Path(__file__).parent.parent / "jobs" / "configs" / "local.yaml"
-ARMS = ("unchanged", "expert", "local", "random")
+ARMS = ("unchanged", "expert", "random")
 KNOWN_ARMS = (*ARMS, "old")
 PATH_SEED = 1
 OLD_EXPERT = Path(__file__).parent / "old_expert.json"
@@ -391,11 +388,7 @@ def plan(
         return at, complete(
             bench.root, old_changes(bench, asked), limits=limits(bench.config, bench.task.n_train)
         )
-    n_val = bench.task.n_val
-    proposer = (
-        ExpertProposer(n_val=n_val) if arm == "expert" else LocalProposer(n_val=n_val, seed=seed, race=1.0)
-    )
-    proposal: Proposal = proposer.propose(asked)
+    proposal = ExpertProposer(n_val=bench.task.n_val).propose(asked)
     changes = {change.key: change.new for change in proposal.changes}
     full = complete(
         asked.base(proposal.resume_from), changes, limits=limits(bench.config, bench.task.n_train)

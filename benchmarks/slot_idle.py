@@ -2,11 +2,9 @@
 
     python -m benchmarks.slot_idle [--runs 8] [--delay 3]
 
-One slot trains phases of the scripted engine of about 15 s each, three times over: with the expert, with a
-proposer that takes `--delay` seconds, and with that one and `agents.prefetch`, which asks when 7 of 10 steps
-are done. Idle is the time from the end of a phase to the start of the next one, both as the journal has them.
-Prints median and worst of each and the share of answers that had been asked for early, then one JSON line.
-Run nothing else beside it.
+One slot trains phases of the scripted engine of about 15 s each, twice: with the expert, and with a proposer
+that takes `--delay` seconds. Idle is the time from the end of a phase to the start of the next one, both as
+the journal has them. Prints median and worst of each, then one JSON line. Run nothing else beside it.
 """
 
 from __future__ import annotations
@@ -18,7 +16,6 @@ import statistics
 import tempfile
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -66,29 +63,18 @@ def slow_expert(config: SearchConfig, n_val: int) -> SlowExpert:
     return SlowExpert(n_val=n_val, n_gpus=config.slots.n_gpus)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Idle:
-    """What was measured of one search."""
-
-    seconds: list[float]
-    """Between two phases."""
-    prefetched: float
-    """Share of the proposals that had been asked for early."""
-
-
-def idle_of(events: tuple[Event, ...]) -> Idle:
-    """From each phase's end to the next one's start, on a search of one slot."""
+def idle_of(events: tuple[Event, ...]) -> list[float]:
+    """Seconds from each phase's end to the next one's start, on a search of one slot."""
     ended, seconds = None, []
     for event in events:
         if isinstance(event, ev.PhaseFinished | ev.PhaseFailed):
             ended = event.time
         elif isinstance(event, ev.PhaseStarted) and ended is not None:
             seconds.append(event.time - ended)
-    answers = [event.prefetched for event in events if isinstance(event, ev.Proposed)]
-    return Idle(seconds=seconds, prefetched=sum(answers) / max(1, len(answers)))
+    return seconds
 
 
-def measure(lab: Lab, root: Path, name: str, *, runs: int, agents: Mapping[str, Any]) -> Idle:
+def measure(lab: Lab, root: Path, name: str, *, runs: int, agents: Mapping[str, Any]) -> list[float]:
     """One search from start to end."""
     plain = scripted_config(
         name, root / "runs", root / "task", slots=1, runs=runs, script={"step_s": _STEP_S}, verdicts=False
@@ -110,18 +96,17 @@ def main() -> None:
     given = parser.parse_args()
     os.environ[_DELAY] = str(given.delay)
     slow = {"backend": "benchmarks.slot_idle:slow_expert"}
-    cases = {"expert": {}, "slow": slow, "slow-prefetch": {**slow, "prefetch": True}}
+    cases = {"expert": {}, "slow": slow}
     with tempfile.TemporaryDirectory(prefix="idle-") as directory, Lab(machines=1) as lab:
         root = Path(directory)
         prepare(dir=root / "task", family="echo", n_train=64, n_val=32, n_test=64, seed=1, make_model=False)
         found = {
             name: measure(lab, root, name, runs=given.runs, agents=agents) for name, agents in cases.items()
         }
-    print(f"{'proposer':15} {'gaps':>5} {'median s':>9} {'worst s':>8} {'early answers':>14}")
-    for name, idle in found.items():
-        middle, worst = statistics.median(idle.seconds), max(idle.seconds)
-        print(f"{name:15} {len(idle.seconds):5} {middle:9.2f} {worst:8.2f} {idle.prefetched:14.0%}")
-    print(json.dumps({name: vars(idle) for name, idle in found.items()}))
+    print(f"{'proposer':15} {'gaps':>5} {'median s':>9} {'worst s':>8}")
+    for name, seconds in found.items():
+        print(f"{name:15} {len(seconds):5} {statistics.median(seconds):9.2f} {max(seconds):8.2f}")
+    print(json.dumps(found))
 
 
 if __name__ == "__main__":

@@ -28,13 +28,13 @@ from typing import Any
 from benchmarks.slot import local_slot
 from benchmarks.stop_recorded import RECORDED
 from llmzero_ray import hyperparameters as hp
+from llmzero_ray import metrics
 from llmzero_ray.config import parse_config
 from llmzero_ray.config_text import read_yaml
 from llmzero_ray.engines.registry import make_engine
 from llmzero_ray.engines.verl.factory import idle_spec
-from llmzero_ray.metrics import LENGTH, REWARDS, STEP_TIME
 from llmzero_ray.records import MetricPoint, PhaseResult, ResumeFrom
-from llmzero_ray.stopping.phase_monitor import RULE_METRICS
+from llmzero_ray.stopping.rules import WATCHED
 from llmzero_ray.tasks.families.base import Family, Problem
 from llmzero_ray.tasks.families.expressions import partial_results, worked_answer
 from llmzero_ray.tasks.families.register import Register
@@ -45,7 +45,17 @@ from llmzero_ray.tasks.task_directory import create_once, no_progress
 from llmzero_ray.text import number
 
 SHIPPED = Path(__file__).parent.parent / "jobs" / "configs" / "local.yaml"
-KEPT = tuple(dict.fromkeys((*RULE_METRICS, REWARDS[0], LENGTH, STEP_TIME)))
+KEPT = (
+    *WATCHED,
+    metrics.CLIPFRAC,
+    metrics.LENGTH,
+    metrics.LENGTH_MAX,
+    metrics.LENGTH_AT_MAX,
+    metrics.ADVANTAGE_MAX,
+    metrics.ADVANTAGE_MIN,
+    metrics.LEARNING_RATE,
+    metrics.STEP_TIME,
+)
 """Metrics that are recorded: those that stoppers read."""
 N_VAL = 256
 TEST_FREQ = 5

@@ -10,8 +10,7 @@ losing phase is any other. Pairs of one search share phases: they are no indepen
 
 Thresholds of the expert are fixed on the searches in `DEVELOPMENT` (`--fit`: of a grid, those that lose no
 winner there and save within `TOLERANCE` of the most steps; of these the most patient) and reported on the
-searches in `HELD_OUT`. Prints one JSON object. Not here: recording (stop_record.py), synthetic searches
-(stop_calls.py).
+searches in `HELD_OUT`. Prints one JSON object. Not here: recording (stop_record.py).
 """
 
 from __future__ import annotations
@@ -33,8 +32,7 @@ from llmzero_ray.agents.expert.early_stopper import FITTED, Thresholds
 from llmzero_ray.agents.standing import scores_along, standings
 from llmzero_ray.metrics import Curves
 from llmzero_ray.records import ItemOutcome
-from llmzero_ray.stopping.curve_bank import CurveBank
-from llmzero_ray.stopping.policy import CURVE_BANK, StoppingPolicy
+from llmzero_ray.stopping.policy import StoppingPolicy
 from llmzero_ray.stopping.settings import StopperSettings
 
 RECORDED = Path(__file__).parent / "recorded_phases"
@@ -122,19 +120,15 @@ class Pair:
     stopped_at: int | None
     margin: float
     """Best score of the phase, had it run on, minus the incumbent's."""
-    due: int
-    calls: int
 
 
-def pairs(
-    name: str, search: Recorded, thresholds: Thresholds = FITTED, *, banked: bool = False
-) -> Iterable[Pair]:
+def pairs(name: str, search: Recorded, thresholds: Thresholds = FITTED) -> Iterable[Pair]:
     """Every phase of a search against every other one that does not descend from it."""
     agent = ExpertEarlyStopper(n_val=search.n_val, thresholds=thresholds)
     for running, incumbent in itertools.permutations(search.views, 2):
         chain = search.chains[incumbent.node]
         if running.node not in [view.node for view in chain]:
-            yield _judged(name, search, agent, running, chain, banked)
+            yield _judged(name, search, agent, running, chain)
 
 
 def _judged(
@@ -143,15 +137,10 @@ def _judged(
     agent: EarlyStopper,
     running: NodeView,
     chain: tuple[NodeView, ...],
-    banked: bool,
 ) -> Pair:
-    incumbent, bank = chain[-1], CurveBank(n_val=search.n_val) if banked else None
-    if bank is not None:
-        for other in search.views:
-            if other.node != running.node:
-                bank.add(other)
-    policy = StoppingPolicy(StopperSettings(interval_steps=1, min_steps=5), agent, bank)
-    stopped, due, calls = None, 0, 0
+    incumbent = chain[-1]
+    policy = StoppingPolicy(StopperSettings(interval_steps=1, min_steps=5), agent)
+    stopped = None
     for now in _points(search, running.node):
         if not policy.is_due(now, incumbent):
             continue
@@ -163,9 +152,7 @@ def _judged(
             incumbent_chain=chain,
             standings=_standings(search, now, chain),
         )
-        decision = policy.decide(request)
-        due, calls = due + 1, calls + (decision.rule != CURVE_BANK)
-        if decision.stop:
+        if policy.decide(request).stop:
             stopped = now.curves.steps[-1]
             break
     margin = (running.score or 0.0) - (incumbent.score or 0.0)
@@ -176,8 +163,6 @@ def _judged(
         n_steps=running.n_steps,
         stopped_at=stopped,
         margin=margin,
-        due=due,
-        calls=calls,
     )
 
 
@@ -220,13 +205,11 @@ def figures(judged: Iterable[Pair]) -> dict[str, Any]:
         "winners_lost": {pair.name: [pair.stopped_at, round(pair.margin, 3)] for pair in lost},
         "late_take_offs_that_win": len(late),
         "late_take_offs_lost": sum(pair.stopped_at is not None for pair in late),
-        "due": sum(pair.due for pair in found),
-        "calls": sum(pair.calls for pair in found),
     }
 
 
 def report(thresholds: Thresholds = FITTED) -> dict[str, Any]:
-    """Figures of every search with and without the curve bank before the expert."""
+    """Figures of every search."""
     return {
         f"{kind}: {name}": _arms(name, search, thresholds)
         for kind, names in KINDS.items()
@@ -254,7 +237,6 @@ def _arms(name: str, search: Recorded, thresholds: Thresholds) -> dict[str, Any]
         "phases": len(search.views),
         "late_take_offs": late,
         "expert": figures(pairs(name, search, thresholds)),
-        "bank before expert": figures(pairs(name, search, thresholds, banked=True)),
     }
 
 

@@ -39,6 +39,23 @@ FIXED_UTILIZATION = 0.5
 """What `auto` is without an estimate."""
 
 
+REMOVED = {
+    "agents.archive": "results of earlier searches never improved a proposal. Remove the key.",
+    "agents.guided_share": "it belonged to the proposer `hybrid`. Remove the key.",
+    "agents.prefetch": "a proposal waits for the end of the phase it continues. Remove the key.",
+    "agents.priors: none": "take `paper` or `appendix_f`.",
+    "agents.race": "it belonged to the proposers `local` and `hybrid`. Remove the key.",
+    "search.gain_sd": "it belonged to `score_model: shrunk`. Remove the key.",
+    "search.score_model": "a search chooses by the best validation score. Remove the key.",
+    "stopper.bank_stop": "the curve bank never stopped a phase. Remove the key.",
+    "stopper.dead_run": "it is a fact for the early stopper, never a stop. Remove the key.",
+    "stopper.entropy_collapse": "it is a fact for the early stopper, never a stop. Remove the key.",
+    "stopper.kl_runaway": "it is a fact for the early stopper, never a stop. Remove the key.",
+    "stopper.truncation_flood": "it is a fact for the early stopper, never a stop. Remove the key.",
+}
+"""Setting, or `setting: value`, of version 0.1 that no longer exists -> why, and what to do."""
+
+
 class TaskConfig(StrictModel):
     """The data and the reward."""
 
@@ -238,20 +255,9 @@ class AgentsConfig(StrictModel):
     recorded answers of `replay_from`. Or your own: `package.module:factory` of (config, n_val), or the name
     of an entry point in the group llmzero_ray.agents."""
     proposer: str = setting("backend", pattern=PLUGIN)
-    """`backend`: the agent of `backend`. `local`: a local search whose steps grow after a paired gain and
-    turn round after a loss; no language model. `hybrid`: the same, with the direction given by the agent of
-    `backend` on a share of the nodes. `strategy`: the phases of a found strategy, as `llmzero replay` repeats
-    it. Or your own: `package.module:factory` of (config, n_val) that gives a
+    """`backend`: the agent of `backend`. `strategy`: the phases of a found strategy, as `llmzero replay`
+    repeats it. Or your own: `package.module:factory` of (config, n_val) that gives a
     `llmzero_ray.agents.base.Proposer`, or the name of an entry point in the group llmzero_ray.proposers."""
-    guided_share: float = setting(0.3, "share of the nodes", ge=0, le=1)
-    """Nodes of `hybrid` whose direction the agent of `backend` gives."""
-    race: float = setting(0.5, "usual phases", gt=0, le=1)
-    """Length of the two phases in opposite directions that `local` and `hybrid` run first from a checkpoint;
-    the better one goes on. 1: no race."""
-    archive: str | None = None
-    """Directory that holds earlier searches, such as `runs`: what their phases gained on the same rows and
-    base model guides the steps of `local` and `hybrid`, is shown to the language model, and stands in the
-    rationales of the expert and of `local`. Read once, at the start; what of it cannot be used is said."""
     model: str = setting("claude-sonnet-5-5", min_length=1)
     """Id of the language model, as its server names it."""
     base_url: str | None = None
@@ -275,10 +281,9 @@ class AgentsConfig(StrictModel):
     ] = Field(default_factory=dict)
     """Model, thinking and effort of single agents, where they differ from those above; `skill_agent` is that
     of `search.method: skills`."""
-    priors: Literal["paper", "appendix_f", "none"] = "paper"
+    priors: Literal["paper", "appendix_f"] = "paper"
     """Whose experience the prompts hold: `paper` our notes with the conclusions of the LLMZero paper,
-    `appendix_f` what the paper gives its own agents, `none` only what metrics and hyper-parameters are: for
-    an analysis of what a search found by itself."""
+    `appendix_f` what the paper gives its own agents."""
     allow: dict[str, AllowedKey] = Field(default_factory=dict)
     """Keys that proposals may set besides the known hyper-parameters, each with its bounds, such as
     `data.truncation: {kind: choice, choices: [error, left]}`; also of an engine or algorithm of your own."""
@@ -294,9 +299,6 @@ class AgentsConfig(StrictModel):
     """Directory whose files replace the shipped prompts of the same name."""
     visual: bool = True
     """Whether the agents see pictures of the curves."""
-    prefetch: bool = False
-    """Propose the likely next phase while the current one still trains: its slot does not wait then, but the
-    proposer has not seen the phase's last steps. Dropped when the search decides otherwise."""
     replay_from: str | None = None
     """Directory of the search whose recorded answers `replay` gives; for the proposer `strategy` the
     strategy.yaml that it repeats."""
@@ -546,13 +548,6 @@ class SearchSettings(MethodRules):
     the paper's Table 13. `skills`: a language model that plans the search itself by skills, one run after
     another from any checkpoint. Or your own: `package.module:factory` of (rules, budget) that gives a
     `llmzero_ray.search.SearchMethod`, or the name of an entry point in the group llmzero_ray.methods."""
-    score_model: Literal["raw", "shrunk"] = "raw"
-    """What the search chooses by: nodes to expand, the best node, the strategies to confirm, `budget.target`.
-    `raw`: the best validation score, as in the paper. `shrunk`: the same with the luck of the rows taken out
-    as far as earlier phases and paired answers tell it; reports show both. Either way scores are measured
-    and reported as they are."""
-    gain_sd: float = setting(0.02, "validation score", gt=0, le=1)
-    """For `shrunk`: how large true gains of phases usually are. Smaller values trust single scores less."""
 
 
 class SearchConfig(StrictModel):
@@ -684,7 +679,6 @@ def resolve_config(
             "model": config.model.model_copy(update={"path": _absolute_if_there(config.model.path)}),
             "agents": config.agents.model_copy(
                 update={
-                    "archive": None if config.agents.archive is None else _absolute(config.agents.archive),
                     "key_file": None if config.agents.key_file is None else _absolute(config.agents.key_file),
                     "prompts": None if config.agents.prompts is None else _absolute(config.agents.prompts),
                     "replay_from": (
@@ -702,7 +696,34 @@ def parse_config(data: Mapping[str, Any], *, source: str = "search.yaml") -> Sea
     Raises:
         ConfigError: everything that is wrong, one line each.
     """
+    gone = [f"{source}: {name} does not exist since 0.2: {REMOVED[name]}" for name in _removed(data)]
+    if gone:
+        raise ConfigError("\n".join(gone))
     return validated(SearchConfig, data, source)
+
+
+def stored_config(data: Mapping[str, Any], *, source: str) -> SearchConfig:
+    """`parse_config` for what a search wrote itself; settings in `REMOVED` are dropped.
+
+    Raises:
+        ConfigError: everything else that is wrong, one line each.
+    """
+    kept = copy.deepcopy(dict(data))
+    for name in _removed(kept):
+        block, _, key = name.partition(": ")[0].partition(".")
+        del kept[block][key]
+    return validated(SearchConfig, kept, source)
+
+
+def _removed(data: Mapping[str, Any]) -> list[str]:
+    """The names in `REMOVED` that the data of a configuration holds."""
+    flat = {
+        f"{block}.{key}": value
+        for block, values in data.items()
+        if isinstance(values, Mapping)
+        for key, value in values.items()
+    }
+    return [name for name in REMOVED if name in flat or any(name == f"{k}: {v}" for k, v in flat.items())]
 
 
 def _apply_override(data: dict[str, Any], override: str) -> None:

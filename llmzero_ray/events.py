@@ -89,8 +89,7 @@ class SearchStarted(Event):
     """Packages that can change results -> version."""
     agents: Mapping[str, Any] = field(default_factory=dict)
     """Facts of the agents, frozen for the search. Of a language model: `prompts` (file -> text), `digest`
-    (sha256 over them), `price` (dollars per million tokens). With `agents.archive`: `lessons` (fields of
-    `agents.lessons.Lesson`), `archive` (a line on each search that was left out or read in part)."""
+    (sha256 over them), `price` (dollars per million tokens)."""
     memory: Mapping[str, Any] = field(default_factory=dict)
     """What phases are judged by before they begin: `gpu_gib` (of one GPU) and `shape` (of the model). Empty:
     none is."""
@@ -147,8 +146,6 @@ class Proposed(Event):
     proposal: Proposal
     tries: int = 0
     """Rejected proposals for the same request before this one."""
-    prefetched: bool = False
-    """Whether it was prefetched before the preceding phase had ended, without that phase's last steps."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -375,7 +375,12 @@ def _registry() -> dict[str, tuple[type, frozenset[str]]]:
 
 
 _EXTRA: list[type] = []
-_RETIRED = {"PhaseSpec": frozenset({"node_dir"}), "VerdictPosted": frozenset({"verdict_id"})}
+_RETIRED = {
+    "PhaseSpec": frozenset({"node_dir"}),
+    "Proposed": frozenset({"prefetched"}),
+    "ProposalRequest": frozenset({"lessons"}),
+    "VerdictPosted": frozenset({"verdict_id"}),
+}
 """Fields that older versions wrote and no version reads: left out when a record is read."""
 
 

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from llmzero_ray import manifests
-from llmzero_ray.config import SearchConfig, parse_config
+from llmzero_ray.config import SearchConfig, stored_config
 from llmzero_ray.config_changes import CHANGEABLE, differing_keys, is_changeable
 from llmzero_ray.config_text import read_yaml
 from llmzero_ray.errors import ConfigError, LlmzeroError, StorageError
@@ -230,7 +230,7 @@ class SearchStorage:
         """
         if not self.paths.config.is_file():
             return None
-        return parse_config(read_yaml(self.paths.config), source=str(self.paths.config))
+        return stored_config(read_yaml(self.paths.config), source=str(self.paths.config))
 
     def journal_address(self) -> Path | str:
         """Where the journal is: a directory, or an address in an object store.

@@ -6,7 +6,7 @@ import dataclasses
 import json
 import random
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -1367,70 +1367,10 @@ def test_an_event_the_core_does_not_know_is_refused() -> None:
         core.handle(Event())
 
 
-# --- scores with the luck taken out -------------------------------------------------------------------------
-
-
-def told(search: Driver, node: int) -> float:
-    score = search.core.search.node(node).score
-    assert score is not None
-    return score
-
-
-def resumed(model: Literal["raw", "shrunk"]) -> Driver:
-    """The root at 0.7 from step 20, and node 1 from there; of 512 rows. Node 2 is being proposed."""
-    search = Driver(make_config(search={"score_model": model, "rho_min": 0.0}))
-    search.ready()
-    search.train(0, score=0.7)
-    search.propose(1, make_proposal(resume=(0, 20)))
-    search.start(1)
-    result = dataclasses.replace(make_result(1, score=0.73), start_score=0.7, gain=0.03, gain_error=0.02)
-    search.post(ev.PhaseFinished(node=1, phase_attempt=0, result=result))
-    return search
-
-
-def test_the_search_chooses_by_shrunk_scores_and_reports_what_was_measured() -> None:
-    search = resumed("shrunk")
-    assert told(search, 0) == 0.7  # from the base model
-    assert 0.7 < told(search, 1) < 0.73
-    assert search.core.runs[1].score == 0.73
-    assert told(resumed("raw"), 1) == 0.73
-    # A paired error that is not known is taken from the number of rows: the gain is trusted less.
-    search.propose(2, make_proposal(resume=(0, 20), lr=4e-4))
-    search.start(2)
-    unknown = dataclasses.replace(make_result(2, score=0.73), start_score=0.7)
-    search.post(ev.PhaseFinished(node=2, phase_attempt=0, result=unknown))
-    assert 0.7 < told(search, 2) < 0.73
-
-
-def test_shrunk_scores_come_out_the_same_after_a_restart() -> None:
-    search = resumed("shrunk")
-    again = replay(search.journal, ROOT)
-    assert {node: one.score for node, one in again.search.nodes.items()} == {
-        node: one.score for node, one in search.core.search.nodes.items()
-    }
-    assert not any(check.differences for check in check_decisions(search.journal, ROOT))
-
-
 def test_a_journal_without_gains_is_read_as_ever() -> None:
     data = to_json(make_result(0))
     del data["gain"], data["gain_error"]
     assert from_json(data) == make_result(0)
-
-
-def test_the_strategies_to_confirm_are_the_best_by_shrunk_score() -> None:
-    rules = {"score_model": "shrunk", "gain_sd": 0.001, "rho_min": 0.0}
-    final = {"default_recipe": False, "test": False}
-    search = Driver(make_config(search=rules, confirm={"k": 1}, budget={"runs": 3}, final=final))
-    search.ready()
-    search.train(0, score=0.70)
-    search.propose(1, make_proposal(resume=(0, 20)))
-    search.start(1)
-    lucky = dataclasses.replace(make_result(1, score=0.74), start_score=0.70, gain=0.04, gain_error=0.03)
-    search.post(ev.PhaseFinished(node=1, phase_attempt=0, result=lucky))
-    # From the base model, as it was measured; a gain of 0.04 with an error of 0.03 is hardly believed.
-    search.propose(2, make_proposal(resume=None, lr=3e-4))
-    search.train(2, score=0.73)
-    assert asked(search) == ["confirm-2"]
 
 
 # --- compute ------------------------------------------------------------------------------------------------

@@ -65,7 +65,6 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ),
     ("llmzero_ray.coordinator",),
     (
-        "llmzero_ray.agents.archive",
         "llmzero_ray.agents.backend",
         "llmzero_ray.agents.strategy",
         "llmzero_ray.agents.drafting",

@@ -223,7 +223,7 @@ def test_the_table_is_of_this_definition_alone(tmp_path: Path, monkeypatch: pyte
 
 def test_a_plan_refuses_tasks_without_room_and_the_seeds_of_room() -> None:
     rooms = {"sum": 0.0, "sum_long": 0.1}
-    found = plan("dev", ["default", "hybrid"], ["sum", "sum_long"], [1, 2], rooms, Path("data"))
+    found = plan("dev", ["default", "expert"], ["sum", "sum_long"], [1, 2], rooms, Path("data"))
     assert [task["room"] for task in found["tasks"]] == [0.0, 0.1]
     eight = plan("dev", ["default", "best_of_8"], ["sum"], [1], rooms, Path("data"))
     assert [method["times"] for method in eight["methods"]] == [1, 8]

@@ -1,6 +1,6 @@
 """Write compare.yaml for tasks of the suite:
 
-    python -m benchmarks.suite.plan NAME --methods default hybrid pbt --seeds 1 2 3 > compare.yaml
+    python -m benchmarks.suite.plan NAME --methods default expert pbt --seeds 1 2 3 > compare.yaml
     python -m benchmarks.suite.plan last --last > compare.yaml     the last table: its methods on its seeds
 
 Rooms come from room.json; a task without one, or whose definition has changed since, is refused, and so are
@@ -34,8 +34,6 @@ METHODS: dict[str, dict[str, Any]] = {
     "perturb": {},
     "guidebook": {},
     "expert": {"search.method": "llmzero"},
-    "local": {"search.method": "llmzero", "agents.proposer": "local"},
-    "hybrid": {"search.method": "llmzero", "agents.proposer": "hybrid"},
     "claude": {"search.method": "llmzero", "agents.backend": "claude"},
     "skills": {"search.method": "skills", "agents.backend": "claude"},
     "best_of_8": {"search.method": "random", "search.recipes": 8},
@@ -50,6 +48,8 @@ METHODS: dict[str, dict[str, Any]] = {
 """Methods of a comparison: name -> keys of search.yaml. `carried` is `unchanged` with each phase's
 optimizer taking over the state of the one before. Ablations are of `expert`; `as_...` the paper's published
 strategies, relative to the default."""
+FORMER_METHODS = ("local", "hybrid")
+"""Methods of earlier versions, of which scores.json holds rows."""
 TIMES = {"best_of_8": 8}
 """Methods that get more than the budget of the others."""
 CHECKED = {"confirm.k": 3, "phase.validate_start": "first"}

@@ -33,6 +33,7 @@ from benchmarks.suite.plan import (
     CHECKED,
     FORMER_LAST_METHODS,
     FORMER_LAST_SEEDS,
+    FORMER_METHODS,
     LAST_METHODS,
     LAST_SEEDS,
     METHODS,
@@ -53,7 +54,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--add", type=Path, help="directory of a comparison (jobs.compare)")
     parser.add_argument("--of", nargs=2, metavar=("METHOD", "TASK"))
-    parser.add_argument("--methods", nargs="+", choices=list(METHODS), help="of one table, with --seeds")
+    methods = [*METHODS, *FORMER_METHODS]
+    parser.add_argument("--methods", nargs="+", choices=methods, help="of one table, with --seeds")
     parser.add_argument("--seeds", nargs="+", type=int, help="of one table, with --methods")
     parser.add_argument("--tasks", nargs="+", default=[task.name for task in TASKS], help="of the tables")
     parser.add_argument("--file", type=Path, default=SCORES)
@@ -266,7 +268,7 @@ def _times_above(own: Mapping[str, Sequence[float]], other: Mapping[str, Sequenc
 
 def table(rows: list[Row]) -> str:
     """Test scores by task and method as Markdown: mean, standard error over seeds, number of seeds."""
-    methods = [name for name in METHODS if any(row["method"] == name for row in rows)]
+    methods = [name for name in (*METHODS, *FORMER_METHODS) if any(row["method"] == name for row in rows)]
     if not methods:
         return "nothing was measured"
     lines = [f"| task | base | {' | '.join(methods)} |", "|---" * (2 + len(methods)) + "|"]

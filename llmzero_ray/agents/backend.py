@@ -38,7 +38,7 @@ MODEL_BACKENDS = ("claude", "replay")
 SAMPLERS = ("tpe", "cmaes")
 """Search methods that take their recipes from a sampler of Optuna."""
 BACKENDS = ("expert", *MODEL_BACKENDS)
-PROPOSERS = ("backend", "local", "hybrid", "strategy")
+PROPOSERS = ("backend", "strategy")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,10 +70,9 @@ class AgentServices:
 def make_agents(config: SearchConfig, n_val: int, services: AgentServices | None = None) -> Agents:
     """The agents of a search; `n_val` (validation items) gives the noise of its scores.
 
-    A search method that plans its runs has a proposer of its own. Else `agents.proposer` may put a local
-    search or a proposer of a plug-in in the place of the backend's proposer, or a local search beside it. The
-    factory of a backend is called with (config, n_val) and returns one object that implements all three
-    protocols, that of a proposer one that implements `Proposer`.
+    A search method that plans its runs has a proposer of its own. Otherwise `agents.proposer` may name a
+    proposer that replaces the backend's. The factory of a backend is called with (config, n_val) and returns
+    one object that implements all three protocols; that of a proposer returns a `Proposer`.
 
     Raises:
         ConfigError: the backend cannot be imported, or there is nothing to replay.
@@ -88,22 +87,8 @@ def make_agents(config: SearchConfig, n_val: int, services: AgentServices | None
         return agents
     if config.agents.proposer == "strategy":
         return dataclasses.replace(agents, proposer=_strategy_proposer(config.agents, config.model))
-    if config.agents.proposer not in PROPOSERS:
-        own: Proposer = _own_proposer(config.agents)(config, n_val)
-        return dataclasses.replace(agents, proposer=own)
-    from llmzero_ray.agents.local import HybridProposer, LocalProposer
-
-    local = LocalProposer(
-        n_val=n_val,
-        n_gpus=config.slots.n_gpus,
-        seed=config.seed,
-        slots=config.slots.count,
-        race=config.agents.race,
-    )
-    if config.agents.proposer == "local":
-        return dataclasses.replace(agents, proposer=local)
-    hybrid = HybridProposer(local, agents.proposer, share=config.agents.guided_share, seed=config.seed)
-    return dataclasses.replace(agents, proposer=hybrid)
+    own: Proposer = _own_proposer(config.agents)(config, n_val)
+    return dataclasses.replace(agents, proposer=own)
 
 
 def _skill_agent(config: SearchConfig, n_val: int, agents: Agents, services: AgentServices | None) -> Any:
@@ -277,10 +262,6 @@ def check_agents(
         from llmzero_ray.agents.llm.prompts import Prompts
 
         Prompts.load(config.agents.prompts).check()
-    if config.agents.archive is not None:
-        from llmzero_ray.agents.archive import searches
-
-        searches(config.agents.archive)
     if config.agents.backend == "replay":
         from llmzero_ray.agents.llm.replay import RecordedResponses
 

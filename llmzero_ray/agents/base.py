@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Protocol, TypeAlias
 
-from llmzero_ray.agents.lessons import Lesson
 from llmzero_ray.metrics import Curves
 from llmzero_ray.records import (
     Checkpoint,
@@ -137,9 +136,6 @@ class ProposalRequest:
     tree: tuple[NodeView, ...] = ()
     """Every other node of the search by number, those that run, wait or are still being proposed (without a
     configuration) included; their curves hold validations only."""
-
-    lessons: tuple[Lesson, ...] = ()
-    """What phases of earlier searches on this task and model gained (`agents.archive`)."""
     plan: Mapping[str, Any] = field(default_factory=dict)
     """What the search method wants of the phase (`search.RunPlan`); empty: the proposer decides."""
 

@@ -25,7 +25,7 @@ from llmzero_ray.text import collapse_whitespace, nearest
 METRICS, HYPERPARAMETERS = "metrics.yaml", "hyperparameters.yaml"
 APPENDIX_F = "appendix_f.yaml"
 
-Priors: TypeAlias = Literal["paper", "appendix_f", "none"]
+Priors: TypeAlias = Literal["paper", "appendix_f"]
 """Whose experience the notes for agents hold: `paper` ours and the paper's conclusions, `appendix_f` what the
 paper gives its own agents, `none` only what metrics and hyper-parameters are."""
 
@@ -78,15 +78,16 @@ class Knowledge:
         """The notes with the experience of `priors` alone."""
         if priors == "paper":
             return self
-        said = self.appendix if priors == "appendix_f" else Appendix(metrics={}, hyperparameters={})
         bare = {
             name: dataclasses.replace(
-                note, description=said.metrics.get(name, note.description), healthy="", confusion=""
+                note, description=self.appendix.metrics.get(name, note.description), healthy="", confusion=""
             )
             for name, note in self.metrics.items()
         }
         what = {key: BY_KEY[key].doc if key in BY_KEY else "" for key in self.hyperparameters}
-        return dataclasses.replace(self, metrics=bare, hyperparameters={**what, **said.hyperparameters})
+        return dataclasses.replace(
+            self, metrics=bare, hyperparameters={**what, **self.appendix.hyperparameters}
+        )
 
 
 # --- reading ------------------------------------------------------------------------------------------------

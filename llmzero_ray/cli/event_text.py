@@ -171,14 +171,6 @@ def _describe_called(_: CoordinatorCore, event: ev.AgentCalled) -> str | None:
     return f"{_name(event.node)} {event.agent} call failed ({event.outcome}), ${event.dollars:.4f}"
 
 
-def _describe_begun(_: CoordinatorCore, event: ev.SearchStarted) -> str | None:
-    if "lessons" not in event.agents:
-        return None
-    unused = [str(note) for note in event.agents.get("archive", ())]
-    text = f"the archive gives {plural(len(event.agents['lessons']), 'lesson')}"
-    return text + (f"; not used: {' | '.join(unused)}" if unused else "")
-
-
 def _describe_coordinator(core: CoordinatorCore, event: ev.CoordinatorStarted) -> str | None:
     # The command that initialized a search wrote its journal in epochs before the first coordinator's.
     is_first = event.epoch == 1 or (core.initialization is not None and event.previous_alive is None)
@@ -195,7 +187,6 @@ _DESCRIPTIONS: dict[type[Event], Callable[[CoordinatorCore, Any], str | None]] =
     ev.InitializationStarted: lambda _, e: f"a task is drafted from {e.folder}: {one_line(e.sentence, 120)}",
     ev.TaskDrafted: _describe_drafted,
     ev.InitializationConfirmed: lambda _, e: f"the task is confirmed ({e.by})",
-    ev.SearchStarted: _describe_begun,
     ev.CoordinatorStarted: _describe_coordinator,
     ev.Decided: _describe_decided,
     ev.ProposalFailed: lambda _, e: f"node={e.node} no proposal: {e.reason}",

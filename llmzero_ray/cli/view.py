@@ -183,9 +183,6 @@ def _label(core: CoordinatorCore, run: PhaseRun) -> Text:
         text.append(f"  {run.score:.4f}", style="bold green" if is_best else "bold")
         if run.outcome is not None and run.outcome.best_step is not None:
             text.append(f"@{run.base_step + run.outcome.best_step}", style="dim")
-        chosen_by = core.search.node(run.node).score
-        if core.shrunk is not None and chosen_by is not None:
-            text.append(f" (shrunk {chosen_by:.4f})", style="dim")
     text.append(f"  {_ending(run)}", style=style)
     if run.spec is not None:
         text.append(f"  {_origin(run.spec)}{changes_text(core, run.spec)}", style="dim")

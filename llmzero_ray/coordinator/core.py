@@ -18,21 +18,20 @@ from typing import Any
 from llmzero_ray import events as ev
 from llmzero_ray.commands import Command
 from llmzero_ray.compute import amount
-from llmzero_ray.config import parse_config
+from llmzero_ray.config import stored_config
 from llmzero_ray.coordinator import checkpoint_retention, steering
 from llmzero_ray.coordinator.final_evaluation import FinalEvaluation
 from llmzero_ray.coordinator.meter import Meter
 from llmzero_ray.coordinator.next_commands import next_commands
 from llmzero_ray.coordinator.plan import Planner, token_cost
-from llmzero_ray.coordinator.runs import PhaseRun, SlotState, finite, without_infinities
+from llmzero_ray.coordinator.runs import PhaseRun, SlotState, finite
 from llmzero_ray.coordinator.state import SearchState
 from llmzero_ray.errors import JournalError
 from llmzero_ray.events import REFERENCE
 from llmzero_ray.hyperparameters import space_with
 from llmzero_ray.memory import SearchMemory
-from llmzero_ray.metrics import accuracy_error
 from llmzero_ray.records import Event, NodeKind, PhaseFailure, PhaseResult, ResumeFrom
-from llmzero_ray.search import ShrunkScores, is_planned, make_search
+from llmzero_ray.search import is_planned, make_search
 from llmzero_ray.storage import SearchPaths
 
 
@@ -103,11 +102,9 @@ class CoordinatorCore(SearchState):
                 "the journal holds a second SearchStarted; two searches wrote to one directory."
             )
         self.started = event
-        self.config = parse_config(_thawed(event.config), source="journal")
+        self.config = stored_config(_thawed(event.config), source="journal")
         settings, runs = self.config.search, self.config.budget.runs
         self.search = make_search(settings.method, settings, runs, self.config.seed)
-        if self.config.search.score_model == "shrunk":
-            self.shrunk = ShrunkScores(self.config.search.gain_sd)
         self.fit_slots()
         self.slots_needed = self.config.slots.reserve == "at_start"
         self.meter = Meter(self.config.slots.n_gpus)
@@ -222,7 +219,7 @@ class CoordinatorCore(SearchState):
 
     def _node_ended(self, run: PhaseRun, outcome: PhaseResult | PhaseFailure, now: float) -> None:
         status = outcome.status if isinstance(outcome, PhaseResult) else "failed"
-        self.search.tell(run.node, status, self._score(run, outcome), outcome.best_step)
+        self.search.tell(run.node, status, outcome.best_score, outcome.best_step)
         self._learn_memory(run, outcome)
         self.n_ended += 1
         self.gpu_hours += outcome.gpu_hours
@@ -247,25 +244,6 @@ class CoordinatorCore(SearchState):
             return False
         step = amount(outcome.tokens, token_cost(self.config)) / max(1, outcome.steps_done)
         return whole - self.compute <= step
-
-    def _score(self, run: PhaseRun, outcome: PhaseResult | PhaseFailure) -> float | None:
-        """The score that the search chooses by (`search.score_model`)."""
-        if self.shrunk is None:
-            return outcome.best_score
-        assert self.started is not None
-        n_val = max(2, int(self.started.task.get("n_val", self.config.task.n_val)))
-        error = accuracy_error(outcome.best_score or 0.0, n_val)
-        paired = outcome.gain_error if isinstance(outcome, PhaseResult) else None
-        source = None if run.spec is None else run.spec.resume_from
-        return self.shrunk.tell(
-            run.node,
-            outcome.best_score,
-            start=without_infinities(outcome.start_score),
-            error=error,
-            # Not stored row by row: about half of the spread of two scores cancels over the same rows.
-            paired_error=error if paired is None else paired,
-            source=None if source is None else source.node,
-        )
 
     def _learn_memory(self, run: PhaseRun, outcome: PhaseResult | PhaseFailure) -> None:
         if self.memory is None or run.spec is None:

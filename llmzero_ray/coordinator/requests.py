@@ -22,7 +22,6 @@ from llmzero_ray.agents.base import (
     StopRequest,
     TaskView,
 )
-from llmzero_ray.agents.lessons import Lesson
 from llmzero_ray.coordinator.state import SearchState
 from llmzero_ray.memory import GIB
 from llmzero_ray.metrics import Curves
@@ -76,7 +75,6 @@ def build_request(
         budget=_budget(state),
         refused=state.runs[command.node].refused,
         plan=dict(state.runs[command.node].plan),
-        lessons=tuple(Lesson.of(one) for one in _facts(state).get("lessons", ())),
         tree=tuple(
             node_view(state, node, outlines or (lambda number: curves(number).outline()))
             for node in sorted(state.search.nodes)

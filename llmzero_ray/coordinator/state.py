@@ -16,7 +16,7 @@ from llmzero_ray.coordinator.runs import PhaseRun, SlotState
 from llmzero_ray.events import REFERENCE
 from llmzero_ray.journal import ActiveTime
 from llmzero_ray.memory import SearchMemory
-from llmzero_ray.search import SearchMethod, ShrunkScores
+from llmzero_ray.search import SearchMethod
 from llmzero_ray.storage import SearchPaths
 
 
@@ -59,8 +59,6 @@ class SearchState:
         """Of the reference runs that have ended: a search that is extended may train a longer one."""
         self.meter = Meter(0)
         """GPU hours for which slots were reserved, whatever they did."""
-        self.shrunk: ShrunkScores | None = None
-        """Scores that the search chooses by; None: by the measured ones."""
         self.memory: SearchMemory | None = None
         """Judges whether phases fit into GPU memory; None: they are not judged."""
         self.active_time = ActiveTime()

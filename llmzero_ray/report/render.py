@@ -64,8 +64,6 @@ def report_text(facts: SearchFacts, drawn: Collection[Picture], problems: Collec
         "judged": judged,
         "n_verdicts": sum(len(run.verdicts) for run in judged),
         "stopped": [run for run in runs if run.status == "early_stopped"],
-        "lessons": len(facts.agents["lessons"]) if "lessons" in facts.agents else None,
-        "unused_archives": [str(note) for note in facts.agents.get("archive", ())],
         "decisions": decisions,
         "n_differing": sum(bool(row.differences) for row in decisions),
         "n_refused": sum(isinstance(event, ev.ProposalRefused) for event in facts.events),

@@ -60,7 +60,6 @@ def table_of(facts: SearchFacts) -> str:
         "started from",
         "steps",
         "best validation",
-        *(("shrunk",) if facts.core.shrunk is not None else ()),
         "ended by",
         "what was seen in the node it was proposed from",
     )
@@ -81,7 +80,6 @@ def _row(facts: SearchFacts, run: PhaseRun) -> tuple[str, ...]:
         started_from(run).removeprefix("from "),
         _steps(run),
         best_at(run),
-        *((fmt.accuracy(node.score),) if facts.core.shrunk is not None else ()),
         _ended_by(run),
         "" if run.proposal is None else f"{run.proposal.diagnosis.state}: {run.proposal.diagnosis.summary}",
     )

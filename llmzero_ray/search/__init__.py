@@ -16,7 +16,6 @@ from llmzero_ray.search.registry import (
 )
 from llmzero_ray.search.rules import MethodRules, SearchRules
 from llmzero_ray.search.run_plan import RunPlan
-from llmzero_ray.search.shrunk_scores import ShrunkScores
 from llmzero_ray.search.tree import NodeStatus, TreeNode
 from llmzero_ray.search.tree_search import TreeSearch
 
@@ -37,7 +36,6 @@ __all__ = [
     "SearchNode",
     "SearchRules",
     "Seen",
-    "ShrunkScores",
     "StopReason",
     "TreeDecision",
     "TreeNode",

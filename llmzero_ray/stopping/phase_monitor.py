@@ -17,26 +17,6 @@ from llmzero_ray.records import MetricPoint, StopDecision
 from llmzero_ray.stopping.policy import StoppingPolicy
 from llmzero_ray.stopping.rules import WATCHED
 
-RULE_METRICS = tuple(
-    dict.fromkeys(
-        (
-            *WATCHED,
-            *metrics.REWARDS,
-            *metrics.KLS,
-            metrics.ENTROPY,
-            metrics.GRAD_NORM,
-            metrics.CLIPFRAC,
-            metrics.LENGTH,
-            metrics.LENGTH_MAX,
-            metrics.LENGTH_AT_MAX,
-            metrics.ADVANTAGE_MAX,
-            metrics.ADVANTAGE_MIN,
-            metrics.LEARNING_RATE,
-        )
-    )
-)
-"""Metrics that rules and pre-checks read; only these are copied for a check."""
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RuleVerdict:
@@ -81,8 +61,8 @@ class PhaseMonitor:
         return verdict
 
     def _check(self) -> RuleVerdict | None:
-        curves = self._curves.build(RULE_METRICS)
-        decision = self._policy.check_rules(curves, self._view.hyperparameters)
+        curves = self._curves.build(WATCHED)
+        decision = self._policy.check_rules(curves)
         if decision is None:
             return None
         return RuleVerdict(decision=decision, running=dataclasses.replace(self._view, curves=curves))
@@ -98,6 +78,6 @@ class PhaseMonitor:
         )
 
     def is_due(self, incumbent: NodeView | None) -> bool:
-        """Whether a decision of curve bank and agent is due (`StoppingPolicy.is_due`)."""
+        """Whether the agent is to be asked (`StoppingPolicy.is_due`)."""
         timed = dataclasses.replace(self._view, curves=self._curves.build((metrics.STEP_TIME,)))
         return self._policy.is_due(timed, incumbent)

@@ -30,14 +30,3 @@ class StopperSettings(StrictModel):
     """How many times its earlier median a KL must reach to count as a spike."""
     reward_drop: float = setting(0.6, "share", gt=0, le=1)
     """Share of its best level that the mean reward must have lost after the spike."""
-    dead_run: bool = False
-    """Whether ten steps in which every group has zero advantage (or the gradient or rate is 0) may end a
-    phase. This and the next three annotate questions to the agent in any case."""
-    entropy_collapse: bool = False
-    """Whether entropy at a third of its first level, without any gain in reward, may end a phase."""
-    kl_runaway: bool = False
-    """Whether a KL at ten times its earlier level that still climbs, without any gain, may end a phase."""
-    truncation_flood: bool = False
-    """Whether a third of the responses at the cap, without any gain, may end a phase."""
-    bank_stop: bool = False
-    """Whether the curve bank may end a phase without asking the agent, where its evidence is overwhelming."""

@@ -1,9 +1,8 @@
 """Pre-checks of a running phase: pathologies in its train metrics, each reported with its numbers.
 
-A finding annotates the request to the early-stopper agent; it ends a phase only where `StopperSettings`
-allows that. Train metrics explain a validation curve and do not replace it: what may be success or a late
-take-off (a high or rising reward, a validation gain) is not reported. Not here: rules that end phases by
-default (rules.py).
+A finding annotates the request to the early-stopper agent; none ends a phase. Train metrics explain a
+validation curve and do not replace it: what may be success or a late take-off (a high or rising reward, a
+validation gain) is not reported. Not here: rules that end phases (rules.py).
 """
 
 from __future__ import annotations
@@ -20,9 +19,8 @@ from llmzero_ray.metrics import (
     Curves,
     Series,
 )
-from llmzero_ray.records import Hyperparameters, StopDecision
+from llmzero_ray.records import Hyperparameters
 from llmzero_ray.stopping.rules import WATCHED, Collapse
-from llmzero_ray.stopping.settings import StopperSettings
 from llmzero_ray.text import number
 
 HIGH_REWARD = 0.9
@@ -38,7 +36,7 @@ class Signal(Protocol):
 
     @property
     def name(self) -> str:
-        """The name of its switch in `StopperSettings`."""
+        """What the agent reads it under."""
         ...
 
     def fact(self, d: Dynamics) -> str | None:
@@ -142,25 +140,6 @@ def _succeeds(d: Dynamics) -> bool:
     if len(reward) > 2 and reward.last - reward.first > 2 * fit(reward).noise:
         return True
     return v is not None and v.gain > 2 * v.margin and v.last >= v.best - v.margin
-
-
-def stopping_signals(settings: StopperSettings) -> tuple[Signal, ...]:
-    """The pre-checks that the settings allow to end a phase."""
-    return tuple(signal for signal in SIGNALS if getattr(settings, signal.name))
-
-
-def check_signals(
-    signals: tuple[Signal, ...], curves: Curves, hyperparameters: Hyperparameters | None = None
-) -> StopDecision | None:
-    """STOP by the first of these pre-checks that has a fact to report, or None."""
-    if not signals:
-        return None
-    d = observe(curves, hyperparameters or {})
-    for signal in signals:
-        fact = signal.fact(d)
-        if fact is not None:
-            return StopDecision(stop=True, reason=fact, rule=signal.name)
-    return None
 
 
 def annotate(

@@ -1,6 +1,6 @@
 """A search space in Ray Tune's words as a `Space`.
 
-Not here: what is proposed in a space (agents/local/any_space.py).
+Not here: what is proposed in a space (any_space.py).
 """
 
 from __future__ import annotations

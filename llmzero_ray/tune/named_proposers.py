@@ -11,13 +11,12 @@ from typing import Any
 from llmzero_ray.agents.base import ErrorRequest, ProposalRequest
 from llmzero_ray.agents.expert import ExpertErrorAnalyzer, ExpertProposer
 from llmzero_ray.agents.expert.proposer import proposal_base
-from llmzero_ray.agents.local import LocalProposer
-from llmzero_ray.agents.local.any_space import AnySpaceProposer, RandomProposer, best_checkpoint
 from llmzero_ray.agents.methods.values import perturbed
 from llmzero_ray.config import AgentsConfig
 from llmzero_ray.errors import ConfigError
 from llmzero_ray.hyperparameters import VERL_SPACE, Space
 from llmzero_ray.records import Change, Diagnosis, Proposal, ResumeFrom
+from llmzero_ray.tune.any_space import AnySpaceProposer, RandomProposer, best_checkpoint
 from llmzero_ray.tune.language_model import LanguageModelProposer
 
 NAMES = ("local", "random", "expert", "claude")
@@ -46,8 +45,7 @@ def made_proposer(name: str | AgentsConfig, space: Space, seed: int, dollars: fl
         return ExpertAgents()
     if name == "random":
         return RandomMoves(seed) if verl else RandomProposer(space, seed=seed)
-    # Its levers and diagnosis are VeRL's.
-    return LocalProposer(seed=seed) if verl else AnySpaceProposer(space, seed=seed)
+    return AnySpaceProposer(space, seed=seed)
 
 
 class ExpertAgents:

@@ -23,11 +23,11 @@ from llmzero_ray.agents.base import (
     TaskView,
     base_of_changes,
 )
-from llmzero_ray.agents.local.any_space import AnySpaceProposer, best_checkpoint
 from llmzero_ray.errors import HyperparameterError, ProposalError
 from llmzero_ray.records import Change, Diagnosis, Proposal, ResumeFrom
 from llmzero_ray.search import nearest_saved_step
 from llmzero_ray.text import number_ranges, one_line
+from llmzero_ray.tune.any_space import AnySpaceProposer, best_checkpoint
 from llmzero_ray.tune.state import TunePhase, TuneSearch
 
 log = logging.getLogger(__name__)

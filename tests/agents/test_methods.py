@@ -12,13 +12,16 @@ import pytest
 from llmzero_ray.agents.backend import check_agents, make_agents
 from llmzero_ray.agents.base import NodeView, OfferedCheckpoint, ProposalRequest, TaskView
 from llmzero_ray.agents.methods import PlanProposer, values
+from llmzero_ray.agents.methods.levers import live_levers
 from llmzero_ray.coordinator import root_hyperparameters
 from llmzero_ray.errors import ConfigError
-from llmzero_ray.hyperparameters import canonical, normalize
+from llmzero_ray.hyperparameters import canonical, complete, normalize
+from llmzero_ray.hyperparameters.table import CLIP_HIGH, KL_LOSS_COEF, WARMUP_RATIO
 from llmzero_ray.records import Hyperparameters, Proposal, ResumeFrom
 from llmzero_ray.search import MethodRules, RunPlan
 from llmzero_ray.search.population import quantiles
 from llmzero_ray.search.schedule import Grid, Ranges, read_schedule, shipped
+from tests.agents import curves as c
 from tests.builders import make_config
 
 ROOT: Hyperparameters = root_hyperparameters(make_config(), 512)
@@ -271,8 +274,20 @@ def test_optuna_that_is_missing_is_named_with_its_extra(monkeypatch: pytest.Monk
 
 
 def test_a_proposal_of_a_planned_method_does_not_ask_the_agents_of_the_backend() -> None:
-    config = make_config(search={"method": "unchanged"}, agents={"proposer": "local"})
+    config = make_config(search={"method": "unchanged"}, agents={"proposer": "tests.slow_agents:make_agents"})
     assert isinstance(make_agents(config, 512).proposer, PlanProposer)
     plan = RunPlan(recipe="unchanged", start="last")
     asked = dataclasses.replace(request(plan), hints=("be bold",))
     assert "Not followed" in make_agents(config, 512).proposer.propose(asked).rationale
+
+
+def test_levers_without_effect_or_without_a_value_are_left_out() -> None:
+    def live(**changes: object) -> set[str]:
+        return {lever.key for lever in live_levers(complete(c.TINY, changes))}
+
+    assert CLIP_HIGH not in live()  # one update per step clips nothing
+    assert CLIP_HIGH in live(mini_batch_size=8)
+    assert KL_LOSS_COEF in live()
+    assert KL_LOSS_COEF not in live(use_kl_loss=False)
+    assert LR not in live(lr=0)
+    assert WARMUP_RATIO not in live(lr_warmup_steps=4)

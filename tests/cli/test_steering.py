@@ -351,31 +351,3 @@ def test_a_corrupt_adapter_is_named_and_the_one_before_it_is_used(finished_root:
     assert (spec.resume_from.node, spec.resume_from.step, spec.base_step) == (0, 5, 5)
     assert load_curves(finished_root.storage, 1).base_step == 5
     end(finished_root)
-
-
-# --- proposals before they are needed -----------------------------------------------------------------------
-
-
-def test_a_proposal_made_early_is_used_when_the_search_decides_as_expected(make_search: MakeSearch) -> None:
-    search = make_search(
-        {"step_s": 0.15},
-        budget={"runs": 2},
-        phase={"n_steps": 40},
-        agents={"backend": "tests.slow_agents:make_agents", "prefetch": True},
-    ).start()
-    search.wait()
-    (proposed,) = search.events(ev.Proposed)
-    assert proposed.prefetched
-
-
-@pytest.mark.slow
-def test_a_proposal_made_early_is_dropped_when_the_search_decides_otherwise(make_search: MakeSearch) -> None:
-    search = make_search(
-        {"step_s": 0.15, "fail": [0]},
-        budget={"runs": 2},
-        phase={"n_steps": 6, "test_freq": 2},
-        agents={"backend": "tests.slow_agents:make_agents", "prefetch": True},
-    ).start()
-    core = search.wait()
-    assert core.runs[1].kind == "debug"
-    assert [e.prefetched for e in search.events(ev.Proposed)] == [False]

@@ -81,13 +81,11 @@ def build(agents: Mapping[str, Any], storage: SearchStorage) -> Agents:
     return make_agents(config, 500, services)
 
 
-@pytest.fixture(params=["expert", "local", "hybrid", "claude", "replay"])
+@pytest.fixture(params=["expert", "claude", "replay"])
 def agents(request: pytest.FixtureRequest, recorded: tuple[str, str], tmp_path: Path) -> Agents:
     address, search = recorded
     settings = {
         "expert": {"backend": "expert"},
-        "local": {"proposer": "local"},
-        "hybrid": {"proposer": "hybrid", "backend": "claude", "base_url": address, "guided_share": 1.0},
         "claude": {"backend": "claude", "base_url": address},
         "replay": {"backend": "replay", "replay_from": search},
     }

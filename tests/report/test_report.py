@@ -18,7 +18,7 @@ from llmzero_ray.report.comparison import Policy
 from llmzero_ray.report.costs import costs, stays_of
 from llmzero_ray.report.facts import SearchFacts
 from llmzero_ray.report.recipe import best_strategy
-from llmzero_ray.report.render import card_text, report_text
+from llmzero_ray.report.render import card_text
 from llmzero_ray.report.strategy import load_strategy
 from llmzero_ray.report.summary import reference_in_words, score_table
 from tests.builders import make_config
@@ -146,31 +146,6 @@ def test_the_confirmed_score_goes_with_the_strategy_and_the_card(tmp_path: Path)
     search.post(ev.OutcomeWritten())
     (line,) = [line for line in outcome_lines(Follower.of(search.storage)) if line.startswith("best:")]
     assert "validation 0.5000, confirmed 0.4500 (95 % 0.3561 to 0.5476); recipe" in line
-
-
-def test_what_of_an_archive_is_used_and_what_is_not_stands_in_the_report(tmp_path: Path) -> None:
-    config = make_config(agents={"archive": "runs"}, budget={"runs": 2})
-    facts = SearchFacts(SearchBuilder(tmp_path, config=config).ready().play().storage)
-    assert "## Earlier searches" not in report_text(facts, (), ())
-    assert facts.core.started is not None
-    agents = {"lessons": [{}, {}], "archive": ["old: left out: it holds no search"]}
-    facts.core.started = replace(facts.core.started, agents=agents)
-    told = section(report_text(facts, (), ()), "## Earlier searches")
-    assert "took 2 lessons along from `runs`" in told
-    assert "- old: left out: it holds no search" in told
-
-
-def test_shrunk_scores_stand_beside_the_measured_ones(tmp_path: Path) -> None:
-    rules = {"score_model": "shrunk", "rho_min": 0.0}
-    search = SearchBuilder(tmp_path, config=make_config(search=rules, budget={"runs": 2}))
-    search.answers = {1: proposal(resume=(0, 20))}
-    search.phases = {0: Phase(val={0: 40, 20: 60}), 1: Phase(val={0: 60, 20: 66})}
-    tree = section(report_of(search.ready().play()), "## The tree")
-    # Node 1, of 100 rows and with nothing paired: p = e = sqrt(.66 * .34 / 100), c = 1/2, luck of .6 * .4.
-    shared = 0.5 * 0.0024 + 0.0004
-    gain = 0.06 * shared / (0.5 * shared + 0.5 * 0.0004 + 0.75 * 0.002244)
-    assert f"| 20 of 20 | 0.6600@40 | {0.6 + gain:.4f} |" in tree
-    assert "The search chose by the shrunk scores" in tree
 
 
 def test_a_strategy_without_a_confirmed_score_is_one_that_older_versions_read(finished: Written) -> None:

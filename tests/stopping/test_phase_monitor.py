@@ -17,12 +17,10 @@ from tests.agents import curves as c
 from tests.stopping.reports import polled, published
 from tests.stopping.test_policy import INCUMBENT, Recorder
 
-ALL = {"dead_run": True, "entropy_collapse": True, "kl_runaway": True, "truncation_flood": True}
 SETTINGS = {
     "default": StopperSettings(),
     "patient": StopperSettings(nonfinite_steps=2, collapse_window=2, kl_spike_factor=5.0, reward_drop=0.4),
-    "no_collapse": StopperSettings(collapse=False, **ALL),
-    **{name: StopperSettings(collapse=False, nonfinite_steps=60, **{name: True}) for name in ALL},
+    "no_collapse": StopperSettings(collapse=False),
 }
 N_SEEDS = 80
 
@@ -35,7 +33,7 @@ def judged_whole(policy: StoppingPolicy, seed: int) -> tuple[int, StopDecision] 
     """(step, STOP) of the first step at which the rules, asked about the whole curve so far, say so."""
     points = published(seed)
     for n in range(1, len(points) + 1):
-        decision = policy.check_rules(curves_of(points[:n]), c.TINY)
+        decision = policy.check_rules(curves_of(points[:n]))
         if decision is not None:
             return points[n - 1].step, decision
     return None
@@ -61,7 +59,7 @@ def test_judging_what_is_new_is_judging_the_whole_curve_after_each_step(name: st
         assert judged_as_it_came(policy, seed, one_batch=False) == expected, seed
         assert judged_as_it_came(policy, seed, one_batch=True) == expected, seed
         fired[expected[1].rule if expected else "none"] += 1
-    rules = {rule.name for rule in policy.stopping if name not in ALL or rule.name == name}
+    rules = {rule.name for rule in policy.stopping}
     assert rules | {"none"} <= set(fired), fired
 
 

@@ -10,7 +10,6 @@ from llmzero_ray.agents.base import NodeView, StopRequest, TaskView
 from llmzero_ray.agents.expert import ExpertEarlyStopper
 from llmzero_ray.metrics import Curves
 from llmzero_ray.records import StopDecision
-from llmzero_ray.stopping.curve_bank import BankDecision, CurveBank
 from llmzero_ray.stopping.policy import StoppingPolicy
 from llmzero_ray.stopping.settings import StopperSettings
 from tests.agents import curves as c
@@ -45,7 +44,7 @@ def decide(
     incumbent_path: Sequence[tuple[int, float]] = (),
 ) -> StopDecision:
     """STOP or CONTINUE for one phase as the stopper decides: the rules, then the agent where it is due."""
-    ruled = policy.check_rules(running.curves, running.hyperparameters)
+    ruled = policy.check_rules(running.curves)
     if ruled is not None:
         return ruled
     if not policy.is_due(running, incumbent):
@@ -197,106 +196,6 @@ def test_a_hopeless_phase_is_ended_by_the_expert_at_min_steps() -> None:
         n for n in range(1, 16) if decide(policy, c.TASK, running(n, rated), INCUMBENT, PATH).stop
     )
     assert stopped_at == 8
-
-
-# --- with a curve bank --------------------------------------------------------------------------------------
-
-
-def doubtful(n: int) -> NodeView:
-    """A run at .4 that gets nowhere, validated every five steps, after n of its 60 steps."""
-    found = c.curves(
-        40,
-        reward=c.line(0.4, 0.35, 40, 0.01),
-        kl=c.line(0.1, 0.1, 40, 0.02),
-        start=0.4,
-        val={s: 0.4 + 0.004 * c.wave(s, 5) for s in range(5, 41, 5)},
-    )
-    return c.node(c.cut(found, n), node=1, n_steps=60, status="running")
-
-
-def sources(policy: StoppingPolicy, *steps: int) -> list[str]:
-    return [decide(policy, c.TASK, doubtful(step), INCUMBENT, PATH).rule for step in steps]
-
-
-def test_a_clear_case_is_answered_by_the_bank_and_a_doubtful_one_by_the_agent() -> None:
-    agent = Recorder()
-    policy = StoppingPolicy(EVERY_FIVE, agent, CurveBank(n_val=512))
-    leads = decide(policy, c.TASK, running(10), c.node(c.regh_capped(), node=0))
-    assert (leads.stop, leads.rule) == (False, "curve_bank")
-    assert agent.asked == []
-    assert sources(policy, 20) == ["early_stopper"]
-    assert agent.asked == [20]
-
-
-def test_the_agent_is_asked_again_only_after_two_new_validations() -> None:
-    agent = Recorder()
-    settings = StopperSettings(interval_steps=2, min_steps=10)
-    policy = StoppingPolicy(settings, agent, CurveBank(n_val=512))
-    assert sources(policy, *range(10, 32, 2)).count("curve_bank") == 2
-    assert agent.asked == [10, 20, 30]
-
-
-def test_a_phase_that_begins_again_is_asked_about_from_the_start() -> None:
-    agent = Recorder()
-    policy = StoppingPolicy(EVERY_FIVE, agent, CurveBank(n_val=512))
-    assert sources(policy, 20) == ["early_stopper"]
-    policy.forget(1)
-    assert sources(policy, 20) == ["early_stopper"]
-
-
-def test_an_agent_that_failed_is_asked_again_after_two_new_validations() -> None:
-    agent = Recorder(error=RuntimeError("no network"))
-    policy = StoppingPolicy(EVERY_FIVE, agent, CurveBank(n_val=512))
-    assert sources(policy, 10, 15, 20) == ["early_stopper", "curve_bank", "early_stopper"]
-    assert agent.asked == [10, 20]
-
-
-def test_a_bank_stops_only_where_it_may_and_says_so() -> None:
-    bank = CurveBank(n_val=512)
-    stale = c.curves(60, reward=[0.4] * 60, start=0.4, val=dict.fromkeys(range(5, 61, 5), 0.4))
-    for node in range(10):
-        bank.add(c.node(stale, node=100 + node))
-    agent = Recorder()
-    assert sources(StoppingPolicy(EVERY_FIVE, agent, bank), 40) == ["early_stopper"]
-    assert agent.asked.pop() == 40
-    policy = StoppingPolicy(StopperSettings(interval_steps=5, bank_stop=True), agent, bank)
-    decision = decide(policy, c.TASK, doubtful(40), INCUMBENT, PATH)
-    assert (decision.stop, decision.hard, decision.rule) == (True, False, "curve_bank")
-    assert "0 of 10 banked phases" in decision.reason
-    assert agent.asked == []
-
-
-def test_a_bank_without_an_agent_leaves_doubtful_runs_alone() -> None:
-    policy = StoppingPolicy(EVERY_FIVE, bank=CurveBank(n_val=512))
-    decision = decide(policy, c.TASK, doubtful(20), INCUMBENT, PATH)
-    assert (decision.stop, decision.rule) == (False, "policy")
-
-
-class Broken(CurveBank):
-    """A bank that cannot answer."""
-
-    def judge(self, request: StopRequest, *, may_stop: bool = False) -> BankDecision:
-        raise ZeroDivisionError("no phases")
-
-
-def test_a_bank_that_fails_leaves_the_question_to_the_agent() -> None:
-    agent = Recorder()
-    assert sources(StoppingPolicy(EVERY_FIVE, agent, Broken()), 20) == ["early_stopper"]
-    assert agent.asked == [20]
-
-
-def test_rules_come_before_the_bank() -> None:
-    policy = StoppingPolicy(EVERY_FIVE, bank=CurveBank(n_val=512))
-    assert decide(policy, c.TASK, running(19, c.sort_collapse()), INCUMBENT, PATH).rule == "collapse"
-
-
-def test_a_pre_check_ends_a_phase_only_where_the_settings_allow_it() -> None:
-    flooded = c.curves(20, reward=[0.4] * 20, longest=[24.0] * 20, at_longest=[0.9] * 20)
-    allowed = StoppingPolicy(StopperSettings(truncation_flood=True))
-    assert decide(allowed, c.TASK, running(20, flooded)).rule == "truncation_flood"
-    assert not decide(StoppingPolicy(StopperSettings()), c.TASK, running(20, flooded)).stop
-    # The cap is part of the configuration: without it nothing is called truncated.
-    assert allowed.check_rules(flooded) is None
 
 
 def test_without_a_number_of_steps_seconds_of_training_decide_when_the_agent_is_asked_again() -> None:

@@ -29,11 +29,6 @@ from llmzero_ray.stopping.settings import StopperSettings
         ("reward_drop", math.nan),
         ("enabled", 1),
         ("collapse", None),
-        ("dead_run", 1),
-        ("entropy_collapse", "yes"),
-        ("kl_runaway", None),
-        ("truncation_flood", 0),
-        ("bank_stop", 1),
     ],
 )
 def test_a_value_outside_its_bound_is_refused_with_name_and_default(field: str, value: Any) -> None:
@@ -59,10 +54,3 @@ def test_settings_are_read_from_a_mapping_and_a_misspelt_name_is_answered() -> N
         validated(StopperSettings, {"interval_step": 4}, "stopper")
     with pytest.raises(ConfigError, match="Known keys: enabled"):
         validated(StopperSettings, {"zzz": 4}, "stopper")
-
-
-def test_only_rules_that_cannot_be_wrong_or_are_tried_stop_by_default() -> None:
-    found = StopperSettings()
-    assert found.enabled and found.collapse
-    silent = (found.dead_run, found.entropy_collapse, found.kl_runaway, found.truncation_flood)
-    assert not any(silent) and not found.bank_stop

@@ -94,7 +94,7 @@ class Watching:
         """Twelve steps, at the last of which the agent is asked; then `rest`, until the watch has ended."""
 
         async def scene() -> None:
-            await self.actor.set_incumbent((INCUMBENT,), ())
+            await self.actor.set_incumbent((INCUMBENT,))
             await self.actor.watch(0, 2, VIEW, c.TASK)
             watch = self.actor._watches[0]
             self.runner.publish(*sound(12))

@@ -119,8 +119,8 @@ def test_what_cannot_be_asked_is_one_message(
     given: dict[str, Any] = {"metric": "x", "space": VERL_SPACE, "root": {"lr": 1e-4}}
     with pytest.raises(ConfigError, match="proposer is 'claude', whose rules or prompts read VeRL's metrics"):
         tree_search(metric="x", space={"lr": tune.uniform(0, 1)}, root={"lr": 0.5}, proposer="claude")
-    with pytest.raises(ConfigError, match="the agents have backend 'expert' and proposer 'local'"):
-        LanguageModelProposer(AgentsConfig(proposer="local"))
+    with pytest.raises(ConfigError, match="the agents have backend 'expert' and proposer 'strategy'"):
+        LanguageModelProposer(AgentsConfig(proposer="strategy"))
     monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-ant-another")
     agents = AgentsConfig(backend="claude", base_url=messages_server.base_url, visual=False)
     with pytest.raises(AgentError, match="key"):

@@ -257,17 +257,6 @@ def test_a_stopper_of_tune_sees_trial_and_result() -> None:
     assert stops.reason("a", {}, None, None) == "MaximumIterationStopper"
 
 
-def test_verls_space_has_its_own_local_search() -> None:
-    searcher = make_searcher(space=VERL_SPACE, root={"lr": 1e-4})
-    configuration = searcher.suggest("a")
-    assert configuration["actor_rollout_ref.actor.optim.lr"] == 1e-4
-    train(searcher, "a", [0.2, 0.3, 0.35])
-    proposed = next_trial(searcher, "b")
-    assert searcher.search.phases[1].diagnosis is not None
-    changed = VERL_SPACE.diff(searcher.search.root, searcher.search.phases[1].configuration or {})
-    assert changed or start_of(proposed).resume_from is not None
-
-
 @pytest.mark.parametrize("proposer", ["local", "random", "expert"])
 def test_every_named_proposer_goes_on_in_verls_space(proposer: str) -> None:
     searcher = make_searcher(space=VERL_SPACE, root={"lr": 1e-4}, proposer=proposer)

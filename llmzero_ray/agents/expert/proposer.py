@@ -32,7 +32,6 @@ from llmzero_ray.agents.expert.error_analyzer import ExpertErrorAnalyzer
 from llmzero_ray.agents.expert.fresh_start import fresh_length, fresh_plan
 from llmzero_ray.agents.expert.moves import UNCHANGED, MoveSet
 from llmzero_ray.agents.expert.resume import StartPoint, choose_length, choose_start, count_epochs
-from llmzero_ray.agents.lessons import lesson_sentences
 from llmzero_ray.hyperparameters import Limits, diff, format_value, short
 from llmzero_ray.records import Diagnosis, Hyperparameters, Proposal
 
@@ -140,8 +139,7 @@ class ExpertProposer:
         )
         n_steps = choose_length(choice.finding, request.task, unchanged=not choice.plan.changes)
         record = choice.finding.to_record()
-        earlier = lesson_sentences(request.lessons, [change.key for change in choice.plan.changes])
-        beside = (*tried_lines(seen.tried, seen.base.hyperparameters), *earlier)
+        beside = tuple(tried_lines(seen.tried, seen.base.hyperparameters))
         return write(request, record, choice.plan, seen.start, n_steps, beside=beside)
 
     # --- fresh starts ---------------------------------------------------------------------------------------
@@ -167,8 +165,7 @@ class ExpertProposer:
         start = StartPoint(
             checkpoint=None, reason="a fresh start, so that the root does not anchor the whole search"
         )
-        earlier = lesson_sentences(request.lessons, [change.key for change in chosen.changes])
-        return write(request, diagnosis, chosen, start, fresh_length(request), beside=earlier)
+        return write(request, diagnosis, chosen, start, fresh_length(request))
 
 
 def write(

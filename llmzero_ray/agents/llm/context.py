@@ -8,7 +8,6 @@ has no checkpoints. Not here: the templates (prompts/*.md.j2), figures (figures.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, TypeAlias
 
 from llmzero_ray.agents.base import (
@@ -25,7 +24,6 @@ from llmzero_ray.agents.base import (
 from llmzero_ray.agents.dynamics import observe
 from llmzero_ray.agents.expert.early_stopper import takes_off
 from llmzero_ray.agents.knowledge import Knowledge, MetricNote, Priors
-from llmzero_ray.agents.lessons import Lesson, nearest_lessons
 from llmzero_ray.agents.llm import context_nodes as nodes
 from llmzero_ray.agents.llm.context_metrics import describe, gain_course, summarise, validation_course
 from llmzero_ray.agents.llm.prompt_text import quote, safe_name, score
@@ -232,7 +230,6 @@ def proposer_context(
             if node.diagnosis is not None and node.node != on.node
         ],
         "tree": nodes.tree_groups(request),
-        "lessons": lesson_lines(request.lessons),
         "best_node": None if request.best is None else request.best.node,
         "siblings": [nodes.sibling(on, child, resumes=not scratch) for child in request.siblings],
         "best": nodes.incumbent_lines(request.best, on),
@@ -243,12 +240,6 @@ def proposer_context(
         "rejected": request.rejected or "",
         "refused_answer": answer_text(request.refused) if request.rejected else "",
     }
-
-
-def lesson_lines(lessons: Sequence[Lesson]) -> list[str]:
-    """What phases of earlier searches changed and gained, the clearest first, each on one line."""
-    shown = nearest_lessons(lessons, (), MOST_LESSONS)
-    return [one_line(replace(one, search=safe_name(one.search, 40)).line(), 240) for one in shown]
 
 
 def answer_text(proposal: Proposal | None) -> str:

@@ -21,7 +21,6 @@ from llmzero_ray.agents.base import (
     TaskView,
 )
 from llmzero_ray.agents.knowledge import Knowledge
-from llmzero_ray.agents.lessons import Lesson
 from llmzero_ray.agents.llm.context import (
     Context,
     error_context,
@@ -30,7 +29,6 @@ from llmzero_ray.agents.llm.context import (
     stop_context,
 )
 from llmzero_ray.hyperparameters import complete, defaults
-from llmzero_ray.hyperparameters.table import LR
 from llmzero_ray.metrics import STEP_TIME, Curves
 from llmzero_ray.records import Diagnosis, PhaseFailure
 
@@ -42,18 +40,6 @@ TASK = TaskView(
     max_model_len=8192,
     max_prompt_length=1024,
     data_sources=("first", "second"),
-)
-
-
-_LESSON = Lesson(
-    search="earlier",
-    node=2,
-    changes={LR: (5e-5, 2e-5)},
-    start_step=40,
-    n_steps=40,
-    start=0.44,
-    gain=0.021,
-    error=0.03,
 )
 
 
@@ -103,7 +89,7 @@ def proposal_request(*, bare: bool = False) -> ProposalRequest:
     return ProposalRequest(
         task=TASK, on=on, path=(root, on), siblings=(replace(best, node=2), replace(root, node=4)), best=best,
         default=root.hyperparameters, checkpoints=(_checkpoint(root, 20), _checkpoint(on, 40)),
-        from_scratch=False, rejected="lr=9: must be a number in [0, 0.1].", n_scratch=1, lessons=(_LESSON,),
+        from_scratch=False, rejected="lr=9: must be a number in [0, 0.1].", n_scratch=1,
     )  # fmt: skip
 
 

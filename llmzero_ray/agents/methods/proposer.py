@@ -16,8 +16,8 @@ from llmzero_ray.agents.expert.moves import MoveSet
 from llmzero_ray.agents.expert.proposer import proposal_base, write
 from llmzero_ray.agents.expert.rejection import mentioned_keys
 from llmzero_ray.agents.expert.resume import StartPoint
-from llmzero_ray.agents.local.levers import changes_of
 from llmzero_ray.agents.methods import values
+from llmzero_ray.agents.methods.levers import changes_of
 from llmzero_ray.agents.methods.values import Values
 from llmzero_ray.hyperparameters import VERL_SPACE
 from llmzero_ray.records import Diagnosis, HyperparameterValue, Proposal

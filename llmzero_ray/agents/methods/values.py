@@ -12,7 +12,7 @@ import random
 from collections.abc import Mapping, Sequence
 
 from llmzero_ray.agents.expert.apply_moves import ProposalBase
-from llmzero_ray.agents.local.levers import changes_of, live_levers, moved_value
+from llmzero_ray.agents.methods.levers import changes_of, live_levers, moved_value
 from llmzero_ray.hyperparameters import BY_KEY, canonical
 from llmzero_ray.records import Hyperparameters, HyperparameterValue
 from llmzero_ray.search.schedule import ParameterRange, Schedule

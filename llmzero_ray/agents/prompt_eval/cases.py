@@ -32,7 +32,6 @@ from llmzero_ray.agents.base import (
     StopRequest,
     TaskView,
 )
-from llmzero_ray.agents.lessons import Lesson
 from llmzero_ray.coordinator import (
     CoordinatorCore,
     build_request,
@@ -59,7 +58,7 @@ _DIGITS = 4
 Request: TypeAlias = ProposalRequest | ErrorRequest | StopRequest
 
 for _record in (
-    Budget, Curves, Difference, EarlierVerdict, ErrorRequest, Lesson, MemoryView, NodeView, OfferedCheckpoint,
+    Budget, Curves, Difference, EarlierVerdict, ErrorRequest, MemoryView, NodeView, OfferedCheckpoint,
     ProposalRequest, Standing, StopRequest, TaskView,
 ):  # fmt: skip
     register_record(_record)
@@ -158,8 +157,7 @@ def _verdict_request(
 ) -> StopRequest | None:
     """What the stopper was asked; None where a rule decided without the incumbent, or at the last step."""
     pushed = [command for command in core.outstanding() if isinstance(command, cmd.PushIncumbent)]
-    agents = event.decision.rule in ("early_stopper", "curve_bank")
-    if not (pushed and agents) or event.node < 0:
+    if not pushed or event.decision.rule != "early_stopper" or event.node < 0:
         return None
     running = node_view(core, event.node, lambda node: curves_of(node).until(event.step))
     chain = incumbent_chain(core, pushed[0], curves_of)

@@ -389,7 +389,7 @@ def test_the_system_prompt_names_what_is_scored_and_how() -> None:
     assert "| Choose the product of the reaction." in system
 
 
-@pytest.mark.parametrize("priors", ["paper", "appendix_f", "none"])
+@pytest.mark.parametrize("priors", ["paper", "appendix_f"])
 def test_the_papers_conclusions_are_in_the_prompt_only_where_they_are_asked_for(priors: Any) -> None:
     request = large_requests.proposal_request()
     stable = stable_context("proposer", request.task, KNOWLEDGE, priors=priors)

@@ -1,21 +1,23 @@
-"""Local search in any space of hyper-parameters: the step sizes of memory.py, without a diagnosis.
+"""Proposers for any space of hyper-parameters: a local search and random draws, without a diagnosis.
 
-It reads scores alone, on any scale: what a phase gained is compared with what others gained from the same
-start, in standard deviations of all gains. LocalProposer (proposer.py) knows VeRL's metrics and settings and
-is the better choice there. The same request gives the same proposal.
+The local search moves each number by a step that success lengthens and failure reverses: the 1/5 success rule
+per hyper-parameter. It reads scores alone, on any scale: a phase's gain is compared with the gains of others
+from the same start, in standard deviations of all gains. A phase that changed several numbers counts for each
+by its share of the move. The state is computed from the request's nodes, so that the same request gives the
+same proposal.
 """
 
 from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from statistics import fmean, pstdev
 
 from llmzero_ray.agents.base import NodeView, OfferedCheckpoint, ProposalRequest
 from llmzero_ray.agents.evidence import known_nodes
-from llmzero_ray.agents.local.levers import Lever
-from llmzero_ray.agents.local.memory import Step, Transition, steps
+from llmzero_ray.agents.methods.levers import Lever
 from llmzero_ray.errors import HyperparameterError
 from llmzero_ray.hyperparameters import Parameter, Space, format_value
 from llmzero_ray.records import Change, Diagnosis, Hyperparameters, HyperparameterValue, Proposal, ResumeFrom
@@ -26,6 +28,38 @@ SWITCHES = 0.3
 """Share of the proposals that also change one switch or choice."""
 _LINEAR_STEP = 0.15
 """First step on a linear scale, in the width of the bounds."""
+GROW, SHRINK = 1.5, 0.5
+STANDS_OUT = 0.5
+"""Errors from which a gain or a loss teaches something: a wrong one is soon contradicted."""
+REVERSED_FROM = 0.3
+"""Share of a failed move from which a hyper-parameter turns round."""
+_NARROWEST, _WIDEST = 0.25, 3.0
+"""Bounds of a step, in first steps."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """What is known of one hyper-parameter."""
+
+    size: float
+    """On the lever's scale."""
+    direction: int = 0
+    """1 up, -1 down, 0: nothing is known."""
+    successes: float = 0.0
+    failures: float = 0.0
+    last: str = ""
+    """The transition that settled the direction, in words."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Transition:
+    """What one phase moved and what came of it."""
+
+    name: str
+    moved: dict[str, float]
+    """Key -> distance on its lever's scale; without what stayed."""
+    z: float
+    """Gain over what else was tried from there (0 where nothing was), in errors."""
 
 
 class AnySpaceProposer:
@@ -123,7 +157,7 @@ class AnySpaceProposer:
             if not log:
                 width = (row.high - row.low) if row.low is not None and row.high is not None else 1.0
                 step = _LINEAR_STEP * width or 1.0
-            lever = Lever(key=row.key, step=step, weight=1.0, log=log)
+            lever = Lever(key=row.key, step=step, log=log)
             if lever.coordinate(base.get(row.key)) is not None:
                 found[row.key] = lever
         return found
@@ -309,3 +343,36 @@ def _transitions(
             continue
         found.append(Transition(name=f"node {view.node}", moved=moved, z=z))
     return found
+
+
+def steps(levers: Sequence[Lever], history: Iterable[Transition]) -> dict[str, Step]:
+    """Key -> step after all transitions."""
+    found = {lever.key: Step(size=lever.step) for lever in levers}
+    first = {lever.key: lever.step for lever in levers}
+    for transition in history:
+        lengths = {key: abs(d) / first[key] for key, d in transition.moved.items()}
+        total = sum(lengths.values())
+        for key, distance in transition.moved.items():
+            if abs(transition.z) >= STANDS_OUT:
+                share = lengths[key] / total
+                found[key] = _learnt(found[key], first[key], distance, share, transition)
+    return found
+
+
+def _learnt(step: Step, first: float, distance: float, share: float, transition: Transition) -> Step:
+    sign = 1 if distance > 0 else -1
+    came = f"{transition.name} moved it {'up' if sign > 0 else 'down'} and "
+    if transition.z > 0:
+        size = min(step.size * GROW**share, _WIDEST * first)
+        return replace(
+            step, size=size, direction=sign, successes=step.successes + share, last=came + "gained"
+        )
+    size = max(step.size * SHRINK**share, _NARROWEST * first)
+    turned = share >= REVERSED_FROM
+    return replace(
+        step,
+        size=size,
+        direction=-sign if turned else step.direction,
+        failures=step.failures + share,
+        last=came + "lost" if turned else step.last,
+    )

@@ -1,6 +1,6 @@
-"""The hyper-parameters that a local search moves, with the scale of each and its first step.
+"""Hyper-parameters that proposers without a diagnosis move, each with its scale and its usual step.
 
-Not here: how steps grow and shrink (memory.py), bounds and couplings (`Space`, expert/apply_moves.py).
+Not here: bounds and couplings (`Space`, expert/apply_moves.py).
 """
 
 from __future__ import annotations
@@ -30,9 +30,7 @@ class Lever:
 
     key: str
     step: float
-    """First step: of the logarithm where `log`, else of the value."""
-    weight: float
-    """How often it is chosen, relative to the others, before anything is known."""
+    """Usual step: of the logarithm where `log`, else of the value."""
     log: bool = True
 
     def coordinate(self, value: HyperparameterValue) -> float | None:
@@ -52,14 +50,14 @@ class Lever:
 
 
 LEVERS: tuple[Lever, ...] = (
-    Lever(key=LR, step=math.log(2.0), weight=3.0),
-    Lever(key=TEMPERATURE, step=0.15, weight=2.0, log=False),
-    Lever(key=KL_LOSS_COEF, step=math.log(2.0), weight=1.5),
-    Lever(key=ROLLOUT_N, step=math.log(1.5), weight=1.0),
-    Lever(key=TRAIN_BATCH, step=math.log(1.5), weight=1.0),
-    Lever(key=WARMUP_RATIO, step=0.3, weight=1.0, log=False),
-    Lever(key=CLIP_HIGH, step=0.05, weight=1.0, log=False),
-    Lever(key=MAX_RESPONSE, step=math.log(1.33), weight=0.5),
+    Lever(key=LR, step=math.log(2.0)),
+    Lever(key=TEMPERATURE, step=0.15, log=False),
+    Lever(key=KL_LOSS_COEF, step=math.log(2.0)),
+    Lever(key=ROLLOUT_N, step=math.log(1.5)),
+    Lever(key=TRAIN_BATCH, step=math.log(1.5)),
+    Lever(key=WARMUP_RATIO, step=0.3, log=False),
+    Lever(key=CLIP_HIGH, step=0.05, log=False),
+    Lever(key=MAX_RESPONSE, step=math.log(1.33)),
 )
 
 
