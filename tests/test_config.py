@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 from pydantic import BaseModel
 
-from llmzero_ray.config import SearchConfig, load_config, parse_config
+from llmzero_ray.config import REMOVED, SearchConfig, load_config, parse_config, stored_config
 from llmzero_ray.config_changes import differing_keys, in_shared_slots
 from llmzero_ray.config_text import read_yaml, replace_key
 from llmzero_ray.errors import ConfigError
@@ -237,3 +238,32 @@ def test_differences_are_listed_key_by_key_and_a_moved_storage_is_none() -> None
     new = parse_config({"name": "demo", "storage": "/b", "budget": {"runs": 8}})
     assert differing_keys(old, new) == {"budget.runs": (16, 8), "root.overrides.lr": (1e-3, None)}
     assert differing_keys(old, old) == {}
+
+
+# --- settings that went -------------------------------------------------------------------------------------
+
+
+def with_setting(name: str) -> dict[str, Any]:
+    dotted, _, value = name.partition(": ")
+    block, key = dotted.split(".")
+    return {"name": "old", block: {key: value or 1}}
+
+
+@pytest.mark.parametrize("name", REMOVED)
+def test_a_setting_that_went_is_refused_in_one_sentence_with_what_to_do(name: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        parse_config(with_setting(name))
+    (line,) = str(refused.value).splitlines()
+    assert line == f"search.yaml: {name} does not exist since 0.2: {REMOVED[name]}"
+
+
+@pytest.mark.parametrize("name", REMOVED)
+def test_a_stored_search_with_a_setting_that_went_still_opens(name: str) -> None:
+    given = with_setting(name)
+    assert stored_config(given, source="journal") == parse_config({"name": "old"})
+    assert given == with_setting(name)
+
+
+def test_whatever_else_is_wrong_in_a_stored_configuration_is_said() -> None:
+    with pytest.raises(ConfigError, match="journal: unknown key 'colour'"):
+        stored_config({"name": "old", "colour": 1, "agents": {"race": 0.5}}, source="journal")

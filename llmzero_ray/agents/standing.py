@@ -2,7 +2,7 @@
 
 Both answer the same validation items, so that a difference is taken item by item where the outcomes of both
 are known: what an item is worth cancels out, and half of the noise with it. Not here: what follows from a
-difference (expert/early_stopper.py, stopping/curve_bank.py), the arithmetic (significance.py).
+difference (expert/early_stopper.py), the arithmetic (significance.py).
 """
 
 from __future__ import annotations
