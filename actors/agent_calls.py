@@ -19,6 +19,7 @@ from typing import Any, TypeAlias
 
 from llmzero_ray import commands as cmd
 from llmzero_ray import events as ev
+from llmzero_ray.agents.answers import phase_doubts
 from llmzero_ray.agents.backend import Agents
 from llmzero_ray.agents.base import ErrorRequest, ProposalRequest
 from llmzero_ray.coordinator import CoordinatorCore, build_request, replay, request_record
@@ -30,6 +31,7 @@ from llmzero_ray.metrics import Curves, best_validation, validations
 from llmzero_ray.records import Event, PhaseResult, Proposal
 from llmzero_ray.search import MODEL_METHODS
 from llmzero_ray.storage import SearchStorage
+from llmzero_ray.tasks.prepared import validation_golds
 
 from .event_loop import Post
 from .runner_pool import RunnerPool
@@ -194,13 +196,16 @@ class Prefetcher:
         points = load_points(storage, run.node)
         scores = validations(points)
         best = best_validation(scores)
+        step, settings = None if best is None else best[0], run.spec.hyperparameters if run.spec else {}
+        golds = validation_golds(self._core.config.task.dir)
         result = PhaseResult(
             node=run.node,
             status="completed",
             stop_reason="n_steps",
             steps_done=points[-1].step if points else 0,
             best_score=None if best is None else best[1],
-            best_step=None if best is None else best[0],
+            best_step=step,
+            doubts=phase_doubts(storage, run.node, settings, step, golds),
             start_score=None,
             final_score=None,
             checkpoints=saved_adapters(storage, run.node, points),
