@@ -75,6 +75,8 @@ def doubts(
     `start` are the answers of the policy that the phase started from; `golds` maps a row's index to its gold
     answer. Either may be empty: then less can be said.
     """
+    if not any(item.response for item in now):
+        now = ()  # texts were not kept
     unanswered = right_without_answer(d)
     found = [] if unanswered is None else [unanswered]
     found += [*_empty(now), *_without_number(now, golds), *_same_for_all(now, golds)]
@@ -95,8 +97,7 @@ def _right(items: Iterable[ItemOutcome]) -> list[ItemOutcome]:
 def _empty(now: Sequence[ItemOutcome]) -> list[str]:
     right = _right(now)
     empty = sum(not item.response.strip() for item in right)
-    # Where texts were not kept, all of them are empty.
-    if len(right) < FEW or empty < MOST * len(right) or not any(item.response for item in now):
+    if len(right) < FEW or empty < MOST * len(right):
         return []
     return [f"{empty} of the {len(right)} validation answers scored as right are empty."]
 
@@ -189,7 +190,7 @@ def _alike(start: Sequence[ItemOutcome], now: Sequence[ItemOutcome]) -> list[str
 
     No sign by itself: answers in one form, and those to a question of yes or no, are as much alike.
     """
-    share = _differing(now) if len(now) >= FEW and any(item.response for item in now) else 1.0
+    share = _differing(now) if len(now) >= FEW else 1.0
     if share > ALIKE:
         return []
     before = _differing(start) if any(item.response for item in start) else None
