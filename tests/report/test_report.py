@@ -493,6 +493,9 @@ def test_a_score_in_doubt_is_named_at_the_result_in_the_terminal_and_where_a_nod
     search.ready().play()
     result = section(report_of(search), "## Result")
     assert f"- **In doubt: node 1, part of the best strategy.** {doubt} Check the reward" in result
+    assert f"- **in doubt**: {doubt}" in card_text(SearchFacts(search.root))
+    search.post(ev.OutcomeWritten())
+    assert f"IN DOUBT: node 1: {doubt}" in outcome_lines(Follower.of(search.storage))
     facts = SearchFacts(search.root)
     ends = [event for event in facts.events if isinstance(event, ev.PhaseFinished) and event.node >= 0]
     lines = [event_line(search.core, event) or "" for event in ends]

@@ -75,12 +75,15 @@ def transitions(
 def _z(attempt: Attempt, known: Sequence[Attempt]) -> float | None:
     if attempt.failed:
         return -3.0
-    if attempt.gain is None:
+    if attempt.gain is None or attempt.doubted:
         return None
     others = [
         other.gain
         for other in known
-        if other.source == attempt.source and other.node != attempt.node and other.gain is not None
+        if other.source == attempt.source
+        and other.node != attempt.node
+        and other.gain is not None
+        and not other.doubted
     ]
     usual = fmean(gain.value for gain in others) if others else 0.0
     error = attempt.gain.error * (math.sqrt(1 + 1 / len(others)) if others else 1.0)
