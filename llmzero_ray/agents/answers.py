@@ -75,6 +75,8 @@ def doubts(
     `start` are the answers of the policy that the phase started from; `golds` maps a row's index to its gold
     answer. Either may be empty: then less can be said.
     """
+    if len(golds) != len(now):
+        golds = {}  # prompts that are too long were left out: the rows that follow have other numbers
     if not any(item.response for item in now):
         now = ()  # texts were not kept
     unanswered = right_without_answer(d)

@@ -110,7 +110,7 @@ def validation_golds(directory: str | Path) -> dict[int, Gold]:
     root = Path(directory)
     try:
         return read_golds(root / read_manifest(root.resolve()).splits.val.file)
-    except (TaskError, OSError, ValueError, KeyError) as error:
+    except (TaskError, OSError, ValueError, KeyError, TypeError) as error:
         logger.warning("%s: the validation rows cannot be read: %s", directory, error)
         return {}
 
