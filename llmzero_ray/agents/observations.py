@@ -193,9 +193,10 @@ def cap_is_harmless(d: Dynamics) -> bool:
 def ends_never(d: Dynamics) -> bool:
     """Whether answers run to the cap from the first step to the last one; without the share of answers at the
     cap, whether their mean length does."""
-    found = d.truncated if len(d.truncated) else d.length
-    bound = NEVER if len(d.truncated) else NEVER * d.cap
-    return d.cap > 0 and len(found) > 0 and min(found.first, found.last) >= bound
+    found, most = (d.truncated, 1.0) if len(d.truncated) else (d.length, float(d.cap))
+    if not d.cap or not len(found):
+        return False
+    return NEVER * most <= min(found.first, found.last) and max(found.first, found.last) <= most
 
 
 def rate_is_zero(d: Dynamics) -> bool:
