@@ -11,6 +11,7 @@ import logging
 import os
 from typing import Any
 
+from llmzero_ray.agents.answers import phase_doubts
 from llmzero_ray.config import parse_config
 from llmzero_ray.engines.base import Engine, Slot
 from llmzero_ray.engines.phase_failure import failure_of
@@ -28,6 +29,7 @@ from llmzero_ray.metric_files import (
 )
 from llmzero_ray.records import ItemOutcome, MetricPoint, PhaseFailure, PhaseResult, PhaseSpec
 from llmzero_ray.storage import SearchStorage
+from llmzero_ray.tasks.prepared import validation_golds
 
 from .metric_buffer import MetricBuffer, PhaseKey
 
@@ -77,6 +79,7 @@ class PhaseRunner:
                 outcome = self._train(spec, writer)
             if isinstance(outcome, PhaseResult):
                 outcome = with_tokens(self._storage, spec, with_gain(self._storage, outcome))
+                outcome = dataclasses.replace(outcome, doubts=self._doubts(spec, outcome))
             else:
                 outcome = with_tokens(self._storage, spec, outcome)
             self._storage.write_result(*key, outcome)  # from here on the phase is safe
@@ -108,6 +111,10 @@ class PhaseRunner:
             done = self._buffer.last_step or 0
             saved = saved_adapters(self._storage, spec.node, load_points(self._storage, spec.node))
             return failure_of(spec.node, error, steps_done=done, checkpoints=saved)
+
+    def _doubts(self, spec: PhaseSpec, outcome: PhaseResult) -> tuple[str, ...]:
+        golds = validation_golds(self._config.task.dir)
+        return phase_doubts(self._storage, spec.node, spec.hyperparameters, outcome.best_step, golds)
 
     def evaluate(self, adapter: str | None, parquet: str, max_tokens: int) -> tuple[ItemOutcome, ...]:
         """Greedy outcomes of every row; `adapter` None scores the base model.

@@ -237,6 +237,9 @@ class PhaseResult:
     """Seconds per token in its own steps; None: they were not timed, or by an older version."""
     start_from: ResumeFrom | None = None
     """Where `start_score` was measured, when it was taken over from there; None: by this phase."""
+    doubts: tuple[str, ...] | None = None
+    """Reasons not to believe its score, sentences about its answers (agents/answers.py); None: it was not
+    looked for any."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -304,8 +307,9 @@ class Change:
 
 
 DiagnosisState: TypeAlias = Literal[
-    "healthy", "slow", "plateau", "declining", "collapsing", "truncated", "inactive", "failed", "unknown"
-]
+    "healthy", "slow", "plateau", "declining", "collapsing", "unstable", "truncated", "doubtful", "inactive",
+    "failed", "unknown",
+]  # fmt: skip
 """The one word for a run's dynamics."""
 
 

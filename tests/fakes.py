@@ -8,6 +8,7 @@ reaches the runner's process like any configuration:
     script.fail            nodes whose phase fails at step 5 (class engine)
     script.bug             nodes in whose phase the engine raises ValueError
     script.sink            nodes that unlearn what they were given (a hopeless phase for the stopper)
+    script.restates        nodes whose answers all restate the question, and are cut off at a cap of 32 tokens
     script.nan             nodes whose loss is NaN from step 4 on
     script.die             nodes under which the runner's process is killed at step 3, in their first attempt
     script.die_always      the same in every attempt; script.die_at: another step for both
@@ -272,12 +273,21 @@ class ScriptedEngine:
             "response_length/mean": 8.0,
             "response_length/clip_ratio": 0.0,
         }
+        restates = self._is(spec, "restates")
+        if restates:
+            metrics |= {"response_length/max": 32.0, "response_length/clip_ratio": 1.0}
         items, sampled = (), {}
         if val_score is not None:
             sampled = {VAL_TOKENS: 8.0 * self.task.n_val}
             right = round(val_score * self.task.n_val)
             items = tuple(
-                ItemOutcome(index=i, data_source="toy", score=float(i < right), acc=float(i < right))
+                ItemOutcome(
+                    index=i,
+                    data_source="toy",
+                    score=float(i < right),
+                    acc=float(i < right),
+                    response=f"To answer question {i}, we need to" if restates else "",
+                )
                 for i in range(self.task.n_val)
             )
         return MetricPoint(

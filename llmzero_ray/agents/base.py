@@ -49,6 +49,8 @@ class NodeView:
     """Checkpoint it starts from; None: the base model, or not planned yet."""
     predicted: float | None = None
     """Best validation score that its proposal expected."""
+    doubts: tuple[str, ...] | None = None
+    """Reasons not to believe its score, found in its answers; None: they were not looked at."""
 
 
 @dataclass(frozen=True, kw_only=True)

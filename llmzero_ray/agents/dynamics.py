@@ -29,6 +29,8 @@ from llmzero_ray.metrics import (
     LENGTH_MAX,
     PPO_KL,
     REWARDS,
+    VAL_AUX,
+    VAL_CORE,
     Curves,
     Series,
     accuracy_error,
@@ -222,6 +224,9 @@ class Dynamics:
     learning_rate: Series
     truncated: Series
     """Share of responses at the cap; 0 where the batch's longest response is below it."""
+    unanswered: Series
+    """Least share of validation rows of a source that are right although no answer was found in its place:
+    accuracy minus `fmt_ok`; empty where `fmt_ok` is not logged, or always 0."""
     group_spread: Series
     """Largest minus smallest advantage: 0 when no group has both good and bad answers."""
     cap: int
@@ -272,6 +277,7 @@ def observe(
         length=series(curves, LENGTH),
         learning_rate=series(curves, LEARNING_RATE),
         truncated=_truncated(curves, cap),
+        unanswered=_unanswered(curves),
         group_spread=_group_spread(curves),
         cap=cap,
         clip_inert=clip_is_inert(hyperparameters),
@@ -285,11 +291,25 @@ def observe(
 def _truncated(curves: Curves, cap: int) -> Series:
     # VeRL's response_length/clip_ratio counts responses at the *batch's* longest, not at the cap.
     longest, share = series(curves, LENGTH_MAX), series(curves, LENGTH_AT_MAX)
+    longest = longest if len(longest) else series(curves, LENGTH)
     at = dict(zip(longest.steps, longest.values, strict=True))
     values = tuple(
         v if cap and at.get(s, 0.0) >= cap else 0.0 for s, v in zip(share.steps, share.values, strict=True)
     )
     return Series("truncated", share.steps, values)
+
+
+def _unanswered(curves: Curves) -> Series:
+    found: dict[int, float] = {}
+    for name in curves.metrics:
+        answered = series(curves, name)
+        if not name.startswith(VAL_AUX) or "/fmt_ok/mean@" not in name or not any(answered.values):
+            continue
+        accuracy = series(curves, name.replace(VAL_AUX, VAL_CORE, 1).replace("/fmt_ok/", "/acc/"))
+        at = dict(zip(answered.steps, answered.values, strict=True))
+        for step, value in zip(accuracy.steps, accuracy.values, strict=True):
+            found[step] = max(found.get(step, 0.0), value - at.get(step, value))
+    return Series("unanswered", tuple(sorted(found)), tuple(found[step] for step in sorted(found)))
 
 
 def _group_spread(curves: Curves) -> Series:

@@ -118,6 +118,8 @@ class Attempt:
     """None while it runs, or without a validation."""
     failed: bool
     """Whether training itself broke: a loss that is not finite."""
+    doubted: bool = False
+    """Whether its gain may be none (`NodeView.doubts`)."""
 
 
 def attempts(request: ProposalRequest, n_val: int) -> tuple[Attempt, ...]:
@@ -138,6 +140,7 @@ def attempts(request: ProposalRequest, n_val: int) -> tuple[Attempt, ...]:
                 base=request.default if parent is None else parent.hyperparameters,
                 full=view.hyperparameters,
                 gain=None if view.status in ("pending", "running") else outcome(view.curves, n_val),
+                doubted=bool(view.doubts),
                 failed=view.failure is not None and view.failure.failure_class == "nan",
             )
         )

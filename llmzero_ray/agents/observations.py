@@ -6,6 +6,10 @@ Not here: patterns (diagnosis.py) and features (dynamics.py).
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median
+
 from llmzero_ray.agents.dynamics import Dynamics, Spike, Validation, find_spike, fit
 from llmzero_ray.metrics import Series
 from llmzero_ray.text import number
@@ -20,6 +24,18 @@ NEAR_BASE = 0.05
 """KL to the base model up to which a rising KL reads as a run that has only begun."""
 LOST = 0.5
 """Share of its best level that the reward loses in a collapse."""
+CLIMB = 0.5
+"""Rise of the entropy over its lowest level that counts as a climb: this share of the level, at least
+`LEAST_CLIMB`, and never more than this many nats."""
+LEAST_CLIMB = 0.2
+NEVER = 0.9
+"""Share of responses cut off, or mean length / cap, from which answers do not end by themselves."""
+REWARDED = 0.25
+"""Share of all sampled answers that are cut off and rewarded all the same from which a rise is doubted."""
+GREW = 0.2
+"""Growth of that share within the phase that makes a rise doubtful."""
+
+
 # --- evidence in words
 # ----------------------------------------------------------------------------------------------
 
@@ -84,6 +100,103 @@ def any_spike(d: Dynamics) -> tuple[Spike | None, str]:
 def entropy_is_low(d: Dynamics) -> bool:
     """Whether entropy has fallen to a fraction of its first level; meaningless without the reward."""
     return len(d.entropy) >= 6 and d.entropy.last <= LOW_ENTROPY * d.entropy.first
+
+
+@dataclass(frozen=True, kw_only=True)
+class EntropyClimb:
+    """A rise of the entropy that brought nothing."""
+
+    low: float
+    """Level that it left, a mean over three steps."""
+    since: int
+    """The last of these steps."""
+    last: float
+    """The same mean at the end."""
+
+
+def entropy_climb(d: Dynamics) -> EntropyClimb | None:
+    """The rise of the entropy to a multiple, up to the end, that neither reward nor validation gained from;
+    None without one."""
+    smooth = d.entropy.smooth()
+    if len(d.entropy) < 6:
+        return None
+    last, least = smooth.values[-1], min(smooth.values)
+    near_least = [i for i, value in enumerate(smooth.values) if value <= least + 0.05 * (last - least)]
+    low, since = smooth.values[near_least[-1]], smooth.steps[near_least[-1]]
+    came_back = last - low < 0.5 * (max(smooth.values) - low)
+    jumps = median(abs(b - a) for a, b in pairwise(d.entropy.values))
+    enough = last - low >= max(LEAST_CLIMB, min(CLIMB * low, CLIMB), 4 * jumps)
+    if came_back or not enough or not fit(d.entropy.since(since)).rising:
+        return None
+    reward = d.reward.since(since)
+    gained = len(reward) > 2 and reward.last - reward.first > 2 * fit(reward).noise
+    if gained or reward_rising(d) or (d.validation is not None and improved_after(d.validation, since)):
+        return None
+    return EntropyClimb(low=low, since=since, last=last)
+
+
+def improved_after(v: Validation, step: int) -> bool:
+    """Whether a validation after the step beats all up to it, the start included, by more than noise; where
+    there is none up to it, whether one beats the first."""
+    points = list(zip(v.steps, v.scores, strict=True))
+    earlier = [score for at, score in points if at <= step] + ([v.start] if v.start is not None else [])
+    later = [score for at, score in points if at > step]
+    return bool(later) and max(later) > max(earlier or later[:1]) + v.margin
+
+
+def rewarded_when_cut_off(d: Dynamics) -> str | None:
+    """The share of all sampled answers that must have been cut off and rewarded, when it has grown, in words.
+
+    With rewards up to 1, a mean of R needs R of the answers; where only 1 - T end by themselves, R + T - 1 of
+    them were cut off. None where that is little, where it has not grown, or where rewards exceed 1.
+    """
+    if d.sampled is None or not len(d.truncated):
+        return None
+    first, last = (max(0.0, r + t - 1.0) for r, t in _ends(d))
+    if last < REWARDED or last - first < GREW:
+        return None
+    (r0, t0), (r1, t1) = _ends(d)
+    return (
+        f"At least {last:.0%} of the sampled answers were cut off at the cap of {d.cap} tokens and rewarded "
+        f"all the same (share cut off {t0:.0%} -> {t1:.0%}, mean reward {r0:.3f} -> {r1:.3f})."
+    )
+
+
+def _ends(d: Dynamics) -> tuple[tuple[float, float], tuple[float, float]]:
+    """(mean reward, share cut off) at the begin and at the end."""
+    return (d.reward.first, d.truncated.first), (d.reward.last, d.truncated.last)
+
+
+def right_without_answer(d: Dynamics) -> str | None:
+    """The share of validation rows that are right without an answer, when it has grown, in words."""
+    values = d.unanswered.values
+    if not values or values[-1] < REWARDED or values[-1] - min(values) < GREW:
+        return None
+    return (
+        f"At least {values[-1]:.0%} of the validation answers are right although none was found in its "
+        f"place: accuracy minus fmt_ok went {values[0]:.3f} -> {values[-1]:.3f}."
+    )
+
+
+def doubts_of_curves(d: Dynamics) -> tuple[str, ...]:
+    """Reasons not to believe a rise of the score that need no answers; empty without any."""
+    return tuple(fact for fact in (rewarded_when_cut_off(d), right_without_answer(d)) if fact is not None)
+
+
+def cap_is_harmless(d: Dynamics) -> bool:
+    """Whether most answers are cut off, and most of these rewarded: the cap then does not limit the score."""
+    if d.sampled is None or not len(d.truncated) or d.truncated.last < 0.5:
+        return False
+    return d.reward.last + d.truncated.last - 1.0 >= 0.5 * d.truncated.last
+
+
+def ends_never(d: Dynamics) -> bool:
+    """Whether answers run to the cap from the first step to the last one; without the share of answers at the
+    cap, whether their mean length does."""
+    found, most = (d.truncated, 1.0) if len(d.truncated) else (d.length, float(d.cap))
+    if not d.cap or not len(found):
+        return False
+    return NEVER * most <= min(found.first, found.last) and max(found.first, found.last) <= most
 
 
 def rate_is_zero(d: Dynamics) -> bool:

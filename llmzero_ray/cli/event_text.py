@@ -5,7 +5,7 @@ Not here: the live tree (view.py), the report (report/).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from llmzero_ray import events as ev
@@ -96,8 +96,13 @@ def _describe_finished(core: CoordinatorCore, event: ev.PhaseFinished) -> str:
     warmth = "warm" if result.warm else f"cold: {result.cold_reason}"
     return (
         f"{_name(event.node)} {result.status}: {score}{start}, {result.steps_done} steps, "
-        f"{short_duration(result.wall_s)} ({warmth}), {result.stop_reason}"
+        f"{short_duration(result.wall_s)} ({warmth}), {result.stop_reason}{doubt_text(result.doubts)}"
     )
+
+
+def doubt_text(doubts: Sequence[str] | None) -> str:
+    """`; IN DOUBT: ...`, or nothing."""
+    return f"; IN DOUBT: {' '.join(doubts)}" if doubts else ""
 
 
 def _describe_failed(_: CoordinatorCore, event: ev.PhaseFailed) -> str:

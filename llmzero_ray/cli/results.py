@@ -67,6 +67,7 @@ def node_facts(facts: SearchFacts, node: int) -> dict[str, Any]:
         **row,
         "hyperparameters": None if row["hyperparameters"] is None else json.loads(row["hyperparameters"]),
         "note": run.note,
+        "doubts": list(run.doubts or ()),
         "changes": [
             {**change, "old": json.loads(change["old"]), "new": json.loads(change["new"])}
             for change in change_rows(facts, [node])
@@ -100,6 +101,8 @@ def _node_lines(found: Mapping[str, Any]) -> Iterable[str]:
         yield f"               the first as measured at node {taken['node']}, step {taken['step']}"
     if found["ended_by"]:
         yield f"ended by       {found['ended_by']}"
+    for doubt in found["doubts"]:
+        yield f"in doubt       {doubt}"
     for name in ("diagnosis", "rationale", "note"):
         if found[name]:
             yield f"{name:<14} {found[name]}"

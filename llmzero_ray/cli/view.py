@@ -116,6 +116,8 @@ def outcome_lines(follower: Follower) -> list[str]:
         recipe = " -> ".join(_cut_text(core, cut) for cut in core.search.recipe(finished.best))
         scores = f"validation {finished.best_score:.4f}{_confirmed(core)}"
         lines.append(f"best: node {finished.best}, {scores}; recipe: {recipe}")
+        doubted = [core.runs[cut.node] for cut in core.search.recipe(finished.best)]
+        lines += [f"IN DOUBT: node {run.node}: {run.doubts[0]}" for run in doubted if run.doubts]
     lines += final_lines(core)
     if core.problem:
         lines.append(f"the outcome could not be written in full: {core.problem}")

@@ -139,6 +139,7 @@ def node_view(state: SearchState, node: int, curves: LoadCurves) -> NodeView:
         parent=run.on,
         resume_from=None if spec is None else spec.resume_from,
         predicted=None if run.proposal is None else run.proposal.predicted,
+        doubts=run.doubts,
     )
 
 

@@ -97,6 +97,11 @@ class PhaseRun:
         return self.outcome.best_score if self.outcome else None
 
     @property
+    def doubts(self) -> tuple[str, ...] | None:
+        """Reasons not to believe its score; None where none were looked for."""
+        return self.outcome.doubts if isinstance(self.outcome, PhaseResult) else None
+
+    @property
     def checkpoints(self) -> tuple[Checkpoint, ...]:
         """Adapters that are on the disk, once the phase has ended."""
         if self.outcome is None:
@@ -119,7 +124,7 @@ class PhaseRun:
             self.attempt, self.started, self.silent = self.attempt + 1, False, None
 
     def as_ended(self) -> PhaseResult:
-        """Whether a stop was requested before the attempt was lost: the run then ends with what was saved."""
+        """Result of a stopped run whose runner was lost: what the lost attempt had saved."""
         left = self.salvaged
         assert left is not None
         assert self.stop_reason is not None

@@ -14,7 +14,14 @@ from statistics import median
 from typing import Protocol
 
 from llmzero_ray.agents.dynamics import Dynamics, fit, observe
-from llmzero_ray.agents.observations import NEAR_BASE, entropy_is_low, rate_is_zero, reward_rising
+from llmzero_ray.agents.observations import (
+    NEAR_BASE,
+    doubts_of_curves,
+    entropy_climb,
+    entropy_is_low,
+    rate_is_zero,
+    reward_rising,
+)
 from llmzero_ray.metrics import (
     Curves,
     Series,
@@ -156,8 +163,18 @@ def annotate(
         "non_finite": _non_finite(curves),
         "collapse": None if collapse is None else collapse.reason,
         **{signal.name: signal.fact(d) for signal in SIGNALS},
+        "entropy_climb": _entropy_climb(d),
+        "doubtful": " ".join(doubts_of_curves(d)) or None,
     }
     return tuple(f"{name}: {fact}" for name, fact in facts.items() if fact is not None)
+
+
+def _entropy_climb(d: Dynamics) -> str | None:
+    climb = entropy_climb(d)
+    if climb is None:
+        return None
+    rise = f"actor/entropy climbed {number(climb.low)} -> {number(climb.last)} from step {climb.since} on"
+    return f"{rise}, without a gain in reward or validation"
 
 
 def _non_finite(curves: Curves) -> str | None:

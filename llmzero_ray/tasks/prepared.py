@@ -7,11 +7,13 @@ here: making a task (prepare.py).
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from llmzero_ray.agents.answers import Gold
 from llmzero_ray.errors import TaskError
 from llmzero_ray.files import file_digest, text_digest
 from llmzero_ray.tasks.manifest import Manifest, SplitFile, read_manifest
@@ -20,7 +22,9 @@ from llmzero_ray.tasks.reward_validation import RewardValidator
 from llmzero_ray.tasks.rewards.loading import ALLOW_IN_MANIFEST, runs_in_place, top_of
 from llmzero_ray.tasks.sandbox import changed, require_isolation
 from llmzero_ray.tasks.splits import SPLITS
-from llmzero_ray.tasks.verl_rows import SplitFacts, check_between, check_split
+from llmzero_ray.tasks.verl_rows import SplitFacts, check_between, check_split, read_golds
+
+logger = logging.getLogger(__name__)
 
 DESCRIPTION = "description.md"
 """In a task's directory: what the task asks for, for the agents of a search."""
@@ -99,6 +103,16 @@ def load_task(directory: str | Path) -> PreparedTask:
     if model_path is not None:
         check_model_dir(model_path)
     return _assemble(root, manifest, facts, sources, reward_path, model_path)
+
+
+def validation_golds(directory: str | Path) -> dict[int, Gold]:
+    """Position of each validation row -> its question and gold answer; empty where they cannot be read."""
+    root = Path(directory)
+    try:
+        return read_golds(root / read_manifest(root.resolve()).splits.val.file)
+    except (TaskError, OSError, ValueError, KeyError, TypeError) as error:
+        logger.warning("%s: the validation rows cannot be read: %s", directory, error)
+        return {}
 
 
 def task_facts(task: PreparedTask) -> dict[str, Any]:

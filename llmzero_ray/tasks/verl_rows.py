@@ -16,9 +16,11 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
+from llmzero_ray.agents.answers import Gold
 from llmzero_ray.errors import TaskError
 from llmzero_ray.files import file_digest, text_digest
 from llmzero_ray.tasks.manifest import SplitFile
+from llmzero_ray.tasks.rewards.gold_answers import accepted_answers
 from llmzero_ray.tasks.splits import canonical_prompt
 
 COLUMNS = {
@@ -116,6 +118,25 @@ def read_first_rows(path: str | Path, n_rows: int) -> list[dict[str, Any]]:
 
     rows: list[dict[str, Any]] = pq.ParquetFile(path).read(columns=list(COLUMNS)).slice(0, n_rows).to_pylist()
     return rows
+
+
+def read_golds(path: str | Path) -> dict[int, Gold]:
+    """Position of each row of a split -> what it asks and the wordings of its answer.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: it holds no rows of VeRL's (pyarrow's errors).
+    """
+    import pyarrow.parquet as pq
+
+    rows = pq.ParquetFile(path).read(columns=["prompt", "reward_model"]).to_pylist()
+    return {
+        index: Gold(
+            prompt="\n".join(message["content"] for message in row["prompt"]),
+            wordings=accepted_answers(row["reward_model"]["ground_truth"]),
+        )
+        for index, row in enumerate(rows)
+    }
 
 
 def check_split(path: Path, split: str) -> SplitFacts:

@@ -64,6 +64,7 @@ class Phase:
     steps: int | None = None
     """Steps done; None: as many as planned."""
     status: Literal["completed", "early_stopped"] = "completed"
+    doubts: tuple[str, ...] | None = None
     stop: StopDecision | None = None
     fails: FailureClass | None = None
     cause: str = "something broke"
@@ -252,6 +253,7 @@ class SearchBuilder:
             status=phase.status,
             stop_reason=run.stop_reason or "n_steps",
             final_score=scored[max(scored)] if scored else None,
+            doubts=phase.doubts,
             train_wall_s=phase.wall_s - phase.setup_s,
             setup_s=phase.setup_s,
             **common,

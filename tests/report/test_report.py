@@ -11,8 +11,11 @@ import pytest
 
 from llmzero_ray import events as ev
 from llmzero_ray.cli.event_text import event_line
+from llmzero_ray.cli.results import node_facts
 from llmzero_ray.cli.view import final_lines, outcome_lines
+from llmzero_ray.coordinator import node_view
 from llmzero_ray.follow import Follower
+from llmzero_ray.metrics import Curves
 from llmzero_ray.records import ItemOutcome, PhaseFailure
 from llmzero_ray.report.comparison import Policy
 from llmzero_ray.report.costs import costs, stays_of
@@ -450,3 +453,27 @@ def test_at_equal_compute_and_at_the_whole_the_report_says_so() -> None:
 
 def test_where_no_tokens_were_counted_nothing_is_said_of_compute() -> None:
     assert "omput" not in words(policies_with(None), by_compute=False)
+
+
+def test_a_score_in_doubt_is_named_at_the_result_in_the_terminal_and_where_a_node_is_shown(
+    tmp_path: Path,
+) -> None:
+    doubt = (
+        "At least 84% of the sampled answers were cut off at the cap of 16 tokens and rewarded all the same."
+    )
+    search = two_runs(tmp_path / "plain")
+    assert "In doubt" not in report_of(search)
+    search = scripted(tmp_path / "doubted", runs=2)
+    search.phases[1] = replace(search.phases[1], doubts=(doubt,))
+    search.ready().play()
+    result = section(report_of(search), "## Result")
+    assert f"- **In doubt: node 1, part of the best strategy.** {doubt} Check the reward" in result
+    assert f"- **in doubt**: {doubt}" in card_text(SearchFacts(search.root))
+    search.post(ev.OutcomeWritten())
+    assert f"IN DOUBT: node 1: {doubt}" in outcome_lines(Follower.of(search.storage))
+    facts = SearchFacts(search.root)
+    ends = [event for event in facts.events if isinstance(event, ev.PhaseFinished) and event.node >= 0]
+    lines = [event_line(search.core, event) or "" for event in ends]
+    assert [line.endswith(f"; IN DOUBT: {doubt}") for line in lines] == [False, True]
+    assert node_facts(facts, 1)["doubts"] == [doubt]
+    assert node_view(search.core, 1, lambda _: Curves()).doubts == (doubt,)

@@ -94,7 +94,7 @@ def test_low_entropy_beside_a_high_reward_is_never_a_collapse(level: float, low:
     kl=st.floats(1.0, 10.0),
     at_cap=st.floats(0.5, 1.0),
 )
-def test_no_pre_check_speaks_while_the_reward_rises(
+def test_no_pre_check_speaks_while_the_reward_rises_unless_more_is_rewarded_than_ends(
     start: float, rise: float, entropy: float, kl: float, at_cap: float
 ) -> None:
     found = c.curves(
@@ -106,7 +106,9 @@ def test_no_pre_check_speaks_while_the_reward_rises(
         longest=[24.0] * 20,
         at_longest=[at_cap] * 20,
     )
-    assert annotate(found, c.TINY) == ()
+    rewarded_when_cut_off = start + rise + at_cap - 1.0
+    notes = {note.split(":")[0] for note in annotate(found, c.TINY)}
+    assert notes <= ({"doubtful"} if rewarded_when_cut_off > 0.2 else set())
 
 
 def test_a_kl_that_climbs_to_ten_times_its_level_is_a_runaway() -> None:

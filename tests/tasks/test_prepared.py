@@ -11,8 +11,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from llmzero_ray.agents.answers import Gold
 from llmzero_ray.errors import TaskError
 from llmzero_ray.tasks import load_task
+from llmzero_ray.tasks.prepared import validation_golds
 from llmzero_ray.tasks.rewards import marked_answer
 from tests.tasks.builders import REWARD, row, rows, write_model, write_reward, write_rows, write_task
 
@@ -343,3 +345,17 @@ def test_the_model_of_the_manifest_is_checked(tmp_path: Path) -> None:
     write_model(tmp_path / "task" / "model", "tokenizer.json")
     message = refusal(write_task(tmp_path / "task", model={"path": "model"}))
     assert f"model directory {tmp_path / 'task' / 'model'} has no tokenizer" in message
+
+
+def test_gold_answers_of_the_validation_rows_stand_beside_their_questions(tmp_path: Path) -> None:
+    asked = [row(0, "6 - 4?", "2"), row(1, "the capital?", '{"target": ["Rome", "Roma"]}')]
+    golds = validation_golds(write_task(tmp_path, val=asked))
+    assert golds[0] == Gold(prompt="6 - 4?", wordings=("2",))
+    assert golds[1].wordings == ("Rome", "Roma")
+
+
+@pytest.mark.parametrize("break_it", [Path.unlink, lambda file: file.write_text("no parquet")])
+def test_gold_answers_that_cannot_be_read_are_none(tmp_path: Path, break_it: Callable[[Path], Any]) -> None:
+    break_it(write_task(tmp_path) / "val.parquet")
+    assert validation_golds(tmp_path) == {}
+    assert validation_golds(tmp_path / "elsewhere") == {}

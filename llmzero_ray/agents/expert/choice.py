@@ -110,7 +110,7 @@ def _worth(aligned: float, z: float) -> float:
 def _z(attempt: Attempt) -> float | None:
     if attempt.failed:
         return -_MOST
-    return None if attempt.gain is None else max(-_MOST, min(_MOST, attempt.gain.z))
+    return None if attempt.gain is None or attempt.doubted else max(-_MOST, min(_MOST, attempt.gain.z))
 
 
 def choose(
@@ -174,7 +174,8 @@ def _choices(
     sets = [(finding, one) for finding in findings for one in move_sets(finding, again=again)]
     # Nothing slows down a run that stands still, and going on as it is would leave it there.
     if findings[0].kind != "dead":
-        sets += [(findings[0], one) for one in (UNCHANGED, *GENERAL)]
+        speaks_against = findings[0].kind in ("doubtful", "never_ends", "entropy_climb")
+        sets += [(findings[0], one) for one in (*(() if speaks_against else (UNCHANGED,)), *GENERAL)]
     for strength in STRENGTHS:
         for finding, wanted in sets:
             move_set = unchanged if wanted is UNCHANGED else suited(wanted, greedy, dynamics.sampled)

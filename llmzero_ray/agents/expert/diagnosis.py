@@ -15,12 +15,17 @@ from functools import partial
 from typing import Literal, TypeAlias
 
 from llmzero_ray.agents.base import NodeView
-from llmzero_ray.agents.dynamics import Dynamics, Validation, change_point, fit
+from llmzero_ray.agents.dynamics import Dynamics, Validation, change_point, fit, observe
 from llmzero_ray.agents.evidence import CLEAR
 from llmzero_ray.agents.observations import (
     any_spike,
+    cap_is_harmless,
     course,
+    doubts_of_curves,
+    ends_never,
+    entropy_climb,
     entropy_is_low,
+    improved_after,
     is_flat,
     rate_is_zero,
     reward_lost,
@@ -34,6 +39,7 @@ from llmzero_ray.hyperparameters import clip_is_inert, diff, format_value, short
 from llmzero_ray.hyperparameters.table import (
     CLIP_HIGH,
     CLIP_LOW,
+    ENTROPY_COEFF,
     GRAD_CLIP,
     KL_LOSS_COEF,
     LR,
@@ -41,18 +47,23 @@ from llmzero_ray.hyperparameters.table import (
     TEMPERATURE,
 )
 from llmzero_ray.records import Diagnosis, DiagnosisState, Hyperparameters
+from llmzero_ray.text import number
 
 Kind: TypeAlias = Literal[
-    "dead", "collapse", "kl_spike", "entropy_collapse", "truncated", "no_reward", "no_contrast", "overfit",
-    "noisy", "too_conservative", "too_aggressive", "regressed", "declining", "take_off", "warming_up",
+    "doubtful", "dead", "collapse", "kl_spike", "entropy_collapse", "entropy_climb", "never_ends",
+    "truncated", "no_reward", "no_contrast", "overfit", "noisy",
+    "too_conservative", "too_aggressive", "regressed", "declining", "take_off", "warming_up",
     "plateau_weak", "plateau_noisy", "slow", "steady", "raised", "converging", "improving", "solved",
     "unknown",
 ]  # fmt: skip
 STATES: dict[Kind, DiagnosisState] = {
+    "doubtful": "doubtful",
     "dead": "inactive",
     "collapse": "collapsing",
     "kl_spike": "collapsing",
     "entropy_collapse": "collapsing",
+    "entropy_climb": "unstable",
+    "never_ends": "truncated",
     "truncated": "truncated",
     "no_reward": "inactive",
     "no_contrast": "inactive",
@@ -99,8 +110,8 @@ class Finding:
     since: int | None = None
     """Step from which it went wrong: checkpoints before it are untouched."""
     severity: float = 0.0
-    """Size for moves that need one: the share of truncated responses; of a decline of a path's first phase,
-    the share of the base model's accuracy that is lost."""
+    """Size for moves that need one: the share of truncated responses; of a climb of the entropy, its
+    bonus; of a decline of a path's first phase, the share of the base model's accuracy that is lost."""
 
     @property
     def state(self) -> DiagnosisState:
@@ -119,10 +130,13 @@ def diagnose(dynamics: Dynamics, on: NodeView, before: NodeView | None) -> tuple
         text = f"{dynamics.n_steps} steps with metrics and no validation: too little to judge."
         return (Finding(kind="unknown", summary=text, evidence=()),)
     patterns: tuple[Callable[[Dynamics], Finding | None], ...] = (
+        partial(_doubtful, on=on),
+        partial(_never_ends, before=before),
         _dead,
         _collapse,
         _kl_spike,
         _entropy_collapse,
+        partial(_entropy_climb, on=on),
         _truncated,
         _without_contrast,
         _overfit,
@@ -138,8 +152,10 @@ def diagnose(dynamics: Dynamics, on: NodeView, before: NodeView | None) -> tuple
 
 def _consistent(found: list[Finding]) -> tuple[Finding, ...]:
     """Without what only restates the first finding: a run that stands still or fell is flat as well."""
-    if found and found[0].kind == "dead":
+    if found and found[0].kind in ("doubtful", "never_ends", "dead"):
         return (found[0],)
+    if any(finding.kind == "entropy_climb" for finding in found):
+        found = [one for one in found if one.kind not in ("warming_up", "plateau_weak", "plateau_noisy")]
     if found and found[0].state == "collapsing":
         lost = max(finding.severity for finding in found if finding.state in ("collapsing", "declining"))
         first = replace(found[0], severity=lost)
@@ -151,6 +167,15 @@ def _consistent(found: list[Finding]) -> tuple[Finding, ...]:
 
 # --- patterns, the most urgent first
 # --------------------------------------------------------------------------------
+
+
+def _doubtful(d: Dynamics, on: NodeView) -> Finding | None:
+    doubts = doubts_of_curves(d) if on.doubts is None else on.doubts
+    if not doubts:
+        return None
+    text = f"The score may be worth nothing. {doubts[0]} Check the reward and read answers first."
+    evidence = (*doubts[1:], *course(d.length), *course(d.reward), *validated(d.validation))
+    return Finding(kind="doubtful", summary=text, evidence=evidence)
 
 
 def _dead(d: Dynamics) -> Finding | None:
@@ -178,7 +203,9 @@ def _collapse(d: Dynamics) -> Finding | None:
 def _kl_spike(d: Dynamics) -> Finding | None:
     spike, name = any_spike(d)
     # A rising KL beside a rising reward is learning, not a pathology.
-    if spike is None or fit(d.reward.since(spike.onset)).rising or _improved_after(d.validation, spike.onset):
+    if spike is None or fit(d.reward.since(spike.onset)).rising:
+        return None
+    if d.validation is not None and improved_after(d.validation, spike.onset):
         return None
     grew = d.length.last > 1.25 * d.length.first if len(d.length) else False
     longer = " while responses got longer" if grew else ""
@@ -186,15 +213,6 @@ def _kl_spike(d: Dynamics) -> Finding | None:
     evidence = (*spiked(spike, name), *(course(d.length) if grew else ()), *course(d.reward))
     evidence += validated(d.validation)
     return Finding(kind="kl_spike", summary=text, evidence=evidence, since=spike.onset)
-
-
-def _improved_after(v: Validation | None, step: int) -> bool:
-    if v is None:
-        return False
-    earlier = [s for at, s in zip(v.steps, v.scores, strict=True) if at <= step]
-    earlier += [v.start] if v.start is not None else []
-    later = [s for at, s in zip(v.steps, v.scores, strict=True) if at > step]
-    return bool(earlier and later) and max(later) > max(earlier) + v.margin
 
 
 def _entropy_collapse(d: Dynamics) -> Finding | None:
@@ -213,9 +231,49 @@ def _entropy_collapse(d: Dynamics) -> Finding | None:
     return Finding(kind="entropy_collapse", summary=text, evidence=evidence, since=half)
 
 
+def _entropy_climb(d: Dynamics, on: NodeView) -> Finding | None:
+    climb = entropy_climb(d)
+    if climb is None:
+        return None
+    low, last = climb.low, climb.last
+    ratio = f" (x{number(last / low)})" if low > 1e-9 else ""
+    text = (
+        f"Unstable: entropy climbed {number(low)} -> {number(last)}{ratio} from step {climb.since} on, "
+        "without a gain in reward or validation."
+    )
+    found = on.hyperparameters.get(ENTROPY_COEFF)
+    bonus = float(found) if isinstance(found, int | float) else 0.0
+    if bonus > 0:
+        text += f" The entropy bonus (entropy_coeff {format_value(ENTROPY_COEFF, bonus)}) rewards that."
+    evidence = (*course(d.entropy), *course(d.reward), *validated(d.validation), *course(d.kl))
+    return Finding(kind="entropy_climb", summary=text, evidence=evidence, since=climb.since, severity=bonus)
+
+
+def _never_ends(d: Dynamics, before: NodeView | None) -> Finding | None:
+    """Answers that are cut off all along, from the base model on: an end that is not found, not a low cap."""
+    earlier = None if before is None else observe(before.curves, before.hyperparameters)
+    if not ends_never(d) or cap_is_harmless(d) or rate_is_zero(d):
+        return None
+    if earlier is not None and not ends_never(earlier):
+        return None
+    check = (
+        "Check first that the end token and the chat template are the model's own; a longer cap would only "
+        "cost more."
+    )
+    said = f"they run to {number(d.length.last)} of at most {d.cap} tokens on average"
+    facts: tuple[str, ...] = ()
+    if len(d.truncated):
+        first, last = d.truncated.first, d.truncated.last
+        said = f"{last:.0%} of them are cut off at the cap of {d.cap} tokens"
+        facts = (f"share at the cap {first:.1%} -> {last:.1%} (longest response = cap = {d.cap})",)
+    text = f"Answers do not end: {said}, from the first step on. {check}"
+    evidence = (*facts, *course(d.length), *course(d.reward), *validated(d.validation))
+    return Finding(kind="never_ends", summary=text, evidence=evidence)
+
+
 def _truncated(d: Dynamics) -> Finding | None:
     share = d.truncated.last if len(d.truncated) else 0.0
-    if not share >= TRUNCATED:
+    if not share >= TRUNCATED or cap_is_harmless(d):
         return None
     text = f"{share:.0%} of the responses are cut off at the cap of {d.cap} tokens."
     facts = f"share at the cap {d.truncated.first:.1%} -> {share:.1%} (longest response = cap = {d.cap})"

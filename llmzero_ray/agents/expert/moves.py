@@ -20,6 +20,7 @@ from llmzero_ray.hyperparameters.table import (
     ADV_NORM,
     CLIP_HIGH,
     CLIP_LOW,
+    ENTROPY_COEFF,
     GRAD_CLIP,
     KL_LOSS_COEF,
     LR,
@@ -316,12 +317,41 @@ _GREEDY_FOLLOWS = MoveSet(
         _kl(0.7, "a weaker pull, since the reference holds the old mode"),
     ),
 )
+_NO_BONUS = MoveSet(
+    name="no entropy bonus",
+    why="The bonus pays for entropy by itself, and nothing else was gained: take it away.",
+    moves=(Move(key=ENTROPY_COEFF, to=0.0, reason="without the bonus only the reward is learnt"),),
+)
+_LET_THEM_END = MoveSet(
+    name="the same cap, cooler",
+    why=(
+        "No setting mends a wrong end token or chat template: check both before this phase. If they are "
+        "right, cooler answers end where the model would end them."
+    ),
+    moves=(Move(key=TEMPERATURE, factor=0.8, reason="near the mode an answer meets its end more often"),),
+)
+_STAY_NEAR = MoveSet(
+    name="stay near the base model",
+    why="Nothing is built on a score that may be worth nothing: until the reward is checked, keep close.",
+    moves=(
+        _kl(5.0, "what a flawed reward pays for lies away from the base model"),
+        _lr(0.5, "smaller steps are slower to find it"),
+    ),
+)
+_SMALL_STEPS = replace(
+    _STAY_NEAR,
+    name="small steps only",
+    moves=(_lr(0.25, "a quarter of the step stays near the start for as long as the reward is in doubt"),),
+)
 
 CATALOGUE: Mapping[Kind, tuple[MoveSet, ...]] = {
+    "doubtful": (_STAY_NEAR, _SMALL_STEPS),
     "dead": (_WAKE, _WAKE_VARIED),
     "collapse": (_STEP_BACK, _QUARTER, _GENTLER),
     "kl_spike": (_STEP_BACK, _GENTLER, _QUARTER),
     "entropy_collapse": (_RECOVER_ENTROPY, _EXPLORE),
+    "entropy_climb": (_STEP_BACK, _QUARTER, _GENTLER),
+    "never_ends": (_LET_THEM_END, _COOL_SEARCH),
     "no_reward": (_FIND_REWARD, _COOL_SEARCH),
     "no_contrast": (_EXPLORE, _REGULARISE, _LARGER_GROUPS),
     "overfit": (_REGULARISE, _QUIETER, UNCHANGED),
@@ -366,6 +396,8 @@ def move_sets(finding: Finding, *, again: bool = False) -> tuple[MoveSet, ...]:
     """The readings of a finding, the likelier one first. `again`: a larger learning rate lost before."""
     if finding.kind == "truncated":
         return _more_room(finding.severity)
+    if finding.kind == "entropy_climb" and finding.severity > 0.0:
+        return (_NO_BONUS, *CATALOGUE[finding.kind])
     if finding.kind in ("declining", "collapse", "kl_spike") and finding.severity >= DESTROYED:
         return (_FAR_SMALLER, *CATALOGUE[finding.kind])
     if finding.kind == "declining" and finding.severity > 0.0 and not again:

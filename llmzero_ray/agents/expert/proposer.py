@@ -53,7 +53,7 @@ class Reading:
 
 def read(request: ProposalRequest, *, n_val: int, n_gpus: int) -> Reading:
     """Diagnosis and start of a continuation, and what was tried from there."""
-    on = request.on
+    on = _with_inherited_doubts(request)
     dynamics = observe(on.curves, on.hyperparameters, n_val=n_val, chance=request.task.chance or 0.0)
     findings = diagnose(dynamics, on, _continued(request))
     start = choose_start(findings[0], on, request.path, request.checkpoints, n_val=n_val)
@@ -74,6 +74,16 @@ def read(request: ProposalRequest, *, n_val: int, n_gpus: int) -> Reading:
 def _continued(request: ProposalRequest) -> NodeView | None:
     """The node whose checkpoint the expanded node started from."""
     return request.path[-2] if len(request.path) >= 2 else None
+
+
+def _with_inherited_doubts(request: ProposalRequest) -> NodeView:
+    """The expanded node, with the doubts of the phase it goes on from where it has none of its own."""
+    on, earlier = request.on, reversed(request.path[:-1])
+    source = None if on.doubts else next((view for view in earlier if view.doubts), None)
+    if source is None or source.doubts is None:
+        return on
+    doubts = tuple(f"In node {source.node}, which it goes on from: {doubt}" for doubt in source.doubts)
+    return replace(on, doubts=doubts)
 
 
 def _undo(on: NodeView) -> MoveSet:
@@ -220,5 +230,5 @@ def tried_lines(tried: Tried, base: Hyperparameters) -> Iterator[str]:
             or "the same settings"
         )
         came = "not finished" if attempt.gain is None else str(attempt.gain)
-        came = "failed" if attempt.failed else came
+        came = "failed" if attempt.failed else f"{came}, in doubt" if attempt.doubted else came
         yield f"From the same start node {attempt.node} tried {what} ({came})."

@@ -28,11 +28,18 @@ _GO_ON: tuple[Kind, ...] = (
     "unknown",
 )
 """Findings after which the last step is worth at least as much as the best one."""
-_STEP_BACK: tuple[Kind, ...] = ("collapse", "kl_spike", "entropy_collapse")
+_STEP_BACK: tuple[Kind, ...] = ("collapse", "kl_spike", "entropy_collapse", "entropy_climb")
 """Findings that make later checkpoints suspect, whatever they score."""
 _DECLINED: tuple[Kind, ...] = ("too_conservative", "too_aggressive", "regressed", "declining")
 """Findings after which the phase's own start is better than anything it reached."""
-_NOTHING_LEARNT: tuple[Kind, ...] = ("dead", "collapse", "no_reward", "entropy_collapse")
+_NOTHING_LEARNT: tuple[Kind, ...] = (
+    "dead",
+    "collapse",
+    "no_reward",
+    "entropy_collapse",
+    "entropy_climb",
+    "never_ends",
+)
 """Findings after which a chain without any gain is not worth continuing."""
 _LONGER: tuple[Kind, ...] = ("take_off", "warming_up", "improving", "raised")
 
@@ -68,6 +75,8 @@ def choose_start(
     """The start that the finding asks for, among the checkpoints offered."""
     if not offered:
         return StartPoint(checkpoint=None, reason="no checkpoint is offered: from the base model")
+    if finding.kind == "doubtful":
+        return _before_doubt(on, path, offered)
     best = best_scored(offered)
     margin = 1.5 * accuracy_error(best.val_score or 0.0, n_val)
     if finding.kind in _NOTHING_LEARNT and not _learnt(path, best, margin):
@@ -108,6 +117,21 @@ def _before_trouble(since: int, on: NodeView, offered: Sequence[OfferedCheckpoin
     return StartPoint(
         checkpoint=best, reason=f"the best step before {since}, where it went wrong {_score(best)}"
     )
+
+
+def _before_doubt(on: NodeView, path: Sequence[NodeView], offered: Sequence[OfferedCheckpoint]) -> StartPoint:
+    """The best checkpoint of the path from before the first node whose score is in doubt; else the base
+    model."""
+    numbers = [view.node for view in path]
+    doubted = next((view.node for view in path if view.doubts), on.node)
+    before = numbers[: numbers.index(doubted)] if doubted in numbers else []
+    sound = [c for c in offered if c.node in before]
+    if not sound:
+        reason = f"no checkpoint is older than node {doubted}, whose score is in doubt"
+        return StartPoint(checkpoint=None, reason=reason)
+    found = best_scored(sound)
+    reason = f"the best step before node {doubted}, whose score is in doubt {_score(found)}"
+    return StartPoint(checkpoint=found, reason=reason)
 
 
 def _before_decline(

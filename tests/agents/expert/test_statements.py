@@ -182,6 +182,7 @@ def rises(told: Told, name: str) -> bool:
 
 
 REWARD, KL, GRAD = "critic/score/mean", "actor/kl_loss", "actor/grad_norm"
+CUT = "response_length/clip_ratio"
 NUMBER = r"([-+]?\d+(?:\.\d+)?(?:e[-+]?\d+)?)"
 
 
@@ -190,6 +191,28 @@ def _lost(told: Told, share: str, _: str) -> bool:
     smooth = [fmean(values[i - 2 : i + 1]) for i in range(2, len(values))] if len(values) >= 3 else values
     lost = (max(smooth) - told.ends(REWARD)[1]) / max(smooth)
     return lost >= 0.5 and abs(float(share) / 100 - lost) < 0.006
+
+
+def _climbed(told: Told, low: str, last: str, ratio: str | None, since: str) -> bool:
+    values, step = told.values("actor/entropy"), int(since)
+    at, end = fmean(values[step - 3 : step]), fmean(values[-3:])
+    least = min(map(fmean, triples(values)))
+    return (
+        same_number(low, at)
+        and same_number(last, end)
+        and (ratio is None or same_number(ratio, end / at))
+        and at <= least + 0.1 * (end - least) + 1e-9
+        and end - at >= 0.2
+        and _no_better_after(told, step)
+    )
+
+
+def _no_better_after(told: Told, step: int) -> bool:
+    points = list(zip(told.curves.val_steps, told.curves.val_scores, strict=True))
+    start = told.curves.start_score
+    earlier = [score for at, score in points if at <= step] + ([] if start is None else [start])
+    later = [score for at, score in points if at > step]
+    return not later or max(later) <= max(earlier or later[:1]) + 1.5 * 0.5 / math.sqrt(N_VAL)
 
 
 def _weak(told: Told) -> bool:
@@ -230,6 +253,26 @@ STATEMENTS: dict[str, Callable[..., bool]] = {
     ),
     rf"Entropy fell to {NUMBER}% of its first level": lambda t, share: (
         float(share) <= 36 and near(share, 100 * t.ends("actor/entropy")[1] / t.ends("actor/entropy")[0], 0)
+    ),
+    rf"entropy climbed {NUMBER} -> {NUMBER}(?: \(x{NUMBER}\))? from step (\d+) on, without a gain": _climbed,
+    rf"{NUMBER}% of them are cut off at the cap of (\d+) tokens, from the first": lambda t, share, cap: (
+        near(share, 100 * t.ends(CUT)[1], 0)
+        and min(t.ends(CUT)) >= 0.9
+        and t.values("response_length/max")[-1] >= int(cap)
+    ),
+    rf"they run to {NUMBER} of at most (\d+) tokens on average, from the first": lambda t, mean, cap: (
+        min(t.ends("response_length/mean")) >= 0.9 * int(cap)
+        and same_number(mean, t.ends("response_length/mean")[1])
+        and not t.values(CUT)
+    ),
+    rf"At least {NUMBER}% of the sampled answers were cut off at the cap of (\d+)": lambda t, share, _: near(
+        share, 100 * (t.ends(REWARD)[1] + t.ends(CUT)[1] - 1), 0
+    ),
+    rf"share cut off {NUMBER}% -> {NUMBER}%, mean reward {NUMBER} -> {NUMBER}": lambda t, a, b, c, d: (
+        near(a, 100 * t.ends(CUT)[0], 0)
+        and near(b, 100 * t.ends(CUT)[1], 0)
+        and near(c, t.ends(REWARD)[0])
+        and near(d, t.ends(REWARD)[1])
     ),
     rf"{NUMBER}% of the responses are cut off at the cap of (\d+)": lambda t, share, cap: (
         float(share) >= 5
