@@ -42,8 +42,10 @@ def chosen_letter(text: str, letters: str) -> str | None:
 
 
 def bare_letter(text: str, letters: str) -> str | None:
-    """The one letter that `text` is, without its decoration, or that it begins with as in `C. 6/8`; None for a
-    list of options."""
+    """The one letter that `text` is, without its decoration, or that it begins with as in `C. 6/8`.
+
+    None for a list of options.
+    """
     plain = _WRAPPER.sub("", text[:_MAX_OPTION]).translate(_NOISE).strip()
     alone = _LETTER.fullmatch(plain)
     found = alone or _LETTER_AND_OPTION.match(plain)

@@ -47,7 +47,9 @@ _NO_ANSWER = "zzqx"
 """A verifier that accepts this text accepts anything."""
 _MOST_ROUNDING = 0.01
 """Largest relative difference of an answer that is rounded, where answer and truth are one number each."""
-_ONE_NUMBER = re.compile(r"[+-]?(?:\d{1,40}(?:\.\d{0,40})?|\.\d{1,40})(?:e[+-]?\d{1,3}|/\d{1,40})?", re.IGNORECASE)
+_ONE_NUMBER = re.compile(
+    r"[+-]?(?:\d{1,40}(?:\.\d{0,40})?|\.\d{1,40})(?:e[+-]?\d{1,3}|/\d{1,40})?", re.IGNORECASE
+)
 _MIN_FORMULA = 80
 """Characters of a formula that are always looked at; longer ones may be twice as long as the gold answer."""
 
