@@ -27,11 +27,14 @@ MAX_ROWS = 100
 """Rows that are tried; of more, these many from the whole length."""
 _PAID = 0.5
 """Least score that counts as pay for the answer."""
-_MAX_LISTED, _MAX_ITEM = 10, 60
+_MAX_LISTED, _MAX_ITEM = 4, 60
+"""Answers in a list of several, and characters of each: mathematics needs long for long lists."""
+_LIST_EVERY = 3
+"""A list is tried on every third row."""
 _NUMBER = re.compile(r"(?<![\w.])-?\d+(?:,\d{3})*(?:\.\d+)?")
-_WORDS = re.compile(r"[^\W\d_]{2,}|[?!:;\n$]|[.,](?=\s|$)|\\[()\[\]]")
+_WORDS = re.compile(r"(?<![\\A-Za-z])[^\W\d_]{2,}|[?!:;\n$]|[.,](?=\s|$)|\\[()\[\]]")
 """What stands between expressions."""
-_EXPRESSION = re.compile(r"[\w)}]\s*[-+*/^×÷·−]\s*[\w({\\]")
+_EXPRESSION = re.compile(r"[\w)}]\s*[-+*/^×÷·−]\s*[\w({\\]|\\[A-Za-z]+\s*[{\d]")
 _FULL_NUMBER = re.compile(r"-?\d{1,40}(?:\.\d{1,40})?")
 """No quotient, as it may be the question."""
 _COMMAND = re.compile(r"\\[A-Za-z]+")
@@ -96,8 +99,9 @@ def no_thought_probes(rows: Sequence[Row], gold_of: Callable[[Row], str | None])
     frequent = [answer for answer, _ in counts.most_common(_MAX_LISTED)]
     return [
         probe
-        for row, (form, truths) in zip(rows, forms, strict=True)
+        for number, (row, (form, truths)) in enumerate(zip(rows, forms, strict=True))
         for probe in _probes_of(row, form, truths, frequent)
+        if not probe.listed or number % _LIST_EVERY == 0
     ]
 
 

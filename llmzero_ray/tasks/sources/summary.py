@@ -162,8 +162,8 @@ def _trial_warnings(trial: RewardAccuracy | None) -> list[str]:
     if trial.garbage > 0:
         warnings.append(f"the reward pays {trial.garbage:.1%} of garbage answers; correct it")
     warnings += [
-        f"{pay.text()}: a model can earn that without solving anything; name a reward that refuses it, or "
-        "correct the answers in the data"
+        f"{pay.text()}: a model can earn that without solving anything; give the task a reward that refuses "
+        "it, such as exact_match or one of your own"
         for pay in trial.no_thought
         if pay.is_fault
     ]
