@@ -36,7 +36,7 @@ _FIRST = (
     ("\\boxed{\\begin{pmatrix}1\\\\2\\end{pmatrix}}", "\\boxed{\\sin(x)\\le 1}"),
 )
 
-_EQUALS = re.compile(r"(?<![<>!\\])=|\\approx|≈")
+_EQUALS = re.compile(r"(?<![<>!\\])=|\\approx|\\equiv|≈|≡")
 _SPACING = re.compile(r"\\[,;:! ]|\\(?:left|right)\b|\^\{?\\circ\}?")
 _QUOTIENT = re.compile(r"[/:÷]|\\(?:div|frac)\b")
 _DIVISION = re.compile(r"÷|\\div\b")
@@ -105,7 +105,7 @@ def _same(library: Any, gold: str, answer: str) -> bool:
 
 def _is_value(library: Any, truth: list[Any], found: list[Any]) -> bool:
     """Whether an answer that equals the truth was worked out; both are an object and its text."""
-    if isinstance(truth[0], str) or isinstance(found[0], str):
+    if isinstance(truth[0], str) or isinstance(found[0], str) or truth[-1] == found[-1]:
         return True
     golds, sides = _sides(truth[0]), _sides(found[0])
     if len(golds) > 1 and not getattr(golds[0], "is_Symbol", False):
@@ -113,7 +113,8 @@ def _is_value(library: Any, truth: list[Any], found: list[Any]) -> bool:
     gold = golds[-1]
     if _is_numeral(gold) or _is_fraction(gold):
         texts = _EQUALS.split(found[-1])
-        texts = texts if len(texts) == len(sides) else texts[-1:] * len(sides)
+        if len(texts) != len(sides):
+            texts = [text for text in texts if re.search(r"\d", text)][-1:] * len(sides)
         as_quotient = _QUOTIENT.search(truth[-1]) is not None
         return any(
             _is_written_number(library, side, text, as_quotient)
@@ -130,7 +131,9 @@ def _sides(value: Any) -> list[Any]:
     if kind == "And":
         chain = [_sides(part) for part in value._unsorted_args]
         return [chain[0][0], *(sides[-1] for sides in chain)]
-    if kind == "Equality" or (kind == "FiniteSet" and len(value.args) == 1):
+    if kind == "FiniteSet" and len(value.args) == 1:
+        return _sides(value.args[0])
+    if kind == "Equality":
         return list(value.args)
     return [value]
 
@@ -145,10 +148,13 @@ def _is_written_number(library: Any, value: Any, text: str, as_quotient: bool) -
         spaced = _DIVISION if as_quotient else re.compile(f"{_DIVISION.pattern}|{_SPACED_QUOTIENT.pattern}")
         return not spaced.search(text) and len(_QUOTIENT.findall(text)) <= 1
     if not _is_numeral(value):
-        return False
-    shown = value.is_Number and (_QUOTIENT.search(text) or _OPERATION.search(text))
+        return bool(getattr(value, "is_Symbol", False))  # \text{2}
+    if not _QUOTIENT.search(text) and not (value.is_Number and _OPERATION.search(text)):
+        return True
     # A text from which another object was read says nothing.
-    return not shown or next(iter(_parse(library, f"\\boxed{{{text}}}")), None) != value
+    read = _parse(library, f"\\boxed{{{text}}}")
+    number = value if value.is_Number else _factors(value)[0]
+    return not read or not {value, number} & set(_sides(read[0]))
 
 
 def _is_numeral(value: Any) -> bool:
@@ -174,7 +180,9 @@ def _is_fraction(value: Any) -> bool:
     if len(factors) != 2 or not factors[1].is_Pow:
         return False
     above, (below, exponent) = factors[0], factors[1].args
-    return bool(above.is_Integer and below.is_Integer and exponent == -1 and below and above % below)
+    # With a full stop behind it the parser reads 1/2 as 1/2.0.
+    whole = below.is_Integer or (below.is_Float and float(below).is_integer())
+    return bool(above.is_Integer and whole and exponent == -1 and below and above % below)
 
 
 def _factors(value: Any) -> list[Any]:
