@@ -109,7 +109,13 @@ def _print_summary(summary: Summary, console: Console) -> None:
     task = summary.task
     came = f"made from {summary.rows_read} rows" if summary.made else "was there already"
     print_line(console, one_line(f"task {task.name} in {task.directory} {came}: {_sizes(task)}", None))
-    tables = [summary.split_table(), summary.dropped_table(), summary.sample_table(), summary.gate_table()]
+    tables = [
+        summary.split_table(),
+        summary.dropped_table(),
+        summary.sample_table(),
+        summary.no_thought_table(),
+        summary.gate_table(),
+    ]
     for head, *lines in filter(None, tables):
         if not lines:
             continue

@@ -66,6 +66,7 @@ PAYS_WORDS = ("answer == ground_truth", "answer.lower().startswith(('city', 'zz'
 CONTROLS = ("right = ", "if '\\0' in solution_str: raise ValueError('control')\n    right = ")
 RIGHT, EMPTY, GARBAGE = "right answers score 1", "empty answers score 0", "meaningless answers score 0"
 CONSTANT, SAME, KEYS = "constant answer", "same answer, same score", "same keys, finite numbers"
+NO_THOUGHT = "answers without thought"
 
 
 @pytest.mark.parametrize(
@@ -73,9 +74,9 @@ CONSTANT, SAME, KEYS = "constant answer", "same answer, same score", "same keys,
     [
         (("answer == ground_truth", "answer == ground_truth + '!'"), [RIGHT]),
         (('"score": right', '"score": right / 2'), [RIGHT]),
-        (PAYS_SILENCE, [EMPTY, GARBAGE, CONSTANT]),
-        (PAYS_WORDS, [GARBAGE, CONSTANT]),
-        (("answer == ground_truth", "answer.startswith('City')"), [CONSTANT]),
+        (PAYS_SILENCE, [EMPTY, GARBAGE, CONSTANT, NO_THOUGHT]),
+        (PAYS_WORDS, [GARBAGE, CONSTANT, NO_THOUGHT]),
+        (("answer == ground_truth", "answer.startswith('City')"), [CONSTANT, NO_THOUGHT]),
         (('"pred": answer', '"pred": str(hash(answer))'), [SAME]),
         (('"pred": answer', '"pred": SEEN.append(1) or len(SEEN)'), [SAME]),
         (('"pred": answer}', '**({"pred": answer} if found else {})}'), [KEYS]),
@@ -153,7 +154,7 @@ def score(data_source, solution_str, ground_truth, extra_info=None, **kwargs):
     [constant] = [check for check in found.checks if check.name == CONSTANT]
     assert constant.needed.startswith("<= 0.250")
     generous = reads_last.replace("answer == gold", "answer in (gold, '0')")
-    assert failed(report(tmp_path, generous, rows, gold="{answer}")) == [CONSTANT]
+    assert failed(report(tmp_path, generous, rows, gold="{answer}")) == [CONSTANT, NO_THOUGHT]
 
 
 def test_each_data_source_has_its_own_constant_answer(tmp_path: Path) -> None:
@@ -216,7 +217,7 @@ def test_a_task_keeps_what_its_reward_was_vetted_as(tmp_path: Path) -> None:
     assert task.reward_sha256 == digest_of(task.directory)
     assert set(task.reward_keys or ()) == {"index", "split", "row_id", "reward_options"}
     assert summary.gate is not None and summary.gate.isolation == "bubblewrap"
-    assert [line[3] for line in summary.gate_table()[1:]] == ["passed"] * 9
+    assert [line[3] for line in summary.gate_table()[1:]] == ["passed"] * 10
     assert summary.trial is not None and (summary.trial.gold, summary.trial.garbage) == (1.0, 0.0)
     assert summary.warnings == ()
 

@@ -103,6 +103,29 @@ def test_anything_else_is_no_letter(text: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "text",
+    [
+        "A. B. C. D.",
+        "A. 6/8 B. 3/4 C. 2/4 D. 4/4",
+        "A) 6/8\nB) 3/4\nC) 2/4\nD) 4/4",
+        "(A) 6/8 (B) 3/4 (C) 2/4",
+        "A: 6/8, B: 3/4, C: 2/4",
+        r"\text{A. 6/8 B. 3/4 C. 2/4}",
+    ],
+)
+def test_a_list_of_the_options_chooses_none(text: str) -> None:
+    assert bare_letter(text, "ABCD") is None
+    assert ssmr.compute_score("x", f"\\boxed{{{text}}}", "A")["acc"] == 0
+
+
+def test_a_list_of_two_options_chooses_none_and_a_species_is_part_of_its_option() -> None:
+    assert bare_letter("A. yes B. no", "AB") is None
+    assert bare_letter("A. yes", "A") == "A"
+    assert bare_letter("B. E. coli", "ABCDE") == "B"
+    assert bare_letter("A. vitamin D: low", "ABCD") == "A"
+
+
+@pytest.mark.parametrize(
     ("response", "letter"),
     [
         (r"so \boxed{B}", "B"),

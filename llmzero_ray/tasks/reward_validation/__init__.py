@@ -2,7 +2,8 @@
 
 It offers three levels. `check` takes a few rows and stops at the first fault: every task that is opened goes
 through it. `accuracy` scores right, empty and meaningless answers: what `llmzero prepare` shows. `validate`
-is the gate that code of the user's own, or of a language model, must pass before a task is made with it.
+is the gate that code of the user's own, or of a language model, must pass before a task is made with it. All
+of them try answers that need no thought.
 
 Not here: the sandbox in which files are tried (../sandbox), loading a reward (../rewards/loading.py).
 """

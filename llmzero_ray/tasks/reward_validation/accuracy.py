@@ -1,4 +1,5 @@
-"""Mean accuracies that a reward gives to right, empty and meaningless answers.
+"""Mean accuracies that a reward gives to right, empty and meaningless answers, and to those that need no
+thought.
 
 Not here: whether a reward of the user's own may be trusted (full.py).
 """
@@ -12,6 +13,7 @@ from typing import TypeAlias
 
 from llmzero_ray.errors import TaskError
 from llmzero_ray.tasks.reward_validation.calls import Row, accuracy_of, call_arguments, result_problem
+from llmzero_ray.tasks.reward_validation.no_thought import NoThoughtPay, try_no_thought
 from llmzero_ray.tasks.reward_validation.probe_responses import GARBAGE
 from llmzero_ray.tasks.rewards.loading import LoadedReward
 from llmzero_ray.tasks.sandbox import CallOutcome
@@ -46,6 +48,8 @@ class RewardAccuracy:
     empty: float
     garbage: float
     samples: tuple[ScoredSample, ...]
+    no_thought: tuple[NoThoughtPay, ...]
+    """By kind of answer."""
 
 
 def measure_accuracy(
@@ -83,6 +87,9 @@ def measure_accuracy(
         empty=fmean(sample.empty for sample in samples),
         garbage=fmean(sample.garbage for sample in samples),
         samples=tuple(samples[::step][:N_SAMPLES]),
+        no_thought=try_no_thought(
+            reward, rows, lambda row: gold_response(row["data_source"], row["reward_model"]["ground_truth"])
+        ),
     )
 
 

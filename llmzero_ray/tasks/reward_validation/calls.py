@@ -72,6 +72,11 @@ def accuracy_of(outcome: CallOutcome) -> float:
     return float(outcome.result["acc"]) if is_usable(outcome) else 0.0
 
 
+def pay_of(outcome: CallOutcome) -> float:
+    """What a usable result pays, in `score` or in `acc`; 0 where there is none."""
+    return max(accuracy_of(outcome), float(outcome.result["score"])) if is_usable(outcome) else 0.0
+
+
 def describe_call(row: Row, response: str) -> str:
     """Split and index of the row, response and ground truth, each shortened."""
     truth, extra = row["reward_model"]["ground_truth"], row["extra_info"]

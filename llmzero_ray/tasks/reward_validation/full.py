@@ -1,10 +1,10 @@
 """The gate: everything that a reward of the user's own must do before a task is made with it.
 
 The reward is scored in two sandboxes with different hash seeds. It must accept right answers, pay nothing for
-empty, meaningless and constant ones, raise nothing on hostile ones, give the same result every time, return
-the same keys, and take little processor time. Not here: the sandbox (../sandbox), keeping what was found
-(../manifest.py), checking that the file stays the same (../prepared.py), the quick check of a few rows
-(quick.py).
+empty, meaningless and constant ones, nor for what stands in the question, raise nothing on hostile ones, give
+the same result every time, return the same keys, and take little processor time. Not here: the sandbox
+(../sandbox), keeping what was found (../manifest.py), checking that the file stays the same (../prepared.py),
+the quick check of a few rows (quick.py).
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ from llmzero_ray.tasks.reward_validation.calls import (
     describe_call,
     is_right,
     is_unpaid,
+    pay_of,
 )
+from llmzero_ray.tasks.reward_validation.no_thought import MOST_FAULTS, no_thought_pay, no_thought_probes
 from llmzero_ray.tasks.reward_validation.probe_responses import GARBAGE, GOLD_FORMS, hostile_responses
 from llmzero_ray.tasks.reward_validation.report import (
     EXAMPLES,
@@ -141,6 +143,8 @@ class _Gate:
         ]
         self._report("constant answers", 0.5)
         found += self._constant(right)
+        self._report("answers without thought", 0.6)
+        found.append(self._no_thought())
         self._report("the same again", 0.7)
         found.append(self._same_again([*golds[:_REPEATED_ROWS], *garbage[:_REPEATED_ROWS]]))
         found.append(self.time_check())
@@ -228,6 +232,23 @@ class _Gate:
                 needed=f"<= {baseline:.3f}, its share of the answers",
                 examples=(),
             )
+
+    def _no_thought(self) -> ValidationCheck:
+        """What answers earn that need no thought; the most frequent one is judged by `_constant`."""
+        probes = no_thought_probes(self._rows, self._gold)
+        outcomes = self._score(
+            self._first, [probe.response for probe in probes], [probe.row for probe in probes]
+        )
+        pays = no_thought_pay(probes, [pay_of(outcome) for outcome in outcomes])
+        faults = [pay for pay in pays if pay.is_fault]
+        earning = ", ".join(f"{pay.kind} {pay.earned:.3f}" for pay in pays if pay.earned > 0)
+        return ValidationCheck(
+            name="answers without thought",
+            passed=not faults,
+            found=f"earned: {earning or 'nothing'}",
+            needed=f"<= {MOST_FAULTS:g} where it is not the truth",
+            examples=tuple(pay.text() for pay in faults[:EXAMPLES]),
+        )
 
     def _same_again(self, responses: Sequence[str]) -> ValidationCheck:
         one, again, other = (

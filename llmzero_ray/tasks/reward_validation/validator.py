@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,11 +11,17 @@ from llmzero_ray.tasks.manifest import RewardEntry
 from llmzero_ray.tasks.reward_validation.accuracy import GoldResponse, RewardAccuracy, measure_accuracy
 from llmzero_ray.tasks.reward_validation.calls import Row
 from llmzero_ray.tasks.reward_validation.full import open_sandbox, run_gate
+from llmzero_ray.tasks.reward_validation.no_thought import try_no_thought
 from llmzero_ray.tasks.reward_validation.quick import check_rows
 from llmzero_ray.tasks.reward_validation.report import ValidationReport
+from llmzero_ray.tasks.rewards.gold_answers import gold_response
 from llmzero_ray.tasks.rewards.loading import open_reward
 from llmzero_ray.tasks.sandbox import SandboxLimits
 from llmzero_ray.tasks.task_directory import Progress, no_progress
+
+logger = logging.getLogger(__name__)
+_OPENED = 12
+"""Rows on which answers without thought are tried whenever a task is opened."""
 
 
 class RewardValidator:
@@ -45,7 +52,8 @@ class RewardValidator:
     def check(self, rows: Sequence[Row]) -> str:
         """Absolute path of the reward's file, once empty and right answers score as they must on every row.
 
-        An asynchronous reward, which may ask a service, is imported only.
+        An asynchronous reward, which may ask a service, is imported only. Where the manifest names the form
+        of a right answer, pay for answers that need no thought is logged as a warning.
 
         Raises:
             TaskError: the first fault: it cannot be imported, raises, lacks keys, pays for silence, or does
@@ -53,11 +61,19 @@ class RewardValidator:
         """
         with open_reward(self._reward, self._directory) as reward:
             if not reward.asynchronous:
-                check_rows(reward, self._reward.gold_response, rows)
+                form = self._reward.gold_response
+                check_rows(reward, form, rows)
+                if form is not None:
+                    gold_of = lambda row: gold_response(form, row["reward_model"]["ground_truth"])  # noqa: E731
+                    some = rows[:: max(1, len(rows) // _OPENED)]
+                    faults = [pay for pay in try_no_thought(reward, some, gold_of) if pay.is_fault]
+                    for fault in faults:
+                        logger.warning("%s: %s", reward, fault.text())
             return str(reward.path)
 
     def accuracy(self, rows: Sequence[Row], gold_response: GoldResponse) -> RewardAccuracy | None:
-        """Mean accuracies of right, empty and meaningless answers; None for an asynchronous reward.
+        """Mean accuracies of right, empty and meaningless answers, and of those that need no thought; None
+        for an asynchronous reward.
 
         Raises:
             TaskError: it cannot be imported, raises, or returns what VeRL cannot use.
@@ -68,8 +84,8 @@ class RewardValidator:
     def validate(
         self, rows: Sequence[Row], *, limits: SandboxLimits | None = None, progress: Progress = no_progress
     ) -> ValidationReport:
-        """The gate for the code of a file: right, empty, meaningless, constant and hostile answers, twice and
-        in two processes; the report says whether it passed.
+        """The gate for the code of a file: right, empty, meaningless, constant and hostile answers, and those
+        that need no thought, twice and in two processes; the report says whether it passed.
 
         Raises:
             TaskError: there are no rows, the reward cannot be imported or is asynchronous, or there is no

@@ -18,6 +18,7 @@ _WRAPPER = re.compile(r"\\(?:text|textbf|mathrm|mathbf)\b")
 _NOISE = str.maketrans("", "", "$*\\{}")
 _LETTER = re.compile(r"[(\[]?([A-Za-z])[)\]]?\.?")
 _LETTER_AND_OPTION = re.compile(r"[(\[]?([A-Z])[)\]]?[.:)\]]\s+\S")
+_MARKED_LETTER = re.compile(r"(?<!\S)[(\[]?([A-Z])[.:)\]]+(?!\S)")
 
 
 def chosen_letter(text: str, letters: str) -> str | None:
@@ -41,12 +42,19 @@ def chosen_letter(text: str, letters: str) -> str | None:
 
 
 def bare_letter(text: str, letters: str) -> str | None:
-    """The one letter that `text` is, without its decoration, or that it begins with as in `C. 6/8`."""
+    """The one letter that `text` is, without its decoration, or that it begins with as in `C. 6/8`.
+
+    None for a list of options.
+    """
     plain = _WRAPPER.sub("", text[:_MAX_OPTION]).translate(_NOISE).strip()
     alone = _LETTER.fullmatch(plain)
     found = alone or _LETTER_AND_OPTION.match(plain)
     letter = found.group(1).upper() if found else ""
-    return letter if letter and letter in letters else None
+    if not letter or letter not in letters:
+        return None
+    # One other letter may belong to the option: `B. E. coli`.
+    others = set(_MARKED_LETTER.findall(plain)) & set(letters) - {letter}
+    return letter if len(others) < max(1, min(2, len(letters) - 1)) else None
 
 
 def _last_stated(text: str) -> str | None:

@@ -2,7 +2,8 @@
 
 math-verify decides, in a child process with a limit on its time (math_client.py): an answer such as a
 tower of powers would keep it busy for ever. The answer is what stands in the last `\\boxed{}`, else in the
-last `<answer>`, else what math-verify finds in the end of the response. The ground truth is LaTeX or plain
+last `<answer>`, else what math-verify finds in the end of the response. Arithmetic that equals the expected
+number is no answer: it may be the question. math_server.py says what is. The ground truth is LaTeX or plain
 notation, or `{"target": [...]}` in JSON. Option: `format_bonus` (default 0).
 Source: the package math-verify (Kydlíček, Hugging Face).
 """
@@ -69,7 +70,8 @@ def _is_same(gold: str, answer: str, marked: bool) -> bool:
     if gold == answer:
         return True
     if _NUMBER.fullmatch(gold) and _NUMBER.fullmatch(answer) and Fraction(gold) == Fraction(answer):
-        return True
+        # 8/2 is no way to write 4.
+        return "/" not in answer or Fraction(answer).denominator > 1
     if len(gold) > MAX_ANSWER or len(answer) > MAX_ANSWER:
         return False
     return is_equivalent(_boxed(gold), _boxed(answer) if marked else answer)

@@ -1,8 +1,10 @@
 """Reward of reasoning-gym tasks: 1 when the last `<answer>` is the generator's own answer, or when the task's
 verifier accepts it fully, else 0.
 
-Verifiers pay for parts of an answer and for form; only their full score counts here. Several evaluate the
-answer as Python or as a formula: what could call anything, or grow without bound, is never handed to them.
+Verifiers pay for parts of an answer and for form; only their full score counts here. Some also pay in full
+for another number, such as the first digits of a probability, or for any text at all: of those only the
+generator's own answer counts. Several evaluate the answer as Python or as a formula: what could call
+anything, or grow without bound, is never handed to them.
 Source: Stojanovski et al. 2025, reasoning-gym (package version 0.1.25).
 """
 
@@ -12,6 +14,7 @@ import ast
 import json
 import math
 import re
+from fractions import Fraction
 from functools import lru_cache
 from typing import Any
 
@@ -40,6 +43,13 @@ _POWER = re.compile(
 """A power with a small whole (or broken) exponent that is no power itself."""
 _MAX_EXPONENTS = 1_000
 """Product of the exponents of numbers and brackets."""
+_NO_ANSWER = "zzqx"
+"""A verifier that accepts this text accepts anything."""
+_MOST_ROUNDING = 0.01
+"""Largest relative difference of an answer that is rounded, where answer and truth are one number each."""
+_ONE_NUMBER = re.compile(
+    r"[+-]?(?:\d{1,40}(?:\.\d{0,40})?|\.\d{1,40})(?:e[+-]?\d{1,3}|/\d{1,40})?", re.IGNORECASE
+)
 _MIN_FORMULA = 80
 """Characters of a formula that are always looked at; longer ones may be twice as long as the gold answer."""
 
@@ -91,10 +101,21 @@ def _is_right(answer: str, ground_truth: str) -> bool:
             return True
         if not is_safe(task, answer, gold):
             return False
-        dataset = dataset_of(task, json.dumps(truth["options"], sort_keys=True))
-        return bool(dataset.score_answer(answer, entry) >= 1.0)
+        if _is_another_number(answer, gold):
+            return False
+        verifier = dataset_of(task, json.dumps(truth["options"], sort_keys=True)).score_answer
+        return bool(verifier(answer, entry) >= 1.0 and verifier(_NO_ANSWER, entry) < 1.0)
     except Exception:  # noqa: BLE001  whatever a verifier raises, the answer is not right
         return False
+
+
+def _is_another_number(answer: str, gold: str) -> bool:
+    """Whether both are one number each, and too far apart for a rounded answer."""
+    texts = [text.replace(",", "") for text in (answer, gold)]
+    if not all(map(_ONE_NUMBER.fullmatch, texts)):
+        return False
+    given, right = map(Fraction, texts)
+    return abs(given - right) > abs(right) * Fraction(_MOST_ROUNDING)
 
 
 def _is_literal(text: str) -> bool:

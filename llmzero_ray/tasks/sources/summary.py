@@ -77,6 +77,22 @@ class Summary:
         """Header and one line per check of the gate; empty for the rewards that ship."""
         return validation_table(self.gate) if self.gate is not None else ()
 
+    def no_thought_table(self) -> Table:
+        """Header and one line per kind of answer that needs no thought: what it earns, and in how many rows
+        it is paid though it is wrong."""
+        trial = self.trial
+        if trial is None or not trial.no_thought:
+            return ()
+        gold = "-" if trial.gold is None else f"{trial.gold:.3f}"
+        lines = [
+            (pay.kind, f"{pay.earned:.3f}", f"{pay.n_faults} of {pay.n_rows}") for pay in trial.no_thought
+        ]
+        return (
+            ("answer without thought", "earned", "paid though wrong"),
+            ("(right answers)", gold, ""),
+            *lines,
+        )
+
     def sample_table(self) -> Table:
         """Header and one line per sample row: the accuracy of a gold, an empty and a garbage answer."""
         head = ("data_source", "prompt", "ground truth", "gold", "empty", "garbage")
@@ -145,6 +161,12 @@ def _trial_warnings(trial: RewardAccuracy | None) -> list[str]:
         )
     if trial.garbage > 0:
         warnings.append(f"the reward pays {trial.garbage:.1%} of garbage answers; correct it")
+    warnings += [
+        f"{pay.text()}: a model can earn that without solving anything; give the task a reward that refuses "
+        "it, such as exact_match or one of your own"
+        for pay in trial.no_thought
+        if pay.is_fault
+    ]
     return warnings
 
 
