@@ -21,8 +21,10 @@ class Column:
     """One column of a table, as its sampled rows show it."""
 
     name: str
+    """`answer.value` for the key of an object, `messages.user` for what a role says in a chat."""
     kinds: tuple[str, ...]
-    """text, number, truth value, list, object, other: the most frequent first."""
+    """text, number, truth value, list, object, objects (a list of them), chat, other: the most frequent
+    first."""
     filled: int
     """Sampled rows in which it is not empty."""
     distinct: int | None

@@ -11,12 +11,12 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, get_args
 
 from llmzero_ray.agents.drafting.base import AnswerForm, Column, OpenQuestion, Table, UserChoices
 from llmzero_ray.errors import ConfigError
-from llmzero_ray.tasks.sources.base import TaskExample
+from llmzero_ray.tasks.sources.base import TaskExample, value_at
 from llmzero_ray.tasks.sources.custom import CustomTask
 from llmzero_ray.tasks.task_yaml import OPTIONS_FIELD, parse_task_file, template_fields
 
@@ -30,7 +30,7 @@ _CONTEXT = (
 _ANSWER = (
     "answer", "final_answer", "gold_answer", "gold", "ground_truth", "gt", "correct_answer", "correct_option",
     "answer_key", "answer_idx", "answer_index", "target", "label", "solution", "output", "expected", "result",
-    "golden_answers", "answers", "response", "completion",
+    "golden_answers", "answers", "response", "completion", "reward_model_ground_truth",
 )  # fmt: skip
 _ROW_NAMES = ("id", "idx", "index", "uid", "uuid", "row", "row_id", "row_number", "hash")
 """Of columns that name a row: none of them is taken for an answer because no other column is left."""
@@ -63,18 +63,25 @@ def find_roles(table: Table, user: UserChoices) -> ColumnRoles:
     """The roles of a table's columns.
 
     Raises:
-        ConfigError: the user chose a column that the table does not have, or that no template can name.
+        ConfigError: the user chose a column that the table does not have, that no template can name, or that
+            holds objects.
     """
+    user = _with_turns(table, user)
     _check_user_columns(table, user)
     answer = user.answer or find_by_name(table, _ANSWER, _ANSWER_KINDS, {user.question})
     question = user.question or _question(table, {answer})
     if answer is None and question is not None:
         others = [
-            column.name
+            column
             for column in table.columns
-            if column.name != question and normalized_name(column.name) not in _ROW_NAMES
+            if column.name != question
+            and normalized_name(column.name) not in _ROW_NAMES
+            and not _is_within(table, column)
         ]
-        answer = others[0] if len(others) == 1 else None
+        answer = others[0].name if len(others) == 1 and _is_plain(others[0]) else None
+        if answer is None and question.endswith(_USER):
+            turn = table.column(question.removesuffix(_USER) + _ASSISTANT)
+            answer = turn.name if turn is not None and _is_filled(table, turn) else None
     options = _Options()
     if answer is not None and question is not None:
         options = _options(table, question, answer, user)
@@ -90,10 +97,40 @@ def find_roles(table: Table, user: UserChoices) -> ColumnRoles:
     )
 
 
+_USER, _ASSISTANT = ".user", ".assistant"
+
+
+def _with_turns(table: Table, user: UserChoices) -> UserChoices:
+    """The choices with a chat's question or answer in place of the chat."""
+
+    def turn(name: str | None, role: str) -> str | None:
+        column = table.column(name) if name is not None else None
+        return f"{name}{role}" if column is not None and column.kinds[:1] == ("chat",) else name
+
+    return replace(user, question=turn(user.question, _USER), answer=turn(user.answer, _ASSISTANT))
+
+
+def _is_within(table: Table, column: Column) -> bool:
+    """Whether a column is the key of an object, or a role of a chat."""
+    return any(column.name.startswith(f"{other.name}.") for other in table.columns)
+
+
+def _is_plain(column: Column) -> bool:
+    return not {"object", "objects", "chat"} & set(column.kinds)
+
+
 def _check_user_columns(table: Table, user: UserChoices) -> None:
     for name in (user.question, user.answer, *user.options):
         if name is not None:
             check_column(table, name)
+    for name in (user.question, user.answer):
+        column = table.column(name) if name is not None else None
+        if column is not None and not _is_plain(column):
+            fields = ", ".join(each.name for each in table.columns if each.name.startswith(f"{name}."))
+            raise ConfigError(
+                f"the column {name!r} holds objects, which are no text; name a field of it"
+                + (f": {fields}" if fields else ", after writing it into a column of its own")
+            )
     if user.question is not None and not fits_template(user.question):
         raise ConfigError(f"the column {user.question!r} cannot stand in a prompt's template; rename it")
 
@@ -102,12 +139,20 @@ def _question(table: Table, without: set[str | None]) -> str | None:
     named = find_by_name(table, _QUESTION, ("text",), without)
     if named is not None and fits_template(named):
         return named
+    asked = [
+        column.name
+        for column in table.columns
+        if column.name.endswith(_USER) and _is_filled(table, column) and fits_template(column.name)
+    ]
+    if len(asked) == 1:
+        return asked[0]
     telling = [
         column.name
         for column in table.columns
         if column.kinds == ("text",)
         and column.name not in without
         and _varies(column)
+        and not _is_within(table, column)
         and fits_template(column.name)
     ]
     return telling[0] if len(telling) == 1 else None
@@ -155,30 +200,42 @@ def _open_options(nested: str) -> OpenQuestion:
 
 
 def _open_columns(table: Table, question: str | None, answer: str | None) -> list[OpenQuestion]:
-    names, questions = [column.name for column in table.columns], list[OpenQuestion]()
+    questions = list[OpenQuestion]()
     if question is None:
-        usable = tuple(name for name in names if name != answer and fits_template(name))
+        usable = tuple(
+            column.name
+            for column in table.columns
+            if column.name != answer and fits_template(column.name) and _is_plain(column)
+        )
         text = "Which column holds the question?"
         questions.append(OpenQuestion(field="prompt", text=text, choices=usable, flag="--question-field"))
     if answer is None:
-        others = tuple(name for name in names if name != question)
+        others = tuple(
+            column.name for column in table.columns if column.name != question and _is_plain(column)
+        )
         text = "Which column holds the right answer?"
         questions.append(OpenQuestion(field="answer", text=text, choices=others, flag="--answer-field"))
     return questions
 
 
 def _template(table: Table, question: str, answer: str | None, choices: tuple[str, ...]) -> str:
-    """Context first, then the question, then the options."""
+    """Context first, then the question with what an instruction is about, then the options."""
+    system = question.removesuffix(_USER) + ".system" if question.endswith(_USER) else None
     context = [
         column.name
         for column in table.columns
-        if normalized_name(column.name) in _CONTEXT
+        if (normalized_name(column.name) in _CONTEXT or column.name == system)
         and column.name not in (question, answer)
         and column.kinds == ("text",)
         and column.filled == len(table.rows)
         and fits_template(column.name)
     ]
     parts = [*(f"{{{name}}}" for name in context), f"{{{question}}}"]
+    for column in table.columns:
+        about = normalized_name(column.name) == "input" and column.name not in (question, answer, *choices)
+        if about and normalized_name(question) == "instruction" and column.kinds and _is_plain(column):
+            optional = "" if column.filled == len(table.rows) else ":optional"
+            parts += [f"{{{column.name}{optional}}}"] if fits_template(column.name) else []
     return "\n\n".join(parts) + (f"\n{{{OPTIONS_FIELD}}}" if choices else "")
 
 
@@ -187,6 +244,25 @@ def _template(table: Table, question: str, answer: str | None, choices: tuple[st
 
 _FILLED = 0.9
 """Smallest share of non-empty rows for a column to be chosen by a rule."""
+
+
+def _is_filled(table: Table, column: Column) -> bool:
+    return column.filled >= _FILLED * len(table.rows)
+
+
+def unused_columns(table: Table, template: str, others: Iterable[str]) -> tuple[str, ...]:
+    """The columns that neither the template shows nor `others` names; of an object that is used in part, its
+    other keys."""
+    used = {*template_fields(template), *others}
+    partly = {".".join(name.split(".")[:n]) for name in used for n in range(1, name.count(".") + 1)} - used
+    names = [column.name for column in table.columns if column.name not in used | partly]
+    whole = set(names)
+    return tuple(name for name in names if not _inside(name, whole | used))
+
+
+def _inside(name: str, names: set[str]) -> bool:
+    parts = name.split(".")
+    return any(".".join(parts[:n]) in names for n in range(1, len(parts)))
 
 
 def check_column(table: Table, name: str) -> None:
@@ -224,7 +300,7 @@ def find_by_name(
         if column.kinds[:1]
         and column.kinds[0] in kinds
         and column.name not in set(without)
-        and column.filled >= _FILLED * len(table.rows)
+        and _is_filled(table, column)
     }
     return next((fit[name] for name in names if name in fit), None)
 
@@ -233,7 +309,10 @@ def find_by_name(
 
 
 ANSWER_FORMS: tuple[AnswerForm, ...] = get_args(AnswerForm)
-_OPTIONS = ("options", "choices", "candidates", "endings", "answer_choices", "alternatives")
+_OPTIONS = (
+    "options", "choices", "candidates", "endings", "answer_choices", "alternatives", "options_text",
+    "choices_text",
+)  # fmt: skip
 _NUMBERED = re.compile(r"^(?:(?:option|choice|opt|ending|alternative)_?)?(?P<place>[a-j]|\d)$")
 _FIRST = ("a", "0", "1")
 _FITS = 0.95
@@ -263,8 +342,14 @@ class AnswerFit:
 def find_options(table: Table, without: set[str | None]) -> tuple[str, ...]:
     """The column with all options, or one column each in their order; empty without options."""
     one = _one_column(table, without)
+    if one is not None and _is_flat(table, one):
+        return (one,)
+    # ARC's form: {"text": [...], "label": [...]}
+    within = find_by_name(table, _OPTIONS[-2:], ("list",), without)
+    if within is not None and _is_flat(table, within):
+        return (within,)
     if one is not None:
-        return (one,) if _is_flat(table, one) else ()
+        return ()
     numbered = {
         found["place"]: column.name
         for column in table.columns
@@ -289,7 +374,7 @@ def _one_column(table: Table, without: set[str | None]) -> str | None:
 
 def _is_flat(table: Table, column: str) -> bool:
     """Whether each option is a text or a number of its own."""
-    return sum(_flat(row.get(column)) for row in table.rows) >= _FITS * len(table.rows)
+    return sum(_flat(value_at(row, column)) for row in table.rows) >= _FITS * len(table.rows)
 
 
 def _flat(value: Any) -> bool:

@@ -6,8 +6,8 @@ Nothing is prepared or trained. Not here: the agents (expert_agents.py, llm_agen
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from llmzero_ray.agents.drafting.base import (
@@ -17,11 +17,16 @@ from llmzero_ray.agents.drafting.base import (
     RecipeRanking,
     RewardAttempt,
     RewardSpec,
+    Row,
     TaskSpec,
     UserChoices,
 )
+from llmzero_ray.agents.drafting.column_roles import unused_columns
 from llmzero_ray.agents.drafting.config_fields import search_fields, task_features, task_fields
 from llmzero_ray.agents.drafting.task_validation import TaskValidation, validate_task
+from llmzero_ray.tasks.repeated_questions import MOST_REPEATED, questions_of, repeated
+from llmzero_ray.tasks.sources.base import text_of
+from llmzero_ray.tasks.task_yaml import OPTIONS_FIELD, fill_template, template_fields
 
 OnProgress = Callable[[str], None]
 
@@ -79,7 +84,7 @@ def draft_task(
         ConfigError: a choice of the user does not exist, or no search fits the task.
     """
     on_progress("reading the task")
-    spec = agents.describe(profile, sentence, user)
+    spec = _with_doubts(agents.describe(profile, sentence, user))
     attempts: list[RewardAttempt] = []
     reward = agents.write_reward(spec, sentence, user, ()) or RewardSpec(kind=None)
     trial: TaskValidation | None = None
@@ -108,3 +113,36 @@ def draft_task(
         fields=task_fields(spec, reward, profile.folder),
         search=None if ranking is None else search_fields(spec, features, ranking),
     )
+
+
+_MEDIA = {"image", "images", "video", "videos", "audio", "audios"}
+
+
+def _with_doubts(spec: TaskSpec) -> TaskSpec:
+    """The task with a doubt for columns that it does not use, and for questions that stand in many rows."""
+    if spec.template is None or spec.answer is None:
+        return spec
+    doubts, table = list(spec.doubts), spec.table
+    unused = unused_columns(table, spec.template, (spec.answer, *spec.choices))
+    if unused:
+        doubts.append(
+            f"not used: {', '.join(unused)}; if a question needs one of them, write its name into the "
+            "prompt, in braces"
+        )
+    if media := [name for name in unused if name.lower() in _MEDIA]:
+        doubts.append(f"{', '.join(media)}: pictures, videos and sounds cannot be part of a prompt")
+    return replace(spec, doubts=(*doubts, *_repeated_questions(spec)))
+
+
+def _repeated_questions(spec: TaskSpec) -> Iterable[str]:
+    rows = [(_prompt(spec, row), text_of(row, str(spec.answer))) for row in spec.table.rows]
+    distinct = set(rows)
+    n_questions = len(set(questions_of(list(distinct))))
+    if n_questions <= MOST_REPEATED * len(distinct):
+        yield repeated(len(distinct), n_questions)
+
+
+def _prompt(spec: TaskSpec, row: Row) -> str:
+    values = {name: text_of(row, name) for name in template_fields(str(spec.template))}
+    options = "\n".join(text_of(row, name) for name in spec.choices)
+    return fill_template(str(spec.template), values | ({OPTIONS_FIELD: options} if options else {}))

@@ -102,7 +102,10 @@ def _report(summary: Summary, n_rows: int) -> TaskValidation:
     unknown = "the reward was not tried with right answers: nothing says what one looks like"
     return TaskValidation(
         n_rows=n_rows,
-        warnings=(unknown,) if trial is not None and trial.gold is None else (),
+        warnings=(
+            *((unknown,) if trial is not None and trial.gold is None else ()),
+            *(f"of the sampled rows, {line}" for line in summary.repeated),
+        ),
         findings=tuple(clean(each)[:_MAX_CHARS] for each in findings),
         accuracies=accuracies,
         gate=summary.gate_table(),

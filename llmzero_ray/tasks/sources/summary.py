@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from llmzero_ray.tasks.manifest import GateEntry, SourceEntry, SplitCounts, read_manifest
-from llmzero_ray.tasks.prepared import PreparedTask
+from llmzero_ray.tasks.prepared import PreparedTask, repeated_questions
 from llmzero_ray.tasks.reward_validation import (
     GOLD_SHARE,
     RewardAccuracy,
@@ -49,6 +49,8 @@ class Summary:
     """How a reward of the user's own was vetted; None for the rewards that ship."""
     warnings: tuple[str, ...]
     """What should be looked at before training."""
+    repeated: tuple[str, ...] = ()
+    """Of the warnings, those of questions that stand in train and in another split."""
 
     def split_table(self) -> Table:
         """Header and one line per data_source: rows by split, accuracy of a constant answer."""
@@ -112,8 +114,10 @@ def summarise(
             *_gate_warnings(manifest.gate),
             *_size_warnings(task, sizes),
             *_trial_warnings(trial),
+            *(repeated := repeated_questions(task)),
             *notes.values(),
         ),
+        repeated=tuple(repeated),
     )
 
 

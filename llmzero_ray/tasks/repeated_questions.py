@@ -1,0 +1,85 @@
+"""Questions that stand in several rows, alike but for a number: copies that put test questions into training.
+
+Two rows are the same question when they have one answer and either
+
+- their texts are equal once a number in front is left out (`17.`, `17)`, `#17`, `Exercise 17:`, `Q17)`),
+  or
+- they are two of ten or more rows whose texts differ in numbers alone, and all of these have that answer.
+
+Case, punctuation and spacing do not count. Numbers that change the answer are the question itself, so that
+`What is 29 + 51?` and `What is 3 + 4?` are two. Not here: equal prompts, which never stand in two splits.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
+
+MOST_REPEATED = 0.9
+"""Share of different questions among the rows from which on they are not worth a warning."""
+_MANY = 10
+_IN_FRONT = re.compile(
+    r"""^\W*(?:
+        (?:[^\W\d_]+\W{0,3}){0,2}\d+\s*[.:)\]\-–—|]+\s   # 17.  Exercise 17:  Q17)  Problem No. 17 -
+        | \#\s*\d+\s | [\[(]\d+[\])]\s                    # #17  [17]  (17)
+    )""",
+    re.MULTILINE | re.VERBOSE,
+)
+_NUMBER = re.compile(r"\d+")
+_NO_WORD = re.compile(r"[\W_]+")
+
+Row = tuple[str, str]
+"""Prompt and answer."""
+
+
+def questions_of(rows: Sequence[Row]) -> list[str]:
+    """For each row a name that rows with the same question share."""
+    names = [_name(prompt, answer) for prompt, answer in rows]
+    for without, fewest in ((_IN_FRONT, 2), (_NUMBER, _MANY)):
+        names = _merged(names, rows, lambda text, without=without: without.sub(" ", text), fewest)
+    return names
+
+
+def _merged(names: list[str], rows: Sequence[Row], shortened: Callable[[str], str], fewest: int) -> list[str]:
+    """The names, with one name for rows that have one shortened text and no two answers."""
+    keys = [_words(shortened(prompt)) for prompt, _ in rows]
+    answers, sizes = defaultdict[str, set[str]](set), Counter(keys)
+    for key, (_, answer) in zip(keys, rows, strict=True):
+        answers[key].add(answer)
+    same = {key for key, held in answers.items() if len(held) == 1 and sizes[key] >= fewest and key}
+    return [key if key in same else name for key, name in zip(keys, names, strict=True)]
+
+
+def _name(prompt: str, answer: str) -> str:
+    return f"{_words(prompt)}\x00{answer}"
+
+
+def _words(text: str) -> str:
+    return _NO_WORD.sub(" ", text).strip().casefold()
+
+
+def repeated(n_rows: int, n_questions: int, where: str = "sampled rows") -> str:
+    """What a user should know of rows that hold fewer questions."""
+    return (
+        f"{n_rows} {where} are {n_questions} questions: the others differ in a number in front, or in "
+        "numbers that leave the answer as it is. Validation and test would ask what was trained on; keep one "
+        "row of each, or name a column that holds the same value in all of them as `group`"
+    )
+
+
+def shared_with_train(splits: Mapping[str, Sequence[Row]]) -> list[str]:
+    """A warning for each split that asks questions of train again, with the counts."""
+    rows = [row for each in splits.values() for row in each]
+    names = iter(questions_of(rows))
+    questions = {split: [next(names) for _ in each] for split, each in splits.items()}
+    trained, found = set(questions["train"]), []
+    for split, asked in questions.items():
+        n = sum(name in trained for name in asked)
+        if split != "train" and n:
+            found.append(
+                f"{n} of {len(asked)} rows of {split} are questions of train with another number: train has "
+                f"{len(trained)} questions in {len(questions['train'])} rows. Scores on them are not "
+                "held-out: keep one row of each question, or name a column as `group` in task.yaml"
+            )
+    return found
