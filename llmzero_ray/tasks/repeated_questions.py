@@ -29,6 +29,11 @@ _IN_FRONT = re.compile(
 _NUMBER = re.compile(r"\d+")
 _NO_WORD = re.compile(r"[\W_]+")
 
+_CURE = (
+    "Scores on copies of training questions are not held-out: keep one row of each question, or name a "
+    "column that its copies share as `group` in task.yaml"
+)
+
 Row = tuple[str, str]
 """Prompt and answer."""
 
@@ -59,12 +64,11 @@ def _words(text: str) -> str:
     return _NO_WORD.sub(" ", text).strip().casefold()
 
 
-def repeated(n_rows: int, n_questions: int, where: str = "sampled rows") -> str:
-    """What a user should know of rows that hold fewer questions."""
+def repeated(n_rows: int, n_questions: int) -> str:
+    """What a user should know of sampled rows that hold fewer questions."""
     return (
-        f"{n_rows} {where} are {n_questions} questions: the others differ in a number in front, or in "
-        "numbers that leave the answer as it is. Validation and test would ask what was trained on; keep one "
-        "row of each, or name a column that holds the same value in all of them as `group`"
+        f"near-duplicates: {n_rows} sampled rows are {n_questions} different questions; the others differ in "
+        f"a number that leaves the answer as it is. {_CURE}"
     )
 
 
@@ -78,8 +82,7 @@ def shared_with_train(splits: Mapping[str, Sequence[Row]]) -> list[str]:
         n = sum(name in trained for name in asked)
         if split != "train" and n:
             found.append(
-                f"{n} of {len(asked)} rows of {split} are questions of train with another number: train has "
-                f"{len(trained)} questions in {len(questions['train'])} rows. Scores on them are not "
-                "held-out: keep one row of each question, or name a column as `group` in task.yaml"
+                f"near-duplicates: {n} of {len(asked)} rows of {split} are questions of train with another "
+                f"number (train: {len(questions['train'])} rows, {len(trained)} different questions). {_CURE}"
             )
     return found

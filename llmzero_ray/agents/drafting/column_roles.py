@@ -74,9 +74,7 @@ def find_roles(table: Table, user: UserChoices) -> ColumnRoles:
         others = [
             column
             for column in table.columns
-            if column.name != question
-            and normalized_name(column.name) not in _ROW_NAMES
-            and not _is_within(table, column)
+            if column.name != question and not _names_rows(column) and not _is_within(table, column)
         ]
         answer = others[0].name if len(others) == 1 and _is_plain(others[0]) else None
         if answer is None and question.endswith(_USER):
@@ -115,8 +113,12 @@ def _is_within(table: Table, column: Column) -> bool:
     return any(column.name.startswith(f"{other.name}.") for other in table.columns)
 
 
+def _names_rows(column: Column) -> bool:
+    return normalized_name(column.name) in _ROW_NAMES
+
+
 def _is_plain(column: Column) -> bool:
-    return not {"object", "objects", "chat"} & set(column.kinds)
+    return bool(column.kinds) and not {"object", "objects", "chat"} & set(column.kinds)
 
 
 def _check_user_columns(table: Table, user: UserChoices) -> None:
@@ -153,6 +155,7 @@ def _question(table: Table, without: set[str | None]) -> str | None:
         and column.name not in without
         and _varies(column)
         and not _is_within(table, column)
+        and not _names_rows(column)
         and fits_template(column.name)
     ]
     return telling[0] if len(telling) == 1 else None
@@ -309,10 +312,8 @@ def find_by_name(
 
 
 ANSWER_FORMS: tuple[AnswerForm, ...] = get_args(AnswerForm)
-_OPTIONS = (
-    "options", "choices", "candidates", "endings", "answer_choices", "alternatives", "options_text",
-    "choices_text",
-)  # fmt: skip
+_OPTIONS = ("options", "choices", "candidates", "endings", "answer_choices", "alternatives")
+_OPTION_TEXTS = ("options_text", "choices_text")
 _NUMBERED = re.compile(r"^(?:(?:option|choice|opt|ending|alternative)_?)?(?P<place>[a-j]|\d)$")
 _FIRST = ("a", "0", "1")
 _FITS = 0.95
@@ -345,9 +346,13 @@ def find_options(table: Table, without: set[str | None]) -> tuple[str, ...]:
     if one is not None and _is_flat(table, one):
         return (one,)
     # ARC's form: {"text": [...], "label": [...]}
-    within = find_by_name(table, _OPTIONS[-2:], ("list",), without)
-    if within is not None and _is_flat(table, within):
-        return (within,)
+    within = [
+        column.name
+        for column in table.columns
+        if normalized_name(column.name).endswith(_OPTION_TEXTS) and _is_flat(table, column.name)
+    ]
+    if len(within) == 1:
+        return (within[0],)
     if one is not None:
         return ()
     numbered = {

@@ -26,6 +26,7 @@ from llmzero_ray.agents.drafting.config_fields import search_fields, task_featur
 from llmzero_ray.agents.drafting.task_validation import TaskValidation, validate_task
 from llmzero_ray.tasks.repeated_questions import MOST_REPEATED, questions_of, repeated
 from llmzero_ray.tasks.sources.base import text_of
+from llmzero_ray.tasks.sources.custom import labels_of
 from llmzero_ray.tasks.task_yaml import OPTIONS_FIELD, fill_template, template_fields
 
 OnProgress = Callable[[str], None]
@@ -123,14 +124,14 @@ def _with_doubts(spec: TaskSpec) -> TaskSpec:
     if spec.template is None or spec.answer is None:
         return spec
     doubts, table = list(spec.doubts), spec.table
-    unused = unused_columns(table, spec.template, (spec.answer, *spec.choices))
+    labels = (labels_of(spec.choices[0]),) if len(spec.choices) == 1 else ()
+    unused = unused_columns(table, spec.template, (spec.answer, *spec.choices, *labels))
     if unused:
+        notes = {name: " (prompts are text alone)" for name in unused if name.lower() in _MEDIA}
+        named = ", ".join(name + notes.get(name, "") for name in unused)
         doubts.append(
-            f"not used: {', '.join(unused)}; if a question needs one of them, write its name into the "
-            "prompt, in braces"
+            f"not used: {named}; if a question needs one of them, write its name into the prompt, in braces"
         )
-    if media := [name for name in unused if name.lower() in _MEDIA]:
-        doubts.append(f"{', '.join(media)}: pictures, videos and sounds cannot be part of a prompt")
     return replace(spec, doubts=(*doubts, *_repeated_questions(spec)))
 
 

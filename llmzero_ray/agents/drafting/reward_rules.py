@@ -105,8 +105,8 @@ def _by_texts(texts: Sequence[str], column: str) -> RewardSpec:
         return replace(match, instruction=instruction)
     if (composite := sum(map(_is_composite, texts))) >= _SHARE * n:
         why = (
-            f"{composite} of {n} answers in {column} are JSON with objects: write the answer into a column "
-            "of its own and name it with --answer-field, or give a function that reads them"
+            f"{composite} of {n} answers in {column} are lists or objects in JSON: write the answer into a "
+            "column of its own and name it with --answer-field, or give a function that reads them"
         )
         return RewardSpec(kind=None, open=(_open_reward(why),))
     if sum(_CODE.search(text) is not None for text in texts) >= _SHARE * n:
@@ -126,8 +126,8 @@ def _by_texts(texts: Sequence[str], column: str) -> RewardSpec:
 
 
 def _is_composite(text: str) -> bool:
-    """Whether a text is an object in JSON or a list of them, other than the project's own form of several
-    wordings."""
+    """Whether a text is an object in JSON, or a list of objects or texts, other than the project's own form
+    of several wordings."""
     if not text.startswith(("{", "[")):
         return False
     try:
@@ -135,7 +135,7 @@ def _is_composite(text: str) -> bool:
     except (ValueError, RecursionError):
         return False
     if isinstance(held, list):
-        return any(isinstance(each, dict) for each in held)
+        return any(isinstance(each, dict | str) for each in held)
     return not ("target" in held and accepted_answers(text))
 
 

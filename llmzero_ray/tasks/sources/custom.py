@@ -111,6 +111,9 @@ class CustomTask:
             options = _options(record, task.choices)
             if isinstance(options, Rejection):
                 return options
+            labels = value_at(record, labels_of(task.choices[0])) if len(task.choices) == 1 else None
+            if task.answer_form == "letter" and isinstance(labels, list) and answer in map(as_text, labels):
+                answer = LETTERS[[as_text(label) for label in labels].index(answer)]
             letter = _letter(answer, options, task.answer_form)
             if letter is None:
                 return Rejection(
@@ -226,6 +229,12 @@ def _options(record: Record, columns: tuple[str, ...]) -> dict[str, str] | Rejec
     texts = [as_text(value) for value in values]
     options = dict(zip(LETTERS, texts, strict=False))
     return options_problem(options) or options
+
+
+def labels_of(choices: str) -> str:
+    """Where the labels stand of options in ARC's form: `choices.label` beside `choices.text`."""
+    head, dot, tail = choices.rpartition(".")
+    return f"{head}{dot}label" if dot and tail == "text" else ""
 
 
 def _letter(answer: str, options: Mapping[str, str], form: str) -> str | None:

@@ -49,8 +49,6 @@ class Summary:
     """How a reward of the user's own was vetted; None for the rewards that ship."""
     warnings: tuple[str, ...]
     """What should be looked at before training."""
-    repeated: tuple[str, ...] = ()
-    """Of the warnings, those of questions that stand in train and in another split."""
 
     def split_table(self) -> Table:
         """Header and one line per data_source: rows by split, accuracy of a constant answer."""
@@ -114,10 +112,9 @@ def summarise(
             *_gate_warnings(manifest.gate),
             *_size_warnings(task, sizes),
             *_trial_warnings(trial),
-            *(repeated := repeated_questions(task)),
+            *repeated_questions(task),
             *notes.values(),
         ),
-        repeated=tuple(repeated),
     )
 
 
