@@ -71,11 +71,7 @@ def find_roles(table: Table, user: UserChoices) -> ColumnRoles:
     answer = user.answer or find_by_name(table, _ANSWER, _ANSWER_KINDS, {user.question})
     question = user.question or _question(table, {answer})
     if answer is None and question is not None:
-        others = [
-            column
-            for column in table.columns
-            if column.name != question and not _names_rows(column) and not _is_within(table, column)
-        ]
+        others = [column for column in table.columns if column.name != question and not _names_rows(column)]
         answer = others[0].name if len(others) == 1 and _is_plain(others[0]) else None
         if answer is None and question.endswith(_USER):
             turn = table.column(question.removesuffix(_USER) + _ASSISTANT)
@@ -108,11 +104,6 @@ def _with_turns(table: Table, user: UserChoices) -> UserChoices:
     return replace(user, question=turn(user.question, _USER), answer=turn(user.answer, _ASSISTANT))
 
 
-def _is_within(table: Table, column: Column) -> bool:
-    """Whether a column is the key of an object, or a role of a chat."""
-    return any(column.name.startswith(f"{other.name}.") for other in table.columns)
-
-
 def _names_rows(column: Column) -> bool:
     return normalized_name(column.name) in _ROW_NAMES
 
@@ -128,7 +119,7 @@ def _check_user_columns(table: Table, user: UserChoices) -> None:
     for name in (user.question, user.answer):
         column = table.column(name) if name is not None else None
         if column is not None and not _is_plain(column):
-            fields = ", ".join(each.name for each in table.columns if each.name.startswith(f"{name}."))
+            fields = ", ".join(each.name for each in table.within if each.name.startswith(f"{name}."))
             raise ConfigError(
                 f"the column {name!r} holds objects, which are no text; name a field of it"
                 + (f": {fields}" if fields else ", after writing it into a column of its own")
@@ -143,7 +134,7 @@ def _question(table: Table, without: set[str | None]) -> str | None:
         return named
     asked = [
         column.name
-        for column in table.columns
+        for column in table.within
         if column.name.endswith(_USER) and _is_filled(table, column) and fits_template(column.name)
     ]
     if len(asked) == 1:
@@ -154,7 +145,6 @@ def _question(table: Table, without: set[str | None]) -> str | None:
         if column.kinds == ("text",)
         and column.name not in without
         and _varies(column)
-        and not _is_within(table, column)
         and not _names_rows(column)
         and fits_template(column.name)
     ]
@@ -169,7 +159,7 @@ def _options(table: Table, question: str, answer: str, user: UserChoices) -> _Op
     choices = user.options or find_options(table, {question, answer})
     if not choices:
         nested = nested_options(table, {question, answer})
-        return _Options() if nested is None else _Options(open=(_open_options(nested),))
+        return _Options() if nested is None else _Options(open=(_open_options(table, nested),))
     fit, listed = fit_answers(table, answer, choices), ", ".join(choices)
     if fit.one_letter and not user.options:
         return _Options(
@@ -192,12 +182,16 @@ def _options(table: Table, question: str, answer: str, user: UserChoices) -> _Op
     return _Options(choices=choices, open=(open_form,))
 
 
-def _open_options(nested: str) -> OpenQuestion:
+def _open_options(table: Table, nested: str) -> OpenQuestion:
     return OpenQuestion(
         field="choices",
         text=f"{nested} looks like options, but is no list or object of texts. Which columns hold them? If "
-        "none does, write them into a list, or into a column each",
-        choices=(),
+        "none does, write them into a list, or into a column each.",
+        choices=tuple(
+            column.name
+            for column in table.within
+            if column.name.startswith(f"{nested}.") and _is_flat(table, column.name)
+        ),
         flag="--options-field",
     )
 
@@ -207,14 +201,14 @@ def _open_columns(table: Table, question: str | None, answer: str | None) -> lis
     if question is None:
         usable = tuple(
             column.name
-            for column in table.columns
+            for column in table.all_columns
             if column.name != answer and fits_template(column.name) and _is_plain(column)
         )
         text = "Which column holds the question?"
         questions.append(OpenQuestion(field="prompt", text=text, choices=usable, flag="--question-field"))
     if answer is None:
         others = tuple(
-            column.name for column in table.columns if column.name != question and _is_plain(column)
+            column.name for column in table.all_columns if column.name != question and _is_plain(column)
         )
         text = "Which column holds the right answer?"
         questions.append(OpenQuestion(field="answer", text=text, choices=others, flag="--answer-field"))
@@ -226,7 +220,7 @@ def _template(table: Table, question: str, answer: str | None, choices: tuple[st
     system = question.removesuffix(_USER) + ".system" if question.endswith(_USER) else None
     context = [
         column.name
-        for column in table.columns
+        for column in table.all_columns
         if (normalized_name(column.name) in _CONTEXT or column.name == system)
         and column.name not in (question, answer)
         and column.kinds == ("text",)
@@ -258,7 +252,7 @@ def unused_columns(table: Table, template: str, others: Iterable[str]) -> tuple[
     other keys."""
     used = {*template_fields(template), *others}
     partly = {".".join(name.split(".")[:n]) for name in used for n in range(1, name.count(".") + 1)} - used
-    names = [column.name for column in table.columns if column.name not in used | partly]
+    names = [column.name for column in table.all_columns if column.name not in used | partly]
     whole = set(names)
     return tuple(name for name in names if not _inside(name, whole | used))
 
@@ -275,7 +269,7 @@ def check_column(table: Table, name: str) -> None:
         ConfigError: it does not.
     """
     if table.column(name) is None:
-        held = ", ".join(column.name for column in table.columns)
+        held = ", ".join(column.name for column in table.all_columns)
         raise ConfigError(f"the table has no column {name!r}; it has: {held}")
 
 
@@ -299,7 +293,7 @@ def find_by_name(
     """The column that matches the earliest of `names`, among columns that are filled and of these kinds."""
     fit = {
         normalized_name(column.name): column.name
-        for column in reversed(table.columns)
+        for column in reversed((*table.columns, *table.within))
         if column.kinds[:1]
         and column.kinds[0] in kinds
         and column.name not in set(without)
@@ -313,7 +307,6 @@ def find_by_name(
 
 ANSWER_FORMS: tuple[AnswerForm, ...] = get_args(AnswerForm)
 _OPTIONS = ("options", "choices", "candidates", "endings", "answer_choices", "alternatives")
-_OPTION_TEXTS = ("options_text", "choices_text")
 _NUMBERED = re.compile(r"^(?:(?:option|choice|opt|ending|alternative)_?)?(?P<place>[a-j]|\d)$")
 _FIRST = ("a", "0", "1")
 _FITS = 0.95
@@ -343,18 +336,8 @@ class AnswerFit:
 def find_options(table: Table, without: set[str | None]) -> tuple[str, ...]:
     """The column with all options, or one column each in their order; empty without options."""
     one = _one_column(table, without)
-    if one is not None and _is_flat(table, one):
-        return (one,)
-    # ARC's form: {"text": [...], "label": [...]}
-    within = [
-        column.name
-        for column in table.columns
-        if normalized_name(column.name).endswith(_OPTION_TEXTS) and _is_flat(table, column.name)
-    ]
-    if len(within) == 1:
-        return (within[0],)
     if one is not None:
-        return ()
+        return (one,) if _is_flat(table, one) else ()
     numbered = {
         found["place"]: column.name
         for column in table.columns
@@ -368,13 +351,20 @@ def find_options(table: Table, without: set[str | None]) -> tuple[str, ...]:
 
 
 def nested_options(table: Table, without: set[str | None]) -> str | None:
-    """A column that is named like options but holds nested values, which are not supported."""
+    """A column that is named like options but holds nested values, such as ARC's `{"text": [...], "label":
+    [...]}`."""
     one = _one_column(table, without)
     return one if one is not None and not _is_flat(table, one) else None
 
 
 def _one_column(table: Table, without: set[str | None]) -> str | None:
-    return find_by_name(table, _OPTIONS, ("list", "object", "text"), without)
+    named = find_by_name(table, _OPTIONS, ("list", "object", "objects", "text"), without)
+    within = (
+        column.name
+        for column in table.within
+        if normalized_name(column.name.rpartition(".")[2]) in _OPTIONS and column.name not in without
+    )
+    return named or next(within, None)
 
 
 def _is_flat(table: Table, column: str) -> bool:

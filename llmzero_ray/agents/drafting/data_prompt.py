@@ -63,10 +63,10 @@ def _table(table: Table) -> Iterator[str]:
     yield f"files: {names}{more}"
     yield f"rows: {'' if table.exact else 'about '}{table.n_rows}; looked at: {len(table.rows)}"
     yield "columns:"
-    for column in table.columns[:_MAX_COLUMNS]:
+    for column in table.all_columns[:_MAX_COLUMNS]:
         yield f"  {_column_line(column, len(table.rows))}"
-    if len(table.columns) > _MAX_COLUMNS:
-        yield f"  and {len(table.columns) - _MAX_COLUMNS} more"
+    if len(table.all_columns) > _MAX_COLUMNS:
+        yield f"  and {len(table.all_columns) - _MAX_COLUMNS} more"
     yield "first rows, shortened:"
     room = ROWS_CHARS
     for row in table.rows[:3]:

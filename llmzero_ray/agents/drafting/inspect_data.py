@@ -108,7 +108,8 @@ def _table(listing: FolderListing, samples: dict[str, Sample]) -> Table:
         opened=tuple(samples),
         n_rows=round(mean * len(files)),
         exact=len(files) == len(samples) and all(sample.exact for sample in samples.values()),
-        columns=tuple(column for name in names for column in _columns(name, rows)),
+        columns=tuple(_column(name, rows) for name in names),
+        within=tuple(column for name in names for column in _within(name, rows)),
         rows=tuple(rows),
     )
 
@@ -120,15 +121,14 @@ def _named_alike(listing: FolderListing, opened: Iterable[str]) -> Iterable[str]
             yield from files
 
 
-def _columns(name: str, rows: Sequence[Row]) -> Iterable[Column]:
-    """A column, and those within it: an object's keys, a chat's roles."""
-    column = _column(name, rows)
-    yield column
+def _within(name: str, rows: Sequence[Row]) -> Iterable[Column]:
+    """What stands within a column: an object's keys, a chat's roles."""
     values = [value for row in rows if _is_filled(value := value_at(row, name))]
-    within = dict.fromkeys(key for value in values for key in _keys(value))
-    if name.count(".") < _DEPTH and len(within) <= FEW:
-        for key in within:
-            yield from _columns(f"{name}.{key}", rows)
+    keys = dict.fromkeys(key for value in values for key in _keys(value))
+    if name.count(".") < _DEPTH and len(keys) <= FEW:
+        for key in keys:
+            yield _column(f"{name}.{key}", rows)
+            yield from _within(f"{name}.{key}", rows)
 
 
 def _keys(value: Any) -> Iterable[str]:

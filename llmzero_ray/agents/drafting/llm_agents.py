@@ -201,7 +201,7 @@ def _user_choices(user: UserChoices) -> list[str]:
 
 def _shown_columns(spec: TaskSpec) -> list[str]:
     template = spec.template or ""
-    return [column.name for column in spec.table.columns if column.name in template_fields(template)]
+    return [column.name for column in spec.table.all_columns if column.name in template_fields(template)]
 
 
 def _plan(parsed: RewardSchema) -> RewardSpec:

@@ -26,7 +26,7 @@ TOLD: dict[str, tuple[Shape, str, str, str, str]] = {
         "{question}", "answer", "math", "",
     ),
     "MATH-500": (
-        lambda k: {"problem": f"Halve {k}.", "solution": "Half.", "answer": f"\\frac{{{k}}}{{2}}", "level": 3},
+        lambda k: {"problem": f"Halve {k}.", "solution": "Half", "answer": f"\\frac{{{k}}}{{2}}", "level": 3},
         "{problem}", "answer", "math", "solution, level",
     ),
     "boxed results": (
@@ -51,21 +51,6 @@ TOLD: dict[str, tuple[Shape, str, str, str, str]] = {
     "MMLU": (
         lambda k: {"question": f"Q {k}", "subject": "law", "choices": options(k)["text"], "answer": k % 4},
         "{question}\n{options}", "answer", "mcq", "subject",
-    ),
-    "ARC": (
-        lambda k: {"id": f"M{k}", "question": f"Q {k}", "choices": options(k), "answerKey": LETTERS[k % 4]},
-        "{question}\n{options}", "answerKey", "mcq", "id",
-    ),
-    "ARC with labels of digits": (
-        lambda k: {"question": f"Q {k}", "choices": options(k, "1234"), "answerKey": "1234"[k % 4]},
-        "{question}\n{options}", "answerKey", "mcq", "",
-    ),
-    "options as a list of objects": (
-        lambda k: {
-            "question": f"Q {k}", "answerKey": LETTERS[k % 4],
-            "choices": [{"label": label, "text": f"option {k} {label}"} for label in LETTERS],
-        },
-        "{question}\n{options}", "answerKey", "mcq", "",
     ),
     "HotpotQA": (
         lambda k: {
@@ -193,8 +178,23 @@ ASKED: dict[str, tuple[Shape, str, str]] = {
         "answer", "chosen.user, chosen.assistant, rejected.user, rejected.assistant, score.",
     ),
     "OpenBookQA": (
-        lambda k: {"id": str(k), "question": {"stem": f"Q {k}", "choices": options(k)}, "answerKey": "A"},
+        lambda k: {"id": str(k), "question": {"stem": f"Q {k}", "choices": options(k)}, "answerKey": LETTERS[k % 4]},
         "prompt", "id, question.stem, question.choices.text, question.choices.label.",
+    ),
+    "ARC": (
+        lambda k: {"id": f"M{k}", "question": f"Q {k}", "choices": options(k), "answerKey": LETTERS[k % 4]},
+        "choices", "One of: choices.text, choices.label.",
+    ),
+    "ARC with digits": (
+        lambda k: {"question": f"Q {k}", "choices": options(k, "1234"), "answerKey": "1234"[k % 4]},
+        "choices", "One of: choices.text, choices.label.",
+    ),
+    "options as a list of objects": (
+        lambda k: {
+            "question": f"Q {k}", "answerKey": LETTERS[k % 4],
+            "choices": [{"label": label, "text": f"option {k} {label}"} for label in LETTERS],
+        },
+        "choices", "One of: choices.label, choices.text.",
     ),
     "Countdown": (
         lambda k: {"target": 3 * k, "nums": [k, k + 1, k + 2]},

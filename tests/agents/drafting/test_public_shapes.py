@@ -18,7 +18,7 @@ from llmzero_ray.errors import ConfigError
 from llmzero_ray.tasks.sources.prepare import prepare_source
 from llmzero_ray.tasks.task_yaml import load_task_file
 from tests.agents.drafting.folders import write_rows
-from tests.agents.drafting.public_shapes import ASKED, TOLD, Shape, turns
+from tests.agents.drafting.public_shapes import ASKED, LETTERS, TOLD, Shape, turns
 
 PYTHONS = ("True", "False", "None", "{'", "['", "nan")
 """Beginnings of values in Python's notation."""
@@ -69,6 +69,25 @@ def test_the_field_of_an_object_is_the_answer(suffix: str, tmp_path: Path) -> No
     draft = drafted(tmp_path / "in", shape, f"rows{suffix}", answer="answer.aliases", reward="exact_match")
     assert draft.works
     assert sorted(truths(prepared_rows(draft, tmp_path)))[0] == '{"target": ["T 0"]}'
+
+
+@pytest.mark.parametrize("name", ["ARC", "ARC with digits", "options as a list of objects"])
+def test_the_label_of_an_option_is_its_place_among_the_labels(name: str, tmp_path: Path) -> None:
+    draft = drafted(tmp_path / "in", ASKED[name][0], options=("choices.text",))
+    assert draft.works and draft.reward.kind == "mcq"
+    for row in prepared_rows(draft, tmp_path):
+        asked, _, shown = row["prompt"][-1]["content"].partition("\n")
+        place = int(asked.removeprefix("Q ")) % 4
+        assert row["reward_model"]["ground_truth"] == LETTERS[place]
+        assert shown.splitlines()[place].startswith(f"{LETTERS[place]}. option")
+
+
+def test_options_within_the_question_are_not_forgotten(tmp_path: Path) -> None:
+    [asked] = drafted(tmp_path, ASKED["OpenBookQA"][0], question="question.stem").open
+    assert (asked.flag, asked.choices) == (
+        "--options-field",
+        ("question.choices.text", "question.choices.label"),
+    )
 
 
 @pytest.mark.parametrize(
