@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 MOST_REPEATED = 0.9
 """Share of different questions among the rows from which on they are not worth a warning."""
@@ -41,14 +41,15 @@ Row = tuple[str, str]
 def questions_of(rows: Sequence[Row]) -> list[str]:
     """For each row a name that rows with the same question share."""
     names = [_name(prompt, answer) for prompt, answer in rows]
-    for without, fewest in ((_IN_FRONT, 2), (_NUMBER, _MANY)):
-        names = _merged(names, rows, lambda text, without=without: without.sub(" ", text), fewest)
+    for number, fewest in ((_IN_FRONT, 2), (_NUMBER, _MANY)):
+        names = _merged(names, rows, number, fewest)
     return names
 
 
-def _merged(names: list[str], rows: Sequence[Row], shortened: Callable[[str], str], fewest: int) -> list[str]:
-    """The names, with one name for rows that have one shortened text and no two answers."""
-    keys = [_words(shortened(prompt)) for prompt, _ in rows]
+def _merged(names: list[str], rows: Sequence[Row], number: re.Pattern[str], fewest: int) -> list[str]:
+    """The names, with one name for `fewest` rows or more that have one text without the number, and one
+    answer."""
+    keys = [_words(number.sub(" ", prompt)) for prompt, _ in rows]
     answers, sizes = defaultdict[str, set[str]](set), Counter(keys)
     for key, (_, answer) in zip(keys, rows, strict=True):
         answers[key].add(answer)

@@ -61,8 +61,8 @@ OF_VERL = {
 def test_a_reward_that_reads_an_object_pays_for_a_right_answer(kind: str, tmp_path: Path) -> None:
     body, gold = OF_VERL[kind]
     reward = write_reward(tmp_path, f"{body}\nreturn {{'score': paid, 'acc': paid}}")
-    reward = {**reward, "gold_response": gold}
-    assert load_task(verl_task(tmp_path, with_truth(TRUTHS[kind]), reward)).n_train == 4
+    with_gold = {**reward, "gold_response": gold}
+    assert load_task(verl_task(tmp_path, with_truth(TRUTHS[kind]), with_gold)).n_train == 4
 
 
 def test_a_reward_that_cannot_pay_for_an_object_is_refused(tmp_path: Path) -> None:

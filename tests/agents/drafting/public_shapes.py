@@ -178,7 +178,9 @@ ASKED: dict[str, tuple[Shape, str, str]] = {
         "answer", "chosen.user, chosen.assistant, rejected.user, rejected.assistant, score.",
     ),
     "OpenBookQA": (
-        lambda k: {"id": str(k), "question": {"stem": f"Q {k}", "choices": options(k)}, "answerKey": LETTERS[k % 4]},
+        lambda k: {
+            "id": str(k), "question": {"stem": f"Q {k}", "choices": options(k)}, "answerKey": LETTERS[k % 4],
+        },
         "prompt", "id, question.stem, question.choices.text, question.choices.label.",
     ),
     "ARC": (

@@ -99,7 +99,7 @@ def test_options_within_the_question_are_not_forgotten(tmp_path: Path) -> None:
     ],
 )
 def test_a_column_of_objects_is_refused_with_its_fields(
-    name: str, given: dict[str, str], fields: str, tmp_path: Path
+    name: str, given: dict[str, Any], fields: str, tmp_path: Path
 ) -> None:
     with pytest.raises(ConfigError, match="holds objects, which are no text; name a field of it: ") as caught:
         drafted(tmp_path, ASKED[name][0], **given)
@@ -107,7 +107,7 @@ def test_a_column_of_objects_is_refused_with_its_fields(
 
 
 def test_the_user_names_a_chat_and_its_turns_are_meant(tmp_path: Path) -> None:
-    given = {"question": "messages", "answer": "messages", "reward": "exact_match"}
+    given: dict[str, Any] = {"question": "messages", "answer": "messages", "reward": "exact_match"}
     draft = drafted(tmp_path / "in", TOLD["OpenAI"][0], **given)
     assert draft.works and draft.spec.answer == "messages.assistant"
     [row, *_] = [row for row in prepared_rows(draft, tmp_path) if row["reward_model"]["ground_truth"] == "7"]
