@@ -36,9 +36,7 @@ _SHARE = 0.05
 
 
 def prepare(
-    config: Annotated[
-        str, typer.Argument(metavar="CONFIG", help="task.yaml, or a search.yaml with a task.family")
-    ],
+    config: Annotated[str, typer.Argument(metavar="CONFIG", help="task.yaml, or a search.yaml with a task")],
     *,
     settings: options.Settings,
     ray: Annotated[

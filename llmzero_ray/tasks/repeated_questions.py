@@ -13,8 +13,9 @@ Case, punctuation and spacing do not count. Numbers that change the answer are t
 from __future__ import annotations
 
 import re
+import string
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 MOST_REPEATED = 0.9
 """Share of different questions among the rows from which on they are not worth a warning."""
@@ -26,8 +27,8 @@ _IN_FRONT = re.compile(
     )""",
     re.MULTILINE | re.VERBOSE,
 )
-_NUMBER = re.compile(r"\d+")
-_NO_WORD = re.compile(r"[\W_]+")
+_NO_SIGNS = str.maketrans(dict.fromkeys(string.punctuation, " "))
+_NO_NUMBERS = str.maketrans(dict.fromkeys(string.digits, " "))
 
 _CURE = (
     "Scores on copies of training questions are not held-out: keep one row of each question, or name a "
@@ -40,29 +41,19 @@ Row = tuple[str, str]
 
 def questions_of(rows: Sequence[Row]) -> list[str]:
     """For each row a name that rows with the same question share."""
-    names = [_name(prompt, answer) for prompt, answer in rows]
-    for number, fewest in ((_IN_FRONT, 2), (_NUMBER, _MANY)):
-        names = _merged(names, rows, number, fewest)
-    return names
+    names = [f"{prompt}\x00{answer}" for prompt, answer in rows]
+    names = _merged(names, rows, lambda text: _IN_FRONT.sub(" ", text), 2)
+    return _merged(names, rows, lambda text: text.translate(_NO_NUMBERS), _MANY)
 
 
-def _merged(names: list[str], rows: Sequence[Row], number: re.Pattern[str], fewest: int) -> list[str]:
-    """The names, with one name for `fewest` rows or more that have one text without the number, and one
-    answer."""
-    keys = [_words(number.sub(" ", prompt)) for prompt, _ in rows]
+def _merged(names: list[str], rows: Sequence[Row], shorten: Callable[[str], str], fewest: int) -> list[str]:
+    """The names, with one name for `fewest` rows or more that have one shortened text and one answer."""
+    keys = [" ".join(shorten(prompt).translate(_NO_SIGNS).casefold().split()) for prompt, _ in rows]
     answers, sizes = defaultdict[str, set[str]](set), Counter(keys)
     for key, (_, answer) in zip(keys, rows, strict=True):
         answers[key].add(answer)
     same = {key for key, held in answers.items() if len(held) == 1 and sizes[key] >= fewest and key}
     return [key if key in same else name for key, name in zip(keys, names, strict=True)]
-
-
-def _name(prompt: str, answer: str) -> str:
-    return f"{_words(prompt)}\x00{answer}"
-
-
-def _words(text: str) -> str:
-    return _NO_WORD.sub(" ", text).strip().casefold()
 
 
 def repeated(n_rows: int, n_questions: int) -> str:
