@@ -153,6 +153,7 @@ def check_split(path: Path, split: str) -> SplitFacts:
     _check_columns(table.schema, path)
     if table.num_rows == 0:
         raise TaskError(f"{path} ({split}) has no rows; every split needs at least one")
+    _check_extra(table.schema, path)
     _check_no_media(table, path)
     rows = _rows(table)
     for number, row in enumerate(rows):
@@ -216,6 +217,16 @@ def _check_columns(schema: Any, path: Path) -> None:
         kind = schema.field(name).type
         if not _TYPE_TESTS[name](kind):
             raise TaskError(f"{path}: column {name} must be {wanted}; it is {kind}.{_HINTS.get(name, '')}")
+
+
+def _check_extra(schema: Any, path: Path) -> None:
+    import pyarrow.types as types
+
+    kind = schema.field(_EXTRA).type if _EXTRA in schema.names else None
+    if kind is not None and not (types.is_struct(kind) or types.is_null(kind)):
+        raise TaskError(
+            f"{path}: column {_EXTRA} must be an object, such as {{index: 0}}, or absent; it is {kind}"
+        )
 
 
 def _check_no_media(table: Any, path: Path) -> None:

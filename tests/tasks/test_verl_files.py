@@ -115,6 +115,7 @@ def test_categories_of_pandas_are_texts(tmp_path: Path) -> None:
         ({"images": lambda _: [{"bytes": b"x", "path": None}]}, "column images holds images"),
         ({"videos": lambda _: ["one.mp4"]}, "column videos holds videos; prompts of a search are text alone"),
         ({"prompt": lambda k: f"question {k}"}, "`llmzero draft` makes such rows of a table with texts"),
+        ({"extra_info": lambda k: f'{{"index": {k}}}'}, "column extra_info must be an object, such as"),
         ({"data_source": lambda _: ...}, "lacks data_source; columns expected: data_source, prompt, reward_"),
         ({"reward_model": lambda k: {"ground_truth": str(k) if k % 2 else None}}, "ground_truth is null"),
     ],

@@ -23,6 +23,7 @@ from llmzero_ray.agents.drafting.base import (
 )
 from llmzero_ray.agents.drafting.column_roles import unused_columns
 from llmzero_ray.agents.drafting.config_fields import search_fields, task_features, task_fields
+from llmzero_ray.agents.drafting.reward_rules import is_composite
 from llmzero_ray.agents.drafting.task_validation import TaskValidation, validate_task
 from llmzero_ray.tasks.repeated_questions import MOST_REPEATED, questions_of, repeated
 from llmzero_ray.tasks.sources.base import text_of
@@ -132,6 +133,10 @@ def _with_doubts(spec: TaskSpec) -> TaskSpec:
         doubts.append(
             f"not used: {named}; if a question needs one of them, write its name into the prompt, in braces"
         )
+    for name in template_fields(spec.template):
+        texts = [text for row in table.rows if (text := text_of(row, name))]
+        if texts and all(map(is_composite, texts)):
+            doubts.append(f"{name} holds lists or objects, which the prompt shows as they stand")
     return replace(spec, doubts=(*doubts, *_repeated_questions(spec)))
 
 

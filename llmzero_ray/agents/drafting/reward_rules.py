@@ -5,6 +5,7 @@ Not here: rewards as new code (llm_agents.py), validating a reward (task_validat
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 from collections.abc import Sequence
@@ -103,10 +104,10 @@ def _by_texts(texts: Sequence[str], column: str) -> RewardSpec:
         )
         instruction = f"The answer is one of: {listed}. {match.instruction}"
         return replace(match, instruction=instruction)
-    if (composite := sum(map(_is_composite, texts))) >= _SHARE * n:
+    if (composite := sum(map(is_composite, texts))) >= _SHARE * n:
         why = (
-            f"{composite} of {n} answers in {column} are lists or objects in JSON: write the answer into a "
-            "column of its own and name it with --answer-field, or give a function that reads them"
+            f"{composite} of {n} answers in {column} are lists or objects in one text: write the answer into "
+            "a column of its own and name it with --answer-field, or give a function that reads them"
         )
         return RewardSpec(kind=None, open=(_open_reward(why),))
     if sum(_CODE.search(text) is not None for text in texts) >= _SHARE * n:
@@ -125,14 +126,19 @@ def _by_texts(texts: Sequence[str], column: str) -> RewardSpec:
     )
 
 
-def _is_composite(text: str) -> bool:
-    """Whether a text is an object in JSON, or a list of objects or texts, other than the project's own form
-    of several wordings."""
+def is_composite(text: str) -> bool:
+    """Whether a text is an object, or a list of objects or texts, in JSON or Python's notation; not the
+    project's own form of several wordings."""
     if not text.startswith(("{", "[")):
         return False
     try:
         held = json.loads(text)
     except (ValueError, RecursionError):
+        try:
+            held = ast.literal_eval(text)
+        except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+            return False
+    if not isinstance(held, list | dict):
         return False
     if isinstance(held, list):
         return any(isinstance(each, dict | str) for each in held)

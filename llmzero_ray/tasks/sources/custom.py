@@ -224,6 +224,9 @@ def _options(record: Record, columns: tuple[str, ...]) -> dict[str, str] | Rejec
         values = [values[key] for key in sorted(values) if values[key] is not None]
     if not isinstance(values, list | tuple):
         return Rejection(reason="options unreadable", detail=f"{columns[0]} is neither a list nor an object")
+    if any(isinstance(value, Mapping | list) for value in values):
+        detail = f"{columns[0]} holds objects or lists; name what holds the texts, such as {columns[0]}.text"
+        return Rejection(reason="options are no texts", detail=detail)
     if len(values) > len(LETTERS):
         return Rejection(reason="too many options", detail=f"{len(values)} options; at most {len(LETTERS)}")
     texts = [as_text(value) for value in values]

@@ -140,15 +140,19 @@ ASKED: dict[str, tuple[Shape, str, str]] = {
     ),
     "TACO": (
         lambda k: {"question": f"Add {k}.", "answer": json.dumps({"inputs": ["1"], "outputs": [f"{k}"]})},
-        "reward", "40 of 40 answers in answer are lists or objects in JSON",
+        "reward", "40 of 40 answers in answer are lists or objects in one text",
     ),
     "Skywork": (
         lambda k: {"problem": f"Add {k}.", "answer": json.dumps([str(k)])},
-        "reward", "40 of 40 answers in answer are lists or objects in JSON",
+        "reward", "40 of 40 answers in answer are lists or objects in one text",
     ),
     "tool calls": (
         lambda k: {"query": f"Ask {k}.", "answers": json.dumps([{"name": "w", "arguments": {"k": k}}])},
-        "reward", "40 of 40 answers in answers are lists or objects in JSON",
+        "reward", "40 of 40 answers in answers are lists or objects in one text",
+    ),
+    "lists in Python's notation": (
+        lambda k: {"question": f"Who is {k}?", "answer": f"['Name {k}', 'N. {k}']"},
+        "reward", "40 of 40 answers in answer are lists or objects in one text",
     ),
     "TriviaQA": (
         lambda k: {"question": f"Q {k}", "id": k, "answer": {"aliases": [f"T {k}"], "value": f"T {k}"}},

@@ -3,6 +3,7 @@ used, and nothing is ever written in Python's notation."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -153,6 +154,21 @@ def test_rows_that_are_few_questions_under_a_number_are_a_doubt(tmp_path: Path) 
 
     [doubt] = drafted(tmp_path, numbered, n=400).spec.doubts
     assert doubt.startswith("near-duplicates: 400 sampled rows are 6 different questions;")
+
+
+def test_a_chat_in_a_text_is_a_doubt(tmp_path: Path) -> None:
+    def chat(k: int) -> dict[str, Any]:
+        return {"prompt": json.dumps(turns(("user", f"Add {k} and 1."))), "answer": k + 1}
+
+    [doubt] = drafted(tmp_path, chat).spec.doubts
+    assert doubt == "prompt holds lists or objects, which the prompt shows as they stand"
+
+
+def test_options_that_are_objects_are_left_out_with_the_name_of_their_texts(tmp_path: Path) -> None:
+    shape = ASKED["options as a list of objects"][0]
+    draft = drafted(tmp_path, shape, options=("choices",), answer_form="letter", reward="mcq")
+    [finding] = draft.findings
+    assert "choices holds objects or lists; name what holds the texts, such as choices.text" in finding
 
 
 def test_numbers_that_are_the_question_are_no_doubt(tmp_path: Path) -> None:
