@@ -22,6 +22,7 @@ from llmzero_ray.config import load_config
 from llmzero_ray.config_changes import read_settings
 from llmzero_ray.errors import CapacityError
 from llmzero_ray.tasks.from_config import is_task_file, prepare_task_file, task_of
+from llmzero_ray.tasks.prepared import repeated_questions
 from llmzero_ray.text import one_line
 
 if TYPE_CHECKING:
@@ -35,9 +36,7 @@ _SHARE = 0.05
 
 
 def prepare(
-    config: Annotated[
-        str, typer.Argument(metavar="CONFIG", help="task.yaml, or a search.yaml with a task.family")
-    ],
+    config: Annotated[str, typer.Argument(metavar="CONFIG", help="task.yaml, or a search.yaml with a task")],
     *,
     settings: options.Settings,
     ray: Annotated[
@@ -54,6 +53,8 @@ def prepare(
     task = task_of(load_config(config, settings), partial(print_line, console))
     accuracy = "" if task.greedy_val_accuracy is None else f", base model {task.greedy_val_accuracy:.3f}"
     print_line(console, one_line(f"task {task.name} in {task.directory}: {_sizes(task)}{accuracy}", None))
+    for warning in repeated_questions(task) if task.family is None else ():
+        print_line(console, one_line(f"warning: {warning}", None))
     return 0
 
 

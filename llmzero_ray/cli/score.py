@@ -21,7 +21,8 @@ from llmzero_ray.tasks.rewards.loading import RewardFunction, load_file, load_mo
 from llmzero_ray.tasks.rewards.registry import KINDS, reward_module, unmet
 from llmzero_ray.text import clean
 
-_TEXTS = ("data_source", "solution_str", "ground_truth")
+_TEXTS = ("data_source", "solution_str")
+_NEEDED = (*_TEXTS, "ground_truth")
 
 
 def score(
@@ -133,15 +134,16 @@ def _row(line: bytes) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise TaskError(f"not JSON: {error}; write one JSON object a line") from error
     if not isinstance(held, dict):
-        raise TaskError(f"a JSON {type(held).__name__}; a row is an object with {', '.join(_TEXTS)}")
-    for name in _TEXTS:
-        if not isinstance(held.get(name), str):
+        raise TaskError(f"a JSON {type(held).__name__}; a row is an object with {', '.join(_NEEDED)}")
+    for name in _NEEDED:
+        if held.get(name) is None or (name in _TEXTS and not isinstance(held[name], str)):
             given = f"is {held[name]!r:.80}" if name in held else "is missing"
-            raise TaskError(f"{name} {given}; it must be text (composite ground truths as a JSON string)")
+            allowed = "text" if name in _TEXTS else "what the task's rows hold"
+            raise TaskError(f"{name} {given}; it must be {allowed}")
     extra = held.get("extra_info")
     if extra is not None and not isinstance(extra, dict):
         raise TaskError(f"extra_info is {extra!r:.80}; it must be an object, or absent")
-    return {**{name: held[name] for name in _TEXTS}, "extra_info": extra or {}}
+    return {**{name: held[name] for name in _NEEDED}, "extra_info": extra or {}}
 
 
 @contextlib.contextmanager
@@ -158,7 +160,7 @@ def _opened(name: str) -> Iterator[BinaryIO]:
 
 def _option(text: str) -> tuple[str, Any]:
     key, equals, value = text.partition("=")
-    if not equals or not key.isidentifier() or key in (*_TEXTS, "extra_info"):
+    if not equals or not key.isidentifier() or key in (*_NEEDED, "extra_info"):
         raise TaskError(f"--option {text!r} is not KEY=VALUE with the name of an option of the reward")
     try:
         return key, json.loads(value)

@@ -16,13 +16,16 @@ from typing import Any
 from llmzero_ray.agents.answers import Gold
 from llmzero_ray.errors import TaskError
 from llmzero_ray.files import file_digest, text_digest
-from llmzero_ray.tasks.manifest import Manifest, SplitFile, read_manifest
+from llmzero_ray.tasks.manifest import Manifest, RewardEntry, SplitFile, read_manifest
 from llmzero_ray.tasks.model_dir import check_model_dir
+from llmzero_ray.tasks.repeated_questions import shared_with_train
 from llmzero_ray.tasks.reward_validation import RewardValidator
+from llmzero_ray.tasks.rewards.gold_answers import accepted_answers, as_text
 from llmzero_ray.tasks.rewards.loading import ALLOW_IN_MANIFEST, runs_in_place, top_of
+from llmzero_ray.tasks.rewards.registry import READ_WORDINGS, is_shipped
 from llmzero_ray.tasks.sandbox import changed, require_isolation
 from llmzero_ray.tasks.splits import SPLITS
-from llmzero_ray.tasks.verl_rows import SplitFacts, check_between, check_split, read_golds
+from llmzero_ray.tasks.verl_rows import SplitFacts, check_between, check_split, read_first_rows, read_golds
 
 logger = logging.getLogger(__name__)
 
@@ -115,6 +118,19 @@ def validation_golds(directory: str | Path) -> dict[int, Gold]:
         return {}
 
 
+def repeated_questions(task: PreparedTask) -> list[str]:
+    """Warnings of questions that stand in train and, with another number, in another split."""
+    return shared_with_train(
+        {
+            split: [
+                (row["prompt"][-1]["content"], as_text(row["reward_model"]["ground_truth"]))
+                for row in read_first_rows(getattr(task, split), None)
+            ]
+            for split in SPLITS
+        }
+    )
+
+
 def task_facts(task: PreparedTask) -> dict[str, Any]:
     """All fields of the task with a sha256 of each split, as plain data for the journal; the text of its
     description.md too, where it has one."""
@@ -169,6 +185,7 @@ def check_unchanged(path: Path, split: str, entry: SplitFile) -> None:
 def _checked_reward(root: Path, manifest: Manifest, facts: Mapping[str, SplitFacts]) -> str:
     """The reward's file: of a vetted reward as it was vetted, of others tried on a few rows."""
     vetted, entry = _vetted(manifest), manifest.reward
+    _check_truths(entry, facts)
     if vetted is None or entry.path is None:
         return RewardValidator(entry, root).check([row for fact in facts.values() for row in fact.samples])
     path = (root / entry.path).resolve()
@@ -182,6 +199,23 @@ def _checked_reward(root: Path, manifest: Manifest, facts: Mapping[str, SplitFac
         raise TaskError(changed(path, found, vetted))
     require_isolation(str(path), allow_unsandboxed=entry.allow_unsandboxed, how_to_allow=ALLOW_IN_MANIFEST)
     return str(path)
+
+
+def _check_truths(entry: RewardEntry, facts: Mapping[str, SplitFacts]) -> None:
+    """See that a reward that ships can read the ground truths: another pays 0 for all answers to such a
+    row."""
+    if entry.module is None or not is_shipped(entry.module):
+        return
+    for split, fact in facts.items():
+        for row in fact.samples:
+            truth = row["reward_model"]["ground_truth"]
+            read = entry.module in READ_WORDINGS and accepted_answers(truth)
+            if not isinstance(truth, str) and not read:
+                raise TaskError(
+                    f"{split}: ground_truth {truth!r:.80} is no text, and the reward {entry.module} reads "
+                    "text. Write the right answer as text, or name a reward of your own, which gets the "
+                    "truth as it is"
+                )
 
 
 def _vetted(manifest: Manifest) -> str | None:

@@ -20,6 +20,7 @@ from llmzero_ray.plugin import registered
 DATASETS = ("chemcot", "papersearchqa", "ssmr", "wildsci")
 OPTIONS_FIELD = "options"
 """In a prompt template: the lettered options, one a line."""
+_OPTIONAL = "optional"
 MAX_ROWS = 100_000
 """Of one split."""
 
@@ -126,11 +127,13 @@ class TaskFile(StrictModel):
     """Of a reasoning_gym task; the rows of files are chosen by their content alone."""
 
     prompt: str | None = Field(None, min_length=1)
-    """Template of the user's message: {column} is replaced, {options} are lettered lines, {{ is a brace."""
+    """Template of the user's message: {column} is replaced, {options} are lettered lines, {{ is a brace. Rows
+    in which a column is empty are left out; of {column:optional} the text before it is, with the column."""
     system: str = ""
     """A system message before it; empty: none."""
     answer: str | None = None
-    """Column that holds the answer."""
+    """Column that holds the answer. `answer.value` is a key of an object, `messages.assistant` the answer
+    in a chat; prompt and other columns are named alike."""
     choices: Names = ()
     """For mcq: the column with a list (or an object of letters) of options, or the columns with one each."""
     answer_form: Literal["letter", "text", "index"] = "letter"
@@ -176,14 +179,14 @@ class TaskFile(StrictModel):
             raise ValueError(
                 "prompt must show the options of a multiple-choice question; write {options} into it"
             )
-        if not fields:
+        if not needed_fields(prompt):
             raise ValueError(
                 "prompt names no column, so that all prompts would be equal; write {column} into it"
             )
 
 
 def template_fields(template: str) -> tuple[str, ...]:
-    """Names between braces.
+    """Names between braces, `:optional` left out.
 
     Raises:
         ValueError: braces do not match, or hold more than a name.
@@ -196,17 +199,25 @@ def template_fields(template: str) -> tuple[str, ...]:
     for _, name, spec, conversion in parts:
         if name is None:
             continue
-        if not name or spec or conversion:
-            raise ValueError(f"prompt: {{{name}}} must hold the name of a column, and nothing else")
+        if not name or spec not in ("", _OPTIONAL) or conversion:
+            raise ValueError(
+                f"prompt: {{{name}}} must hold the name of a column, and nothing else but :{_OPTIONAL}"
+            )
         fields.append(name)
     return tuple(dict.fromkeys(fields))
 
 
+def needed_fields(template: str) -> tuple[str, ...]:
+    """The names between braces that are nowhere optional."""
+    optional = {name for _, name, spec, _ in string.Formatter().parse(template) if spec == _OPTIONAL}
+    return tuple(name for name in template_fields(template) if name not in optional)
+
+
 def fill_template(template: str, values: dict[str, str]) -> str:
-    """The template with its columns replaced."""
+    """The template with its columns replaced; an optional one that is empty goes with the text before it."""
     return "".join(
-        text + ("" if name is None else values[name])
-        for text, name, _, _ in string.Formatter().parse(template)
+        "" if spec == _OPTIONAL and not values[str(name)] else text + ("" if name is None else values[name])
+        for text, name, spec, _ in string.Formatter().parse(template)
     )
 
 

@@ -1,9 +1,10 @@
 """VeRL's row schema: build rows, write a split as parquet, and check files before VeRL reads them in a phase.
 
 A row is `{data_source, prompt, ability, reward_model: {style, ground_truth}, extra_info: {index, split,
-...}}`; `prompt` is a chat, `ground_truth` is text (JSON text when it is composite). VeRL concatenates the
-files, so that all of them need one Arrow schema. Not here: checking reward (reward_validation) and model
-(model_dir.py).
+...}}`; `prompt` is a chat. Rows that are built here have text as `ground_truth` (JSON text when it is
+composite). Files of VeRL's own scripts are taken as they are: a truth may be anything that JSON has, a data
+source may hold a slash, `extra_info` may be anything or absent, and each split is a data set of its own with
+its own Arrow schema. Not here: checking reward (reward_validation) and model (model_dir.py).
 
 Source: the data set and reward loop of VeRL 0.9.1 (`verl.utils.dataset.rl_dataset`).
 """
@@ -26,14 +27,16 @@ from llmzero_ray.tasks.splits import canonical_prompt
 COLUMNS = {
     "data_source": "string",
     "prompt": "list of {role: string, content: string}",
-    "reward_model": "{style: string, ground_truth: string}",
-    "extra_info": "{index: integer, ...}",
+    "reward_model": "{ground_truth: text, number, truth value, list or object}",
 }
-"""What every row must have, and its type in words; `ability` and more may stand beside them."""
+"""What every row must have, and its type in words; `extra_info` and more may stand beside them."""
+_EXTRA = "extra_info"
+_MEDIA = ("images", "videos", "audios")
+"""Columns from which VeRL's data set puts pictures, videos and sounds into a prompt."""
 _HINTS = {
-    "prompt": ' A prompt is a chat: [{"role": "user", "content": "..."}].',
-    "reward_model": " Composite ground truths are written as a JSON string.",
-    "extra_info": " index numbers the rows of the file.",
+    "prompt": ' A prompt is a chat: [{"role": "user", "content": "..."}]. `llmzero draft` makes such rows '
+    "of a table with texts.",
+    "reward_model": " VeRL's reward is given ground_truth as it stands here.",
 }
 _SAMPLE = 16
 """Rows per file that are kept to try the reward on."""
@@ -45,8 +48,6 @@ class SplitFacts:
 
     n_rows: int
     data_sources: tuple[str, ...]
-    types: Mapping[str, str]
-    """Arrow type by column."""
     prompts: Mapping[bytes, int]
     """Digest of each canonical prompt -> row number."""
     samples: tuple[dict[str, Any], ...]
@@ -112,12 +113,36 @@ def write_split(
     return SplitFile(file=path.name, rows=len(rows), sha256=file_digest(path))
 
 
-def read_first_rows(path: str | Path, n_rows: int) -> list[dict[str, Any]]:
-    """The first `n_rows` rows of a split that was checked or written here."""
+def read_first_rows(path: str | Path, n_rows: int | None) -> list[dict[str, Any]]:
+    """The first `n_rows` rows (None: all) of a split that was checked or written here."""
     import pyarrow.parquet as pq
 
-    rows: list[dict[str, Any]] = pq.ParquetFile(path).read(columns=list(COLUMNS)).slice(0, n_rows).to_pylist()
-    return rows
+    return _rows(pq.ParquetFile(path).read(columns=[*COLUMNS, _EXTRA]).slice(0, n_rows))
+
+
+def _rows(table: Any) -> list[dict[str, Any]]:
+    """The rows as VeRL hands them to a reward, with the plain values of `extra_info` alone."""
+    held = table.select([name for name in (*COLUMNS, _EXTRA) if name in table.column_names])
+    return [{**row, _EXTRA: plain(row.get(_EXTRA) or {})} for row in held.to_pylist()]
+
+
+def plain(value: Any) -> Any:
+    """JSON values: arrays as lists, numpy's numbers as Python's, mappings and lists with what is plain in
+    them; what has no plain value is left out."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, Mapping):
+        held = {str(key): plain(each) for key, each in value.items()}
+        return {key: each for key, each in held.items() if each is not NOTHING}
+    if hasattr(value, "tolist"):
+        return plain(value.tolist())
+    if isinstance(value, list | tuple | set):
+        return [each for each in map(plain, value) if each is not NOTHING]
+    return NOTHING
+
+
+NOTHING = object()
+"""What `plain` gives for a value that has no plain one."""
 
 
 def read_golds(path: str | Path) -> dict[int, Gold]:
@@ -149,35 +174,28 @@ def check_split(path: Path, split: str) -> SplitFacts:
     _check_columns(table.schema, path)
     if table.num_rows == 0:
         raise TaskError(f"{path} ({split}) has no rows; every split needs at least one")
-    rows = table.select(list(COLUMNS)).to_pylist()
-    seen: set[int] = set()
+    _check_extra(table.schema, path)
+    _check_no_media(table, path)
+    rows = _rows(table)
     for number, row in enumerate(rows):
-        if problem := _row_problem(row, seen):
+        if problem := _row_problem(row):
             raise TaskError(f"{path} ({split}), row {number}: {problem}")
     return SplitFacts(
         n_rows=len(rows),
         data_sources=tuple(sorted({row["data_source"] for row in rows})),
-        types={field.name: str(field.type) for field in table.schema},
         prompts={prompt_digest(row["prompt"]): number for number, row in enumerate(rows)},
         samples=tuple(rows[:: -(-len(rows) // _SAMPLE)]),
     )
 
 
 def check_between(facts: Mapping[str, SplitFacts]) -> None:
-    """Compare the splits: no shared prompt, and one type per column.
+    """See that no two splits share a prompt.
 
     Raises:
-        TaskError: which splits, how many prompts, one example; or which column differs.
+        TaskError: which splits, how many prompts, one example.
     """
     for first, second in combinations(facts, 2):
         _check_no_shared_prompt(facts, first, second)
-        for name in COLUMNS:
-            one, other = facts[first].types[name], facts[second].types[name]
-            if one != other:
-                raise TaskError(
-                    f"column {name} is {one} in {first} and {other} in {second}; write all splits with one "
-                    "schema"
-                )
 
 
 def _check_no_shared_prompt(facts: Mapping[str, SplitFacts], first: str, second: str) -> None:
@@ -222,16 +240,43 @@ def _check_columns(schema: Any, path: Path) -> None:
             raise TaskError(f"{path}: column {name} must be {wanted}; it is {kind}.{_HINTS.get(name, '')}")
 
 
+def _check_extra(schema: Any, path: Path) -> None:
+    import pyarrow.types as types
+
+    kind = schema.field(_EXTRA).type if _EXTRA in schema.names else None
+    if kind is not None and not (types.is_struct(kind) or types.is_null(kind)):
+        raise TaskError(
+            f"{path}: column {_EXTRA} must be an object, such as {{index: 0}}, or absent; it is {kind}"
+        )
+
+
+def _check_no_media(table: Any, path: Path) -> None:
+    for name in _MEDIA:
+        if name in table.column_names and any(table.column(name).to_pylist()):
+            raise TaskError(
+                f"{path}: column {name} holds {name}; prompts of a search are text alone. Leave out the rows "
+                "that need them, or the column where no prompt does"
+            )
+
+
 def _is_text(kind: Any) -> bool:
     import pyarrow.types as types
 
+    if types.is_dictionary(kind):  # pandas' categories
+        return _is_text(kind.value_type)
     return bool(types.is_string(kind) or types.is_large_string(kind))
 
 
-def _is_integer(kind: Any) -> bool:
+def _is_json(kind: Any) -> bool:
+    """Whether the reward's sandbox can be given values of this type."""
     import pyarrow.types as types
 
-    return bool(types.is_integer(kind))
+    if types.is_struct(kind):
+        return all(_is_json(field.type) for field in kind)
+    if types.is_list(kind) or types.is_large_list(kind):
+        return _is_json(kind.value_type)
+    tests = (types.is_integer, types.is_floating, types.is_boolean, types.is_null)
+    return _is_text(kind) or any(test(kind) for test in tests)
 
 
 def _is_struct_with(kind: Any, **tests: Callable[[Any], bool]) -> bool:
@@ -253,26 +298,19 @@ def _is_chat(kind: Any) -> bool:
 _TYPE_TESTS: dict[str, Callable[[Any], bool]] = {
     "data_source": _is_text,
     "prompt": _is_chat,
-    "reward_model": lambda kind: _is_struct_with(kind, style=_is_text, ground_truth=_is_text),
-    "extra_info": lambda kind: _is_struct_with(kind, index=_is_integer),
+    "reward_model": lambda kind: _is_struct_with(kind, ground_truth=_is_json),
 }
 
 
-def _row_problem(row: Mapping[str, Any], seen: set[int]) -> str | None:
-    """What is wrong with a row whose types are right; adds its index to `seen`."""
+def _row_problem(row: Mapping[str, Any]) -> str | None:
+    """What is wrong with a row whose types are right."""
     empty = next((name for name in COLUMNS if not row[name]), None)
     if empty is not None:
         return f"{empty} is empty or null"
-    if "/" in row["data_source"]:
-        return f"data_source {row['data_source']!r} holds a slash, which metric names cannot carry; rename it"
     if any(not message or not message["role"] or message["content"] is None for message in row["prompt"]):
         return "a message of the prompt has no role or no content"
     if row["reward_model"]["ground_truth"] is None:
         return "reward_model.ground_truth is null"
-    index = row["extra_info"]["index"]
-    if index is None or index in seen:
-        return f"extra_info.index is {index}{' again' * (index in seen)}; it must number the rows of the file"
-    seen.add(index)
     return None
 
 

@@ -22,7 +22,8 @@ class Column:
 
     name: str
     kinds: tuple[str, ...]
-    """text, number, truth value, list, object, other: the most frequent first."""
+    """text, number, truth value, list, object, objects (a list of them), chat, other: the most frequent
+    first."""
     filled: int
     """Sampled rows in which it is not empty."""
     distinct: int | None
@@ -47,10 +48,22 @@ class Table:
     columns: tuple[Column, ...]
     rows: tuple[Row, ...] = field(repr=False)
     """The sample: whole rows from the heads of the opened files."""
+    within: tuple[Column, ...] = ()
+    """What stands within columns: the keys of objects as `answer.value`, the roles of chats as
+    `messages.user`."""
+
+    @property
+    def all_columns(self) -> tuple[Column, ...]:
+        """The columns, each followed by what stands within it."""
+        return tuple(
+            each
+            for column in self.columns
+            for each in (column, *(w for w in self.within if w.name.startswith(f"{column.name}.")))
+        )
 
     def column(self, name: str) -> Column | None:
-        """The column of that name."""
-        return next((column for column in self.columns if column.name == name), None)
+        """The column of that name, or what stands under it within one."""
+        return next((column for column in self.all_columns if column.name == name), None)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from llmzero_ray.agents.drafting.base import RecipeRanking, RewardSpec, Row, TaskFeatures, TaskSpec
-from llmzero_ray.agents.drafting.inspect_data import as_text
 from llmzero_ray.agents.drafting.recipes import recipes
 from llmzero_ray.config import SearchConfig, parse_config
 from llmzero_ray.coordinator import root_hyperparameters
-from llmzero_ray.tasks.sources.base import option_lines
+from llmzero_ray.tasks.sources.base import as_text, option_lines, text_of
 from llmzero_ray.tasks.task_yaml import OPTIONS_FIELD, fill_template, template_fields
 
 REWARD_FILE = "reward.py"
@@ -100,7 +99,7 @@ def _reward(reward: RewardSpec) -> str | dict[str, Any] | None:
 def task_features(spec: TaskSpec, reward: RewardSpec, response_cap: int | None = None) -> TaskFeatures:
     """The features by which recipes are ranked, from the sampled rows."""
     rows = spec.table.rows
-    answers = [as_text(row.get(spec.answer)) for row in rows] if spec.answer else []
+    answers = [text_of(row, spec.answer) for row in rows] if spec.answer else []
     column = spec.table.column(spec.answer) if spec.answer else None
     return TaskFeatures(
         n_train=sizes(spec)["n_train"],
@@ -121,9 +120,9 @@ def tokens_of(text: str) -> int:
 def _prompt_tokens(spec: TaskSpec, row: Row) -> int:
     if spec.template is None:
         return tokens_of(as_text(row))
-    values = {name: as_text(row.get(name)) for name in template_fields(spec.template)}
+    values = {name: text_of(row, name) for name in template_fields(spec.template)}
     if spec.choices:
-        shown = {str(n): as_text(row.get(name)) for n, name in enumerate(spec.choices)}
+        shown = {str(n): text_of(row, name) for n, name in enumerate(spec.choices)}
         values[OPTIONS_FIELD] = option_lines(shown)
     return tokens_of(fill_template(spec.template, values))
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from llmzero_ray.agents.drafting.base import Column, DataProfile, Row, Table
-from llmzero_ray.agents.drafting.inspect_data import as_text
 from llmzero_ray.agents.llm.prompt_text import quote
+from llmzero_ray.tasks.sources.base import as_text, text_of
 from llmzero_ray.text import CUT, clean, one_line
 
 ROWS_CHARS = 768
@@ -63,10 +63,10 @@ def _table(table: Table) -> Iterator[str]:
     yield f"files: {names}{more}"
     yield f"rows: {'' if table.exact else 'about '}{table.n_rows}; looked at: {len(table.rows)}"
     yield "columns:"
-    for column in table.columns[:_MAX_COLUMNS]:
+    for column in table.all_columns[:_MAX_COLUMNS]:
         yield f"  {_column_line(column, len(table.rows))}"
-    if len(table.columns) > _MAX_COLUMNS:
-        yield f"  and {len(table.columns) - _MAX_COLUMNS} more"
+    if len(table.all_columns) > _MAX_COLUMNS:
+        yield f"  and {len(table.all_columns) - _MAX_COLUMNS} more"
     yield "first rows, shortened:"
     room = ROWS_CHARS
     for row in table.rows[:3]:
@@ -104,7 +104,7 @@ def rows_for_reward(rows: tuple[Row, ...], columns: tuple[str, ...]) -> str:
     lines = []
     for row in rows[::step][:_REWARD_ROWS]:
         for name in columns:
-            text = as_text(row.get(name))
+            text = text_of(row, name)
             # The end of a long answer often holds what counts.
             ends = f" {CUT} {one_line(_in_one(text[-_CELL:]), 2 * _CELL)}" if len(text) > 2 * _CELL else ""
             lines.append(f"{one_line(name, 60)} = {shortened(text)}{ends}")

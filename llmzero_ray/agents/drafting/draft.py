@@ -6,8 +6,8 @@ Nothing is prepared or trained. Not here: the agents (expert_agents.py, llm_agen
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from llmzero_ray.agents.drafting.base import (
@@ -17,11 +17,18 @@ from llmzero_ray.agents.drafting.base import (
     RecipeRanking,
     RewardAttempt,
     RewardSpec,
+    Row,
     TaskSpec,
     UserChoices,
 )
+from llmzero_ray.agents.drafting.column_roles import unused_columns
 from llmzero_ray.agents.drafting.config_fields import search_fields, task_features, task_fields
+from llmzero_ray.agents.drafting.reward_rules import is_composite
 from llmzero_ray.agents.drafting.task_validation import TaskValidation, validate_task
+from llmzero_ray.tasks.repeated_questions import MOST_REPEATED, questions_of, repeated
+from llmzero_ray.tasks.sources.base import text_of
+from llmzero_ray.tasks.sources.custom import labels_of
+from llmzero_ray.tasks.task_yaml import OPTIONS_FIELD, fill_template, template_fields
 
 OnProgress = Callable[[str], None]
 
@@ -79,7 +86,7 @@ def draft_task(
         ConfigError: a choice of the user does not exist, or no search fits the task.
     """
     on_progress("reading the task")
-    spec = agents.describe(profile, sentence, user)
+    spec = _with_doubts(agents.describe(profile, sentence, user))
     attempts: list[RewardAttempt] = []
     reward = agents.write_reward(spec, sentence, user, ()) or RewardSpec(kind=None)
     trial: TaskValidation | None = None
@@ -108,3 +115,40 @@ def draft_task(
         fields=task_fields(spec, reward, profile.folder),
         search=None if ranking is None else search_fields(spec, features, ranking),
     )
+
+
+_MEDIA = {"image", "images", "video", "videos", "audio", "audios"}
+
+
+def _with_doubts(spec: TaskSpec) -> TaskSpec:
+    """The task with a doubt for columns that it does not use, and for questions that stand in many rows."""
+    if spec.template is None or spec.answer is None:
+        return spec
+    doubts, table = list(spec.doubts), spec.table
+    labels = (labels_of(spec.choices[0]),) if len(spec.choices) == 1 else ()
+    unused = unused_columns(table, spec.template, (spec.answer, *spec.choices, *labels))
+    if unused:
+        notes = {name: " (prompts are text alone)" for name in unused if name.lower() in _MEDIA}
+        named = ", ".join(name + notes.get(name, "") for name in unused)
+        doubts.append(
+            f"not used: {named}; if a question needs one of them, write its name into the prompt, in braces"
+        )
+    for name in template_fields(spec.template):
+        texts = [text for row in table.rows if (text := text_of(row, name))]
+        if texts and all(map(is_composite, texts)):
+            doubts.append(f"{name} holds lists or objects, which the prompt shows as they stand")
+    return replace(spec, doubts=(*doubts, *_repeated_questions(spec)))
+
+
+def _repeated_questions(spec: TaskSpec) -> Iterable[str]:
+    rows = [(_prompt(spec, row), text_of(row, str(spec.answer))) for row in spec.table.rows]
+    distinct = set(rows)
+    n_questions = len(set(questions_of(list(distinct))))
+    if n_questions <= MOST_REPEATED * len(distinct):
+        yield repeated(len(distinct), n_questions)
+
+
+def _prompt(spec: TaskSpec, row: Row) -> str:
+    values = {name: text_of(row, name) for name in template_fields(str(spec.template))}
+    options = "\n".join(text_of(row, name) for name in spec.choices)
+    return fill_template(str(spec.template), values | ({OPTIONS_FIELD: options} if options else {}))

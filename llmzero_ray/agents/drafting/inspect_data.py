@@ -6,7 +6,6 @@ No model is called, and nothing outside the folder is read. Not here: the profil
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -16,14 +15,17 @@ from llmzero_ray.agents.drafting.base import Column, DataProfile, Row, Table
 from llmzero_ray.agents.drafting.listing import FolderListing, list_files
 from llmzero_ray.agents.drafting.sampling import SHORT, Sample, sample_rows, sample_text
 from llmzero_ray.errors import TaskError
+from llmzero_ray.tasks.sources.base import as_text, chat_turns, value_at
 
 MAX_OPENED = 40
 """Data files that are sampled, at most."""
 GROUP_OPENED = 3
 """Files sampled of each group with the same name pattern."""
 TABLE_ROWS = 800
+_DEPTH = 2
+"""Objects within objects that are looked into."""
 FEW = 20
-"""Most distinct values of a column that are listed."""
+"""Most distinct values of a column that are listed, and most keys of an object that are columns."""
 
 
 def inspect_data(folder: Path) -> DataProfile:
@@ -107,6 +109,7 @@ def _table(listing: FolderListing, samples: dict[str, Sample]) -> Table:
         n_rows=round(mean * len(files)),
         exact=len(files) == len(samples) and all(sample.exact for sample in samples.values()),
         columns=tuple(_column(name, rows) for name in names),
+        within=tuple(column for name in names for column in _within(name, rows)),
         rows=tuple(rows),
     )
 
@@ -118,8 +121,25 @@ def _named_alike(listing: FolderListing, opened: Iterable[str]) -> Iterable[str]
             yield from files
 
 
+def _within(name: str, rows: Sequence[Row]) -> Iterable[Column]:
+    """What stands within a column: an object's keys, a chat's roles."""
+    values = [value for row in rows if _is_filled(value := value_at(row, name))]
+    keys = dict.fromkeys(key for value in values for key in _keys(value))
+    if name.count(".") < _DEPTH and len(keys) <= FEW:
+        for key in keys:
+            yield _column(f"{name}.{key}", rows)
+            yield from _within(f"{name}.{key}", rows)
+
+
+def _keys(value: Any) -> Iterable[str]:
+    if turns := chat_turns(value):
+        return [role for role, _ in turns]
+    held = value if isinstance(value, list) else [value]
+    return [key for each in held if isinstance(each, dict) for key in each]
+
+
 def _column(name: str, rows: Sequence[Row]) -> Column:
-    values = [row[name] for row in rows if _is_filled(row.get(name))]
+    values = [value for row in rows if _is_filled(value := value_at(row, name))]
     texts = [as_text(value) for value in values]
     counts = Counter(texts) if all(len(text) <= SHORT for text in texts) else None
     few = counts is not None and len(counts) <= FEW
@@ -137,15 +157,6 @@ def _is_filled(value: Any) -> bool:
     return value is not None and value not in ("", [], {})
 
 
-def as_text(value: Any) -> str:
-    """A cell as text: texts trimmed, lists and objects as JSON."""
-    if isinstance(value, str):
-        return value.strip()
-    return (
-        json.dumps(value, ensure_ascii=False, default=str) if isinstance(value, list | dict) else str(value)
-    )
-
-
 def _kind(value: Any) -> str:
     match value:
         case bool():
@@ -154,8 +165,10 @@ def _kind(value: Any) -> str:
             return "number"
         case str():
             return "text"
+        case list() if chat_turns(value):
+            return "chat"
         case list():
-            return "list"
+            return "objects" if any(isinstance(each, dict) for each in value) else "list"
         case dict():
             return "object"
     return "other"

@@ -45,6 +45,7 @@ from llmzero_ray.agents.llm.budget import BudgetLedger
 from llmzero_ray.agents.llm.errors import REPROMPT_KINDS, LlmCallError
 from llmzero_ray.agents.llm.prompt_text import quote
 from llmzero_ray.errors import AgentError, CapReachedError
+from llmzero_ray.tasks.task_yaml import template_fields
 from llmzero_ray.text import clean, one_line
 
 _FINDINGS_CHARS, _CODE_CHARS = 6_000, 24_000
@@ -200,7 +201,7 @@ def _user_choices(user: UserChoices) -> list[str]:
 
 def _shown_columns(spec: TaskSpec) -> list[str]:
     template = spec.template or ""
-    return [column.name for column in spec.table.columns if f"{{{column.name}}}" in template]
+    return [column.name for column in spec.table.all_columns if column.name in template_fields(template)]
 
 
 def _plan(parsed: RewardSchema) -> RewardSpec:

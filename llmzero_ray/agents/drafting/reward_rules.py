@@ -5,18 +5,25 @@ Not here: rewards as new code (llm_agents.py), validating a reward (task_validat
 
 from __future__ import annotations
 
+import ast
+import json
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from llmzero_ray.agents.drafting.base import OpenQuestion, RewardSpec, TaskSpec, UserChoices
-from llmzero_ray.agents.drafting.inspect_data import as_text
 from llmzero_ray.errors import ConfigError
+from llmzero_ray.tasks.rewards.gold_answers import accepted_answers
 from llmzero_ray.tasks.rewards.registry import KINDS
+from llmzero_ray.tasks.sources.base import as_text, value_at
 
 _NUMBER = re.compile(r"[+-]?(?:\d+|\d{1,3}(?:,\d{3})+)(?:\.\d+|/[1-9]\d*)?")
 _LATEX = re.compile(r"\\(?:[dt]?frac|sqrt|pi|cdot|infty|text|left|begin)\b|[\^_]\{|\$.+\$")
-_MARKED = re.compile(r"####\s*\S+\s*$|\\boxed\{")
+_MARKED = re.compile(r"####[^\n]*\S\s*$|\\boxed\s*\{|<answer>|\banswer is\b[^\n]*\S\s*$", re.IGNORECASE)
+"""A solution's result: after ####, in a box, in <answer>, or after the words of the last line."""
+_BOX_ALONE = re.compile(r"\$?\\boxed\s*\{[^\n]*\}\$?\.?")
+_CODE = re.compile(r"^\s*(?:assert|def|class|import|from|print|#include|public|function)\b", re.MULTILINE)
 _LABEL = re.compile(r"[\w][\w ./+-]{0,29}")
 _SHARE = 0.98
 _SHORT_CHARS, _SHORT_WORDS = 80, 8
@@ -44,12 +51,33 @@ def choose_reward(spec: TaskSpec, user: UserChoices) -> RewardSpec:
         return RewardSpec(kind=None, open=(_open_reward("the answer column is open"),))
     if spec.choices:
         return _of_kind("mcq", "the rows have options")
-    values = [row.get(spec.answer) for row in spec.table.rows]
-    if values and all(isinstance(value, list) for value in values if value is not None):
-        return _of_kind("exact_match", f"{spec.answer} holds lists of wordings", ignore_case=True)
-    return _by_texts(
-        [text for text in map(as_text, (v for v in values if v is not None)) if text], spec.answer
-    )
+    values = [value for row in spec.table.rows if (value := value_at(row, spec.answer)) is not None]
+    lists = [value for value in values if isinstance(value, list)]
+    if lists and len(lists) == len(values):
+        return _by_lists(lists, spec.answer)
+    return _by_texts([text for text in map(as_text, values) if text], spec.answer)
+
+
+def _by_lists(lists: Sequence[list[Any]], column: str) -> RewardSpec:
+    if _are_wordings(lists):
+        texts = [each for value in lists for each in value if each is not None]
+        if all(map(_is_short, texts)) and not any(map(_CODE.search, texts)):
+            return _of_kind("exact_match", f"{column} holds lists of wordings", ignore_case=True)
+        why = f"{column} holds lists of code or of long texts; exact_match accepts each of them"
+    else:
+        why = (
+            f"{column} holds lists that are no wordings of one answer, such as {as_text(lists[0])[:60]}; "
+            "exact_match takes the whole list, as JSON, for the answer"
+        )
+    return RewardSpec(kind=None, open=(_open_reward(why),))
+
+
+def _are_wordings(lists: Sequence[list[Any]]) -> bool:
+    return all(isinstance(each, str) for value in lists for each in value if each is not None)
+
+
+def _is_short(text: str) -> bool:
+    return len(text) <= _SHORT_CHARS and len(text.split()) <= _SHORT_WORDS
 
 
 def _by_texts(texts: Sequence[str], column: str) -> RewardSpec:
@@ -57,8 +85,17 @@ def _by_texts(texts: Sequence[str], column: str) -> RewardSpec:
         found = (pattern.fullmatch(text) if whole else pattern.search(text) for text in texts)
         return sum(each is not None for each in found) / max(1, len(texts))
 
+    if share(_BOX_ALONE, whole=True) >= _SHARE:
+        return _of_kind("math", f"{len(texts)} answers stand in \\boxed")
+    if share(_MARKED, whole=False) >= _SHARE:
+        why = (
+            f"{column} holds whole solutions that end in a marked result (####, \\boxed, <answer> or `the "
+            "answer is`): write the result into a column of its own and name it with --answer-field, or give "
+            "a function that finds it"
+        )
+        return RewardSpec(kind=None, open=(_open_reward(why),))
     n, labels = len(texts), sorted(set(texts), key=str.casefold)
-    is_short = all(len(text) <= _SHORT_CHARS and len(text.split()) <= _SHORT_WORDS for text in texts)
+    is_short = all(map(_is_short, texts))
     few = len(labels) <= _MAX_LABELS and len(labels) * 4 <= n and all(map(_LABEL.fullmatch, labels))
     if few and is_short:
         listed = ", ".join(labels)
@@ -67,6 +104,14 @@ def _by_texts(texts: Sequence[str], column: str) -> RewardSpec:
         )
         instruction = f"The answer is one of: {listed}. {match.instruction}"
         return replace(match, instruction=instruction)
+    if (composite := sum(map(is_composite, texts))) >= _SHARE * n:
+        why = (
+            f"{composite} of {n} answers in {column} are lists or objects in one text: write the answer into "
+            "a column of its own and name it with --answer-field, or give a function that reads them"
+        )
+        return RewardSpec(kind=None, open=(_open_reward(why),))
+    if sum(_CODE.search(text) is not None for text in texts) >= _SHARE * n:
+        return RewardSpec(kind=None, open=(_open_reward(f"{column} holds code"),))
     if share(_NUMBER, whole=True) >= _SHARE:
         return _of_kind("math", f"{share(_NUMBER, whole=True):.0%} of {n} answers are numbers")
     if share(_LATEX, whole=False) >= 0.2 and all(len(text) <= _MAX_LATEX for text in texts):
@@ -75,21 +120,29 @@ def _by_texts(texts: Sequence[str], column: str) -> RewardSpec:
         return _of_shape(shape, n)
     if is_short:
         return _of_kind("exact_match", f"all of {n} answers are short texts", ignore_case=True)
-    if share(_MARKED, whole=False) >= _SHARE:
-        return RewardSpec(
-            kind=None,
-            open=(
-                _open_reward(
-                    f"{column} holds whole solutions that end in a marked result (#### or \\boxed): write "
-                    "the result into a column of its own and name it with --answer-field, or give a function "
-                    "that finds it"
-                ),
-            ),
-        )
     longest = max(map(len, texts), default=0)
     return RewardSpec(
         kind=None, open=(_open_reward(f"answers in {column} are up to {longest} characters long"),)
     )
+
+
+def is_composite(text: str) -> bool:
+    """Whether a text is an object, or a list of objects or texts, in JSON or Python's notation; not the
+    project's own form of several wordings."""
+    if not text.startswith(("{", "[")):
+        return False
+    try:
+        held = json.loads(text)
+    except (ValueError, RecursionError):
+        try:
+            held = ast.literal_eval(text)
+        except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+            return False
+    if not isinstance(held, list | dict):
+        return False
+    if isinstance(held, list):
+        return any(isinstance(each, dict | str) for each in held)
+    return not ("target" in held and accepted_answers(text))
 
 
 def _of_kind(kind: str, evidence: str, **options: bool) -> RewardSpec:
@@ -169,4 +222,9 @@ def _user_reward(reward: str, spec: TaskSpec) -> RewardSpec:
             "needs the options: name them with --options-field" if reward == "mcq" else "takes no options"
         )
         raise ConfigError(f"--reward {reward} {message}")
-    return _of_kind(reward, "as asked")
+    chosen = _of_kind(reward, "as asked")
+    lists = [value for row in spec.table.rows if isinstance(value := value_at(row, str(spec.answer)), list)]
+    if reward != "exact_match" or _are_wordings(lists):
+        return chosen
+    form = f"the answer alone, as JSON such as {as_text(lists[0])},"
+    return replace(chosen, instruction=chosen.instruction.replace("the answer alone", form))

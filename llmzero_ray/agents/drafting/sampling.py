@@ -182,10 +182,11 @@ def _parquet(path: Path) -> Sample:
                 )
             if n_rows and file.metadata.row_group(0).total_byte_size > _ROW_GROUP_BYTES:
                 raise TaskError("has row groups of more than 1 GiB; write it with smaller ones")
-            # Pictures and sounds are no part of a prompt.
+            # Pictures and sounds are no part of a prompt: such a column is named, and stays empty.
             wanted = [field.name for field in file.schema_arrow if "binary" not in str(field.type)]
+            left_out = dict.fromkeys(name for name in file.schema_arrow.names if name not in wanted)
             batches = file.iter_batches(_BATCH_ROWS, row_groups=[0] if n_rows else [], columns=wanted)
-            rows = tuple(_bounded(row for batch in batches for row in batch.to_pylist()))
+            rows = tuple(_bounded({**row, **left_out} for batch in batches for row in batch.to_pylist()))
     except pa.ArrowException as error:
         raise TaskError(f"is not readable as Parquet ({' '.join(str(error).split())[:120]})") from error
     return Sample(rows=rows, n_rows=n_rows, exact=True, bytes=size)

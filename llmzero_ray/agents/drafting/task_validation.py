@@ -99,10 +99,15 @@ def _report(summary: Summary, n_rows: int) -> TaskValidation:
             "it must pay none"
         )
     accuracies = {} if trial is None else {"gold": trial.gold, "empty": trial.empty, "garbage": trial.garbage}
-    unknown = "the reward was not tried with right answers: nothing says what one looks like"
+    warnings = list[str]()
+    if trial is not None and trial.gold is None:
+        warnings.append("the reward was not tried with right answers: nothing says what one looks like")
+    if lost and not findings:
+        counts = ", ".join(f"{n} {why}" for why, n in lost.items())
+        warnings.append(f"{sum(lost.values())} of {n_rows} sampled rows are left out: {counts}")
     return TaskValidation(
         n_rows=n_rows,
-        warnings=(unknown,) if trial is not None and trial.gold is None else (),
+        warnings=tuple(warnings),
         findings=tuple(clean(each)[:_MAX_CHARS] for each in findings),
         accuracies=accuracies,
         gate=summary.gate_table(),

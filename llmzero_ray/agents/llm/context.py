@@ -267,7 +267,9 @@ def _by_source(curves: Curves) -> list[str]:
     names = [n for n in curves.metrics if n.startswith(VAL_CORE) and n.endswith("/mean@1")]
     if len(names) < 2:
         return []
-    found = [(n.split("/")[1], series(curves, n)) for n in sorted(names)[:MOST_SOURCES]]
+    # A data source may hold slashes itself: val-core/openai/gsm8k/acc/mean@1.
+    parts = [(n.removeprefix(VAL_CORE).rsplit("/", 2)[0], n) for n in sorted(names)[:MOST_SOURCES]]
+    found = [(source, series(curves, n)) for source, n in parts]
     lines = [f"{safe_name(s, 40)}: {score(v.values[0])} -> {score(v.values[-1])}" for s, v in found if len(v)]
     left = len(names) - MOST_SOURCES
     return [*lines, f"and {left} more"] if left > 0 else lines

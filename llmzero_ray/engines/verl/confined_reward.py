@@ -18,6 +18,7 @@ from llmzero_ray.errors import TaskError
 from llmzero_ray.tasks.reward_validation import result_problem
 from llmzero_ray.tasks.rewards.loading import ALLOW_IN_MANIFEST, top_of
 from llmzero_ray.tasks.sandbox import ForeignValue, SandboxService
+from llmzero_ray.tasks.verl_rows import plain
 
 if TYPE_CHECKING:
     from llmzero_ray.engines.verl.settings import VerlSettings
@@ -68,7 +69,7 @@ async def compute_score(
     service = service_of(
         *(confined[key] for key in ("path", "name", "module", "sha256")), bool(confined["allow_unsandboxed"])
     )
-    outcome = await asyncio.wrap_future(service.submit(_plain(row)))
+    outcome = await asyncio.wrap_future(service.submit(plain(row)))
     if problem := outcome.problem or result_problem(outcome.result):
         raise TaskError(f"the reward {problem}")
     return {
@@ -100,21 +101,3 @@ def renew() -> None:
     """Try the rewards of this process that were given up once more."""
     for service in _services:
         service.renew()
-
-
-def _plain(value: Any) -> Any:
-    """JSON values: arrays as lists, numpy's numbers as Python's, mappings with what is plain in them."""
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    if isinstance(value, Mapping):
-        plain = {str(key): _plain(held) for key, held in value.items()}
-        return {key: held for key, held in plain.items() if held is not _NOTHING}
-    if hasattr(value, "tolist"):
-        return _plain(value.tolist())
-    if isinstance(value, list | tuple | set):
-        return [held for held in map(_plain, value) if held is not _NOTHING]
-    return _NOTHING
-
-
-_NOTHING = object()
-"""What has no plain value: it is left out."""

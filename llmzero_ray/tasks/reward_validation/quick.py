@@ -11,6 +11,7 @@ from typing import Any
 
 from llmzero_ray.errors import TaskError
 from llmzero_ray.tasks.reward_validation.calls import Row, call_arguments, result_problem
+from llmzero_ray.tasks.rewards.gold_answers import gold_responses
 from llmzero_ray.tasks.rewards.loading import LoadedReward
 
 
@@ -39,8 +40,9 @@ def _keys_of_row(reward: LoadedReward, gold_response: str | None, row: Row) -> s
         )
     if gold_response is None:
         return set(empty)
-    response = gold_response.replace("{answer}", truth)
-    gold = _result(reward, row, response)
+    responses = gold_responses(gold_response, truth)
+    tried = [(response, _result(reward, row, response)) for response in responses]
+    response, gold = max(tried, key=lambda one: one[1]["acc"] == 1)
     if gold["acc"] != 1:
         raise TaskError(
             f"{reward} gives acc {gold['acc']} to the gold response {response!r}; it must give 1. Correct "

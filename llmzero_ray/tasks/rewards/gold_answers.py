@@ -18,16 +18,35 @@ _MAX_DEPTH = 8
 
 
 def accepted_answers(ground_truth: Any) -> tuple[str, ...]:
-    """The accepted wordings of `{"target": [...]}` in JSON; of any other text, the text itself."""
-    if not isinstance(ground_truth, str) or len(ground_truth) > _MAX_GOLD:
+    """The accepted wordings of `{"target": [...]}`, an object or its JSON text; of any other text, the text
+    itself; of a number or truth value, its JSON text; of all else none."""
+    if isinstance(ground_truth, dict) and "target" not in ground_truth:
         return ()
-    return _parsed_targets(ground_truth)
+    if not isinstance(ground_truth, str | int | float | dict):
+        return ()
+    text = as_text(ground_truth)
+    return () if len(text) > _MAX_GOLD else _parsed_targets(text)
 
 
-def gold_response(template: str, ground_truth: str) -> str:
+def as_text(ground_truth: Any) -> str:
+    """A ground truth as text: text as it is, all else as JSON."""
+    return ground_truth if isinstance(ground_truth, str) else json.dumps(ground_truth, ensure_ascii=False)
+
+
+def gold_response(template: str, ground_truth: Any) -> str:
     """The template with the answer for `{answer}`, the first wording where several are accepted."""
-    wordings = (*accepted_answers(ground_truth), ground_truth)
+    wordings = (*accepted_answers(ground_truth), as_text(ground_truth))
     return template.replace("{answer}", wordings[0])
+
+
+def gold_responses(template: str, ground_truth: Any) -> list[str]:
+    """Responses of which a reward must accept one. A text has one. How a reward reads a right answer out of
+    another value is its own affair: the first wording, the JSON text and `str()` of it are tried."""
+    if isinstance(ground_truth, str):
+        return [template.replace("{answer}", ground_truth)]
+    forms = (as_text(ground_truth), str(ground_truth))
+    tried = [gold_response(template, ground_truth), *(template.replace("{answer}", each) for each in forms)]
+    return list(dict.fromkeys(tried))
 
 
 def normalize_answer(text: str) -> str:

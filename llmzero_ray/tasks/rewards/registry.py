@@ -24,12 +24,14 @@ _EXACT = {
     "register": f"{_PACKAGE}.marked_answer",
     "echo": f"{_PACKAGE}.marked_answer",
 }
+READ_WORDINGS = (KINDS["exact_match"], KINDS["math"], KINDS["regex"], _EXACT["papersearchqa"])
+"""Modules that read a ground truth as `gold_answers.accepted_answers` does; the others read text alone."""
 _BY_PREFIX = {
     PREFIX: f"{_PACKAGE}.chemcot",
     "ssmr_": f"{_PACKAGE}.ssmr",
     "wildsci_": f"{_PACKAGE}.wildsci",
 }
-__all__ = ["KINDS", "is_shipped", "missing_requirements", "reward_module", "unmet"]
+__all__ = ["KINDS", "READ_WORDINGS", "is_shipped", "missing_requirements", "reward_module", "unmet"]
 
 
 def is_shipped(module: str) -> bool:

@@ -65,7 +65,7 @@ def read_examples(
     extra = [rationale] if rationale in file.schema_arrow.names else []
     columns = ["data_source", "prompt", "reward_model", "extra_info", *extra]
     rows = file.read(columns=columns).to_pylist()
-    if rationale is not None and not extra and rationale not in rows[0]["extra_info"]:
+    if rationale is not None and not extra and rationale not in (rows[0].get("extra_info") or {}):
         raise TaskError(
             f"{path} has no rationale {rationale!r}; its columns: {', '.join(file.schema_arrow.names)}; keys "
             f"of extra_info: {', '.join(rows[0]['extra_info'])}. Correct rationale, or leave it out."
@@ -85,7 +85,7 @@ def read_examples(
 
 def _text(row: Mapping[str, Any], rationale: str) -> str | None:
     """The rationale of a row, trimmed; None when it is empty."""
-    found = row[rationale] if rationale in row else row["extra_info"].get(rationale)
+    found = row[rationale] if rationale in row else (row.get("extra_info") or {}).get(rationale)
     return (str(found).strip() or None) if found is not None else None
 
 

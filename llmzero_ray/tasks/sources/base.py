@@ -5,6 +5,7 @@ Not here: any data set (one file each), reading files (readers.py), choosing amo
 
 from __future__ import annotations
 
+import json
 import re
 import unicodedata
 from collections.abc import Mapping
@@ -136,10 +137,53 @@ def slug(text: str) -> str:
     return re.sub(r"[^a-z0-9]+", "_", plain).strip("_")
 
 
+def value_at(record: Record, column: str) -> Any:
+    """A column's value; None when it is absent.
+
+    `answer.value` is the value of an object's key (of a list of objects, the list of their values), and
+    `messages.user` what that role says last in a chat.
+    """
+    if column in record or "." not in column:
+        return record.get(column)
+    head, *keys = column.split(".")
+    value = record.get(head)
+    for key in keys:
+        if turns := chat_turns(value):
+            value = next((content for role, content in reversed(turns) if role == key), None)
+        elif isinstance(value, list) and value and all(isinstance(each, Mapping) for each in value):
+            value = [each.get(key) for each in value]
+        else:
+            value = value.get(key) if isinstance(value, Mapping) else None
+    return value
+
+
+_ROLES = {"human": "user", "gpt": "assistant", "model": "assistant", "bot": "assistant"}
+"""Of other forms than OpenAI's."""
+
+
+def chat_turns(value: Any) -> list[tuple[str, Any]]:
+    """Role and content of each turn of a chat, in OpenAI's form (`role`, `content`) or ShareGPT's (`from`,
+    `value`); empty for anything else."""
+    if not isinstance(value, list) or not all(isinstance(each, Mapping) for each in value):
+        return []
+    for role, content in (("role", "content"), ("from", "value")):
+        if all(isinstance(each.get(role), str) and content in each for each in value):
+            return [(_ROLES.get(each[role], each[role]), each[content]) for each in value]
+    return []
+
+
+def as_text(value: Any) -> str:
+    """A cell as trimmed text: lists, objects and truth values as JSON; empty for None and NaN."""
+    if isinstance(value, str):
+        return value.strip()
+    if isinstance(value, list | tuple | Mapping | bool):
+        return json.dumps(value, ensure_ascii=False, default=str)
+    return "" if value is None or value != value else str(value)
+
+
 def text_of(record: Record, column: str) -> str:
-    """A column as trimmed text; empty when it is absent or null."""
-    value = record.get(column)
-    return "" if value is None else str(value).strip()
+    """A column as text (`value_at`, `as_text`)."""
+    return as_text(value_at(record, column))
 
 
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"

@@ -25,12 +25,22 @@ from llmzero_ray.tasks.sources.base import (
     Rejection,
     Shares,
     TaskExample,
+    as_text,
+    chat_turns,
     option_lines,
     options_problem,
     slug,
     text_of,
+    value_at,
 )
-from llmzero_ray.tasks.task_yaml import OPTIONS_FIELD, OwnReward, TaskFile, fill_template, template_fields
+from llmzero_ray.tasks.task_yaml import (
+    OPTIONS_FIELD,
+    OwnReward,
+    TaskFile,
+    fill_template,
+    needed_fields,
+    template_fields,
+)
 
 REWARD_FILE = "reward.py"
 """Copy of the user's reward in the task's directory."""
@@ -55,6 +65,7 @@ class CustomTask:
         columns = [name for name in template_fields(task.prompt) if not task.choices or name != OPTIONS_FIELD]
         named = [name for name in (task.answer, task.id, task.group, task.subtask) if name is not None]
         self._shown = tuple(columns)
+        self._needed = tuple(name for name in needed_fields(task.prompt) if name in columns)
         self.required: tuple[str, ...] = tuple(dict.fromkeys([*columns, *named, *task.choices]))
         self.extra: Mapping[str, Literal["string", "bool"]] = {"row_id": "string", ROW_KEY: "string"}
         self.reward: RewardEntry = _prepared_reward(task.reward)
@@ -86,9 +97,11 @@ class CustomTask:
     def adapt(self, record: Record, file: str) -> TaskExample | Rejection:  # noqa: ARG002
         """The template filled with the record's columns."""
         task, values = self._task, {name: text_of(record, name) for name in self._shown}
-        if empty := next((name for name, value in values.items() if not value), None):
+        if rejected := _unsuited(record, self._shown, self._answer):
+            return rejected
+        if empty := next((name for name in self._needed if not values[name]), None):
             return Rejection(reason=f"empty {empty}", detail=f"{empty} is empty; fill it or remove the row")
-        answer = _answer_text(record.get(self._answer))
+        answer = _answer_text(value_at(record, self._answer))
         if not answer:
             return Rejection(
                 reason="no gold answer", detail=f"{self._answer} is empty; fill it or remove the row"
@@ -98,6 +111,9 @@ class CustomTask:
             options = _options(record, task.choices)
             if isinstance(options, Rejection):
                 return options
+            labels = value_at(record, labels_of(task.choices[0])) if len(task.choices) == 1 else None
+            if task.answer_form == "letter" and isinstance(labels, list) and answer in map(as_text, labels):
+                answer = LETTERS[[as_text(label) for label in labels].index(answer)]
             letter = _letter(answer, options, task.answer_form)
             if letter is None:
                 return Rejection(
@@ -162,17 +178,43 @@ def _prepared_reward(reward: OwnReward) -> RewardEntry:
     return entry.model_copy(update={"path": REWARD_FILE, "gold_response": None})
 
 
+def _unsuited(record: Record, shown: tuple[str, ...], answer: str) -> Rejection | None:
+    """Why a column cannot be read as the text of a question or of an answer."""
+    for name in (*shown, answer):
+        turns = chat_turns(record.get(name))
+        if turns:
+            detail = f"{name} is a chat; name what is said in it: {name}.user, {name}.assistant"
+            return Rejection(reason=f"{name} is a chat", detail=detail)
+        head = name.partition(".")[0]
+        said = [role for role, _ in chat_turns(record.get(head)) if role != "system"]
+        if name not in record and said and said not in (["user"], ["user", "assistant"]):
+            detail = f"{head} has the turns {', '.join(said[:6])}; one question and one answer are read"
+            return Rejection(reason="a chat of other turns than a question and an answer", detail=detail)
+    held = value_at(record, answer)
+    if isinstance(held, Mapping) or (isinstance(held, list) and any(isinstance(x, Mapping) for x in held)):
+        keys = held if isinstance(held, Mapping) else next(x for x in held if isinstance(x, Mapping))
+        fields = ", ".join(f"{answer}.{key}" for key in keys)
+        return Rejection(
+            reason="the answer is an object", detail=f"{answer} holds objects; name a field of it: {fields}"
+        )
+    return None
+
+
 def _answer_text(value: Any) -> str:
-    """The answer as the rewards read it: several wordings as `{"target": [...]}`."""
-    if isinstance(value, list | tuple):
-        wordings = [str(each).strip() for each in value if each is not None and str(each).strip()]
-        return json.dumps({"target": wordings}, ensure_ascii=False) if wordings else ""
-    return "" if value is None else str(value).strip()
+    """The answer as the rewards read it: several wordings as `{"target": [...]}`, a list of anything else as
+    one answer in JSON."""
+    held = [each for each in value if each is not None] if isinstance(value, list | tuple) else None
+    if held is None or not all(isinstance(each, str) for each in held):
+        return as_text(value)
+    wordings = [each.strip() for each in held if each.strip()]
+    return json.dumps({"target": wordings}, ensure_ascii=False) if wordings else ""
 
 
 def _options(record: Record, columns: tuple[str, ...]) -> dict[str, str] | Rejection:
     """Letter -> text, from one column with a list or an object, or from one column each."""
-    values: Any = [record.get(name) for name in columns] if len(columns) > 1 else record.get(columns[0])
+    values: Any = (
+        [value_at(record, name) for name in columns] if len(columns) > 1 else value_at(record, columns[0])
+    )
     if isinstance(values, str):
         try:
             values = json.loads(values)
@@ -182,11 +224,20 @@ def _options(record: Record, columns: tuple[str, ...]) -> dict[str, str] | Rejec
         values = [values[key] for key in sorted(values) if values[key] is not None]
     if not isinstance(values, list | tuple):
         return Rejection(reason="options unreadable", detail=f"{columns[0]} is neither a list nor an object")
+    if any(isinstance(value, Mapping | list) for value in values):
+        detail = f"{columns[0]} holds objects or lists; name what holds the texts, such as {columns[0]}.text"
+        return Rejection(reason="options are no texts", detail=detail)
     if len(values) > len(LETTERS):
         return Rejection(reason="too many options", detail=f"{len(values)} options; at most {len(LETTERS)}")
-    texts = ["" if value is None else str(value).strip() for value in values]
+    texts = [as_text(value) for value in values]
     options = dict(zip(LETTERS, texts, strict=False))
     return options_problem(options) or options
+
+
+def labels_of(choices: str) -> str:
+    """Where the labels stand of options in ARC's form: `choices.label` beside `choices.text`."""
+    head, dot, tail = choices.rpartition(".")
+    return f"{head}{dot}label" if dot and tail == "text" else ""
 
 
 def _letter(answer: str, options: Mapping[str, str], form: str) -> str | None:

@@ -182,7 +182,8 @@ class _Columns:
     def _judge(self, names: tuple[str, ...]) -> Rejection | None:
         if self._optional is not None:
             self.unexpected |= set(names) - {*self._required, *self._optional}
-        missing = [name for name in self._required if name not in names]
+        # answer.value is a key of the column answer.
+        missing = [name for name in self._required if not {name, name.partition(".")[0]} & set(names)]
         if not missing:
             return None
         return Rejection(

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from llmzero_ray.tasks.manifest import GateEntry, SourceEntry, SplitCounts, read_manifest
-from llmzero_ray.tasks.prepared import PreparedTask
+from llmzero_ray.tasks.prepared import PreparedTask, repeated_questions
 from llmzero_ray.tasks.reward_validation import (
     GOLD_SHARE,
     RewardAccuracy,
@@ -128,6 +128,7 @@ def summarise(
             *_gate_warnings(manifest.gate),
             *_size_warnings(task, sizes),
             *_trial_warnings(trial),
+            *repeated_questions(task),
             *notes.values(),
         ),
     )

@@ -466,6 +466,14 @@ def test_changes_are_bounded() -> None:
     assert changes(many, many) == "nothing"
 
 
+def test_a_data_source_with_slashes_keeps_its_name() -> None:
+    request = large_requests.proposal_request()
+    named = {f"val-core/{name}/acc/mean@1": (0.25, 0.5) for name in ("openai/gsm8k", "lighteval/MATH/hard")}
+    on = replace(request.on, curves=Curves(steps=(1, 2), metrics=named))
+    text = user_text("proposer", proposer_context(replace(request, on=on), KNOWLEDGE))
+    assert "openai/gsm8k: 0.250 -> 0.500" in text and "lighteval/MATH/hard: 0.250 -> 0.500" in text
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_commands_in_names_causes_and_reasons_stay_data(command: str) -> None:
     request = large_requests.proposal_request()
