@@ -217,7 +217,7 @@ def test_limits_of_a_finished_search_are_not_kept_but_sent_to_resume(
     assert list(finished.glob("requests/*")) == []
 
 
-@pytest.mark.parametrize("model", ["/nonexist", "./model", "~/model", "a/b/c"])
+@pytest.mark.parametrize("model", ["/nonexist", "./model", "~/model", "a/b/c", "models/m", "m"])
 def test_a_model_directory_that_is_not_there_is_refused_before_anything_starts(
     model: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -313,7 +313,7 @@ def nothing_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     def start(*_given: object, **_options: object) -> None:
         raise AssertionError("something was started")
 
-    monkeypatch.setattr(launch, "check_backends", lambda *_given: None)
+    monkeypatch.setattr(launch, "check_backends", lambda *_given: ())
     monkeypatch.setattr("ray.init", start)
     monkeypatch.setattr(_actors.head, "connect", start)
     monkeypatch.setattr(_actors.app, "start_on", start)
