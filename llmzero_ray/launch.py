@@ -156,8 +156,8 @@ def _find_or_start(
     root_hyperparameters(config, None)
     checks = StartChecks(storage.paths)
     unknown = sum(call.dollars for call in checks.not_journalled(follower.events))
-    for note in check_backends(config, follower.core.dollars + unknown, checks.book):
-        say(f"note: {note}")
+    for oddity in check_backends(config, follower.core.dollars + unknown, checks.book):
+        say(f"note: {oddity}")
     task = make_task(config)
     if not follower.has_trained:  # one that has goes on with what it began with
         config = with_server_sizes(config, task, say)

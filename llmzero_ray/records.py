@@ -407,7 +407,7 @@ def to_json(record: Any) -> Any:
     return record if number is None else number
 
 
-def as_number(value: object) -> bool | int | float | None:
+def as_number(value: Any) -> bool | int | float | None:
     """The value as Python's own number or switch; None where it is neither, such as a text.
 
     Taken are numbers of numpy, torch and their like, arrays of one element, Decimal and Fraction. NaN stays
@@ -415,7 +415,7 @@ def as_number(value: object) -> bool | int | float | None:
     """
     if not isinstance(value, Real | Decimal):
         try:
-            value = value.item()  # type: ignore[attr-defined]
+            value = value.item()
         except (AttributeError, RuntimeError, TypeError, ValueError):  # several elements, or something else
             return None
     if isinstance(value, bool):

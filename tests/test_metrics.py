@@ -32,7 +32,7 @@ def test_a_single_item_tells_nothing_of_the_spread() -> None:
 
 
 def test_numbers_of_other_libraries_become_pythons_own() -> None:
-    item = ItemOutcome(index=np.int64(0), data_source="toy", score=np.float32(0.5), acc=np.float64(1.0))  # type: ignore[arg-type]
+    item = ItemOutcome(index=np.int64(0), data_source="toy", score=np.float32(0.5), acc=np.float64(1.0))
     metrics = {"loss": np.float32("nan"), "n": np.int64(2)}
     found = checked_point(point(metrics=metrics, val_score=np.float16(0.5), items=(item,)))
     assert type(found.metrics["loss"]) is float and type(found.metrics["n"]) is int

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from llmzero_ray.errors import TaskError
 
@@ -81,8 +81,8 @@ class _Tokens:
         for key, entry in decoder.items() if isinstance(decoder, dict) else ():
             if isinstance(entry, dict) and key.isdecimal():
                 known.append((int(key), entry.get("content"), entry.get("special", True)))
-        self.special = {str(text): int(id_) for id_, text, special in known if special and _is_id(id_)}
-        self.texts = {int(id_): str(text) for id_, text, _ in known if _is_id(id_)}
+        self.special = {str(text): id_ for id_, text, special in known if special and _is_id(id_)}
+        self.texts = {id_: str(text) for id_, text, _ in known if _is_id(id_)}
         self.end = _text(files.settings.get("eos_token"))
         if self.end is not None:
             self._find(files, self.end)
@@ -119,13 +119,13 @@ class _Tokens:
                 f"{files.directory / 'tokenizer_config.json'} names the end token {end!r}, which "
                 "tokenizer.json does not have, so that no answer ends with it; set eos_token to one that does"
             )
-        self.special[end], self.texts[int(found)] = int(found), end
+        self.special[end], self.texts[found] = found, end
 
     def is_document_end(self, id_: int) -> bool:
         """Whether this is a token that ends documents, by its name."""
         return _DOCUMENT_END.fullmatch(self.texts.get(id_, "")) is not None
 
-    def shown(self, ids: Iterator[int] | set[int] | list[int]) -> str:
+    def shown(self, ids: Iterable[int]) -> str:
         """Tokens in words: `<|im_end|> (151645), 7`."""
         return ", ".join(f"{self.texts[i]} ({i})" if i in self.texts else str(i) for i in sorted(set(ids)))
 
@@ -232,7 +232,7 @@ def _ids(value: object) -> list[int]:
     return [id_ for id_ in (value if isinstance(value, list) else [value]) if _is_id(id_)]
 
 
-def _is_id(value: object) -> bool:
+def _is_id(value: object) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool)
 
 

@@ -147,7 +147,7 @@ def test_a_metric_that_is_not_finite_fails_the_phase_whatever_its_type(driver: D
     driver.searcher.on_trial_complete(trial.trial_id)
     phase = driver.searcher.search.phases[0]
     assert phase.status == "failed" and phase.reason.startswith("not finite: x is")
-    assert driver.searcher.search.view(0).failure.failure_class == "nan"  # type: ignore[union-attr]
+    assert driver.searcher.search.view(0).failure.failure_class == "nan"
 
 
 @pytest.mark.parametrize("last", [math.nan, np.float32("inf")])
@@ -171,7 +171,7 @@ def test_a_last_result_that_is_not_finite_fails_the_phase_too(driver: Driver, la
 def test_a_number_of_any_type_is_a_score(driver: Driver, value: Any) -> None:
     driver.finish(driver.new_trial(), [value] * 3)
     phase = driver.searcher.search.phases[0]
-    assert (phase.status, phase.best.score) == ("completed", 0.5)  # type: ignore[union-attr]
+    assert (phase.status, phase.best.score) == ("completed", 0.5)
 
 
 @pytest.mark.parametrize(
@@ -179,7 +179,7 @@ def test_a_number_of_any_type_is_a_score(driver: Driver, value: Any) -> None:
 )
 def test_whole_numbers_and_switches_are_scores(driver: Driver, value: Any, score: float) -> None:
     driver.finish(driver.new_trial(), [value] * 3)
-    assert driver.searcher.search.phases[0].best.score == score  # type: ignore[union-attr]
+    assert driver.searcher.search.phases[0].best.score == score
 
 
 @pytest.mark.parametrize("value", ["nan", "0.5", [0.5], np.array([0.5, 0.6]), 1j])
