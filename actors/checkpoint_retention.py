@@ -32,12 +32,11 @@ class CheckpointRetention:
         self._thinning = asyncio.Lock()
 
     async def is_sound(self, spec: PhaseSpec) -> bool:
-        """Whether the resume source of a phase is intact; a corrupt one is posted as an event."""
+        """Whether the resume source of a phase or of its repeat is intact; a corrupt one is posted as an
+        event."""
         source = spec.resume_from
         if source is None or spec.adapter is None:
             return True
-        if spec.restore and await asyncio.to_thread(self._storage.restart_step, spec.node, spec.attempt) > 0:
-            return True  # it goes on from its own full checkpoint
         problem = await asyncio.to_thread(problem_of, Path(spec.adapter))
         if problem is None:
             return True

@@ -92,6 +92,8 @@ class CommandExecutor:
         begun = begun or await asyncio.to_thread(self._storage.result, spec.node, spec.attempt) is not None
         if not begun and not await self._checkpoints.is_sound(spec):
             return None  # the core plans it anew
+        if not begun and spec.attempt and not spec.restore:  # earlier attempts began elsewhere
+            await asyncio.to_thread(self._storage.drop_full_checkpoints, spec.node, spec.attempt)
         await asyncio.to_thread(self._storage.write_spec, spec)
         source = f"phase:{spec.node}"
         started = ev.PhaseStarted(node=spec.node, slot=slot, phase_attempt=spec.attempt)

@@ -41,14 +41,7 @@ class MetricBuffer:
             self._points, self._urgent = [], False
 
     def publish(self, point: MetricPoint) -> None:
-        """Append a point and wake readers.
-
-        Raises:
-            TypeError: a metric is not a number; the point was not added.
-        """
-        wrong = [name for name, value in point.metrics.items() if not isinstance(value, int | float)]
-        if wrong:
-            raise TypeError(f"step {point.step} reports metrics that are not numbers: {', '.join(wrong)}")
+        """Append a point and wake readers."""
         with self._changed:
             before = self._points[-1] if self._points else None
             self._points.append(point)

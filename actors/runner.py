@@ -27,7 +27,16 @@ from llmzero_ray.metric_files import (
     with_gain,
     with_tokens,
 )
-from llmzero_ray.records import ItemOutcome, MetricPoint, PhaseFailure, PhaseResult, PhaseSpec
+from llmzero_ray.metrics import checked_point
+from llmzero_ray.records import (
+    ItemOutcome,
+    MetricPoint,
+    PhaseFailure,
+    PhaseResult,
+    PhaseSpec,
+    from_json,
+    to_json,
+)
 from llmzero_ray.storage import SearchStorage
 from llmzero_ray.tasks.prepared import validation_golds
 
@@ -97,13 +106,14 @@ class PhaseRunner:
         def publish(point: MetricPoint) -> None:
             if point.taken_from is not None:
                 point = dataclasses.replace(point, items=stored_items(self._storage, point.taken_from))
-            self._buffer.publish(writer.write(point))
+            self._buffer.publish(writer.write(checked_point(point)))
             if reason := self._stops.get((spec.node, spec.attempt)):
                 engine.stop(reason)  # the stop was requested before the engine had begun the phase
 
         engine = self._made_engine()
         try:
-            return engine.run(spec, publish)
+            outcome: PhaseResult | PhaseFailure = from_json(to_json(engine.run(spec, publish)))
+            return outcome  # as it will be read again: with Python's own numbers
         except (EngineError, StorageError):
             raise
         except Exception as error:

@@ -32,6 +32,13 @@ PLUGIN = r"^([A-Za-z_][\w-]*|[A-Za-z_][\w.]*:[A-Za-z_]\w*)$"
 """A name of this project or of an entry point, or `package.module:factory`."""
 HUB_ID = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,95}/[A-Za-z0-9][A-Za-z0-9._-]{0,95}$"
 """`OWNER/NAME`, as the Hugging Face Hub names models."""
+_HUB_MODEL = re.compile(rf"(hf://)?({HUB_ID[1:-1]})(?:@([A-Za-z0-9][A-Za-z0-9._/-]{{0,95}}))?")
+_FOLDERS = re.compile(
+    r"(base_?)?models?|data(sets?)?|runs?|checkpoints?|ckpts?|weights|out(puts?)?|results?|experiments?|shared|"
+    r"storage|scratch|workspace|work|home|mnt|root|tmp|cache|src|huggingface|hf|hub|pretrained|finetuned|local",
+    re.IGNORECASE,
+)
+"""Names that are folders of somebody's disk before they are owners on the Hub."""
 _ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://[^@]+")
 _N_PRICES = 4
 FIXED_NUM_SEQS = 128
@@ -56,6 +63,19 @@ REMOVED = {
 """Setting, or `setting: value`, of version 0.1 that no longer exists -> why, and what to do."""
 
 
+def hub_model(path: str) -> tuple[str | None, str | None]:
+    """(id, revision) of the model of the Hub that a `model.path` names; (None, None) where it names a
+    directory, whether or not that is there. `hf://OWNER/NAME` is always the Hub's."""
+    found = _HUB_MODEL.fullmatch(path)
+    if found is None:
+        return None, None
+    scheme, repo_id, revision = found.groups()
+    owner = repo_id.partition("/")[0]
+    if not scheme and (_FOLDERS.fullmatch(owner) or Path(owner).is_dir() or Path(path).exists()):
+        return None, None
+    return repo_id, revision
+
+
 class TaskConfig(StrictModel):
     """The data and the reward."""
 
@@ -78,8 +98,9 @@ class ModelConfig(StrictModel):
     """The base model and the adapter that is trained on it."""
 
     path: str | None = None
-    """Directory of the base model, or its id on the Hugging Face Hub (`OWNER/NAME`, `OWNER/NAME@REVISION`),
-    which is downloaded once; null: the tiny model that `prepare` made for the task."""
+    """Directory of the base model, or a model of the Hugging Face Hub, which is downloaded once:
+    `hf://OWNER/NAME` or `hf://OWNER/NAME@REVISION`, without `hf://` too unless OWNER is a directory here or a
+    usual name of one, such as `models`. Null: the tiny model that `prepare` made for the task."""
     hub_id: str | None = setting(None, "OWNER/NAME", pattern=HUB_ID)
     """Id of the base model on the Hugging Face Hub: what cards and pushed adapters call it."""
     lora_rank: int = setting(16, "LoRA rank", ge=1, le=1024)
@@ -89,11 +110,17 @@ class ModelConfig(StrictModel):
     target_modules: str = setting("all-linear", min_length=1)
     """Layers that get an adapter, in PEFT's words."""
 
+    @field_validator("path")
+    @classmethod
+    def _is_no_broken_id(cls, path: str | None) -> str | None:
+        if path is not None and path.lower().startswith("hf:") and not _HUB_MODEL.fullmatch(path):
+            raise ValueError("a model of the Hub is hf://OWNER/NAME or hf://OWNER/NAME@REVISION")
+        return path
+
     @property
     def id_on_the_hub(self) -> str | None:
-        """`hub_id`, or a `path` that is the id itself; None where neither is."""
-        named = self.path if self.path is not None and re.fullmatch(HUB_ID, self.path) else None
-        return self.hub_id or named
+        """`hub_id`, or the id in `path`; None where neither is."""
+        return self.hub_id or hub_model(self.path or "")[0]
 
 
 class TokenCostConfig(StrictModel):

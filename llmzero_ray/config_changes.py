@@ -5,6 +5,8 @@ Not here: the fields themselves (config.py), the events of a change (coordinator
 
 from __future__ import annotations
 
+import json
+import shlex
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -81,6 +83,12 @@ def read_settings(settings: Iterable[str]) -> dict[str, Any]:
             raise ConfigError(f"--set {setting!r} replaces a whole block; set its keys one by one")
         found[key.strip()] = value
     return found
+
+
+def settings_text(changes: Mapping[str, Any], option: str = "") -> str:
+    """`read_settings` in reverse, as words of a command, each after `option`."""
+    words = (shlex.quote(f"{key}={json.dumps(value)}") for key, value in changes.items())
+    return " ".join(f"{option} {word}".lstrip() for word in words)
 
 
 def differing_keys(old: SearchConfig, new: SearchConfig) -> dict[str, tuple[Any, Any]]:

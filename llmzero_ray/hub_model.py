@@ -7,15 +7,13 @@ unpickle. Not here: what a model directory needs (tasks/model_dir.py), sending o
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from pathlib import Path
 
-from llmzero_ray.config import HUB_ID, SearchConfig
+from llmzero_ray.config import SearchConfig, hub_model
 from llmzero_ray.errors import HubError
 from llmzero_ray.hub import endpoint, find_token, hub_api, hub_errors
 
-_NAMED = re.compile(HUB_ID.rstrip("$") + r"(@[A-Za-z0-9][A-Za-z0-9._/-]{0,95})?$")
 FILES = ("*.safetensors", "*.json", "*.jinja", "*.model", "merges.txt", "LICENSE*", "README.md")
 """Files of a repository that are downloaded; those in its folders are not."""
 
@@ -23,8 +21,7 @@ FILES = ("*.safetensors", "*.json", "*.jinja", "*.model", "merges.txt", "LICENSE
 def with_model_here(
     config: SearchConfig, known: SearchConfig | None, say: Callable[[str], None]
 ) -> SearchConfig:
-    """The configuration with a directory for `model.path` where that is `OWNER/NAME` or
-    `OWNER/NAME@REVISION`.
+    """The configuration with a directory for `model.path` where that is a model of the Hub (`hub_model`).
 
     `model.hub_id` then is the id. A search that exists (`known`) keeps the commit that it began with. Any
     other path is kept: a directory, or one that only the machines of a cluster see.
@@ -36,15 +33,15 @@ def with_model_here(
     path = config.model.path
     if path is None or config.engine.backend != "verl":
         return config
-    if not _NAMED.fullmatch(path) or Path(path).exists():
+    repo_id, revision = hub_model(path)
+    if repo_id is None:
         return config
-    repo_id, _, revision = path.partition("@")
     began = None if known is None or known.model.hub_id != repo_id else known.model.path
     if began is not None and not revision and Path(began).is_dir():
         directory = began
     else:
-        say(f"looking for the model {path} at {endpoint()} and in the cache ...")
-        directory = download(repo_id, revision or None)
+        say(f"looking for the model {path.removeprefix('hf://')} at {endpoint()} and in the cache ...")
+        directory = download(repo_id, revision)
     model = config.model.model_copy(update={"path": directory, "hub_id": config.model.hub_id or repo_id})
     return config.model_copy(update={"model": model})
 
@@ -62,8 +59,8 @@ def download(repo_id: str, revision: str | None) -> str:
     from huggingface_hub.errors import GatedRepoError, LocalEntryNotFoundError, RepositoryNotFoundError
 
     named = repo_id if revision is None else f"{repo_id}@{revision}"
-    doing = f"model.path {named} is no directory here"
-    with hub_errors(f"{doing}, and the model of that name cannot be downloaded", token):
+    doing = f"model.path {named} names a model of the Hub"
+    with hub_errors(f"{doing}, which cannot be downloaded", token):
         try:
             return str(
                 api.snapshot_download(
@@ -72,14 +69,14 @@ def download(repo_id: str, revision: str | None) -> str:
             )
         except GatedRepoError:
             raise HubError(
-                f"{doing}, and the model of that name is gated: accept its conditions at "
+                f"{doing}, which is gated: accept its conditions at "
                 f"{endpoint()}/{repo_id}, and sign in with `hf auth login` or HF_TOKEN."
             ) from None
         except RepositoryNotFoundError:
             raise HubError(
-                f"{doing}, and {endpoint()} shows no model of that name to "
-                f"{'this token' if token else 'visitors'}. Check the id, name a directory, or sign in with "
-                "`hf auth login` if the model is private."
+                f"{doing}, and {endpoint()} shows none of that name to "
+                f"{'this token' if token else 'visitors'}. Check the id, write ./ before a directory, or "
+                "sign in with `hf auth login` if the model is private."
             ) from None
         except LocalEntryNotFoundError:
             raise HubError(

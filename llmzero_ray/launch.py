@@ -7,6 +7,7 @@ Everything that can be checked is checked before anything starts. Not here: foll
 from __future__ import annotations
 
 import contextlib
+import shlex
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from typing import TypeAlias
 
 from llmzero_ray import _actors
 from llmzero_ray.config import SearchConfig
-from llmzero_ray.config_changes import differing_keys
+from llmzero_ray.config_changes import differing_keys, settings_text
 from llmzero_ray.coordinator import (
     extension_problem,
     measures_alone,
@@ -148,16 +149,15 @@ def _find_or_start(
     if follower.finished is not None and someone is not None:
         raise SearchBusyError(f"{root}: {someone} is about to end. Run the same command again.")
     if someone is not None and changes:
-        listed = " ".join(f"{key}={value}" for key, value in changes.items())
-        raise ConfigError(
-            f"{config.name} is at work with other settings; change them with `llmzero set {root} {listed}`."
-        )
+        command = f"llmzero set {shlex.quote(str(root))} {settings_text(changes)}"
+        raise ConfigError(f"{config.name} is at work with other settings; change them with `{command}`.")
     if someone is not None:
         return LaunchedSearch(follower=follower, found=str(someone))
     root_hyperparameters(config, None)
     checks = StartChecks(storage.paths)
     unknown = sum(call.dollars for call in checks.not_journalled(follower.events))
-    check_backends(config, follower.core.dollars + unknown, checks.book)
+    for oddity in check_backends(config, follower.core.dollars + unknown, checks.book):
+        say(f"note: {oddity}")
     task = make_task(config)
     if not follower.has_trained:  # one that has goes on with what it began with
         config = with_server_sizes(config, task, say)

@@ -144,17 +144,21 @@ def check_verl_keys(config: SearchConfig, task: PreparedTask) -> None:
         check_root(config, task, root_hyperparameters(config, task.n_train))
 
 
-def check_backends(config: SearchConfig, spent: float, book: Callable[[AgentCalled], None]) -> None:
+def check_backends(
+    config: SearchConfig, spent: float, book: Callable[[AgentCalled], None]
+) -> tuple[str, ...]:
     """Check that search method, engine, agents and model can be loaded; they are needed only much later.
 
-    `spent` and `book` are those of `check_agents`.
+    `spent` and `book` are those of `check_agents`. Returns what is odd about the model, in sentences.
     """
     make_search(config.search.method, config.search, config.budget.runs)
+    notes: tuple[str, ...] = ()
     if config.engine.backend != "verl":
         engine_factory(config.engine.backend)
     elif config.model.path is not None:
-        check_model_dir(config.model.path)
+        notes = check_model_dir(config.model.path)
     check_agents(config, spent, book)
+    return notes
 
 
 def strategy_note(config: SearchConfig) -> str | None:

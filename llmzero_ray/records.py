@@ -11,11 +11,14 @@ storage.py).
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from decimal import Decimal
 from functools import cache
+from numbers import Integral, Real
 from typing import Any, Literal, TypeAlias, TypeVar
 
 from llmzero_ray.errors import JournalError
@@ -409,7 +412,32 @@ def to_json(record: Any) -> Any:
         return {"type": _MAPPING, "items": list(body.items())} if "type" in body else body
     if isinstance(record, list | tuple):
         return [to_json(v) for v in record]
-    return record
+    number = as_number(record)
+    return record if number is None else number
+
+
+def as_number(value: Any) -> bool | int | float | None:
+    """The value as Python's own number or switch; None where it is neither, such as a text.
+
+    Taken are numbers of numpy, torch and their like, arrays of one element, Decimal and Fraction. NaN stays
+    NaN; what is too large for a float is infinite.
+    """
+    if not isinstance(value, Real | Decimal):
+        try:
+            value = value.item()
+        except (AttributeError, RuntimeError, TypeError, ValueError):  # several elements, or something else
+            return None
+    if isinstance(value, bool):
+        return value
+    if not isinstance(value, Real | Decimal):
+        return None
+    try:
+        number = float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
+    except ValueError:  # a signalling NaN
+        return math.nan
+    return int(value) if isinstance(value, Integral) else number
 
 
 def from_json(data: Any) -> Any:

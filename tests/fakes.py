@@ -10,6 +10,8 @@ reaches the runner's process like any configuration:
     script.sink            nodes that unlearn what they were given (a hopeless phase for the stopper)
     script.restates        nodes whose answers all restate the question, and are cut off at a cap of 32 tokens
     script.nan             nodes whose loss is NaN from step 4 on
+    script.numpy           nodes whose scores and metrics are numpy's float32
+    script.nan_score       nodes whose validation score is NaN at step 10
     script.die             nodes under which the runner's process is killed at step 3, in their first attempt
     script.die_always      the same in every attempt; script.die_at: another step for both
     script.hang            nodes that report nothing after step 3 in their first attempt, and sleep for ever
@@ -40,6 +42,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow.parquet as pq
 
 from llmzero_ray.compute import ComputeClock
@@ -125,7 +128,11 @@ class ScriptedEngine:
             score = learn(start, step, float(str(spec.hyperparameters[LR])))
             if self._is(spec, "sink"):
                 score = start * math.exp(-0.3 * step)
+            if self._is(spec, "numpy"):
+                score = np.float32(score)
             validated = step % spec.test_freq == 0 or step == last_step
+            if self._is(spec, "nan_score") and step == 10:
+                score = type(score)("nan")
             if validated:
                 scores[step] = score
             if spec.max_wall_s is not None and time.monotonic() - began >= spec.max_wall_s:
@@ -230,7 +237,7 @@ class ScriptedEngine:
         folder = Path(spec.rolling_dir) / f"step_{state['step']:06d}.full"
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
-        (folder / "state.json").write_text(json.dumps(state))
+        (folder / "state.json").write_text(json.dumps(state, default=float))
         write_manifest(folder, {"step": state["step"]})
         for older in sorted(folder.parent.glob("step_*.full")):
             if older.name < folder.name:
@@ -252,7 +259,7 @@ class ScriptedEngine:
     def _save(self, spec: PhaseSpec, step: int, score: float, val_score: float | None) -> Checkpoint:
         directory = Path(spec.adapter_dir(step))
         directory.mkdir(parents=True, exist_ok=True)
-        (directory / "score.json").write_text(json.dumps(score))
+        (directory / "score.json").write_text(json.dumps(float(score)))
         size = int(self.script.get("adapter_kib", 0)) * 1024
         (directory / "adapter_model.safetensors").write_bytes(bytes(size))
         (directory / "adapter_config.json").write_text("{}")
@@ -265,7 +272,7 @@ class ScriptedEngine:
     ) -> MetricPoint:
         metrics = {
             "critic/score/mean": reward,
-            "actor/entropy": 0.5,
+            "actor/entropy": type(reward)(0.5),
             "actor/kl_loss": 0.01 * step,
             "actor/grad_norm": 0.5,
             "actor/pg_loss": math.nan if self._is(spec, "nan") and step >= 4 else 0.01,
@@ -279,7 +286,7 @@ class ScriptedEngine:
         items, sampled = (), {}
         if val_score is not None:
             sampled = {VAL_TOKENS: 8.0 * self.task.n_val}
-            right = round(val_score * self.task.n_val)
+            right = 0 if math.isnan(val_score) else round(val_score * self.task.n_val)
             items = tuple(
                 ItemOutcome(
                     index=i,

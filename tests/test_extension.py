@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from llmzero_ray import commands as cmd
 from llmzero_ray import events as ev
+from llmzero_ray.config_changes import read_settings, with_changes
 from llmzero_ray.coordinator import check_decisions, extension_problem, over_budget, refusal, replay
 from llmzero_ray.events import REFERENCE
 from llmzero_ray.records import PhaseResult
@@ -160,6 +162,52 @@ def test_settings_that_do_not_extend_a_search_are_refused_with_what_would(
     assert (expected in problem) if problem else expected == ""
 
 
+FINAL = {"test": False, "default_recipe": False}
+
+
+def ended_by(reason: str) -> Driver:
+    """A search of at most 6 runs that has ended for that reason, after its root."""
+    limits: dict[str, Any] = {"target": {"target": 0.4}, "gpu_hours": {"gpu_hours": 0.5}}
+    limits |= {"wall_clock": {"wall_clock_hours": 1.0}, "compute": {"compute": 10.0}, "budget": {"runs": 2}}
+    search = Driver(make_config(budget={"runs": 6, **limits.get(reason, {})}, final=FINAL))
+    search.ready()
+    if reason == "user":
+        search.post(ev.UserStop(reason="enough"))
+    search.now = 5400.0 if reason == "wall_clock" else 1800.0
+    search.train(0, score=0.5, gpu_hours=0.6)
+    if reason == "wall_clock":
+        search.post(*over_budget(search.core, worked_s=3600.0, now=search.now))
+    elif reason == "budget":
+        search.propose(1)
+        search.train(1, score=0.6)
+    elif reason == "compute":
+        search.post(ev.BudgetReached(kind="compute", used=10.0, limit=10.0))
+    search.post(ev.OutcomeWritten())
+    assert search.core.finished is not None and search.core.finished.reason == reason
+    return search
+
+
+@pytest.mark.parametrize("reason", ["budget", "target", "gpu_hours", "wall_clock", "compute", "user"])
+@pytest.mark.parametrize(
+    "asked", [{"slots.count": 2}, {"checkpoints.max_gib": 5.0, "agents.deadline_s": 9.0}]
+)
+def test_what_a_refused_extension_suggests_extends_the_search(reason: str, asked: dict[str, Any]) -> None:
+    search = ended_by(reason)
+    problem = extension_problem(search.core, asked)
+    assert problem is not None
+    suggested = read_settings(shlex.split(problem.split("such as ")[1].split(", together")[0]))
+    for changes in (suggested, {**asked, **suggested}):
+        assert extension_problem(search.core, changes) is None
+        assert with_changes(search.core.config, changes) != search.core.config
+    said = str(refusal(search.core, ev.HintGiven(text="x")))
+    command = shlex.split(said.split("`")[1])
+    assert command[:3] == ["llmzero", "resume", str(ROOT)]
+    assert extension_problem(search.core, read_settings(command[4::2])) is None
+    extended(search, **{key.removeprefix("budget."): value for key, value in suggested.items()})
+    assert (search.core.end_reason, search.core.ending) == (None, None)
+    assert any(run.active for run in search.core.runs.values())
+
+
 def test_a_search_whose_nodes_are_all_closed_cannot_be_extended() -> None:
     rules = {"max_evolve_children": 1, "max_debug_depth": 1, "max_debug_children": 1}
     search = Driver(
@@ -176,6 +224,8 @@ def test_a_search_whose_nodes_are_all_closed_cannot_be_extended() -> None:
     assert search.core.finished is not None and search.core.finished.reason == "exhausted"
     problem = extension_problem(search.core, {"budget.runs": 99})
     assert problem is not None and "no node can get another child" in problem
+    assert "Higher limits" not in problem and "Start a search of another name" in problem
+    assert refusal(search.core, ev.HintGiven(text="x")) == "the search has ended."
 
 
 def test_a_search_that_is_at_work_is_not_extended() -> None:

@@ -25,7 +25,7 @@ from llmzero_ray.coordinator.steering import MAX_HINT, MAX_HINTS
 from llmzero_ray.errors import ConfigError
 from llmzero_ray.metrics import Curves
 from llmzero_ray.records import Event, PhaseFailure, PhaseResult, ResumeFrom
-from tests.builders import LR, ROOT, Driver, make_config, make_proposal
+from tests.builders import LR, ROOT, Driver, make_config, make_failure, make_proposal
 
 
 def after(scores: tuple[float, ...] = (0.5,), **blocks: Any) -> Driver:
@@ -309,7 +309,9 @@ def test_nothing_is_taken_from_persons_once_a_search_has_ended() -> None:
     search.search_to_end((0.5, 0.6))
     search.post(ev.OutcomeWritten())
     for event in (ev.HintGiven(text="x"), change(budget__runs=9), clone(0), ev.UserStop(reason="")):
-        assert refusal(search.core, event) == "the search has ended; nothing can be changed any more."
+        assert str(refusal(search.core, event)).startswith(
+            "the search has ended. It takes this while it trains"
+        )
 
 
 # --- losses and hangs ---------------------------------------------------------------------------------------
@@ -410,6 +412,45 @@ def test_a_phase_that_counts_as_started_but_never_began_is_planned_again_when_it
     assert (again.spec.resume_from, again.spec.attempt) == (ResumeFrom(node=0, step=10), 1)
     search.train(1, score=0.6)
     assert search.core.runs[1].outcome is not None
+
+
+def lost(attempt: int, restart_step: int) -> ev.RunnerLost:
+    left = dataclasses.replace(
+        make_failure(1, failure_class="resource", score=0.7, saved=[10]), gpu_hours=0.5
+    )
+    return ev.RunnerLost(
+        slot=0, node=1, phase_attempt=attempt, reason="gone", salvaged=left, restart_step=restart_step
+    )
+
+
+def test_a_repeat_whose_start_is_corrupt_begins_at_the_nearest_good_one_and_keeps_nothing_of_before() -> None:
+    search = after()
+    search.propose(1, make_proposal(resume=(0, 20)))
+    search.start(1)
+    search.post(lost(0, restart_step=12))
+    again = search.only(cmd.RunPhase, search.post(ev.SlotReady(slot=0)))
+    assert (again.spec.attempt, again.spec.restore) == (1, True)
+    corrupt = ev.CheckpointCorrupt(node=0, step=20, problem="fails its checksum", found_by=1)
+    again = search.only(cmd.RunPhase, search.post(corrupt))
+    assert (again.spec.resume_from, again.spec.attempt) == (ResumeFrom(node=0, step=10), 1)
+    assert not again.spec.restore  # its full checkpoint began at step 20
+    search.start(1)
+    search.post(lost(1, restart_step=12))  # as far as before, and yet no second loss at the same step
+    assert not search.core.runs[1].given_up
+    again = search.only(cmd.RunPhase, search.post(ev.SlotReady(slot=0)))
+    assert (again.spec.attempt, again.spec.restore) == (2, True)
+    search.train(1, score=0.6)
+    assert search.core.runs[1].outcome is not None and len(search.core.search.nodes) == 3
+
+
+def test_a_user_s_stop_after_a_corrupt_start_ends_a_repeat_without_what_began_elsewhere() -> None:
+    search = after()
+    search.propose(1, make_proposal(resume=(0, 20)))
+    search.start(1)
+    search.post(lost(0, restart_step=12))
+    search.post(ev.CheckpointCorrupt(node=0, step=20, problem="fails its checksum", found_by=2))
+    search.post(ev.UserStop(reason="enough"))
+    assert search.core.runs[1].status == "cancelled"
 
 
 def test_a_phase_that_trains_goes_on_when_another_finds_its_start_corrupt() -> None:

@@ -70,14 +70,22 @@ def _describe_refused(_: CoordinatorCore, event: ev.ProposalRefused) -> str:
 def _describe_planned(core: CoordinatorCore, event: ev.PhasePlanned) -> str:
     spec = event.spec
     name = "default recipe" if event.node == REFERENCE else f"node={event.node}"
-    start = (
-        f"from node {spec.resume_from.node} step {spec.resume_from.step}"
-        if spec.resume_from
-        else "from the base model"
-    )
     why = f"; {event.proposal.diagnosis.state}: {event.proposal.diagnosis.summary}" if event.proposal else ""
     note = f" [{event.note}]" if event.note else ""
-    return f"{name} planned: {spec.n_steps} steps {start}, {changes_text(core, spec)}{why}{note}"
+    return f"{name} planned: {spec.n_steps} steps from {_start(spec)}, {changes_text(core, spec)}{why}{note}"
+
+
+def _start(spec: PhaseSpec) -> str:
+    at = spec.resume_from
+    return "the base model" if at is None else f"node {at.node} step {at.step}"
+
+
+def _describe_corrupt(core: CoordinatorCore, event: ev.CheckpointCorrupt) -> str:
+    said = f"adapter of node {event.node} step {event.step} is not used: {event.problem}"
+    run = None if event.found_by is None else core.runs.get(event.found_by)
+    if run is None or run.spec is None:
+        return said
+    return f"{said}; {_name(run.node)} starts from {_start(run.spec)}"
 
 
 def _describe_started(_: CoordinatorCore, event: ev.PhaseStarted) -> str:
@@ -222,7 +230,7 @@ _DESCRIPTIONS: dict[type[Event], Callable[[CoordinatorCore, Any], str | None]] =
     ev.CheckpointsDeleted: lambda _, e: (
         f"{len(e.items)} adapter(s) thinned out: all took {size(e.used_bytes)} (limit {size(e.limit_bytes)})"
     ),
-    ev.CheckpointCorrupt: lambda _, e: f"adapter of node {e.node} step {e.step} is not used: {e.problem}",
+    ev.CheckpointCorrupt: _describe_corrupt,
     ev.SearchPaused: lambda _, e: f"paused: {e.reason}",
     ev.SearchAborted: lambda _, e: f"aborted: {e.reason}",
     ev.FinalScored: _describe_scored,

@@ -6,7 +6,6 @@ Not here: the server (actors/model_server.py).
 from __future__ import annotations
 
 import contextlib
-import re
 import secrets
 import signal
 import time
@@ -17,13 +16,12 @@ import typer
 
 from llmzero_ray import _actors
 from llmzero_ray.cli.output import TerminalConsole, print_line, print_lines
+from llmzero_ray.config import hub_model
 from llmzero_ray.errors import ConfigError
 from llmzero_ray.private_files import private_file
 from llmzero_ray.tasks import check_model_dir
 
 _LOOK_S = 1.0
-_HUB_NAME = re.compile(r"(?:\w[\w.-]*/)?\w[\w.-]*")
-"""`owner/name`, or `name` of the Hub's first models."""
 
 
 def serve(
@@ -56,13 +54,17 @@ def serve(
     console = TerminalConsole()
     if not model:
         raise ConfigError("serve: the model's directory or name is empty.")
+    repo_id, revision = hub_model(model)
     if Path(model).is_dir():
         check_model_dir(model)
-    elif not _HUB_NAME.fullmatch(model):
+    elif repo_id is None:
         raise ConfigError(
             f"serve: there is no model directory {model}. Name a directory with config.json and weights, "
-            "or a model of the Hugging Face Hub as owner/name."
+            "or a model of the Hugging Face Hub as hf://OWNER/NAME."
         )
+    else:
+        model = repo_id
+        vllm_options = [*vllm_options, *(["--revision", revision] if revision else [])]
     print_line(console, _actors.head.start_text())
     import ray
 

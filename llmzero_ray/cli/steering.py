@@ -6,6 +6,7 @@ of requests (actors/control_requests.py), stopping (stop.py).
 
 from __future__ import annotations
 
+import shlex
 import time
 from typing import Annotated, Any
 
@@ -16,7 +17,8 @@ from llmzero_ray.agents.backend import MODEL_BACKENDS
 from llmzero_ray.cli import options
 from llmzero_ray.cli.event_text import event_line
 from llmzero_ray.cli.output import TerminalConsole, print_line
-from llmzero_ray.config_changes import read_settings
+from llmzero_ray.config_changes import differing_keys, read_settings, settings_text, with_changes
+from llmzero_ray.coordinator import extension_problem
 from llmzero_ray.errors import ConfigError
 from llmzero_ray.events import RequestRefused
 from llmzero_ray.follow import Follower
@@ -119,10 +121,13 @@ def _send(place: SearchStorage, kind: RequestKind, reason: str = "", **fields: A
     console, follower = TerminalConsole(), Follower.of(place)
     root, core = place.paths.root, follower.core
     if kind == "set" and follower.finished is not None:
-        settings = " ".join(f"--set {key}={value}" for key, value in fields["changes"].items())
-        raise ConfigError(
-            f"the search has ended; higher limits extend it: `llmzero resume {root} {settings}`."
-        )
+        changes = fields["changes"]
+        if problem := extension_problem(core, changes):
+            raise ConfigError(f"the search has ended, and {problem}")
+        if not differing_keys(core.config, with_changes(core.config, changes)):
+            raise ConfigError("the search has ended with these settings; nothing would change.")
+        command = f"llmzero resume {shlex.quote(str(root))} {settings_text(changes, '--set')}"
+        raise ConfigError(f"the search has ended; this goes on with it: `{command}`.")
     if kind != "pause":  # a request that is certain to be refused is not sent
         _check(follower, Request(id="", kind=kind, reason=reason, fields=fields))
     request_id = request(root, kind, reason, **fields)

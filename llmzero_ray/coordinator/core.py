@@ -292,6 +292,7 @@ class CoordinatorCore(SearchState):
             source = None if run.spec is None else run.spec.resume_from
             # The phase that found it may count as started: its runner was lost before it began.
             waits = run.stage == "planned" and (not run.started or run.node == event.found_by)
+            waits = waits and not run.given_up
             if source is not None and waits and (source.node, source.step) == (event.node, event.step):
                 run.begin_again()
                 self._resume_elsewhere(
@@ -303,6 +304,8 @@ class CoordinatorCore(SearchState):
         base = 0 if source is None else self.runs[source.node].base_step + source.step
         run.spec = dataclasses.replace(run.spec, resume_from=source, base_step=base)
         run.replanned += 1
+        # What earlier attempts left began elsewhere.
+        run.first_attempt, run.restart_step, run.salvaged = run.attempt, None, None
         if run.node != REFERENCE:
             self.search.set_resume_from(
                 run.node, *(None, None) if source is None else (source.node, source.step)

@@ -235,7 +235,7 @@ def run_phase(state: SearchState, run: PhaseRun) -> Command:
         checkpoint_dir=str(paths.checkpoints(run.node)),
         rolling_dir=str(paths.rolling(run.node, run.attempt)),
         rolling_freq=state.rolling_freq,
-        restore=run.attempt > 0,
+        restore=run.attempt > run.first_attempt,
         known_start=state.planner.known_start(spec),
     )
     generation = state.slots[run.slot].generation

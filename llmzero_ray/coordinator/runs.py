@@ -56,6 +56,8 @@ class PhaseRun:
     """Step from which the current attempt continues after a loss; None before the first loss."""
     silent: RunnerSilent | None = None
     """The current attempt hangs and is to be killed."""
+    first_attempt: int = 0
+    """The first attempt from its present start; later ones go on from full checkpoints of it and after it."""
     replanned: int = 0
     """How often its checkpoint source was replaced because the adapter was corrupt."""
     plan: Mapping[str, Any] = field(default_factory=dict)

@@ -7,12 +7,13 @@ Not here: delivery of requests (presence.py, actors/control_requests.py).
 from __future__ import annotations
 
 import dataclasses
+import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from llmzero_ray import events as ev
 from llmzero_ray.config import SearchConfig
-from llmzero_ray.config_changes import CHANGEABLE, with_changes
+from llmzero_ray.config_changes import CHANGEABLE, settings_text, with_changes
 from llmzero_ray.coordinator.budget import reached_limits
 from llmzero_ray.coordinator.runs import PhaseRun
 from llmzero_ray.coordinator.state import SearchState
@@ -23,6 +24,8 @@ MAX_HINT = 2000
 """Most characters of one hint; it is part of every later request to the proposer."""
 MAX_HINTS = 20
 """Most hints of one search; the newest ones are shown to the proposer."""
+_MORE_RUNS = 4
+"""Runs by which a suggestion raises `budget.runs`."""
 _LIFTED = {
     "gpu_hours": "budget.gpu_hours",
     "wall_clock": "budget.wall_clock_hours",
@@ -37,7 +40,10 @@ def refusal(state: SearchState, event: Event) -> str | None:
     if isinstance(event, ev.SearchExtended):
         return extension_problem(state, event.changes)
     if state.finished is not None:
-        return "the search has ended; nothing can be changed any more."
+        settings = settings_text(_extending(state, state.config), "--set")
+        root = shlex.quote(str(state.paths.root))
+        todo = f" It takes this while it trains; `llmzero resume {root} {settings}` extends it."
+        return f"the search has ended.{todo if settings else ''}"
     if isinstance(event, ev.UserStop | ev.SettingsChanged):
         return _settings_problem(state, event) if isinstance(event, ev.SettingsChanged) else None
     if state.end_reason is not None or state.ending is not None:
@@ -141,16 +147,32 @@ def extension_problem(state: SearchState, changes: Mapping[str, Any]) -> str | N
         return str(error)
     if measures_alone(changes):
         return None if _best_is_known(state) else "no phase has a score, so there is nothing to measure."
-    causes = tuple(_causes_to_end(state, config))
+    causes = [cause for cause, *_ in _causes_to_end(state, config)]
     if not causes and not _lifts(changes):
-        causes = (f"it ended for another reason ({state.end_reason}), and they raise no limit",)
+        causes = [f"it ended for another reason ({state.end_reason}), and they raise no limit"]
     if not causes:
         return None
+    said = f"{settings_text(changes) or 'no change'} would not extend the search: {'; '.join(causes)}."
+    if not (settings := _extending(state, config)):
+        return f"{said} Start a search of another name to go further."
     return (
-        f"{_named(changes)} would not extend the search: {'; '.join(causes)}. Higher limits do, such as "
-        f"budget.runs={len(state.search.nodes) + 4}, together or with other settings; what may be changed: "
-        f"{', '.join(CHANGEABLE)}."
+        f"{said} Higher limits do, such as {settings_text(settings)}, together or with other settings; what "
+        f"may be changed: {', '.join(CHANGEABLE)}."
     )
+
+
+def _extending(state: SearchState, config: SearchConfig) -> dict[str, Any]:
+    """Settings with which a search that has ended goes on, on top of `config`; empty: there are none."""
+    budget = config.budget
+    wanted = {key: value for _, key, value in _causes_to_end(state, config) if key is not None}
+    if not wanted and (own := _LIFTED.get(state.end_reason or "")) is not None:
+        limit = getattr(budget, own.removeprefix("budget."))
+        wanted = {} if limit is None else {own: None if own == "budget.target" else 2 * limit}
+    wanted = wanted or {"budget.runs": max(len(state.search.nodes), budget.runs) + _MORE_RUNS}
+    try:
+        return {} if any(_causes_to_end(state, with_changes(config, wanted))) else wanted
+    except ConfigError:
+        return {}
 
 
 def extend(state: SearchState, event: ev.SearchExtended) -> None:
@@ -197,8 +219,9 @@ def _revive(state: SearchState) -> None:
         run.revived, state.slots[run.slot].node = run.revived + 1, run.node
 
 
-def _causes_to_end(state: SearchState, config: SearchConfig) -> Iterator[str]:
-    """Why a search with this configuration would end as it is now."""
+def _causes_to_end(state: SearchState, config: SearchConfig) -> Iterator[tuple[str, str | None, Any]]:
+    """Why a search with this configuration would end as it is now: (sentence, setting, value of it with which
+    it would not); no setting where none helps."""
     begun, best = len(state.search.nodes), state.search.best
     before, state.search.budget = state.search.budget, config.budget.runs
     try:
@@ -206,24 +229,22 @@ def _causes_to_end(state: SearchState, config: SearchConfig) -> Iterator[str]:
     finally:
         state.search.budget = before
     if reason == "budget":
-        yield f"budget.runs is {config.budget.runs} and {begun} runs have begun"
+        said = f"budget.runs is {config.budget.runs} and {begun} runs have begun"
+        yield said, "budget.runs", begun + _MORE_RUNS
     elif reason is not None:
-        yield "no node can get another child, whatever the budget"
+        yield "no node can get another child, whatever the budget", None, None
     target = config.budget.target
     if target is not None and best is not None and best.score is not None and best.score >= target:
-        yield f"budget.target is {target:g} and the best validation score is {best.score:.4f}"
+        said = f"budget.target is {target:g} and the best validation score is {best.score:.4f}"
+        yield said, "budget.target", None
     worked_s = state.active_time.seconds()
     for kind, used, limit in reached_limits(state, config, worked_s=worked_s, now=state.now):
-        yield f"{_LIFTED[kind]} is {limit:g} and {used:.4g} are used"
+        yield f"{_LIFTED[kind]} is {limit:g} and {used:.4g} are used", _LIFTED[kind], float(f"{2 * used:.3g}")
 
 
 def _lifts(changes: Mapping[str, Any]) -> bool:
     """Whether a limit is among the changes."""
     return any(key.startswith("budget.") or key == "agents.on_cap" for key in changes)
-
-
-def _named(changes: Mapping[str, Any]) -> str:
-    return " ".join(f"{key}={value}" for key, value in changes.items()) or "no change"
 
 
 # --- parts --------------------------------------------------------------------------------------------------

@@ -138,7 +138,7 @@ def read_shape(path: str) -> ModelShape:
     Raises:
         ConfigError: there is no readable `config.json` and the name is not known, or as `model_shape`.
     """
-    name, file = Path(path).name, Path(path) / "config.json"
+    name, file = Path(path).name.partition("@")[0], Path(path) / "config.json"
     try:
         config = json.loads(file.read_text(encoding="utf-8"))
     except OSError as error:

@@ -7,7 +7,6 @@ and brings a restored experiment to the state of the search's records. Not here:
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from llmzero_ray.errors import ConfigError
 from llmzero_ray.tune import internals
 from llmzero_ray.tune.early_stop import EarlyStops
 from llmzero_ray.tune.phase_start import LINEAGE_KEY, PhaseStart
-from llmzero_ray.tune.searcher import NOT_FINITE, TreeSearcher
+from llmzero_ray.tune.searcher import TreeSearcher
 from llmzero_ray.tune.state import TunePhase
 
 STEP = "training_iteration"
@@ -118,13 +117,7 @@ class TreeScheduler(FIFOScheduler):
             return str(TrialScheduler.STOP)
         self._take(trial, phase, result)
         step = int(result[STEP])
-        value = result.get(self._search.metric)
-        if isinstance(value, int | float) and not math.isfinite(value):
-            self._searcher.stop_for(
-                phase.node, f"{NOT_FINITE}: {self._search.metric} is {value} at step {step}"
-            )
-            return str(TrialScheduler.STOP)
-        if self._has_last_result(phase):
+        if self._search.not_finite(phase.node) or self._has_last_result(phase):
             return str(TrialScheduler.STOP)
         reason = self._early_stop(trial, phase, result)
         if reason is not None:

@@ -111,7 +111,7 @@ class TreeSearcher(Searcher):
         if phase.status != "running":
             return
         stopped = self._stopping.pop(node, "")
-        if error or stopped.startswith(NOT_FINITE):
+        if error:
             self._search.end(node, "failed", self._errors.pop(trial_id, stopped or "the trial failed"))
         elif stopped:
             self._search.end(node, "early_stopped", stopped)
@@ -232,10 +232,6 @@ class TreeSearcher(Searcher):
         self.active.add(phase.node)
         self._search.assign(phase.node, trial_id)
         return {**self._search.trials.trial_config(phase.configuration or {}), CONFIG_KEY: str(phase.start)}
-
-
-NOT_FINITE = "not finite"
-"""How the reason of a phase begins whose metric is NaN or infinite: it has failed."""
 
 
 def _is_domain(value: object) -> bool:

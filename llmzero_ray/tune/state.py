@@ -7,11 +7,9 @@ what is proposed (proposals.py).
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -28,10 +26,12 @@ from llmzero_ray.records import (
     PhaseFailure,
     PhaseStatus,
     ResumeFrom,
+    as_number,
     from_json,
     to_json,
 )
 from llmzero_ray.search import SearchRules, TreeSearch
+from llmzero_ray.search.tree_search import MAX_SCORE
 from llmzero_ray.strategy_file import TUNE_FORMAT, TuneStrategy, TuneStrategyPhase
 from llmzero_ray.text import nearest
 from llmzero_ray.tune.phase_start import PhaseStart
@@ -39,6 +39,8 @@ from llmzero_ray.tune.record_log import RecordLog
 from llmzero_ray.tune.trial_space import TrialSpace
 
 Mode = Literal["max", "min"]
+_MOST_SHOWN = 80
+"""Characters of a metric that is no number."""
 STRATEGY_FILE = "strategy.yaml"
 """In the experiment's directory: the best strategy so far."""
 
@@ -247,6 +249,8 @@ class TuneSearch:
     def report(self, node: int, step: int, result: Mapping[str, Any], checkpoint: str | None) -> None:
         """Take in a result of a running node. `result` is flat."""
         texts = {key: value for key, value in result.items() if isinstance(value, str)}
+        if as_number(value := result.get(self.metric)) is None and value is not None:
+            texts[self.metric] = str(value)[:_MOST_SHOWN]
         metrics = {**texts, **numbers_of(result)}
         # Tune repeats the configuration in every result.
         kept = {key: value for key, value in metrics.items() if not key.startswith("config/")}
@@ -258,9 +262,9 @@ class TuneSearch:
             # It was trained again from an earlier checkpoint: what was known of these steps is gone.
             del phase.steps[later]
             phase.checkpoints.pop(later, None)
-        value = metrics.get(self.metric)
+        value = as_number(metrics.get(self.metric))
         score = None
-        if isinstance(value, int | float) and math.isfinite(value):
+        if value is not None and abs(value) <= MAX_SCORE:
             score = float(value) if self.mode == "max" else -float(value)
         phase.steps[step] = ReportedStep(step=step, score=score, metrics=metrics)
         if checkpoint is not None:
@@ -274,12 +278,23 @@ class TuneSearch:
         self.phases[node].checkpoints[step] = checkpoint
 
     def end(self, node: int, status: PhaseStatus, reason: str = "") -> None:
-        """Finish a running node."""
+        """Finish a running node; it has failed where its last metric cannot be compared."""
         before = self.tree.best
+        if status == "completed" and (broken := self.not_finite(node)):
+            status, reason = "failed", broken
         self._post(kind="end", node=node, status=status, reason=reason)
         if self._log is not None and self.tree.best is not before:
             replace_file(self._log.path.with_name(STRATEGY_FILE), self.strategy() or "")
         self._check_outcome(self.phases[node])
+
+    def not_finite(self, node: int) -> str | None:
+        """Why the metric of a node's newest step cannot be compared; None: it can, or the step has none."""
+        steps = self.phases[node].steps
+        newest = steps[max(steps)] if steps else None
+        value = None if newest is None else as_number(newest.metrics.get(self.metric))
+        if newest is None or value is None or abs(value) <= MAX_SCORE:
+            return None
+        return f"not finite: {self.metric} is {value} at step {newest.step}"
 
     def _apply_end(self, node: int, status: PhaseStatus, reason: str) -> None:
         phase = self.phases[node]
@@ -298,6 +313,12 @@ class TuneSearch:
             self.fatal = self._no_metric(phase)
 
     def _no_metric(self, phase: TunePhase) -> ConfigError:
+        values = [step.metrics[self.metric] for step in phase.steps.values() if self.metric in step.metrics]
+        if values:
+            return ConfigError(
+                f"metric {self.metric!r} of trial {phase.trials[-1]} is no number but {values[-1]!r}; report "
+                "a number with tune.report, or name another metric in tree_search(metric=...)."
+            )
         reported = sorted({name for step in phase.steps.values() for name in numbers_of(step.metrics)})
         near = nearest(self.metric, reported)
         hint = f" Did you mean {near!r}?" if near else ""
@@ -394,12 +415,9 @@ class TuneSearch:
 
 
 def numbers_of(result: Mapping[str, Any]) -> dict[str, Any]:
-    """The numbers and switches of a result as Python's own: those of numpy included."""
-    return {
-        key: value if isinstance(value, bool) else int(value) if isinstance(value, Integral) else float(value)
-        for key, value in result.items()
-        if isinstance(value, Real)
-    }
+    """The numbers and switches of a result as Python's own."""
+    found = {key: as_number(value) for key, value in result.items()}
+    return {key: value for key, value in found.items() if value is not None}
 
 
 def failed_text(failure: PhaseFailure) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +16,7 @@ from llmzero_ray.config import parse_config
 from llmzero_ray.engines.base import Slot
 from llmzero_ray.manifests import problem_of
 from llmzero_ray.metric_files import load_points
-from llmzero_ray.records import PhaseResult, PhaseSpec
+from llmzero_ray.records import PhaseFailure, PhaseResult, PhaseSpec, to_json
 from llmzero_ray.storage import SearchStorage
 from tests.builders import Driver
 from tests.fakes import LR, score_of
@@ -27,11 +28,13 @@ class Attempt(threading.Thread):
     """One attempt at the root's phase by a runner of its own, which waits after `hold_at` until it is
     released."""
 
-    def __init__(self, root: Path, task_dir: Path, attempt: int, *, hold_at: int, lr: float) -> None:
+    def __init__(
+        self, root: Path, task_dir: Path, attempt: int, *, hold_at: int, lr: float, script: Any = None
+    ) -> None:
         super().__init__(daemon=True)
         self.released = root / f"released-{attempt}"
-        script = {"hold": [0], "hold_at": hold_at, "hold_attempt": attempt, "hold_until": str(self.released)}
-        config = parse_config(scripted_search(root, task_dir, script))
+        held = {"hold": [0], "hold_at": hold_at, "hold_attempt": attempt, "hold_until": str(self.released)}
+        config = parse_config(scripted_search(root, task_dir, held | (script or {})))
         self.storage = SearchStorage(config.storage, config.name)
         slot = Slot(search="demo", index=attempt, placement_groups=("00",), gpus_per_node=1, cpus_per_gpu=1)
         self.runner = PhaseRunner(config.to_json(), config.storage, slot)
@@ -105,3 +108,23 @@ def test_an_earlier_attempt_that_ends_after_the_present_one_changes_nothing(
     assert [score_of(kept.path) for kept in outcome.checkpoints] == [
         kept.val_score for kept in outcome.checkpoints
     ]
+
+
+@pytest.mark.parametrize("script", [{"nan_score": [0]}, {"nan_score": [0], "numpy": [0]}])
+def test_a_validation_score_that_is_not_finite_fails_the_phase(
+    tmp_path: Path, task_dir: Path, script: dict[str, Any]
+) -> None:
+    attempt = Attempt(tmp_path, task_dir, 0, hold_at=1000, lr=1e-3, script=script)
+    attempt.run()
+    outcome = attempt.outcome
+    assert isinstance(outcome, PhaseFailure) and outcome.failure_class == "nan"
+    assert outcome.cause == "NonFiniteError: step 10: the validation score is nan"
+
+
+def test_numbers_of_numpy_end_where_an_engine_reports_them(tmp_path: Path, task_dir: Path) -> None:
+    attempt = Attempt(tmp_path, task_dir, 0, hold_at=1000, lr=1e-3, script={"numpy": [0]})
+    attempt.run()
+    outcome = attempt.outcome
+    assert isinstance(outcome, PhaseResult) and type(outcome.best_score) is float
+    assert attempt.storage.result(0, 0) == outcome
+    json.dumps(to_json(outcome))

@@ -18,7 +18,8 @@ from llmzero_ray.errors import LlmzeroError
 from llmzero_ray.events import REFERENCE
 from llmzero_ray.metric_files import load_curves, load_items
 from llmzero_ray.presence import owner, request
-from llmzero_ray.records import PhaseFailure
+from llmzero_ray.records import PhaseFailure, ResumeFrom
+from tests.fakes import score_of
 from tests.waiting import wait_until
 
 from .conftest import Search, left_over, pids_of
@@ -159,6 +160,30 @@ def test_a_killed_runner_means_the_phase_is_repeated_on_a_fresh_one(make_search:
     core = search.wait()
     assert (core.runs[0].status, core.runs[0].attempt, core.runs[0].losses) == ("completed", 1, 1)
     assert load_curves(search.storage, 0).steps == tuple(range(1, 11))
+
+
+@pytest.mark.slow
+def test_a_repeat_whose_start_was_damaged_meanwhile_takes_the_nearest_sound_adapter(
+    make_search: MakeSearch,
+) -> None:
+    search = make_search(
+        {"hold": [1], "hold_at": 7}, budget={"runs": 2}, checkpoints={"rolling_freq": 2}
+    ).start()
+    search.until_step(1, 7)
+    assert search.core.runs[1].spec.resume_from == ResumeFrom(node=0, step=10)
+    search.until(lambda: search.storage.restart_step(1, 0) == 6)  # from there the repeat would have gone on
+    adapter = search.storage.paths.adapter(0, 10) / "adapter_model.safetensors"
+    adapter.write_bytes(b"damaged")
+    for pid in pids_of("PhaseRunner"):
+        os.kill(pid, signal.SIGKILL)
+    run = search.wait().runs[1]
+    assert (run.status, run.attempt, run.losses) == ("completed", 1, 1)
+    (corrupt,) = search.events(ev.CheckpointCorrupt)
+    assert (corrupt.node, corrupt.step, corrupt.found_by) == (0, 10, 1)
+    assert (run.spec.resume_from, run.spec.base_step) == (ResumeFrom(node=0, step=5), 5)
+    curves = load_curves(search.storage, 1)
+    assert (curves.base_step, curves.steps) == (5, tuple(range(1, run.spec.n_steps + 1)))
+    assert run.outcome.start_score == score_of(str(search.storage.paths.adapter(0, 5)))
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ lost."""
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,8 +16,11 @@ import yaml
 from llmzero_ray import _actors, launch
 from llmzero_ray.cli.main import main
 from llmzero_ray.config import SearchConfig, load_config
+from llmzero_ray.config_changes import read_settings
+from llmzero_ray.coordinator import extension_problem
 from llmzero_ray.errors import ConfigError, EngineVersionError, TaskError
 from llmzero_ray.events import OutcomeWritten, PhaseStarted, SearchFinished
+from llmzero_ray.follow import Follower
 from llmzero_ray.journal import Journal
 from llmzero_ray.preflight import check_platform
 from llmzero_ray.recipes import path_of
@@ -209,6 +213,35 @@ def test_what_a_finished_search_is_compared_with_is_measured_anew_only_where_set
     assert "demo has finished with other settings; not used: final.default_recipe=compute" in out
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["set", "slots.count=2"],
+        ["set", "budget.gpu_hours=null", "slots.count=2"],
+        ["budget", "--set", "runs=2"],
+    ],
+)
+def test_a_change_that_does_not_extend_a_finished_search_is_not_sent_to_resume(
+    finished: Path, capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    assert main([words[0], str(finished), *words[1:]]) == 2
+    err = capsys.readouterr().err
+    assert "would not extend the search: budget.runs is 2 and 2 runs have begun" in err
+    assert "Higher limits do, such as budget.runs=6" in err and "llmzero resume" not in err
+
+
+@pytest.mark.parametrize("setting", ["budget.runs=12", "budget.target=0.9", "final.test=true"])
+def test_the_command_that_a_finished_search_is_answered_with_extends_it(
+    finished: Path, capsys: pytest.CaptureFixture[str], setting: str
+) -> None:
+    also = [] if setting == "final.test=true" else ["budget.gpu_hours=null", "budget.runs=9"]
+    assert main(["set", str(finished), *also, setting]) == 2
+    command = shlex.split(capsys.readouterr().err.split("`")[1])
+    assert command[:3] == ["llmzero", "resume", str(finished)]
+    follower = Follower.of(SearchStorage(str(finished.parent), finished.name))
+    assert extension_problem(follower.core, read_settings(command[4::2])) is None
+
+
 def test_limits_of_a_finished_search_are_not_kept_but_sent_to_resume(
     finished: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -217,7 +250,7 @@ def test_limits_of_a_finished_search_are_not_kept_but_sent_to_resume(
     assert list(finished.glob("requests/*")) == []
 
 
-@pytest.mark.parametrize("model", ["/nonexist", "./model", "~/model", "a/b/c"])
+@pytest.mark.parametrize("model", ["/nonexist", "./model", "~/model", "a/b/c", "models/m", "m"])
 def test_a_model_directory_that_is_not_there_is_refused_before_anything_starts(
     model: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -313,7 +346,7 @@ def nothing_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     def start(*_given: object, **_options: object) -> None:
         raise AssertionError("something was started")
 
-    monkeypatch.setattr(launch, "check_backends", lambda *_given: None)
+    monkeypatch.setattr(launch, "check_backends", lambda *_given: ())
     monkeypatch.setattr("ray.init", start)
     monkeypatch.setattr(_actors.head, "connect", start)
     monkeypatch.setattr(_actors.app, "start_on", start)

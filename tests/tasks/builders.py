@@ -13,6 +13,8 @@ import pyarrow.parquet as pq
 
 from llmzero_ray.tasks.families.base import Problem, WarmStart
 
+WEIGHTS = "\x02\0\0\0\0\0\0\0{}"
+"""A safetensors file without tensors, as text."""
 REWARD = {"module": "llmzero_ray.tasks.rewards.marked_answer"}
 
 
@@ -62,9 +64,9 @@ def write_model(directory: Path, *without: str) -> Path:
     directory.mkdir(parents=True)
     files = {
         "config.json": '{"model_type": "qwen3"}',
-        "model.safetensors": "weights",
+        "model.safetensors": WEIGHTS,
         "tokenizer.json": "{}",
-        "tokenizer_config.json": '{"chat_template": "{{ messages }}"}',
+        "tokenizer_config.json": '{"chat_template": "{{ messages }}", "eos_token": "</s>"}',
     }
     for name, content in files.items():
         if name not in without:

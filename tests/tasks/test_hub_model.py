@@ -10,16 +10,17 @@ from pathlib import Path
 import pytest
 
 from llmzero_ray.config import SearchConfig
-from llmzero_ray.errors import HubError
+from llmzero_ray.errors import ConfigError, HubError, TaskError
 from llmzero_ray.hub_model import with_model_here
 from llmzero_ray.tasks import check_model_dir
 from tests.builders import make_config
 from tests.hub_server import HubServer, Repository, hub_server, use
+from tests.tasks.builders import WEIGHTS
 
 ID = "ann/base-4b"
 FILES = {
     "config.json": b'{"model_type": "qwen3"}',
-    "model.safetensors": b"weights",
+    "model.safetensors": WEIGHTS.encode(),
     "tokenizer.json": b"{}",
     "tokenizer_config.json": b'{"chat_template": "x"}',
 }
@@ -85,13 +86,59 @@ def test_any_other_path_is_kept_and_nothing_is_asked(
     assert hub.requests == []
 
 
+@pytest.mark.parametrize(
+    "path",
+    [
+        "models/base-4b",
+        "Models/base-4b",
+        "data/m",
+        "runs/m",
+        "checkpoints/step_10",
+        "output/m",
+        "here/gone",
+        "here/gone@main",
+        "./ann/base-4b",
+        "../ann/base-4b",
+        "~/base-4b",
+        "ann/base-4b/",
+        "ann\\base-4b",
+        "ann/base/4b",
+        "/ann/base-4b",
+    ],
+)
+def test_a_directory_that_is_missing_is_never_looked_up_as_a_strangers_model(
+    path: str, hub: HubServer, tmp_path: Path
+) -> None:
+    (tmp_path / "here").mkdir()
+    config = given(path)
+    assert located(config) is config
+    assert hub.requests == []
+    assert config.model.id_on_the_hub is None
+    with pytest.raises(TaskError, match=r"does not exist.*model\.path=hf://OWNER/NAME"):
+        check_model_dir(path)
+
+
+def test_hf_names_a_model_of_the_hub_whatever_directories_there_are(hub: HubServer, tmp_path: Path) -> None:
+    (tmp_path / ID).mkdir(parents=True)
+    hub.repositories["models/base"] = Repository(files=FILES)
+    assert located(given(f"hf://{ID}")).model.hub_id == ID
+    assert given(f"hf://{ID}@main").model.id_on_the_hub == ID
+    assert located(given("hf://models/base")).model.hub_id == "models/base"
+
+
+@pytest.mark.parametrize("path", ["hf://base", "hf:ann/base", "hf://ann/base/4b", "HF://ann/base", "hf://"])
+def test_a_broken_address_of_a_model_is_refused_with_the_right_form(path: str) -> None:
+    with pytest.raises(ConfigError, match=r"model\.path.*hf://OWNER/NAME@REVISION"):
+        given(path)
+
+
 def test_without_a_network_and_a_copy_it_is_said_what_to_do(
     hub: HubServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with without_network(monkeypatch), pytest.raises(HubError) as raised:
         located(given())
     said = str(raised.value)
-    assert f"model.path {ID} is no directory here" in said
+    assert f"model.path {ID} names a model of the Hub" in said
     assert "the cache has no copy" in said and f"hf download {ID}" in said
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(HubError, match="the cache has no copy"):
@@ -100,7 +147,7 @@ def test_without_a_network_and_a_copy_it_is_said_what_to_do(
 
 @pytest.mark.parametrize("path", ["ann/nothing", f"{ID}@no-such-revision"])
 def test_what_the_hub_does_not_have_is_one_message(path: str, hub: HubServer) -> None:
-    with pytest.raises(HubError, match="is no directory here") as raised:
+    with pytest.raises(HubError, match="names a model of the Hub") as raised:
         located(given(path))
     assert "hf_" not in str(raised.value) and "\n" not in str(raised.value)
 

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import math
+from decimal import Decimal
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 from ray import cloudpickle, tune
 from ray.train._internal.storage import StorageContext
 from ray.tune.experiment import Trial
@@ -114,19 +119,74 @@ def test_a_new_trial_starts_from_another_trials_best_checkpoint_and_counts_from_
     assert second.latest_checkpoint_result.metrics == {}
 
 
+TEXTS = ("nan", "inf", "-inf")
+
+
 def test_the_phase_ends_at_its_length(driver: Driver) -> None:
     trial = driver.new_trial()
     assert [driver.report(trial, step, 1.0) for step in (1, 2, 3)] == ["CONTINUE", "CONTINUE", "STOP"]
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_a_metric_that_is_not_finite_fails_the_phase(driver: Driver, value: float) -> None:
+BROKEN = [
+    *(
+        kind(text)
+        for kind in (float, np.float16, np.float32, np.float64, np.longdouble, Decimal)
+        for text in TEXTS
+    ),
+    *(wrap(float(text)) for wrap in (np.array, torch.tensor) for text in TEXTS),
+    *(torch.tensor([math.nan], dtype=torch.bfloat16), np.array([[math.inf]]), Decimal("sNaN")),
+    *(Decimal("1e400"), Fraction(10**400), 10**400, -(10**400), 1e200),
+]
+
+
+@pytest.mark.parametrize("value", BROKEN, ids=lambda value: f"{type(value).__name__} {value}"[:40])
+def test_a_metric_that_is_not_finite_fails_the_phase_whatever_its_type(driver: Driver, value: Any) -> None:
     trial = driver.new_trial()
     assert driver.report(trial, 1, value) == "STOP"
     driver.scheduler.on_trial_complete(driver.controller, trial, trial.last_result)
     driver.searcher.on_trial_complete(trial.trial_id)
     phase = driver.searcher.search.phases[0]
     assert phase.status == "failed" and phase.reason.startswith("not finite: x is")
+    assert driver.searcher.search.view(0).failure.failure_class == "nan"
+
+
+@pytest.mark.parametrize("last", [math.nan, np.float32("inf")])
+def test_a_last_result_that_is_not_finite_fails_the_phase_too(driver: Driver, last: Any) -> None:
+    trial = driver.new_trial()
+    driver.report(trial, 1, 1.0)
+    driver.scheduler.on_trial_complete(driver.controller, trial, {"training_iteration": 2, "x": last})
+    driver.searcher.on_trial_complete(trial.trial_id)
+    phase = driver.searcher.search.phases[0]
+    assert phase.status == "failed" and phase.best is not None and phase.best.score == 1.0
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *(kind(0.5) for kind in (np.float16, np.float32, np.array, torch.tensor, Decimal, Fraction)),
+        np.array([0.5]),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_number_of_any_type_is_a_score(driver: Driver, value: Any) -> None:
+    driver.finish(driver.new_trial(), [value] * 3)
+    phase = driver.searcher.search.phases[0]
+    assert (phase.status, phase.best.score) == ("completed", 0.5)
+
+
+@pytest.mark.parametrize(
+    ("value", "score"), [(np.int64(3), 3.0), (True, 1.0), (np.bool_(True), 1.0), (7, 7.0)]
+)
+def test_whole_numbers_and_switches_are_scores(driver: Driver, value: Any, score: float) -> None:
+    driver.finish(driver.new_trial(), [value] * 3)
+    assert driver.searcher.search.phases[0].best.score == score
+
+
+@pytest.mark.parametrize("value", ["nan", "0.5", [0.5], np.array([0.5, 0.6]), 1j])
+def test_a_metric_that_is_no_number_is_shown_as_it_is(driver: Driver, value: Any) -> None:
+    driver.finish(driver.new_trial(), [value] * 3)
+    with pytest.raises(ConfigError, match=r"metric 'x' of trial \w+ is no number but"):
+        driver.searcher.check()
 
 
 def test_a_result_that_ends_its_trial_is_taken_in(driver: Driver) -> None:

@@ -90,8 +90,9 @@ def model_directory(config: SearchConfig, task: PreparedTask | None) -> CheckFin
         found = "model.path is null and the task brings no model"
         todo = "set model.path to a model's directory"
         return CheckFinding("FAIL", found, todo)
-    if config.engine.backend == "verl":
-        check_model_dir(path)
+    notes = check_model_dir(path) if config.engine.backend == "verl" else ()
+    if notes:
+        return CheckFinding("warn", "; ".join(notes), "see docs/data.md")
     return CheckFinding("ok", path)
 
 
