@@ -22,7 +22,17 @@ from pydantic import (
 )
 
 from llmzero_ray import recipes
-from llmzero_ray.config_text import StrictModel, read_yaml, replace_key, setting, to_yaml, validated
+from llmzero_ray.config_text import (
+    OBJECT_STORES,
+    LocalPath,
+    StrictModel,
+    local_path,
+    read_yaml,
+    replace_key,
+    setting,
+    to_yaml,
+    validated,
+)
 from llmzero_ray.errors import ConfigError
 from llmzero_ray.search.rules import MethodRules
 from llmzero_ray.stopping.settings import StopperSettings
@@ -42,7 +52,7 @@ FIXED_UTILIZATION = 0.5
 class TaskConfig(StrictModel):
     """The data and the reward."""
 
-    dir: str = setting("data/task", min_length=1)
+    dir: LocalPath = setting("data/task", min_length=1)
     """Directory of the prepared task (manifest.json and three parquet files); `prepare` makes it when it has
     no manifest."""
     family: Literal["chain_sum", "register", "echo"] | None = None
@@ -71,6 +81,11 @@ class ModelConfig(StrictModel):
     """Scale of the adapter, alpha / rank."""
     target_modules: str = setting("all-linear", min_length=1)
     """Layers that get an adapter, in PEFT's words."""
+
+    @field_validator("path")
+    @classmethod
+    def _no_address(cls, path: str | None) -> str | None:
+        return path if path is None or path.lower().startswith("hf://") else local_path(path)
 
     @property
     def id_on_the_hub(self) -> str | None:
@@ -248,7 +263,7 @@ class AgentsConfig(StrictModel):
     race: float = setting(0.5, "usual phases", gt=0, le=1)
     """Length of the two phases in opposite directions that `local` and `hybrid` run first from a checkpoint;
     the better one goes on. 1: no race."""
-    archive: str | None = None
+    archive: LocalPath | None = None
     """Directory that holds earlier searches, such as `runs`: what their phases gained on the same rows and
     base model guides the steps of `local` and `hybrid`, is shown to the language model, and stands in the
     rationales of the expert and of `local`. Read once, at the start; what of it cannot be used is said."""
@@ -257,7 +272,7 @@ class AgentsConfig(StrictModel):
     base_url: str | None = None
     """Another server of the Messages API, such as vLLM inside the cluster (without /v1); null: the
     public one."""
-    key_file: str | None = None
+    key_file: LocalPath | None = None
     """File with the key of the server at `base_url`, such as the one that `llmzero serve` names. Null: the
     environment's key is sent to the public server and to servers of this machine, and none to others."""
     temperature: float | None = setting(None, ge=0, le=2)
@@ -290,14 +305,14 @@ class AgentsConfig(StrictModel):
     """Dollars per million tokens: input, output, cache write, cache read. Null: the list price."""
     on_cap: Literal["expert", "stop"] = "expert"
     """What happens when `budget.dollars` is used up: the expert takes over, or the search ends."""
-    prompts: str | None = None
+    prompts: LocalPath | None = None
     """Directory whose files replace the shipped prompts of the same name."""
     visual: bool = True
     """Whether the agents see pictures of the curves."""
     prefetch: bool = False
     """Propose the likely next phase while the current one still trains: its slot does not wait then, but the
     proposer has not seen the phase's last steps. Dropped when the search decides otherwise."""
-    replay_from: str | None = None
+    replay_from: LocalPath | None = None
     """Directory of the search whose recorded answers `replay` gives; for the proposer `strategy` the
     strategy.yaml that it repeats."""
 
@@ -560,7 +575,7 @@ class SearchConfig(StrictModel):
 
     name: str = setting(..., pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$")
     """Names its directory and its actors: starting a name again attaches to it or resumes it."""
-    storage: str = setting("runs", min_length=1)
+    storage: LocalPath = setting("runs", min_length=1)
     """Directory that receives <name>/; on a cluster one that every machine sees under the same absolute
     path."""
     journal: str | None = None
@@ -620,17 +635,19 @@ class SearchConfig(StrictModel):
     @field_validator("journal")
     @classmethod
     def _address(cls, value: str | None) -> str | None:
-        if value is None or _ADDRESS.fullmatch(value):
+        if value is None:
             return value
         scheme, mark, rest = value.partition("://")
+        if _ADDRESS.fullmatch(value) and scheme.lower() in ("file", *OBJECT_STORES):
+            return value
         if mark and "@" in rest:  # never shown: it may be a key
             raise ValueError(
                 f"journal names a user or a key before an @ ({scheme}://...@{rest.rpartition('@')[2]}). Keys "
                 "come from the environment alone, such as AWS_ACCESS_KEY_ID: write s3://bucket/prefix."
             )
         raise ValueError(
-            f"journal is {value!r}; must be the address of an object store, such as s3://bucket/prefix, or "
-            "null for a directory beside the search."
+            f"journal is {value!r}; must be the address of an object store ({', '.join(OBJECT_STORES)}), "
+            "such as s3://bucket/prefix, or null for a directory beside the search."
         )
 
     @property
@@ -661,7 +678,7 @@ def load_config(path: str | os.PathLike[str], overrides: Iterable[str] = ()) -> 
         ConfigError: no such file, broken YAML (with its line), unknown keys (with the nearest one) or values
         out of bounds.
     """
-    place = recipes.path_of(os.fspath(path))
+    place = recipes.path_of(local_path(os.fspath(path)))
     return resolve_config(read_yaml(place), overrides, source=place.name)
 
 
