@@ -35,7 +35,7 @@ from llmzero_ray.preflight import (
     refuse_job_directory,
     strategy_note,
 )
-from llmzero_ray.presence import SearchLock, is_extension_requested, owner, request
+from llmzero_ray.presence import SearchLock, being_started, is_extension_requested, owner, request
 from llmzero_ray.server_sizes import with_recorded_sizes, with_server_sizes
 from llmzero_ray.start_checks import StartChecks
 from llmzero_ray.storage import SearchStorage
@@ -91,7 +91,7 @@ class LaunchedSearch:
 def launch(
     config: SearchConfig,
     given: Sequence[str],
-    make_task: Callable[[SearchConfig], PreparedTask],
+    make_task: Callable[[SearchConfig, Say], PreparedTask],
     say: Say,
     *,
     from_folder: bool = False,
@@ -101,6 +101,8 @@ def launch(
     `given` are the keys of `config` that were given beside its file: what they change must be possible.
     Between the check for a coordinator and the start of one, another process may start one: that
     one is then found.
+
+    `make_task` is called with the configuration and with what says what it does.
 
     Raises:
         ConfigError: the configuration cannot be trained, or differs from the one the search began with.
@@ -116,20 +118,21 @@ def launch(
     deadline = time.monotonic() + SETTLE_S
     with storage.kept_if_used():
         storage.check()
-        config = with_model_here(config, storage.config(), say)
-        while True:
-            try:
-                return _find_or_start(config, given, make_task, say, storage, from_folder=from_folder)
-            except SearchBusyError:
-                if time.monotonic() > deadline:
-                    raise
-                time.sleep(LOOK_S)
+        with being_started(storage.paths.root, say) as tell:
+            config = with_model_here(config, storage.config(), tell)
+            while True:
+                try:
+                    return _find_or_start(config, given, make_task, tell, storage, from_folder=from_folder)
+                except SearchBusyError:
+                    if time.monotonic() > deadline:
+                        raise
+                    time.sleep(LOOK_S)
 
 
 def _find_or_start(
     config: SearchConfig,
     given: Sequence[str],
-    make_task: Callable[[SearchConfig], PreparedTask],
+    make_task: Callable[[SearchConfig, Say], PreparedTask],
     say: Say,
     storage: SearchStorage,
     *,
@@ -158,7 +161,7 @@ def _find_or_start(
     checks = StartChecks(storage.paths)
     unknown = sum(call.dollars for call in checks.not_journalled(follower.events))
     check_backends(config, follower.core.dollars + unknown, checks.book)
-    task = make_task(config)
+    task = make_task(config, say)
     if not follower.has_trained:  # one that has goes on with what it began with
         config = with_server_sizes(config, task, say)
     check_verl_keys(config, task)

@@ -20,4 +20,8 @@ def find(search: str, storage: str) -> SearchStorage:
     if path.is_file():
         config = load_config(path)
         return SearchStorage(config.storage, config.name)
-    return SearchStorage.at(path) if path.is_dir() else SearchStorage(Path(storage).absolute(), search)
+    below = Path(storage).absolute() / search
+    # A name has no slash: with one it is a path, also of a directory that is not there yet.
+    if path.is_dir() or (len(path.parts) > 1 and not below.is_dir()):
+        return SearchStorage.at(path)
+    return SearchStorage.at(below)

@@ -25,7 +25,6 @@ from llmzero_ray.errors import ConfigError, CoordinatorGoneError
 from llmzero_ray.follow import Follower
 from llmzero_ray.launch import launch
 from llmzero_ray.locate import find
-from llmzero_ray.tasks import PreparedTask
 from llmzero_ray.tasks.from_config import task_of
 
 
@@ -132,14 +131,11 @@ def start_and_follow(config: SearchConfig, settings: list[str], *, from_folder: 
     console = TerminalConsole()
     say = partial(print_line, console)
 
-    def make_task(config: SearchConfig) -> PreparedTask:
-        return task_of(config, say)
-
     if console.is_terminal:
         say(f"{config.name}: checking configuration, task, model and agents ...")
     given = [setting.partition("=")[0].strip() for setting in settings]
     while True:
-        launched = launch(config, given, make_task, say, from_folder=from_folder)
+        launched = launch(config, given, task_of, say, from_folder=from_folder)
         follower, someone = launched.follower, launched.found
         if launched.had_ended:
             print_lines(console, outcome_lines(follower))

@@ -408,7 +408,7 @@ def test_a_recipe_that_cannot_fit_is_refused_with_what_would_help(
     with pytest.raises(
         ConfigError, match=r"the root does not fit on the GPUs.*tightest is update"
     ) as refused:
-        launch.launch(config, (), lambda _: load_task(task_dir), print)
+        launch.launch(config, (), lambda *_: load_task(task_dir), print)
     assert "dynamic_bsz false -> true" in str(refused.value)
     assert "slots.gpu_memory_gib (39.4)" in str(refused.value)
     assert not (tmp_path / "runs").exists()
@@ -420,7 +420,7 @@ def test_a_platform_of_auto_is_refused_where_a_cluster_is_joined(
     monkeypatch.setattr(_actors.head, "_shared_address", lambda: "10.0.0.1:6379")
     config = a_recipe_for_gpus(task_dir, tmp_path, "root.overrides.batch=64", "engine.platform=auto")
     with pytest.raises(ConfigError, match=r"engine\.platform is auto.*set engine\.platform to gpu or to cpu"):
-        launch.launch(config, (), lambda _: load_task(task_dir), print)
+        launch.launch(config, (), lambda *_: load_task(task_dir), print)
     assert not (tmp_path / "runs").exists()
 
 
@@ -430,7 +430,7 @@ def test_a_machine_without_the_vllm_of_gpus_is_refused_before_ray_is_started(
     monkeypatch.setattr(_actors.head, "_shared_address", lambda: None)
     config = a_recipe_for_gpus(task_dir, tmp_path, "root.overrides.batch=64")
     with pytest.raises(EngineVersionError, match=r"vllm 0\.27.* is installed; this engine needs 0\.24"):
-        launch.launch(config, (), lambda _: load_task(task_dir), print)
+        launch.launch(config, (), lambda *_: load_task(task_dir), print)
     assert not (tmp_path / "runs").exists()
 
 

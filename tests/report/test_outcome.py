@@ -245,7 +245,7 @@ def test_the_storage_object_serves_as_well_as_the_directory(tmp_path: Path) -> N
 def test_an_unfinished_search_gives_the_best_so_far(tmp_path: Path) -> None:
     found = written(scripted(tmp_path).ready().play(phases=2))
     assert found.outcome.best == 1
-    assert "**Not finished** (searching): 2 of at most 6 runs have ended" in found.report
+    assert "**Not finished**: 2 of at most 6 runs have ended" in found.report
     assert "sealed until the search has ended" in found.report
     strategy = load_strategy(found.root / "strategy.yaml")
     assert (strategy.search.state, strategy.search.runs, strategy.total_steps) == ("searching", 2, 30)
