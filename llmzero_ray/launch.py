@@ -7,8 +7,10 @@ Everything that can be checked is checked before anything starts. Not here: foll
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -49,6 +51,9 @@ LOOK_S = 0.5
 """Seconds between two looks at a search."""
 SETTLE_S = 60.0
 """How long another command may take to prepare the same directory."""
+_ANSWER_S = 5.0
+"""Seconds that Ray gets to answer before the search's directory is looked at instead: without its head Ray
+waits for a minute, and then ends the process."""
 _BACK_S = 60.0
 """How long Ray may take to start a coordinator again on a cluster that outlives the commands."""
 
@@ -78,11 +83,19 @@ class LaunchedSearch:
         if running is None:
             return end_check(self.follower)
         left: Callable[[], bool] | None = None
+        asked: Future[bool] | None = None
+        is_over = _over_check(self.follower)
 
         def ended() -> bool:
-            nonlocal left
-            if left is None and _actors.app.has_joined(running):
-                left = end_check(self.follower)
+            nonlocal left, asked
+            if left is None:
+                asked = asked or _asked(lambda: _actors.app.has_joined(running))
+                try:
+                    joined, asked = asked.result(timeout=_ANSWER_S), None
+                except TimeoutError:
+                    joined = False
+                if joined or is_over():
+                    left = end_check(self.follower)
             return left is not None and (self.private_head or left())
 
         return ended
@@ -192,6 +205,43 @@ def _find_or_start(
     return LaunchedSearch(
         follower=Follower(storage), running=running, private_head=running.private_head, leave=leave
     )
+
+
+def _over_check(follower: Follower) -> Callable[[], bool]:
+    """A check to poll: whether the coordinator that was started has said its last word in the journal, or has
+    gone, some seconds ago. Ray may not say so, for example where its head is dead."""
+    root = follower.storage.paths.root
+    follower.poll()
+    n_before, has_come, since = len(follower.events), False, 0.0
+
+    def is_over() -> bool:
+        nonlocal has_come, since
+        someone = owner(root)
+        follower.poll()
+        has_come |= someone is not None
+        core, n_own = follower.core, len(follower.events) - n_before
+        last_word = n_own > 0 and (core.finished is not None or core.interrupted is not None)
+        if not (last_word or (has_come and someone is None)):
+            since = 0.0
+            return False
+        since = since or time.monotonic()
+        return time.monotonic() - since > _ANSWER_S
+
+    return is_over
+
+
+def _asked(ask: Callable[[], bool]) -> Future[bool]:
+    """The answer to come of a call that may never return."""
+    answer: Future[bool] = Future()
+
+    def work() -> None:
+        try:
+            answer.set_result(ask())
+        except BaseException as error:  # noqa: BLE001 - raised where the answer is taken
+            answer.set_exception(error)
+
+    threading.Thread(target=work, name="ask-ray", daemon=True).start()
+    return answer
 
 
 def _is_extended(follower: Follower, config: SearchConfig, given: Sequence[str], say: Say) -> bool:

@@ -75,7 +75,7 @@ def not_started(core: CoordinatorCore, root: Path) -> str:
     if core.initialization is None:
         return f"{root} holds no search: journal/ is missing or empty. Name the folder <storage>/<name>."
     return (
-        f"{root}: the search has not started; its task is being drafted from "
+        f"{root}: the search has not started; it begins with the folder "
         f"{core.initialization.folder}. Go on with it as it was begun: `llmzero search FOLDER SENTENCE`."
     )
 
