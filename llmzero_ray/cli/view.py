@@ -217,7 +217,9 @@ def _training(core: CoordinatorCore) -> list[PhaseRun]:
 
 def _progress(follower: Follower, run: PhaseRun, stage: str) -> RenderableType:
     point, _ = follower.newest(run.node)
-    total, done = max(_length(run), 1), 0 if point is None else point.step
+    done = 0 if point is None else point.step
+    # How many steps its compute allows is not known before they are trained.
+    total = None if run.spec is not None and run.spec.compute is not None else max(_length(run), 1)
     row, cells = Table.grid(padding=(0, 2)), _training_cells(follower, run)
     if stage == "interrupted":
         cells[0] = f"{_named(run)} was interrupted"
@@ -232,10 +234,15 @@ def _training_cells(follower: Follower, run: PhaseRun) -> list[str]:
     reward = None if point is None else point.metrics.get(REWARDS[0])
     return [
         f"{_named(run)} in slot {run.slot}",
-        "starting" if point is None else f"step {point.step}/{_length(run)}",
+        "starting" if point is None else f"step {point.step}{_of(run)}",
         "" if reward is None else f"reward {reward:.3f}",
         "" if best is None else f"validation {best:.4f}",
     ]
+
+
+def _of(run: PhaseRun) -> str:
+    by_compute = run.spec is not None and run.spec.compute is not None
+    return ", until its compute is spent" if by_compute else f"/{_length(run)}"
 
 
 def _named(run: PhaseRun) -> str:

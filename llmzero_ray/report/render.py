@@ -48,6 +48,7 @@ def report_text(facts: SearchFacts, drawn: Collection[Picture], problems: Collec
         "core": facts.core,
         "drawn": drawn,
         "problems": list(problems),
+        "has_adapter": not any(text.startswith(("best/:", "strategy.yaml")) for text in problems),
         "end_reason": summary.end_in_words(facts),
         "policies": known,
         "compared": compared,

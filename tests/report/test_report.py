@@ -449,6 +449,12 @@ def test_the_policies_compute_stands_beside_their_scores_where_it_was_counted() 
     assert "compute" not in score_table(policies_with(None))
 
 
+def test_steps_of_a_best_checkpoint_stand_beside_those_that_were_trained() -> None:
+    whole = Policy(what="reference-whole", name="default recipe, whole", steps=10, trained=102)
+    rows = score_table((whole, Policy(what="best", name="best strategy", steps=40))).splitlines()
+    assert [row.split("|")[-3].strip() for row in rows[2:]] == ["10 (of 102)", "40"]
+
+
 def words(known: tuple[Policy, ...], *, by_compute: bool) -> str:
     """Of a search that computed 900 in all."""
     return reference_in_words(
@@ -475,3 +481,26 @@ def test_at_equal_compute_and_at_the_whole_the_report_says_so() -> None:
 
 def test_where_no_tokens_were_counted_nothing_is_said_of_compute() -> None:
     assert "omput" not in words(policies_with(None), by_compute=False)
+
+
+def test_a_lost_runner_is_told_in_whole_sentences_and_apart_from_failures(tmp_path: Path) -> None:
+    search = scripted(tmp_path).ready().play(phases=1)
+    ray = "The actor died unexpectedly. There are some potential root causes. (1) killed due to h"
+    cut = f"{'The process ended. ' * 15}It was kil".ljust(300, "l")
+    for reason in (ray, cut):
+        search.post(ev.RunnerLost(slot=0, node=None, phase_attempt=0, reason=reason, salvaged=None))
+    report = report_of(search)
+    told = report[report.index("## Failures and losses") :]
+    assert "No run failed." in told
+    assert "- Slot 0 lost its runner while idle: The actor died unexpectedly.\n" in told
+    assert "The process ended.\n" in told
+    assert "kil" not in told.partition("## Decisions")[0]
+
+
+def test_test_scores_that_were_not_taken_are_not_said_to_have_been(tmp_path: Path) -> None:
+    assert "The test scores were taken once" not in report_of(scripted(tmp_path).ready().play(phases=2))
+
+
+def test_a_node_off_the_best_path_has_its_plan(finished: Written) -> None:
+    node = finished.report.partition("### Node 4 ")[2].partition("### ")[0]
+    assert "Plan: " in node
