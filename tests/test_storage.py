@@ -593,7 +593,8 @@ def test_a_heartbeat_of_an_earlier_version_counts_by_the_time_of_its_file(tmp_pa
 
 
 def test_others_see_that_a_search_is_being_started_and_with_what(tmp_path: Path) -> None:
-    root, lines = tmp_path / "runs" / "demo", []
+    lines: list[str] = []
+    root = tmp_path / "runs" / "demo"
     assert start_of(root) is None
     with being_started(root, lines.append) as say:
         say("preparing the task: warm start (5%)")

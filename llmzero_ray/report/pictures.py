@@ -70,7 +70,8 @@ def draw_pictures(facts: SearchFacts) -> tuple[tuple[Picture, ...], str]:
         what = "not drawn" if not kept else "those of an earlier report are shown"
         install = "`pip install 'llmzero-ray[report]'`, then write it again"
         return kept, f"plots/: {what}, as matplotlib {problem}; {install}"
-    shown, problems = [], []
+    shown: list[Picture] = []
+    problems: list[str] = []
     for picture, draw in _drawings().items():
         try:
             image = draw(facts)

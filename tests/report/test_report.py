@@ -325,7 +325,8 @@ def test_failures_name_class_cause_and_what_followed(tmp_path: Path) -> None:
     search.phases[0] = Phase(steps=3, fails="nan", cause="loss is nan", saves=())
     search.answers[1] = proposal(lr=1e-4)
     report = report_of(search.ready().play())
-    assert "| 0 | nan | loss is nan | 3 | debug run 1: completed |" in section(report, "## Failures")
+    told = section(report, "## Failures and losses")
+    assert "| 0 | nan | loss is nan | 3 | debug run 1: completed |" in told
 
 
 def test_decisions_are_replayed_and_counted(finished: Written) -> None:
