@@ -214,4 +214,9 @@ def _cause_of(error: Any) -> LlmzeroError:
 
 def _first_line(error: Exception) -> str:
     lines = [line for line in str(_cause_of(error)).splitlines() if line.strip()]
-    return lines[0][:300] if lines else type(error).__name__
+    # Without Ray's list of guesses at what may have killed a worker.
+    return (
+        lines[0].partition(" There are some potential root causes")[0][:300]
+        if lines
+        else type(error).__name__
+    )

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from llmzero_ray.config import SearchConfig, change_settings, resolve_config
 from llmzero_ray.config_text import read_yaml
 from llmzero_ray.errors import ConfigError, SearchBusyError
-from llmzero_ray.follow import RunStatus, run_status
+from llmzero_ray.follow import RunStatus, run_status, stage_now
 from llmzero_ray.launch import LOOK_S, LaunchedSearch, Say, launch, raise_if_broken
 from llmzero_ray.locate import find
 from llmzero_ray.presence import request
@@ -190,7 +190,7 @@ def run(
                 f"{other.config.name} is at work on a Ray head that this process started for it alone. Wait "
                 "for its end, or start a cluster with `ray start --head` to have several searches at once."
             )
-    started = launch(wanted, given, lambda made: task_of(made, progress), progress)
+    started = launch(wanted, given, task_of, progress)
     search = RunningSearch(started, wanted)
     if started.private_head:
         _private.add(search)
@@ -304,7 +304,7 @@ class Search:
     @property
     def stage(self) -> str:
         """searching, measuring, writing, finished or interrupted."""
-        return self._facts.core.stage
+        return stage_now(self._facts.core, self.root)
 
     @property
     def best(self) -> int | None:

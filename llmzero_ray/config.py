@@ -22,7 +22,17 @@ from pydantic import (
 )
 
 from llmzero_ray import recipes
-from llmzero_ray.config_text import StrictModel, read_yaml, replace_key, setting, to_yaml, validated
+from llmzero_ray.config_text import (
+    OBJECT_STORES,
+    LocalPath,
+    StrictModel,
+    local_path,
+    read_yaml,
+    replace_key,
+    setting,
+    to_yaml,
+    validated,
+)
 from llmzero_ray.errors import ConfigError
 from llmzero_ray.search.rules import MethodRules
 from llmzero_ray.stopping.settings import StopperSettings
@@ -79,7 +89,7 @@ def hub_model(path: str) -> tuple[str | None, str | None]:
 class TaskConfig(StrictModel):
     """The data and the reward."""
 
-    dir: str = setting("data/task", min_length=1)
+    dir: LocalPath = setting("data/task", min_length=1)
     """Directory of the prepared task (manifest.json and three parquet files); `prepare` makes it when it has
     no manifest."""
     family: Literal["chain_sum", "register", "echo"] | None = None
@@ -112,10 +122,12 @@ class ModelConfig(StrictModel):
 
     @field_validator("path")
     @classmethod
-    def _is_no_broken_id(cls, path: str | None) -> str | None:
-        if path is not None and path.lower().startswith("hf:") and not _HUB_MODEL.fullmatch(path):
+    def _a_folder_or_of_the_hub(cls, path: str | None) -> str | None:
+        if path is None or _HUB_MODEL.fullmatch(path):
+            return path
+        if path.lower().startswith("hf:"):
             raise ValueError("a model of the Hub is hf://OWNER/NAME or hf://OWNER/NAME@REVISION")
-        return path
+        return local_path(path)
 
     @property
     def id_on_the_hub(self) -> str | None:
@@ -290,7 +302,7 @@ class AgentsConfig(StrictModel):
     base_url: str | None = None
     """Another server of the Messages API, such as vLLM inside the cluster (without /v1); null: the
     public one."""
-    key_file: str | None = None
+    key_file: LocalPath | None = None
     """File with the key of the server at `base_url`, such as the one that `llmzero serve` names. Null: the
     environment's key is sent to the public server and to servers of this machine, and none to others."""
     temperature: float | None = setting(None, ge=0, le=2)
@@ -322,11 +334,11 @@ class AgentsConfig(StrictModel):
     """Dollars per million tokens: input, output, cache write, cache read. Null: the list price."""
     on_cap: Literal["expert", "stop"] = "expert"
     """What happens when `budget.dollars` is used up: the expert takes over, or the search ends."""
-    prompts: str | None = None
+    prompts: LocalPath | None = None
     """Directory whose files replace the shipped prompts of the same name."""
     visual: bool = True
     """Whether the agents see pictures of the curves."""
-    replay_from: str | None = None
+    replay_from: LocalPath | None = None
     """Directory of the search whose recorded answers `replay` gives; for the proposer `strategy` the
     strategy.yaml that it repeats."""
 
@@ -582,7 +594,7 @@ class SearchConfig(StrictModel):
 
     name: str = setting(..., pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$")
     """Names its directory and its actors: starting a name again attaches to it or resumes it."""
-    storage: str = setting("runs", min_length=1)
+    storage: LocalPath = setting("runs", min_length=1)
     """Directory that receives <name>/; on a cluster one that every machine sees under the same absolute
     path."""
     journal: str | None = None
@@ -642,17 +654,19 @@ class SearchConfig(StrictModel):
     @field_validator("journal")
     @classmethod
     def _address(cls, value: str | None) -> str | None:
-        if value is None or _ADDRESS.fullmatch(value):
+        if value is None:
             return value
         scheme, mark, rest = value.partition("://")
+        if _ADDRESS.fullmatch(value) and scheme.lower() in ("file", *OBJECT_STORES):
+            return value
         if mark and "@" in rest:  # never shown: it may be a key
             raise ValueError(
                 f"journal names a user or a key before an @ ({scheme}://...@{rest.rpartition('@')[2]}). Keys "
                 "come from the environment alone, such as AWS_ACCESS_KEY_ID: write s3://bucket/prefix."
             )
         raise ValueError(
-            f"journal is {value!r}; must be the address of an object store, such as s3://bucket/prefix, or "
-            "null for a directory beside the search."
+            f"journal is {value!r}; must be the address of an object store ({', '.join(OBJECT_STORES)}), "
+            "such as s3://bucket/prefix, or null for a directory beside the search."
         )
 
     @property
@@ -683,7 +697,7 @@ def load_config(path: str | os.PathLike[str], overrides: Iterable[str] = ()) -> 
         ConfigError: no such file, broken YAML (with its line), unknown keys (with the nearest one) or values
         out of bounds.
     """
-    place = recipes.path_of(os.fspath(path))
+    place = recipes.path_of(local_path(os.fspath(path)))
     return resolve_config(read_yaml(place), overrides, source=place.name)
 
 

@@ -10,10 +10,11 @@ import sys
 import types
 from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar, Union, get_args, get_origin
+from urllib.parse import unquote
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
@@ -42,6 +43,40 @@ _MAX_BITS = 10_000
 """Most bits of a whole number; Python prints no more than 14,000."""
 _MAX_GIVEN = 300
 """Most characters of a wrong value in a message."""
+
+
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/+")
+_WINDOWS = re.compile(r"[A-Za-z]:[\\/]|\\\\")
+OBJECT_STORES = ("s3", "gs", "gcs", "az", "abfs", "abfss")
+"""Schemes of the addresses that a journal can have."""
+
+
+def local_path(given: str) -> str:
+    """A path as it was given, where it names a place on a file system; `file:///dir` is /dir.
+
+    pathlib takes s3://bucket for a directory `s3:` below the current one.
+
+    Raises:
+        ConfigError: it is the address of something else, or a path of Windows.
+    """
+    if _WINDOWS.match(given):
+        raise ConfigError(f"{given} is a Windows path; must be a path on this machine, such as /data/runs.")
+    found = _SCHEME.match(given)
+    if found is None:
+        return given
+    scheme, rest = found[1].lower(), given[found.end() :]
+    if scheme == "file" and len(found[0]) - len("file:") in (1, 3):  # file:/dir and file:///dir
+        return "/" + unquote(rest)
+    shown = found[0] + rest.rpartition("@")[2]  # without keys
+    hint = " Only the journal can be in an object store: `journal: s3://bucket/prefix`."
+    raise ConfigError(
+        f"{shown} is an address; must be a path on a file system that every node sees, such as a shared or "
+        f"mounted directory.{hint if scheme in (*OBJECT_STORES, 's3a') else ''}"
+    )
+
+
+LocalPath: TypeAlias = Annotated[str, AfterValidator(local_path)]
+"""A path on a file system; addresses are refused."""
 
 
 class _Loader(yaml.SafeLoader):
@@ -136,7 +171,7 @@ def read_yaml(source_or_text: Path | str, *, source: str | None = None) -> Any:
     """
     if isinstance(source_or_text, str):
         return _parse(source_or_text, source or "text")
-    path, name = source_or_text, source_or_text.name
+    path, name = Path(local_path(str(source_or_text))), source_or_text.name
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:

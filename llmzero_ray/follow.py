@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from pathlib import Path
 
 from llmzero_ray.coordinator import CoordinatorCore, not_started
 from llmzero_ray.errors import ConfigError
 from llmzero_ray.events import REFERENCE, PhaseStarted, SearchFinished
 from llmzero_ray.journal import JournalReader, active_seconds
 from llmzero_ray.metric_files import last_points
-from llmzero_ray.presence import owner
+from llmzero_ray.presence import last_heartbeat, owner, start_of
 from llmzero_ray.records import Event, MetricPoint
 from llmzero_ray.storage import SearchStorage
 
@@ -37,12 +38,11 @@ class Follower:
             JournalError: its journal is damaged.
         """
         follower = cls(storage)
-        if not follower.poll():
-            raise ConfigError(
-                f"{storage.paths.root}: there is no search here. Start one with `llmzero search`."
-            )
+        root = storage.paths.root
+        if not follower.poll() and not (storage.config() or start_of(root)):
+            raise ConfigError(f"{root}: there is no search here. Start one with `llmzero search`.")
         if started and follower.core.started is None:
-            raise ConfigError(not_started(follower.core, storage.paths.root))
+            raise ConfigError(not_started(follower.core, root))
         return follower
 
     @property
@@ -85,12 +85,24 @@ class Follower:
         return last_points(self.storage, node, self.core.runs[node].attempt)
 
 
+def stage_now(core: CoordinatorCore, root: Path) -> str:
+    """The stage of `core`, and what the search's directory says beside the journal: a journal that ends
+    without a last word belongs to a search at work or to one whose coordinator has gone."""
+    someone = owner(root)
+    if core.stage == "new":
+        start = start_of(root)
+        return "starting" if someone or (start and start.alive is not False) else "never begun"
+    unfinished = core.stage in ("searching", "measuring", "writing")
+    return "interrupted" if unfinished and someone is None else core.stage
+
+
 @dataclass(frozen=True, kw_only=True)
 class RunStatus:
     """A search as of one moment."""
 
     stage: str
-    """new, initializing, searching, measuring, writing, finished or interrupted (paused ones as well)."""
+    """starting, never begun, initializing, searching, measuring, writing, finished, or interrupted: paused,
+    or left by its coordinator without a word."""
     runs: int
     """Phases begun so far, the root included."""
     max_runs: int | None
@@ -107,24 +119,35 @@ class RunStatus:
     """Of the agents' calls."""
     seconds: float
     """With a coordinator at work, up to now."""
+    last_alive: float | None
+    """Unix seconds of the last sign of life, by the clock of the coordinator's machine; None without one."""
 
 
 def run_status(follower: Follower) -> RunStatus:
     """A search as of the follower's last poll."""
-    core = follower.core
+    core, root = follower.core, follower.storage.paths.root
     best = core.best
     started = core.started is not None
-    now = time.time() if owner(follower.storage.paths.root) is not None else None
+    now = time.time() if owner(root) is not None else None
+    stage = stage_now(core, root)
+    alive = now or max(
+        filter(None, (last_heartbeat(root), *(e.time for e in follower.events[-1:]))), default=None
+    )
+    if alive is None and (start := start_of(root)) is not None:
+        alive = start.time
     return RunStatus(
-        stage=core.stage,
+        stage=stage,
         runs=len(core.search.nodes) if started else 0,
         max_runs=core.config.budget.runs if started else None,
         training=tuple(
-            run.node for run in core.runs.values() if run.started and run.active and run.node != REFERENCE
+            run.node
+            for run in core.runs.values()
+            if run.started and run.active and run.node != REFERENCE and stage != "interrupted"
         ),
         best=None if best is None else best.node,
         best_score=None if best is None else best.score,
         gpu_hours=core.meter.gpu_hours(core.now if now is None else now) if started else 0.0,
         dollars=core.dollars,
         seconds=follower.worked_s(now),
+        last_alive=alive,
     )

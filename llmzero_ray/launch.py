@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import shlex
+import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -36,7 +38,7 @@ from llmzero_ray.preflight import (
     refuse_job_directory,
     strategy_note,
 )
-from llmzero_ray.presence import SearchLock, is_extension_requested, owner, request
+from llmzero_ray.presence import SearchLock, being_started, is_extension_requested, owner, request
 from llmzero_ray.server_sizes import with_recorded_sizes, with_server_sizes
 from llmzero_ray.start_checks import StartChecks
 from llmzero_ray.storage import SearchStorage
@@ -50,6 +52,9 @@ LOOK_S = 0.5
 """Seconds between two looks at a search."""
 SETTLE_S = 60.0
 """How long another command may take to prepare the same directory."""
+_ANSWER_S = 5.0
+"""Seconds that Ray gets to answer before the search's directory is looked at instead: without its head Ray
+waits for a minute, and then ends the process."""
 _BACK_S = 60.0
 """How long Ray may take to start a coordinator again on a cluster that outlives the commands."""
 
@@ -79,11 +84,19 @@ class LaunchedSearch:
         if running is None:
             return end_check(self.follower)
         left: Callable[[], bool] | None = None
+        asked: Future[bool] | None = None
+        is_over = _over_check(self.follower)
 
         def ended() -> bool:
-            nonlocal left
-            if left is None and _actors.app.has_joined(running):
-                left = end_check(self.follower)
+            nonlocal left, asked
+            if left is None:
+                asked = asked or _asked(lambda: _actors.app.has_joined(running))
+                try:
+                    joined, asked = asked.result(timeout=_ANSWER_S), None
+                except TimeoutError:
+                    joined = False
+                if joined or is_over():
+                    left = end_check(self.follower)
             return left is not None and (self.private_head or left())
 
         return ended
@@ -92,7 +105,7 @@ class LaunchedSearch:
 def launch(
     config: SearchConfig,
     given: Sequence[str],
-    make_task: Callable[[SearchConfig], PreparedTask],
+    make_task: Callable[[SearchConfig, Say], PreparedTask],
     say: Say,
     *,
     from_folder: bool = False,
@@ -102,6 +115,8 @@ def launch(
     `given` are the keys of `config` that were given beside its file: what they change must be possible.
     Between the check for a coordinator and the start of one, another process may start one: that
     one is then found.
+
+    `make_task` is called with the configuration and with what says what it does.
 
     Raises:
         ConfigError: the configuration cannot be trained, or differs from the one the search began with.
@@ -117,20 +132,21 @@ def launch(
     deadline = time.monotonic() + SETTLE_S
     with storage.kept_if_used():
         storage.check()
-        config = with_model_here(config, storage.config(), say)
-        while True:
-            try:
-                return _find_or_start(config, given, make_task, say, storage, from_folder=from_folder)
-            except SearchBusyError:
-                if time.monotonic() > deadline:
-                    raise
-                time.sleep(LOOK_S)
+        with being_started(storage.paths.root, say) as tell:
+            config = with_model_here(config, storage.config(), tell)
+            while True:
+                try:
+                    return _find_or_start(config, given, make_task, tell, storage, from_folder=from_folder)
+                except SearchBusyError:
+                    if time.monotonic() > deadline:
+                        raise
+                    time.sleep(LOOK_S)
 
 
 def _find_or_start(
     config: SearchConfig,
     given: Sequence[str],
-    make_task: Callable[[SearchConfig], PreparedTask],
+    make_task: Callable[[SearchConfig, Say], PreparedTask],
     say: Say,
     storage: SearchStorage,
     *,
@@ -158,7 +174,7 @@ def _find_or_start(
     unknown = sum(call.dollars for call in checks.not_journalled(follower.events))
     for oddity in check_backends(config, follower.core.dollars + unknown, checks.book):
         say(f"note: {oddity}")
-    task = make_task(config)
+    task = make_task(config, say)
     if not follower.has_trained:  # one that has goes on with what it began with
         config = with_server_sizes(config, task, say)
     check_verl_keys(config, task)
@@ -189,6 +205,43 @@ def _find_or_start(
     return LaunchedSearch(
         follower=Follower(storage), running=running, private_head=running.private_head, leave=leave
     )
+
+
+def _over_check(follower: Follower) -> Callable[[], bool]:
+    """A check to poll: whether the coordinator that was started has said its last word in the journal, or has
+    gone, some seconds ago. Ray may not say so, for example where its head is dead."""
+    root = follower.storage.paths.root
+    follower.poll()
+    n_before, has_come, since = len(follower.events), False, 0.0
+
+    def is_over() -> bool:
+        nonlocal has_come, since
+        someone = owner(root)
+        follower.poll()
+        has_come |= someone is not None
+        core, n_own = follower.core, len(follower.events) - n_before
+        last_word = n_own > 0 and (core.finished is not None or core.interrupted is not None)
+        if not (last_word or (has_come and someone is None)):
+            since = 0.0
+            return False
+        since = since or time.monotonic()
+        return time.monotonic() - since > _ANSWER_S
+
+    return is_over
+
+
+def _asked(ask: Callable[[], bool]) -> Future[bool]:
+    """The answer to come of a call that may never return."""
+    answer: Future[bool] = Future()
+
+    def work() -> None:
+        try:
+            answer.set_result(ask())
+        except BaseException as error:  # noqa: BLE001 - raised where the answer is taken
+            answer.set_exception(error)
+
+    threading.Thread(target=work, name="ask-ray", daemon=True).start()
+    return answer
 
 
 def _is_extended(follower: Follower, config: SearchConfig, given: Sequence[str], say: Say) -> bool:

@@ -17,7 +17,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 from llmzero_ray.errors import ConfigError
-from llmzero_ray.text import nearest
+from llmzero_ray.text import nearest, one_line
 
 GROUPS = {
     "engine.backend": "llmzero_ray.engines",
@@ -27,6 +27,17 @@ GROUPS = {
     "reward": "llmzero_ray.rewards",
 }
 """Field -> group of entry points whose names it takes."""
+
+
+def import_problem(package: str) -> str:
+    """Why an optional package cannot be used, such as `is not installed`; empty when it can be imported."""
+    try:
+        importlib.import_module(package)
+    except Exception as error:  # noqa: BLE001 - a broken package raises anything
+        if isinstance(error, ModuleNotFoundError) and error.name == package:
+            return "is not installed"
+        return f"cannot be imported ({one_line(f'{type(error).__name__}: {error}', 200)})"
+    return ""
 
 
 def load_factory(name: str, *, field: str, own: Iterable[str] = ()) -> Callable[..., Any]:

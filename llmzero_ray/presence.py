@@ -2,7 +2,8 @@
 across heads.
 
 One coordinator at a time holds `lock` (the operating system releases it when the process dies), touches
-`heartbeat`, and polls `requests/`. Not here: processing of requests (actors/control_requests.py).
+`heartbeat`, and polls `requests/`. Before there is one, the command that starts the search keeps `starting`.
+Not here: processing of requests (actors/control_requests.py).
 """
 
 from __future__ import annotations
@@ -14,13 +15,14 @@ import secrets
 import socket
 import stat
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
 from llmzero_ray.errors import SearchBusyError
 from llmzero_ray.files import FileLock, is_locked, replace_file, storage_error
+from llmzero_ray.text import one_line, short_duration
 
 HEARTBEAT_S = 5.0
 """Seconds between two heartbeats."""
@@ -32,8 +34,8 @@ LockRole: TypeAlias = Literal["coordinator", "command"]
 """Holder of a search's lock: its coordinator for as long as it lives, or a command while it prepares the
 directory for a coordinator."""
 
-_LOCK_BYTES = 512
-"""The lock file's text is padded to this length, so that one write replaces it: no reader finds it empty."""
+_FILE_BYTES = 512
+"""Texts of lock, heartbeat and start are padded to this length, so that one write replaces them."""
 _MAX_REQUEST = 1024**2
 """Most bytes of a request's file; hints and changes take some hundred."""
 _LOCK_WAIT_S = 1.0
@@ -96,7 +98,7 @@ class SearchLock:
                         "Follow it with `llmzero status`, end it with `llmzero stop`."
                     )
             body = {"host": socket.gethostname(), "pid": os.getpid(), "private_head": private_head}
-            self._write(json.dumps({**body, "role": role}))
+            _overwrite(self._path, json.dumps({**body, "role": role}))
         except SearchBusyError:
             raise
         except OSError as error:
@@ -107,13 +109,14 @@ class SearchLock:
         """Release the lock; repeatable."""
         self._lock.release()
 
-    def _write(self, text: str) -> None:
-        """Replace the file's text in one write, so that no reader finds a part of it."""
-        file = os.open(self._path, os.O_WRONLY)
-        try:
-            os.pwrite(file, text.ljust(_LOCK_BYTES).encode(), 0)
-        finally:
-            os.close(file)
+
+def _overwrite(path: Path, text: str) -> None:
+    """Replace a file's text in one write, so that no reader finds a part of it."""
+    file = os.open(path, os.O_WRONLY | os.O_CREAT, 0o644)
+    try:
+        os.pwrite(file, text.ljust(_FILE_BYTES).encode(), 0)
+    finally:
+        os.close(file)
 
 
 def owner(root: Path) -> Owner | None:
@@ -138,14 +141,82 @@ def owner(root: Path) -> Owner | None:
 def beat(root: Path) -> None:
     """Write the heartbeat; errors of the storage are ignored here, other writes report them."""
     with contextlib.suppress(OSError):
-        (root / "heartbeat").touch()
+        _overwrite(root / "heartbeat", f"{time.time():.3f}")
 
 
 def last_heartbeat(root: Path) -> float | None:
-    """Unix seconds of the last heartbeat; None when there was none."""
+    """Unix seconds of the last heartbeat, also in a copy of the directory; None when there was none."""
+    path = root / "heartbeat"
     try:
-        return (root / "heartbeat").stat().st_mtime
-    except OSError:
+        text = path.read_text(encoding="utf-8")
+        return float(text) if text else path.stat().st_mtime  # empty: as versions before 2026-12 wrote it
+    except (OSError, ValueError):
+        return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PendingStart:
+    """A command that starts a search, before the search has a coordinator."""
+
+    host: str
+    pid: int
+    doing: str
+    """What it said last."""
+    time: float
+    """Unix seconds at which it said so."""
+    alive: bool | None
+    """Whether it is still there; None: it is on another machine."""
+
+    def __str__(self) -> str:
+        age = short_duration(max(0.0, time.time() - self.time))
+        word = f"last word {age} ago: {self.doing}"
+        if self.alive is False:
+            return f"its start was interrupted; {word}. Run the same command again"
+        does = "prepares" if self.alive else "began to prepare"
+        return f"process {self.pid} on {self.host} {does} its start; {word}"
+
+
+@contextlib.contextmanager
+def being_started(root: Path, say: Callable[[str], None]) -> Iterator[Callable[[str], None]]:
+    """While the block runs, others see that the search is being started; a `say` that tells them what is
+    done as well. A killed process leaves the file, unlocked.
+
+    Best effort: where the directory cannot be written, or another command starts the same search, only `say`
+    is called.
+    """
+    path = root / "starting"
+    there = [each for each in (root, *root.parents) if not each.exists()]
+    lock = FileLock(path)
+
+    def tell(line: str) -> None:
+        body = {"host": socket.gethostname(), "pid": os.getpid(), "doing": one_line(line, 100)}
+        with contextlib.suppress(OSError):
+            _overwrite(path, json.dumps({**body, "time": time.time()}, ensure_ascii=False))
+        say(line)
+
+    mine = False
+    with contextlib.suppress(OSError):
+        mine = lock.acquire()
+    try:
+        yield tell if mine else say
+    finally:
+        if mine:
+            with contextlib.suppress(OSError):
+                path.unlink(missing_ok=True)
+            lock.release()
+            for each in there:
+                with contextlib.suppress(OSError):  # something was written into it meanwhile
+                    each.rmdir()
+
+
+def start_of(root: Path) -> PendingStart | None:
+    """The command that starts a search, or whose start was interrupted; None when there is none."""
+    path = root / "starting"
+    try:
+        body = json.loads(path.read_text(encoding="utf-8"))
+        facts = {key: body[key] for key in ("host", "pid", "doing", "time")}
+        return PendingStart(**facts, alive=is_locked(path) if body["host"] == socket.gethostname() else None)
+    except (OSError, ValueError, KeyError, TypeError):
         return None
 
 

@@ -191,6 +191,7 @@ class SearchStorage:
             "logs",
             "requests",
             "heartbeat",
+            "starting",
             "doctor.json",
             self.paths.start_checks.name,
         }:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from llmzero_ray.config import SearchConfig, change_settings, resolve_config
+from llmzero_ray.config_text import local_path
 from llmzero_ray.errors import ConfigError
 from llmzero_ray.files import replace_file
 from llmzero_ray.hyperparameters import VERL_SPACE, owned, short
@@ -83,7 +84,7 @@ def plan_replay(
         )
     if task.name != strategy.task.get("name"):
         notes.append(f"the task is {task.name}, the strategy's was {strategy.task.get('name')}.")
-    path = Path(storage).absolute() / f"{name}.strategy.yaml"
+    path = Path(local_path(storage)).absolute() / f"{name}.strategy.yaml"
     configs = tuple(
         _config(trained, task, path, name=f"{name}-{number}", storage=storage, model=model,
                 seed=strategy.search.seed + number - 1, settings=settings or {})
@@ -184,7 +185,7 @@ def find_strategy(place: str, storage: str = "runs") -> Strategy:
     Raises:
         ConfigError: there is none, or it cannot be read.
     """
-    path = Path(place)
+    path = Path(local_path(place))
     if not path.is_file():
         path = find(place, storage).paths.strategy
     if not path.is_file():

@@ -38,11 +38,13 @@ from llmzero_ray.presence import (
     Owner,
     SearchLock,
     beat,
+    being_started,
     done_with,
     drop_ends,
     last_heartbeat,
     owner,
     request,
+    start_of,
     waiting_requests,
 )
 from llmzero_ray.records import ItemOutcome, MetricPoint
@@ -568,9 +570,73 @@ def test_on_another_machine_the_heartbeat_decides(tmp_path: Path) -> None:
     assert owner(tmp_path) is None
     beat(tmp_path)
     assert owner(tmp_path) == Owner(host="elsewhere", pid=7, private_head=False)
-    os.utime(tmp_path / "heartbeat", (0.0, 1000.0))
+    (tmp_path / "heartbeat").write_text("1000.000")
     assert last_heartbeat(tmp_path) == 1000.0
     assert owner(tmp_path) is None
+
+
+def test_a_copy_of_a_search_is_as_old_as_its_last_heartbeat(tmp_path: Path) -> None:
+    original, copy = tmp_path / "original", tmp_path / "copy"
+    original.mkdir()
+    (original / "lock").write_text(json.dumps({"host": "elsewhere", "pid": 7, "private_head": False}))
+    beat(original)
+    (original / "heartbeat").write_text("1000.000".ljust(512))
+    shutil.copytree(original, copy, copy_function=shutil.copyfile)  # with the time of the copy, as cp -r
+    assert last_heartbeat(copy) == 1000.0
+    assert owner(copy) is None
+
+
+def test_a_heartbeat_of_an_earlier_version_counts_by_the_time_of_its_file(tmp_path: Path) -> None:
+    (tmp_path / "heartbeat").touch()
+    os.utime(tmp_path / "heartbeat", (0.0, 1000.0))
+    assert last_heartbeat(tmp_path) == 1000.0
+
+
+def test_others_see_that_a_search_is_being_started_and_with_what(tmp_path: Path) -> None:
+    lines: list[str] = []
+    root = tmp_path / "runs" / "demo"
+    assert start_of(root) is None
+    with being_started(root, lines.append) as say:
+        say("preparing the task: warm start (5%)")
+        seen = start_of(root)
+        assert seen is not None
+        assert (seen.pid, seen.alive, seen.doing) == (
+            os.getpid(),
+            True,
+            "preparing the task: warm start (5%)",
+        )
+        with being_started(root, lines.append) as other:  # of the same search, by another command
+            other("waiting")
+        assert start_of(root) == seen
+    assert lines == ["preparing the task (5%)", "waiting"]
+    assert start_of(root) is None
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_start_that_was_killed_is_not_taken_for_one_at_work(tmp_path: Path) -> None:
+    killed = (
+        "import os, signal, sys, pathlib; from llmzero_ray.presence import being_started\n"
+        "with being_started(pathlib.Path(sys.argv[1]), print) as say:\n"
+        "    say('preparing the task'); os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    subprocess.run([sys.executable, "-c", killed, str(tmp_path)], check=False, capture_output=True)
+    seen = start_of(tmp_path)
+    assert seen is not None
+    assert (seen.alive, seen.doing) == (False, "preparing the task")
+    assert "its start was interrupted; last word" in str(seen)
+    with being_started(tmp_path, print) as say:
+        say("again")
+        seen = start_of(tmp_path)
+        assert seen is not None
+        assert (seen.alive, seen.doing) == (True, "again")
+
+
+def test_a_start_where_nothing_can_be_written_goes_on(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    lines: list[str] = []
+    with being_started(tmp_path / "file" / "demo", lines.append) as say:
+        say("preparing")
+    assert lines == ["preparing"]
 
 
 def test_requests_are_taken_once(tmp_path: Path) -> None:

@@ -1,14 +1,20 @@
 """Handling of Ctrl-C, SIGTERM and SIGHUP while a search is followed.
 
 On a shared cluster the search goes on without its command. A private head ends with it, so the user is asked
-what to do, and without a terminal the search is paused. Not here: following (terminal.py).
+what to do, and without a terminal the search is paused. A signal that is ignored when the command starts,
+such as SIGINT in the background of a script, stays ignored. Not here: following (terminal.py).
 """
 
 from __future__ import annotations
 
+import atexit
+import contextlib
+import os
 import signal
 import sys
+import threading
 import time
+from collections.abc import Callable
 from types import FrameType
 from typing import NoReturn
 
@@ -19,6 +25,7 @@ from llmzero_ray.follow import Follower
 from llmzero_ray.presence import request
 
 _DETACH_S = 5.0
+_LEAVE_S = 10.0
 _MAX_INTERRUPTS = 3
 """Interrupts after which the command leaves at once; as after a crash, the same command goes on with the
 search."""
@@ -38,6 +45,23 @@ def raise_on_termination(console: Console) -> None:
     signal.signal(signal.SIGTERM, terminate)
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup
         signal.signal(signal.SIGHUP, terminate)
+
+
+def leave_in_time(leave: Callable[[], None], code: int) -> None:
+    """Leave the cluster. Where its head is dead Ray waits for it, in this call and at the end of the process
+    again: the process then ends with `code` after a few seconds, and a private head with it."""
+    leaving = threading.Thread(target=leave, name="leave-ray", daemon=True)
+    leaving.start()
+    leaving.join(_LEAVE_S)
+    if leaving.is_alive():
+        atexit.register(_end_at_once, code)  # the last one registered is the first one called
+
+
+def _end_at_once(code: int) -> NoReturn:
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code)
 
 
 class Interrupts:

@@ -6,6 +6,7 @@ Not here: what one search holds (results.py, status.py).
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from llmzero_ray.errors import ConfigError, LlmzeroError
 from llmzero_ray.follow import Follower, run_status
 from llmzero_ray.presence import owner
 from llmzero_ray.storage import SearchStorage
+from llmzero_ray.text import short_duration
 
 _NONE = "–"
 
@@ -28,7 +30,8 @@ def list_searches(*, storage: options.Storage = "runs", as_json: options.AsJson 
     console, root = TerminalConsole(), Path(storage).absolute()
     if not root.is_dir():
         raise ConfigError(f"{root}: no such directory. Name the searches' storage with --storage DIR.")
-    rows = [_summary(path) for path in sorted(root.iterdir()) if (path / "search.yaml").is_file()]
+    files = ("search.yaml", "starting")
+    rows = [_summary(path) for path in sorted(root.iterdir()) if any((path / f).is_file() for f in files)]
     if as_json:
         print_line(console, json.dumps(rows, indent=2))
         return 0
@@ -39,7 +42,9 @@ def list_searches(*, storage: options.Storage = "runs", as_json: options.AsJson 
     for row in rows:
         score = _NONE if row["best_score"] is None else f"{row['best_score']:.4f} (node {row['best']})"
         runs = f"{row['runs']} of {row['max_runs']}" if row["max_runs"] else str(row["runs"] or _NONE)
-        cells = (row["name"], row["stage"], runs, score, f"{row['gpu_hours']:.2f}", row["at_work"] or _NONE)
+        left = row["stage"] in ("interrupted", "never begun") and row["last_alive"] is not None
+        alive = f"last {short_duration(max(0.0, time.time() - row['last_alive']))} ago" if left else _NONE
+        cells = (row["name"], row["stage"], runs, score, f"{row['gpu_hours']:.2f}", row["at_work"] or alive)
         table.add_row(*(Text(str(cell), overflow="fold") for cell in cells))
     console.print(table)
     return 0

@@ -30,6 +30,8 @@ _INTERRUPTED = 130
 COMPLETE = "_LLMZERO_COMPLETE"
 """Variable of the environment in which a shell asks for completions."""
 _SETTING = re.compile(r"[+~]*[A-Za-z_][\w.+-]*=")
+_PATHS = ("CONFIG", "DIR", "F", "FILE", "FOLDER", "H.json", "PLACE", "PLAN", "R.json", "RUN.SH")
+"""What help calls arguments and options that take a path: an address is refused before the command runs."""
 # Help is plain text: rich's takes longer to import than everything that `llmzero --help` needs.
 _PLAIN: dict[str, Any] = {
     "add_completion": False,
@@ -52,7 +54,11 @@ class _Subcommands(TyperGroup):
         function = getattr(importlib.import_module(f"llmzero_ray.cli.{place.module}"), place.function)
         app = typer.Typer(**_PLAIN)
         app.command(cmd_name, help=_help(place, function), epilog=_examples(place))(function)
-        return typer.main.get_command(app)
+        command = typer.main.get_command(app)
+        for param in command.params:
+            if param.metavar in _PATHS:
+                param.callback = _path
+        return command
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if args and args[0] not in SUBCOMMANDS and not args[0].startswith("-"):
@@ -114,6 +120,12 @@ def _command() -> Any:
     ) -> None: ...
 
     return typer.main.get_command(app)
+
+
+def _path(_context: Any, _param: Any, given: Any) -> Any:
+    from llmzero_ray.config_text import local_path  # with pydantic, which the list of commands does not need
+
+    return None if given is None else type(given)(local_path(str(given)))
 
 
 def _show_version(wanted: bool) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -21,6 +22,7 @@ from llmzero_ray.cli.output import TerminalConsole, print_line
 from llmzero_ray.config import load_config
 from llmzero_ray.config_changes import read_settings
 from llmzero_ray.errors import CapacityError
+from llmzero_ray.presence import being_started
 from llmzero_ray.tasks.from_config import is_task_file, prepare_task_file, task_of
 from llmzero_ray.tasks.prepared import repeated_questions
 from llmzero_ray.text import one_line
@@ -50,7 +52,10 @@ def prepare(
         use = f"to train on it, write into search.yaml: task: {{dir: {made.directory}}}"
         print_line(console, one_line(use, None))
         return 0
-    task = task_of(load_config(config, settings), partial(print_line, console))
+    loaded, say = load_config(config, settings), partial(print_line, console)
+    root = Path(loaded.storage) / loaded.name
+    with contextlib.nullcontext(say) if root.exists() else being_started(root, say) as tell:
+        task = task_of(loaded, tell)
     accuracy = "" if task.greedy_val_accuracy is None else f", base model {task.greedy_val_accuracy:.3f}"
     print_line(console, one_line(f"task {task.name} in {task.directory}: {_sizes(task)}{accuracy}", None))
     for warning in repeated_questions(task) if task.family is None else ():

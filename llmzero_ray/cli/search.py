@@ -16,7 +16,7 @@ from llmzero_ray.cli import options
 from llmzero_ray.cli.drafting import user_choices
 from llmzero_ray.cli.initialize import FolderSearch, initialize
 from llmzero_ray.cli.output import TerminalConsole, print_line, print_lines
-from llmzero_ray.cli.terminal import watch
+from llmzero_ray.cli.terminal import INTERRUPTED, watch
 from llmzero_ray.cli.view import outcome_lines
 from llmzero_ray.config import SearchConfig, load_config
 from llmzero_ray.config_changes import read_settings, with_changes
@@ -25,7 +25,6 @@ from llmzero_ray.errors import ConfigError, CoordinatorGoneError
 from llmzero_ray.follow import Follower
 from llmzero_ray.launch import launch
 from llmzero_ray.locate import find
-from llmzero_ray.tasks import PreparedTask
 from llmzero_ray.tasks.from_config import task_of
 
 
@@ -127,32 +126,37 @@ def _known(search: str, storage: str, settings: list[str]) -> SearchConfig:
 
 def start_and_follow(config: SearchConfig, settings: list[str], *, from_folder: bool = False) -> int:
     """Start the search or find it at work, and follow it to its end; the exit code."""
-    from llmzero_ray.cli.interrupts import raise_on_termination
+    from llmzero_ray.cli.interrupts import Terminated, leave_in_time, raise_on_termination
 
     console = TerminalConsole()
     say = partial(print_line, console)
-
-    def make_task(config: SearchConfig) -> PreparedTask:
-        return task_of(config, say)
 
     if console.is_terminal:
         say(f"{config.name}: checking configuration, task, model and agents ...")
     given = [setting.partition("=")[0].strip() for setting in settings]
     while True:
-        launched = launch(config, given, make_task, say, from_folder=from_folder)
-        follower, someone = launched.follower, launched.found
+        raise_on_termination(console)
+        try:
+            launched = launch(config, given, task_of, say, from_folder=from_folder)
+        except (
+            Terminated,
+            SystemExit,
+        ):  # Ray, which sets a handler of its own at its start, raises the latter
+            say(f"{config.name}: ended by a signal before it began; the same command starts it")
+            return INTERRUPTED
+        follower, someone, code = launched.follower, launched.found, 1
         if launched.had_ended:
             print_lines(console, outcome_lines(follower))
             return 0
+        raise_on_termination(console)
         if someone:
             say(f"{config.name}: {someone} is at work on it; following")
-        else:
-            raise_on_termination(console)
         try:
-            return watch(follower, console, ended=launched.end_check(), private_head=launched.private_head)
+            code = watch(follower, console, ended=launched.end_check(), private_head=launched.private_head)
+            return code
         except CoordinatorGoneError:
             if not someone:
                 raise
             say(f"{config.name}: {someone} has gone; going on with the search")
         finally:
-            launched.leave()
+            leave_in_time(launched.leave, code)

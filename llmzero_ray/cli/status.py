@@ -20,6 +20,7 @@ from llmzero_ray.coordinator import not_started
 from llmzero_ray.follow import Follower, run_status
 from llmzero_ray.locate import find
 from llmzero_ray.presence import owner
+from llmzero_ray.text import short_duration
 
 
 def status(
@@ -38,14 +39,19 @@ def status(
     if as_json:
         print_line(console, json.dumps(_facts(follower, offline=offline), indent=2))
         return 0
+    if follower.core.started is None and follower.core.initialization is None:
+        print_line(console, not_started(follower.core, place.paths.root))
+        return 0
     someone = None if offline else owner(place.paths.root)
+    now = None if offline else run_status(follower)
     if log:
         lines = [(event.time, event_line(follower.core, event)) for event in follower.events]
         stamp = "%Y-%m-%d %H:%M:%S"
         print_lines(
             console, (f"{time.strftime(stamp, time.localtime(at))} {line}" for at, line in lines if line)
         )
-    console.print(live_view(follower, now=time.time() if someone else None))
+    stage = None if now is None else now.stage
+    console.print(live_view(follower, now=time.time() if someone else None, stage=stage))
     if follower.torn:
         print_line(console, f"the last file of the journal ({follower.torn}) is torn and was left out")
     if follower.finished is not None:
@@ -54,10 +60,10 @@ def status(
         print_line(console, f"{someone} is at work on it")
     elif follower.core.started is None and not offline:
         print_line(console, not_started(follower.core, place.paths.root))
-    elif not offline:
-        print_line(
-            console, "nobody is at work on it: `llmzero search` with its configuration goes on with it"
-        )
+    elif now is not None and now.last_alive is not None:
+        age = short_duration(max(0.0, time.time() - now.last_alive))
+        goes_on = f"`llmzero resume {place.paths.root}` goes on with it"
+        print_line(console, f"nobody is at work on it (last sign of life {age} ago): {goes_on}")
     return 0
 
 
@@ -77,5 +83,6 @@ def _facts(follower: Follower, *, offline: bool) -> dict[str, Any]:
         "directory": str(place.paths.root),
         "at_work": None if someone is None else str(someone),
         **asdict(run_status(follower)),
+        **({"stage": follower.core.stage} if offline else {}),
         "nodes": nodes,
     }

@@ -20,7 +20,7 @@ from llmzero_ray.launch import LOOK_S, raise_if_broken
 
 _QUIET_S = 60.0
 """Without a terminal: longest time without a line while a phase trains."""
-_INTERRUPTED = 130
+INTERRUPTED = 130
 
 
 def watch(follower: Follower, console: Console, *, ended: Callable[[], bool], private_head: bool) -> int:
@@ -41,7 +41,7 @@ def watch(follower: Follower, console: Console, *, ended: Callable[[], bool], pr
             return _result(follower, console)
         except KeyboardInterrupt as interrupt:
             if not interrupts.handle(interrupt):
-                return _INTERRUPTED
+                return INTERRUPTED
 
 
 def _result(follower: Follower, console: Console) -> int:
@@ -52,7 +52,7 @@ def _result(follower: Follower, console: Console) -> int:
     raise_if_broken(follower)
     assert core.interrupted is not None
     print_line(console, f"paused ({core.interrupted[0]}); the same command goes on with it")
-    return _INTERRUPTED
+    return INTERRUPTED
 
 
 class Display:

@@ -37,19 +37,21 @@ _MARKS = {
 }
 
 
-def live_view(follower: Follower, *, now: float | None = None) -> RenderableType:
-    """Headline, tree and progress of running phases, as of the follower's last poll."""
+def live_view(follower: Follower, *, now: float | None = None, stage: str | None = None) -> RenderableType:
+    """Headline, tree and progress of running phases, as of the follower's last poll; `stage` is what is
+    known beside the journal: nothing trains in a search that was interrupted."""
     core = follower.core
     if core.started is None and core.initialization is not None:
         return Text("\n".join(initialization_lines(core)))
     if core.started is None:
         return Text("waiting for the coordinator ...")
-    parts: list[RenderableType] = [headline(follower, now=now)]
+    stage = stage or core.stage
+    parts: list[RenderableType] = [headline(follower, now=now, stage=stage)]
     # The tree comes last: it may be taller than the terminal, which shows the beginning.
-    parts += [_progress(follower, run) for run in _training(core)]
+    parts += [_progress(follower, run, stage) for run in _training(core)]
     parts += [Text(line) for line in final_lines(core)]
     if core.search.nodes:
-        parts.append(_tree(core))
+        parts.append(_tree(core, stage))
     return Group(*parts)
 
 
@@ -73,12 +75,12 @@ def progress_lines(follower: Follower) -> list[str]:
     return [", ".join(filter(None, _training_cells(follower, run))) for run in _training(follower.core)]
 
 
-def headline(follower: Follower, *, now: float | None = None) -> Text:
+def headline(follower: Follower, *, now: float | None = None, stage: str | None = None) -> Text:
     """One line: name, stage, runs, best score, time and GPU hours."""
     core = follower.core
     best = core.best
     text = Text(core.config.name, style="bold")
-    text.append(f"  {core.stage}", style="default")
+    text.append(f"  {stage or core.stage}", style="default")
     text.append(f"  run {len(core.search.nodes)} of {core.config.budget.runs}")
     if best is not None and best.score is not None:
         text.append(f"  best {best.score:.4f}{_confirmed(core)} (node {best.node})", style="green")
@@ -164,20 +166,21 @@ def _dollars(core: CoordinatorCore) -> str:
 # --- the tree -----------------------------------------------------------------------------------------------
 
 
-def _tree(core: CoordinatorCore) -> Tree:
+def _tree(core: CoordinatorCore, stage: str) -> Tree:
     root = next(iter(core.search.nodes))
-    found = Tree(_label(core, core.runs[root]), guide_style="dim")
+    found = Tree(_label(core, core.runs[root], stage), guide_style="dim")
     todo = [(root, found)]
     while todo:
         node, branch = todo.pop()
         for child in core.search.nodes[node].children:
-            todo.append((child, branch.add(_label(core, core.runs[child]))))
+            todo.append((child, branch.add(_label(core, core.runs[child], stage))))
     return found
 
 
-def _label(core: CoordinatorCore, run: PhaseRun) -> Text:
-    style = _STYLES.get(run.status, "dim")
-    text = Text(f"{_MARKS.get(run.status, '?')} {run.node}", style=style)
+def _label(core: CoordinatorCore, run: PhaseRun, stage: str) -> Text:
+    left = stage == "interrupted" and run.started and run.active
+    style = "dim" if left else _STYLES.get(run.status, "dim")
+    text = Text(f"{'–' if left else _MARKS.get(run.status, '?')} {run.node}", style=style)
     text.append(f" {run.kind}", style="dim")
     if run.score is not None:
         best = core.best
@@ -185,7 +188,7 @@ def _label(core: CoordinatorCore, run: PhaseRun) -> Text:
         text.append(f"  {run.score:.4f}", style="bold green" if is_best else "bold")
         if run.outcome is not None and run.outcome.best_step is not None:
             text.append(f"@{run.base_step + run.outcome.best_step}", style="dim")
-    text.append(f"  {_ending(run)}", style=style)
+    text.append(f"  {'interrupted' if left else _ending(run)}", style=style)
     if run.spec is not None:
         text.append(f"  {_origin(run.spec)}{changes_text(core, run.spec)}", style="dim")
     if core.search.node(run.node).pruned:
@@ -211,10 +214,14 @@ def _training(core: CoordinatorCore) -> list[PhaseRun]:
     return [run for run in core.runs.values() if run.active and run.started]
 
 
-def _progress(follower: Follower, run: PhaseRun) -> RenderableType:
+def _progress(follower: Follower, run: PhaseRun, stage: str) -> RenderableType:
     point, _ = follower.newest(run.node)
-    total, done = max(_length(run), 1), 0 if point is None else point.step
+    done = 0 if point is None else point.step
+    # How many steps its compute allows is not known before they are trained.
+    total = None if run.spec is not None and run.spec.compute is not None else max(_length(run), 1)
     row, cells = Table.grid(padding=(0, 2)), _training_cells(follower, run)
+    if stage == "interrupted":
+        cells[0] = f"{_named(run)} was interrupted"
     row.add_row(cells[0], ProgressBar(total=total, completed=done, width=24), *cells[1:])
     return row
 
@@ -225,11 +232,20 @@ def _training_cells(follower: Follower, run: PhaseRun) -> list[str]:
     point, best = follower.newest(run.node)
     reward = None if point is None else point.metrics.get(REWARDS[0])
     return [
-        f"{'default recipe' if run.node == REFERENCE else f'node {run.node}'} in slot {run.slot}",
-        "starting" if point is None else f"step {point.step}/{_length(run)}",
+        f"{_named(run)} in slot {run.slot}",
+        "starting" if point is None else f"step {point.step}{_of(run)}",
         "" if reward is None else f"reward {reward:.3f}",
         "" if best is None else f"validation {best:.4f}",
     ]
+
+
+def _of(run: PhaseRun) -> str:
+    by_compute = run.spec is not None and run.spec.compute is not None
+    return ", until its compute is spent" if by_compute else f"/{_length(run)}"
+
+
+def _named(run: PhaseRun) -> str:
+    return "default recipe" if run.node == REFERENCE else f"node {run.node}"
 
 
 def _length(run: PhaseRun) -> int:

@@ -5,6 +5,7 @@ Not here: reading the journal (journal/), printing (cli/explain.py).
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,9 +14,11 @@ from typing import Any
 from llmzero_ray.coordinator.core import CoordinatorCore
 from llmzero_ray.errors import ConfigError
 from llmzero_ray.events import Decided, SearchStarted
+from llmzero_ray.presence import owner, start_of
 from llmzero_ray.records import Event
 from llmzero_ray.search import Decision
 from llmzero_ray.storage import SearchPaths
+from llmzero_ray.text import short_duration
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,10 +62,20 @@ def started_core(events: Iterable[Event], root: Path) -> CoordinatorCore:
 
 def not_started(core: CoordinatorCore, root: Path) -> str:
     """What a command that needs a search says of one that has not started."""
+    if core.initialization is None and (start := start_of(root)) is not None:
+        return f"{root}: the search has not begun: {start}."
+    if core.initialization is None and (root / "search.yaml").is_file():
+        age = short_duration(max(0.0, time.time() - (root / "search.yaml").stat().st_mtime))
+        if (someone := owner(root)) is not None:
+            return f"{root}: the search has not begun: {someone} starts it."
+        return (
+            f"{root}: the search never began: its configuration was written {age} ago and nothing after it. "
+            f"`llmzero resume {root}` starts it."
+        )
     if core.initialization is None:
         return f"{root} holds no search: journal/ is missing or empty. Name the folder <storage>/<name>."
     return (
-        f"{root}: the search has not started; its task is being drafted from "
+        f"{root}: the search has not started; it begins with the folder "
         f"{core.initialization.folder}. Go on with it as it was begun: `llmzero search FOLDER SENTENCE`."
     )
 

@@ -483,8 +483,10 @@ def format_value(key: str, value: HyperparameterValue) -> str:
 
 
 def _number_text(value: float) -> str:
+    # Quotients such as 1e-4 / 3 have three digits; what a person would write stays as it is.
+    digits = 6 if float(f"{value:.6g}") == value else 3
     # 0.0001 <= |v|: plain digits; below: a short exponent (5e-5, not 5e-05).
     if value == 0 or 1e-4 <= abs(value) < 1e6:
-        return f"{value:.6g}"
-    mantissa, _, exponent = f"{value:.4e}".partition("e")
+        return f"{value:.{digits}g}"
+    mantissa, _, exponent = f"{value:.{digits - 1}e}".partition("e")
     return f"{mantissa.rstrip('0').rstrip('.')}e{int(exponent)}"

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+from llmzero_ray.config_text import OBJECT_STORES
 from llmzero_ray.errors import ConfigError, LlmzeroError, StorageError
 from llmzero_ray.journal.base import JournalStore
 from llmzero_ray.journal.local import LocalStore
@@ -27,7 +28,6 @@ OPEN_S = 60.0
 """Seconds within which a store must have been listed."""
 
 _ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
-_SCHEMES = ("s3", "gs", "gcs", "az", "abfs", "abfss")
 _S3_OPTIONS = ("endpoint_override", "region", "scheme")
 _KNOWN = "a directory, file:///dir, s3://bucket/prefix, gs://bucket/prefix or abfs://..."
 _CODE = re.compile(r"<Code>(\w+)</Code>|status code: (\d+)")
@@ -57,7 +57,7 @@ def open_store(where: str | PathLike[str] | JournalStore) -> JournalStore:
     scheme = match[1].lower()
     if scheme == "file":
         return _directory(text)
-    if scheme not in _SCHEMES:
+    if scheme not in OBJECT_STORES:
         raise ConfigError(f"{shown}: cannot be used as a storage. Give {_KNOWN}.")
     connect = _s3 if scheme == "s3" else _any
     return _within(OPEN_S, lambda: _listed(connect(text, shown), shown), shown)

@@ -81,21 +81,6 @@ def checked_best(best: Path) -> dict[str, str]:
     return found
 
 
-def remove(path: Path) -> None:
-    """Remove a file or folder of an earlier report, if it exists.
-
-    Raises:
-        StorageError: it cannot be removed.
-    """
-    try:
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        else:
-            path.unlink(missing_ok=True)
-    except OSError as error:
-        raise storage_error(path, error) from error
-
-
 def _copy(source: Path, target: Path, digest: str) -> None:
     shutil.copyfile(source, target)
     if _digest(target) != digest:

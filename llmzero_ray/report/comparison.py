@@ -5,7 +5,7 @@ Not here: the arithmetic of noise (llmzero_ray/significance.py), the sentences (
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 from llmzero_ray.compute import spent
@@ -30,6 +30,8 @@ class Policy:
     name: str
     steps: int | None
     """Training steps behind it; None while they are not known."""
+    trained: int | None = None
+    """All steps of the run that it is the best checkpoint of; None where its own are all that count."""
     rollouts: int | None = None
     """Answers that were sampled for them: what steps of different batches have in common."""
     compute: float | None = None
@@ -150,7 +152,8 @@ def _whole(facts: SearchFacts) -> Policy | None:
     run = facts.reference
     if run is None or facts.final(WHOLE) is None:
         return None
-    return _reference_at(facts, run, WHOLE, "default recipe, the whole search's compute")
+    policy = _reference_at(facts, run, WHOLE, "default recipe, the whole search's compute")
+    return replace(policy, trained=None if run.outcome is None else run.outcome.steps_done)
 
 
 def _reference_at(facts: SearchFacts, run: PhaseRun, what: FinalWhat, name: str) -> Policy:

@@ -15,6 +15,10 @@ from llmzero_ray.records import PhaseFailure
 from llmzero_ray.report import formatting as fmt
 from llmzero_ray.report.facts import SearchFacts
 from llmzero_ray.stopping.request import saving_text
+from llmzero_ray.text import collapse_whitespace
+
+_CUT = 300
+"""Characters after which a runner's reason was cut off, in the middle of a word."""
 
 
 def stop_table(stopped: Sequence[PhaseRun]) -> str:
@@ -89,11 +93,19 @@ def losses(facts: SearchFacts) -> Iterator[str]:
     for event in facts.events:
         if isinstance(event, ev.RunnerLost):
             what = "while idle" if event.node is None else f"while node {event.node} trained"
-            yield f"Slot {event.slot} lost its runner {what}: {event.reason}."
+            yield f"Slot {event.slot} lost its runner {what}: {_whole_sentences(event.reason)}."
         elif isinstance(event, ev.SearchPaused | ev.SearchAborted):
-            yield f"The search was interrupted: {event.reason}."
+            yield f"The search was interrupted: {_whole_sentences(event.reason)}."
         elif isinstance(event, ev.CoordinatorStarted) and event.epoch > 1:
             yield f"Coordinator {event.epoch} took over."
+
+
+def _whole_sentences(reason: str) -> str:
+    """A reason on one line, without a last sentence that was cut off in the middle and without Ray's list of
+    what may have killed a worker."""
+    text = collapse_whitespace(reason).partition(" There are some potential root causes")[0]
+    whole = text if len(text) < _CUT else text[: text.rfind(". ") + 1] or f"{text} ..."
+    return whole.rstrip().removesuffix(".")
 
 
 def extensions(facts: SearchFacts) -> str:

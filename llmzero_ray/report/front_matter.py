@@ -5,8 +5,13 @@ Not here: the card's text (card.md.j2).
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
+from llmzero_ray.config_text import read_yaml, to_yaml
+from llmzero_ray.errors import ConfigError
+from llmzero_ray.plugin import import_problem
 from llmzero_ray.report.comparison import Policy, policies
 from llmzero_ray.report.facts import SearchFacts
 from llmzero_ray.text import one_line
@@ -37,15 +42,28 @@ def front_matter(facts: SearchFacts) -> str:
 
 
 def missing() -> str:
-    """Why a card has no front matter; empty when it can have one."""
+    """Why a card has no new front matter; empty when it can have one."""
+    problem = import_problem("huggingface_hub")
+    return problem and (
+        f"best/README.md: its front matter was not written anew, as huggingface_hub {problem}; `pip install "
+        "'llmzero-ray[report]'`, then write it again"
+    )
+
+
+def kept_front_matter(card: Path, *, with_scores: bool) -> str:
+    """The front matter of a card that was written before; empty where it has none. Its scores are those of
+    its adapter and are left out beside another one."""
     try:
-        import huggingface_hub  # noqa: F401
-    except ImportError:
-        return (
-            "best/README.md: without front matter, as huggingface_hub is not installed; `pip install "
-            "'llmzero-ray[report]'`, then write it again"
-        )
-    return ""
+        text = card.read_text(encoding="utf-8")
+        found = re.match(r"---\n(.*?\n)---\n", text, re.DOTALL)
+        data = read_yaml(found[1]) if found else None
+    except (OSError, UnicodeDecodeError, ConfigError):
+        return ""
+    if not isinstance(data, dict):
+        return ""
+    if not with_scores:
+        data.pop("model-index", None)
+    return f"---\n{to_yaml(data)}---\n"
 
 
 def _eval_results(facts: SearchFacts) -> list[Any]:

@@ -6,17 +6,18 @@ gives the same files. Not here: the content of the files (strategy.py, best.py, 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from llmzero_ray.errors import StorageError
+from llmzero_ray.errors import LlmzeroError, StorageError
 from llmzero_ray.files import replace_file
-from llmzero_ray.report.best import adapter_checksums, remove, write_best
+from llmzero_ray.report.best import CARD, adapter_checksums, checked_best, write_best
 from llmzero_ray.report.facts import SearchFacts
-from llmzero_ray.report.front_matter import missing
+from llmzero_ray.report.front_matter import kept_front_matter, missing
 from llmzero_ray.report.pictures import draw_pictures
 from llmzero_ray.report.recipe import best_strategy
 from llmzero_ray.report.render import card_text, report_text
+from llmzero_ray.report.strategy import load_strategy
 from llmzero_ray.storage import SearchStorage
 
 
@@ -40,6 +41,8 @@ class Outcome:
 def write_outcome(search: SearchStorage | str | Path) -> Outcome:
     """Write or renew the outcome of a search, finished or not, given its storage or its directory.
 
+    What cannot be written anew stays as an earlier call wrote it, and `problems` says so.
+
     Raises:
         ConfigError: there is no search in this directory.
         JournalError: its journal is damaged.
@@ -47,12 +50,12 @@ def write_outcome(search: SearchStorage | str | Path) -> Outcome:
     """
     facts = SearchFacts(search)
     paths = facts.paths
-    checksums, problem = _checked_adapter(facts)
-    files = _write_strategy(facts, checksums)
-    drawn, undrawn = draw_pictures(facts)
-    problems = tuple(text for text in (problem, missing() if checksums else "", undrawn) if text)
-    replace_file(paths.report, report_text(facts, drawn, problems))
-    files += [paths.report, *(paths.root / picture.file for picture in drawn)]
+    adapter = _best_adapter(facts)
+    files = _write_strategy(facts, adapter)
+    shown, undrawn = draw_pictures(facts)
+    problems = tuple(text for text in (adapter.problem, adapter.checksums and missing(), undrawn) if text)
+    replace_file(paths.report, report_text(facts, shown, problems))
+    files += [paths.report, *(paths.root / picture.file for picture in shown)]
     return Outcome(
         root=paths.root,
         best=facts.path[-1].node if facts.path else None,
@@ -61,36 +64,62 @@ def write_outcome(search: SearchStorage | str | Path) -> Outcome:
     )
 
 
-def _write_strategy(facts: SearchFacts, checksums: dict[str, str]) -> list[Path]:
-    """Write strategy.yaml and best/; without a best strategy, remove those of an earlier call."""
-    paths, strategy = facts.paths, best_strategy(facts, checksums)
-    if strategy is None:
-        remove(paths.strategy)
-    if strategy is None or not checksums:
-        remove(paths.best)
+@dataclass(frozen=True, kw_only=True)
+class _Adapter:
+    """The adapter that the best strategy ends with."""
+
+    place: Path = Path()
+    checksums: dict[str, str] = field(default_factory=dict)
+    """File -> SHA-256; empty when there is none to copy."""
+    problem: str = ""
+
+
+def _write_strategy(facts: SearchFacts, adapter: _Adapter) -> list[Path]:
+    """Write strategy.yaml and best/, as far as there is a best strategy and its adapter."""
+    paths, strategy = facts.paths, best_strategy(facts, adapter.checksums)
     if strategy is None:
         return []
     written = []
-    if checksums:
-        last = facts.path[-1]
-        write_best(paths.best, last.run.adapter(paths, last.cut), checksums, card_text(facts))
+    if adapter.checksums:
+        same = _checksums_of(paths.best) == adapter.checksums
+        kept = kept_front_matter(paths.best / CARD, with_scores=same)
+        write_best(paths.best, adapter.place, adapter.checksums, card_text(facts, kept=kept))
         written.append(paths.best)
     replace_file(paths.strategy, strategy.to_yaml())
     return [paths.strategy, *written]
 
 
-def _checked_adapter(facts: SearchFacts) -> tuple[dict[str, str], str]:
-    """Checksums of the best adapter, and why there are none."""
-    best = facts.best
+def _best_adapter(facts: SearchFacts) -> _Adapter:
+    """The best adapter among the checkpoints, or the copy of it that an earlier call put into best/."""
+    paths, best = facts.paths, facts.best
     if not facts.path:
         if best is None:
-            return {}, ""
-        return (
-            {},
-            f"strategy.yaml and best/: node {best.node} has a score, but the step of it was not recorded",
+            return _Adapter()
+        return _Adapter(
+            problem=f"strategy.yaml and best/: node {best.node} has a score, but the step of it was not "
+            "recorded"
         )
     last = facts.path[-1]
+    place = last.run.adapter(paths, last.cut)
     try:
-        return adapter_checksums(last.run.adapter(facts.paths, last.cut)), ""
+        return _Adapter(place=place, checksums=adapter_checksums(place))
     except StorageError as error:
-        return {}, f"best/: {error}"
+        copy = _checksums_of(paths.best)
+        if not copy:
+            return _Adapter(problem=f"best/: {error}")
+        try:
+            written = load_strategy(paths.strategy)
+            end = written.phases[-1]
+            if written.adapter == copy and (end.node, end.cut_step) == (last.node, last.cut):
+                return _Adapter(place=paths.best, checksums=copy)
+        except LlmzeroError:
+            pass
+        return _Adapter(problem=f"best/: {error} The adapter there is an earlier one and was kept.")
+
+
+def _checksums_of(best: Path) -> dict[str, str]:
+    """File -> SHA-256 of the adapter in best/; empty when there is none, or a damaged one."""
+    try:
+        return checked_best(best)
+    except LlmzeroError:
+        return {}

@@ -9,8 +9,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from llmzero_ray.files import replace_file
-from llmzero_ray.report.best import remove
+from llmzero_ray.plugin import import_problem
 from llmzero_ray.report.facts import SearchFacts
+from llmzero_ray.text import one_line
 
 FOLDER = "plots"
 
@@ -58,29 +59,37 @@ PICTURES = (SCORES, CURVES, TREE, RECIPE)
 
 
 def draw_pictures(facts: SearchFacts) -> tuple[tuple[Picture, ...], str]:
-    """Write plots/; the pictures drawn (those without data are left out), and why there are none.
+    """Write plots/; the pictures to show (those without data are left out), and what was not renewed: a
+    picture that cannot be drawn stays as it is.
 
     Raises:
         StorageError: the folder cannot be written.
     """
-    drawn: list[Picture] = []
-    try:
-        import matplotlib  # noqa: F401  (imported once, so that its absence is one message)
-    except ImportError:
-        for picture in PICTURES:
-            remove(facts.paths.root / picture.file)
-        return (
-            (),
-            "plots: matplotlib is not installed; `pip install 'llmzero-ray[report]'`, then write it again",
-        )
+    if problem := import_problem("matplotlib"):
+        kept = _there(facts, PICTURES)
+        what = "not drawn" if not kept else "those of an earlier report are shown"
+        install = "`pip install 'llmzero-ray[report]'`, then write it again"
+        return kept, f"plots/: {what}, as matplotlib {problem}; {install}"
+    shown: list[Picture] = []
+    problems: list[str] = []
     for picture, draw in _drawings().items():
-        image, place = draw(facts), facts.paths.root / picture.file
-        if image is None:
-            remove(place)
+        try:
+            image = draw(facts)
+        except Exception as error:  # noqa: BLE001 - what the search found is written without its pictures
+            kept = _there(facts, (picture,))
+            what = "not drawn" if not kept else "that of an earlier report is shown"
+            problems.append(f"{picture.file}: {what} ({one_line(f'{type(error).__name__}: {error}', 200)})")
+            shown += kept
             continue
-        replace_file(place, image)
-        drawn.append(picture)
-    return tuple(drawn), ""
+        if image is not None:
+            replace_file(facts.paths.root / picture.file, image)
+            shown.append(picture)
+    return tuple(shown), "; ".join(problems)
+
+
+def _there(facts: SearchFacts, pictures: tuple[Picture, ...]) -> tuple[Picture, ...]:
+    """Those of the pictures that an earlier report drew."""
+    return tuple(picture for picture in pictures if (facts.paths.root / picture.file).is_file())
 
 
 def _drawings() -> dict[Picture, Callable[[SearchFacts], bytes | None]]:

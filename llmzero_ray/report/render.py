@@ -48,6 +48,7 @@ def report_text(facts: SearchFacts, drawn: Collection[Picture], problems: Collec
         "core": facts.core,
         "drawn": drawn,
         "problems": list(problems),
+        "has_adapter": not any(text.startswith(("best/:", "strategy.yaml")) for text in problems),
         "end_reason": summary.end_in_words(facts),
         "policies": known,
         "compared": compared,
@@ -79,9 +80,9 @@ def report_text(facts: SearchFacts, drawn: Collection[Picture], problems: Collec
     return _render("report.md.j2", values)
 
 
-def card_text(facts: SearchFacts, place: str = "best") -> str:
-    """README.md of best/, with front matter where `huggingface_hub` is installed; the search must have a best
-    strategy. `place`: what the adapter is loaded by, that folder or an id on the Hugging Face Hub."""
+def card_text(facts: SearchFacts, place: str = "best", *, kept: str = "") -> str:
+    """README.md of best/; the search must have a best strategy. `place`: what the adapter is loaded by, that
+    folder or an id on the Hugging Face Hub. `kept`: its front matter where `huggingface_hub` is missing."""
     last, known = facts.path[-1], policies(facts)
     used = last.run.spec.hyperparameters if last.run.spec else {}
     rank = used.get(canonical("lora_rank"))
@@ -104,8 +105,8 @@ def card_text(facts: SearchFacts, place: str = "best") -> str:
         "n_failed": sum(run.status == "failed" for run in facts.runs.values()),
         "n_stopped": sum(run.status == "early_stopped" for run in facts.runs.values()),
     }
-    head = "" if missing() else front_matter(facts) + "\n"
-    return head + _render("card.md.j2", values)
+    head = kept if missing() else front_matter(facts)
+    return (head and head + "\n") + _render("card.md.j2", values)
 
 
 def _vllm_rank(rank: int) -> int:

@@ -66,7 +66,7 @@ def score_table(known: tuple[Policy, ...]) -> str:
     effort = [
         (
             fmt.NONE if policy.test is None else fmt.interval(score_interval(policy.test)),
-            fmt.NONE if policy.steps is None else str(policy.steps),
+            _steps(policy),
             fmt.NONE if policy.rollouts is None else f"{policy.rollouts:,}",
         )
         for policy in known
@@ -83,6 +83,13 @@ def score_table(known: tuple[Policy, ...]) -> str:
         [(*row, share) for row, share in zip(whole, shares, strict=True)],
         right=(*right, len(columns)),
     )
+
+
+def _steps(policy: Policy) -> str:
+    """`25`, or `10 (of 102)` of a run whose best checkpoint lies before its end."""
+    if policy.steps is None:
+        return fmt.NONE
+    return f"{policy.steps}{f' (of {policy.trained})' if policy.trained else ''}"
 
 
 def reference_in_words(

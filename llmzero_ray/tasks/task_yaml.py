@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from llmzero_ray.config_text import StrictModel, load_file, validated
+from llmzero_ray.config_text import LocalPath, StrictModel, load_file, validated
 from llmzero_ray.plugin import registered
 
 DATASETS = ("chemcot", "papersearchqa", "ssmr", "wildsci")
@@ -34,6 +34,7 @@ def _as_tuple(value: Any) -> Any:
 
 
 Names = Annotated[tuple[str, ...], BeforeValidator(_as_tuple)]
+Places = Annotated[tuple[LocalPath, ...], BeforeValidator(_as_tuple)]
 
 
 class OwnReward(StrictModel):
@@ -90,7 +91,7 @@ class TaskFile(StrictModel):
 
     name: str | None = Field(None, pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$")
     """Name of the task, part of metric names; needed for own data."""
-    dir: str = Field("data/task", min_length=1)
+    dir: LocalPath = Field("data/task", min_length=1)
     """Directory that the prepared task is put into."""
     n_train: int = Field(5000, ge=1, le=MAX_ROWS)
     """Most training rows."""
@@ -101,16 +102,16 @@ class TaskFile(StrictModel):
     n_confirm: int = Field(1000, ge=0, le=MAX_ROWS)
     """Most rows set aside to confirm the winners of a search (`confirm.k`): further validation rows, from
     what the other three leave. Where they leave none there are none."""
-    tokenizer: str | None = None
+    tokenizer: LocalPath | None = None
     """Directory of a model or tokenizer to measure prompts with; null: they are measured in characters."""
     max_prompt_tokens: int | None = Field(None, ge=1)
     """Longer prompts are left out, chat template included; null: what the model in `tokenizer` can hold."""
 
-    files: Names = ()
+    files: Places = ()
     """Files or directories with rows; relative paths count from the directory of task.yaml."""
-    val_files: Names = ()
+    val_files: Places = ()
     """Files whose rows may only become validation rows; then no others do."""
-    test_files: Names = ()
+    test_files: Places = ()
     """Files whose rows may only become test rows; then no others do."""
     hub: str | None = Field(None, pattern=r"^[\w.-]+/[\w.-]+$")
     """Data set of the Hugging Face hub to read instead of files: owner/name."""
@@ -246,7 +247,7 @@ def load_task_file(path: str | Path, settings: Mapping[str, Any] | None = None) 
     reward = task.reward
     if reward is not None and reward.function is not None:
         reward = reward.model_copy(update={"function": str(base / reward.function)})
-    target = str(Path(task.dir).absolute())
+    target = str(Path(task.dir).expanduser().absolute())
     return task.model_copy(update={**places, "tokenizer": tokenizer, "reward": reward, "dir": target})
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import re
 import subprocess
 import sys
 import time
@@ -72,10 +73,11 @@ def run_process(words: Sequence[str], directory: Path, env: Mapping[str, str] | 
 
 
 def normal(text: str, directory: Path) -> str:
-    """The output without machine-dependent paths."""
+    """The output without paths of a machine and without ages."""
     for place in {str(directory), str(directory.resolve())}:
         text = text.replace(place, "<dir>")
     text = text.replace(str(public_api.CHECKOUT), "<checkout>")
+    text = re.sub(r"last sign of life [\d.]+ \w+ ago", "last sign of life <age> ago", text)
     return "\n".join(line.rstrip() for line in text.splitlines()) + ("\n" if text else "")
 
 

@@ -15,7 +15,7 @@ import yaml
 
 from llmzero_ray import _actors, launch
 from llmzero_ray.cli.main import main
-from llmzero_ray.config import SearchConfig, load_config
+from llmzero_ray.config import SearchConfig, load_config, resolve_config
 from llmzero_ray.config_changes import read_settings
 from llmzero_ray.coordinator import extension_problem
 from llmzero_ray.errors import ConfigError, EngineVersionError, TaskError
@@ -106,6 +106,87 @@ def test_storage_that_is_a_file_is_refused(run: Run, tmp_path: Path) -> None:
     assert code == 3
     assert "cannot be written (Not a directory)" in message
     assert "`storage`" in message
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["s3://bucket/runs", "S3://bucket", "gs://b/runs", "az://b/r", "hdfs://h:9000/r", "https://h/r",
+     "dbfs:/runs", "s3:/bucket/runs", "file://host/runs", "C:\\runs", "D:/runs", "\\\\server\\runs"],
+)  # fmt: skip
+@pytest.mark.parametrize("key", ["storage", "task.dir", "model.path", "agents.archive", "agents.prompts"])
+def test_an_address_in_place_of_a_path_is_refused_and_nothing_is_made(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str, address: str
+) -> None:
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path / "empty")
+    code, message = run(f"{key}={address}")
+    assert code == 2
+    assert f"{key}: {address} is a" in message
+    assert "must be a path on" in message
+    assert ("`journal: s3://bucket/prefix`" in message) == (address[:2].lower() in ("s3", "gs", "az"))
+    assert not any((tmp_path / "empty").iterdir())
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["status", "s3://b/demo"],
+        ["list", "--storage", "gs://b/runs"],
+        ["show", "demo", "0", "--storage", "s3:/b/runs"],
+        ["diff", "s3://b/demo:0", "s3://b/demo:1"],
+        ["resume", "s3://b/demo"],
+        ["search", "s3://b/search.yaml"],
+        ["search", "s3://b/data", "Solve it."],
+        ["draft", "s3://b/data", "Solve it."],
+        ["prepare", "s3://b/task.yaml"],
+        ["prepare", "search.yaml", "--set", "task.dir=s3://b/task"],
+        ["init", "--out", "s3://b/search.yaml"],
+        ["init", "--from", "s3://b/run.sh"],
+        ["export", "demo", "--verl", "s3://b/scripts"],
+        ["merge", "demo", "--out", "s3://b/model"],
+        ["tables", "demo", "--out", "s3://b/tables"],
+        ["replay", "s3://b/strategy.yaml"],
+        ["replay", "demo", "--storage", "s3://b/runs"],
+        ["compare", "s3://b/compare.yaml"],
+        ["warm-start", "s3://b/warm_start.yaml"],
+        ["score", "--jsonl", "s3://b/rows.jsonl"],
+        ["prompt-eval", "--out", "s3://b/results.json"],
+        ["explain", "s3://b/demo"],
+    ],
+)
+def test_every_command_refuses_an_address_in_place_of_a_path(
+    config: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    before = sorted(config.parent.rglob("*"))
+    monkeypatch.chdir(config.parent)
+    assert main(words) == 2
+    message = capsys.readouterr().err
+    assert "is an address; must be a path on a file system" in message
+    assert "\n" not in message.strip()
+    assert sorted(config.parent.rglob("*")) == before
+
+
+def test_a_file_address_is_the_path_that_it_names(tmp_path: Path) -> None:
+    config = resolve_config(
+        {"name": "x", "storage": f"file://{tmp_path}/a%20b", "task": {"dir": "file:/data/t"}}
+    )
+    assert config.storage == f"{tmp_path}/a b"
+    assert config.task.dir == "/data/t"
+
+
+def test_a_key_in_a_refused_address_is_not_shown(run: Run) -> None:
+    _, message = run("storage=s3://AKIA:hidden@bucket/runs")
+    assert "s3://bucket/runs is an address" in message
+    assert "hidden" not in message
+
+
+@pytest.mark.parametrize("address", ["hdfs://h/x", "http://h/x", "ftp://h/x"])
+def test_a_journal_where_no_store_is_supported_is_refused_before_anything_starts(
+    run: Run, address: str
+) -> None:
+    code, message = run(f"journal={address}")
+    assert code == 2
+    assert "must be the address of an object store (s3, gs, gcs, az, abfs, abfss)" in message
 
 
 def test_storage_that_holds_something_else_is_refused(run: Run, tmp_path: Path) -> None:
@@ -360,7 +441,7 @@ def test_a_recipe_that_cannot_fit_is_refused_with_what_would_help(
     with pytest.raises(
         ConfigError, match=r"the root does not fit on the GPUs.*tightest is update"
     ) as refused:
-        launch.launch(config, (), lambda _: load_task(task_dir), print)
+        launch.launch(config, (), lambda *_: load_task(task_dir), print)
     assert "dynamic_bsz false -> true" in str(refused.value)
     assert "slots.gpu_memory_gib (39.4)" in str(refused.value)
     assert not (tmp_path / "runs").exists()
@@ -372,7 +453,7 @@ def test_a_platform_of_auto_is_refused_where_a_cluster_is_joined(
     monkeypatch.setattr(_actors.head, "_shared_address", lambda: "10.0.0.1:6379")
     config = a_recipe_for_gpus(task_dir, tmp_path, "root.overrides.batch=64", "engine.platform=auto")
     with pytest.raises(ConfigError, match=r"engine\.platform is auto.*set engine\.platform to gpu or to cpu"):
-        launch.launch(config, (), lambda _: load_task(task_dir), print)
+        launch.launch(config, (), lambda *_: load_task(task_dir), print)
     assert not (tmp_path / "runs").exists()
 
 
@@ -382,7 +463,7 @@ def test_a_machine_without_the_vllm_of_gpus_is_refused_before_ray_is_started(
     monkeypatch.setattr(_actors.head, "_shared_address", lambda: None)
     config = a_recipe_for_gpus(task_dir, tmp_path, "root.overrides.batch=64")
     with pytest.raises(EngineVersionError, match=r"vllm 0\.27.* is installed; this engine needs 0\.24"):
-        launch.launch(config, (), lambda _: load_task(task_dir), print)
+        launch.launch(config, (), lambda *_: load_task(task_dir), print)
     assert not (tmp_path / "runs").exists()
 
 

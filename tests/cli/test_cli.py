@@ -48,9 +48,9 @@ class Command:
         )
         self.config.write_text(yaml.safe_dump(content))
 
-    def start(self, *arguments: str) -> subprocess.Popen[str]:
+    def start(self, *arguments: str, through: tuple[str, ...] = ()) -> subprocess.Popen[str]:
         process = subprocess.Popen(
-            [sys.executable, "-m", *(arguments or ("jobs.search", str(self.config)))],
+            [*through, sys.executable, "-m", *(arguments or ("jobs.search", str(self.config)))],
             cwd=CHECKOUT,
             env=self.env,
             stdin=subprocess.DEVNULL,
@@ -58,6 +58,7 @@ class Command:
             stderr=subprocess.STDOUT,
             text=True,
             start_new_session=True,
+            preexec_fn=(lambda: signal.signal(signal.SIGINT, signal.SIG_IGN)) if through else None,
         )
         self.processes.append(process)
         return process
@@ -187,6 +188,44 @@ def test_a_terminated_command_pauses_its_search(command: Command, task_dir: Path
     code, output = command.run()
     assert code == 0, output
     assert Follower.of(command.storage).core.runs[0].losses == 0
+
+
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.parametrize("head", ["group", "gcs"])
+def test_a_background_command_whose_head_dies_with_it_still_says_what_became_of_the_search(
+    command: Command, task_dir: Path, head: str
+) -> None:
+    command.write(task_dir, script={"hold": [0]})
+    # As a script leaves it: SIGINT and SIGHUP are ignored from the beginning.
+    process = command.start("jobs.search", str(command.config), through=("nohup",))
+    command.until_step(0, 3)
+    process.send_signal(signal.SIGINT)
+    process.send_signal(signal.SIGHUP)
+    if head == "group":
+        os.killpg(process.pid, signal.SIGTERM)
+    else:
+        for child in psutil.Process(process.pid).children(recursive=True):
+            if "gcs_server" in " ".join(child.cmdline()):
+                child.kill()
+        process.terminate()
+    output, _ = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 130
+    assert "paused (SIGTERM); the same command goes on with it" in output
+    assert "Failed to connect to GCS" not in output  # Ray's last words, after a minute
+    until_gone(command.leftovers)
+
+
+@pytest.mark.slow
+def test_a_command_that_is_terminated_while_it_starts_says_so(command: Command) -> None:
+    process = command.start()
+    before = until_printed(process, "starting Ray")
+    process.terminate()
+    output, _ = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 130, before + output
+    assert "demo: ended by a signal before it began; the same command starts it" in output
+    assert "Traceback" not in output
+    until_gone(command.leftovers)
 
 
 @pytest.mark.slow

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import json
+import os
+import time
 from io import StringIO
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
+import llmzero_ray
 from llmzero_ray import events as ev
 from llmzero_ray.cli.event_text import event_line
+from llmzero_ray.cli.main import main
 from llmzero_ray.cli.view import live_view, outcome_lines
 from llmzero_ray.config import parse_config
 from llmzero_ray.errors import ConfigError
 from llmzero_ray.follow import Follower
 from llmzero_ray.journal import Journal
 from llmzero_ray.metric_files import MetricWriter
+from llmzero_ray.presence import SearchLock, being_started
 from llmzero_ray.records import Event, MetricPoint, Saving, StopDecision
 from llmzero_ray.storage import SearchStorage
 from tests.builders import Driver, make_config, make_proposal, make_scored
@@ -88,6 +94,109 @@ def test_a_training_phase_shows_its_step_its_reward_and_its_best_validation(stor
     assert "step 11/20" in text
     assert "reward 0.440" in text
     assert "validation 0.6100" in text
+
+
+def journal_cut_short(storage: SearchStorage) -> None:
+    """A search whose journal ends in the middle of node 3's phase, three hours ago."""
+    journal = Journal(storage.paths.journal)
+    events = half_way().journal
+    for number, event in enumerate(events):
+        journal.append(event, now=time.time() - 3 * 3600 + number - len(events))
+    storage.write_config(make_config(name="demo", budget={"runs": 8}))
+
+
+def test_a_search_that_ended_without_a_word_is_interrupted_and_nothing_of_it_trains(
+    storage: SearchStorage, capsys: pytest.CaptureFixture[str]
+) -> None:
+    journal_cut_short(storage)
+    root = str(storage.paths.root)
+    assert main(["status", root]) == 0
+    printed = capsys.readouterr().out
+    assert "demo  interrupted  run 4 of 8" in printed
+    assert "node 3 was interrupted" in printed
+    assert "running" not in printed
+    assert (
+        f"nobody is at work on it (last sign of life 3.0 h ago): `llmzero resume {root}` goes on" in printed
+    )
+    assert main(["list", "--storage", str(storage.paths.root.parent)]) == 0
+    printed = capsys.readouterr().out
+    assert "interrupted" in printed
+    assert "last 3.0 h ago" in printed
+    assert main(["status", root, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["stage"], found["training"], found["at_work"]) == ("interrupted", [], None)
+    assert time.time() - found["last_alive"] == pytest.approx(3 * 3600, abs=60)
+    assert llmzero_ray.open(root).stage == "interrupted"
+
+
+def test_a_search_at_work_is_searching(storage: SearchStorage, capsys: pytest.CaptureFixture[str]) -> None:
+    journal_cut_short(storage)
+    lock = SearchLock(storage.paths.root)
+    lock.acquire(private_head=True)
+    try:
+        assert main(["status", str(storage.paths.root), "--json"]) == 0
+        found = json.loads(capsys.readouterr().out)
+        assert (found["stage"], found["training"]) == ("searching", [3])
+        assert llmzero_ray.open(storage.paths.root).stage == "searching"
+    finally:
+        lock.release()
+
+
+def test_the_journal_alone_says_what_it_ends_with(
+    storage: SearchStorage, capsys: pytest.CaptureFixture[str]
+) -> None:
+    journal_cut_short(storage)
+    assert main(["status", str(storage.paths.root), "--offline"]) == 0
+    assert "demo  searching" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("given", [["runs/demo"], ["demo"], ["runs/demo/"], ["./runs/demo"]])
+def test_a_search_that_is_being_started_is_told_with_what_is_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], given: list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with being_started(tmp_path / "runs" / "demo", lambda _: None) as say:
+        say("preparing the task: warm start (5%)")
+        assert main(["status", *given]) == 0
+        printed = capsys.readouterr().out
+        assert f"{tmp_path}/runs/demo: the search has not begun: process {os.getpid()} on " in printed
+        assert "preparing the task: warm start (5%)" in printed
+        assert main(["status", *given, "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["stage"] == "starting"
+        assert main(["show", *given, "0"]) == 2
+        assert "the search has not begun" in capsys.readouterr().err
+        assert main(["list"]) == 0
+        assert "starting" in capsys.readouterr().out
+    assert main(["status", *given]) == 2
+    assert f"{tmp_path}/runs/demo: there is no search here" in capsys.readouterr().err
+
+
+def test_a_search_that_never_began_is_called_that_with_its_age(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], storage: SearchStorage
+) -> None:
+    storage.write_config(make_config(name="demo"))
+    then = time.time() - 7200
+    os.utime(storage.paths.config, (then, then))
+    root = storage.paths.root
+    assert main(["status", str(root)]) == 0
+    told = f"{root}: the search never began: its configuration was written 2.0 h ago and nothing after it"
+    assert f"{told}. `llmzero resume {root}` starts it." in capsys.readouterr().out
+    assert main(["list", "--storage", str(root.parent)]) == 0
+    assert "never begun" in capsys.readouterr().out
+
+
+def test_a_path_to_nothing_is_named_as_it_was_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for given, place in (
+        ("runs/demo", "runs/demo"),
+        ("demo", "runs/demo"),
+        ("other/x", "other/x"),
+        (f"{tmp_path}/away/y", "away/y"),
+    ):
+        assert main(["status", given]) == 2
+        assert f"llmzero: {tmp_path}/{place}: there is no search here" in capsys.readouterr().err
 
 
 def test_a_search_that_has_not_begun_is_waited_for(storage: SearchStorage) -> None:

@@ -5,20 +5,25 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
+from typing import Any, TypeAlias
 
 import pytest
+import yaml
 from huggingface_hub import ModelCard
 
 from llmzero_ray import events as ev
 from llmzero_ray.errors import ConfigError, JournalError, StorageError
 from llmzero_ray.report import load_strategy, write_outcome
+from llmzero_ray.storage import SearchPaths
 from tests.builders import make_config
 from tests.report.builder import Phase, SearchBuilder, proposal, save_adapter
 from tests.report.conftest import Written, scripted, written
 
+Hide: TypeAlias = Callable[[str], None]
 PICTURES = ("best_path", "hyperparameters", "tree", "validation")
 
 
@@ -35,6 +40,12 @@ def contents(root: Path) -> dict[str, bytes]:
     ]
     found = {str(path.relative_to(root)): path.read_bytes() for path in places if path.is_file()}
     return {name: content[:33] if name.endswith(".png") else content for name, content in found.items()}
+
+
+def yaml_head(root: Path) -> dict[str, Any]:
+    """The front matter of the card in best/."""
+    head: dict[str, Any] = yaml.safe_load((root / "best" / "README.md").read_text().split("---\n")[1])
+    return head
 
 
 def names(root: Path) -> set[str]:
@@ -125,13 +136,65 @@ def test_names_of_others_stay_values_in_the_head_of_the_card(tmp_path: Path) -> 
     assert "<script>" not in card.text
 
 
-def test_without_huggingface_hub_the_card_has_no_head_and_the_report_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.fixture(params=[None, "raise RuntimeError('built for another numpy')", "import no_such_part"])
+def unusable(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hide:
+    """Make a package unusable: not installed, broken, or without a package that it needs itself."""
+
+    def hide(package: str) -> None:
+        for name in [name for name in sys.modules if name.partition(".")[0] == package]:
+            monkeypatch.delitem(sys.modules, name)
+        if request.param is None:
+            monkeypatch.setitem(sys.modules, package, None)  # what Python does where there is none
+            return
+        (tmp_path / "broken" / package).mkdir(parents=True, exist_ok=True)
+        (tmp_path / "broken" / package / "__init__.py").write_text(request.param)
+        monkeypatch.syspath_prepend(tmp_path / "broken")
+
+    return hide
+
+
+@pytest.fixture
+def unpainted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No pictures, which take most of the time."""
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+
+
+@pytest.mark.usefixtures("unpainted")
+def test_without_huggingface_hub_a_first_card_has_no_head_and_the_report_says_so(
+    tmp_path: Path, unusable: Hide
 ) -> None:
     search = scripted(tmp_path).ready().play(phases=1)
-    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    assert "best/README.md: without front matter" in write_outcome(search.root).problem
+    unusable("huggingface_hub")
+    problem = write_outcome(search.root).problem
+    assert "best/README.md: its front matter was not written anew, as huggingface_hub " in problem
+    assert "`pip install 'llmzero-ray[report]'`" in problem
     assert (search.root / "best" / "README.md").read_text().startswith("# LoRA adapter")
+
+
+@pytest.mark.usefixtures("unpainted")
+def test_without_huggingface_hub_the_card_keeps_its_head(
+    finished: Written, tmp_path: Path, unusable: Hide
+) -> None:
+    root = shutil.copytree(finished.root, tmp_path / "demo")
+    head, body = yaml_head(root), (root / "best" / "README.md").read_text().split("---\n")[2]
+    unusable("huggingface_hub")
+    write_outcome(root)
+    assert yaml_head(root) == head
+    assert "model-index" in head
+    assert (root / "best" / "README.md").read_text().split("---\n")[2] == body
+
+
+@pytest.mark.usefixtures("unpainted")
+def test_scores_of_one_adapter_do_not_stand_at_the_head_of_anothers_card(
+    tmp_path: Path, unusable: Hide
+) -> None:
+    search = scripted(tmp_path).ready().play(phases=1)
+    write_outcome(search.root)
+    before = yaml_head(search.root)
+    unusable("huggingface_hub")
+    write_outcome(search.play(phases=1).root)
+    assert "node 1 step 10" in (search.root / "best" / "adapter_model.safetensors").read_text()
+    assert yaml_head(search.root) == {key: before[key] for key in before if key != "model-index"}
 
 
 # --- again and again ----------------------------------------------------------------------------------------
@@ -182,7 +245,7 @@ def test_the_storage_object_serves_as_well_as_the_directory(tmp_path: Path) -> N
 def test_an_unfinished_search_gives_the_best_so_far(tmp_path: Path) -> None:
     found = written(scripted(tmp_path).ready().play(phases=2))
     assert found.outcome.best == 1
-    assert "**Not finished** (searching): 2 of at most 6 runs have ended" in found.report
+    assert "**Not finished**: 2 of at most 6 runs have ended" in found.report
     assert "sealed until the search has ended" in found.report
     strategy = load_strategy(found.root / "strategy.yaml")
     assert (strategy.search.state, strategy.search.runs, strategy.total_steps) == ("searching", 2, 30)
@@ -260,12 +323,39 @@ def test_a_check_before_training_that_is_no_number_is_left_out(tmp_path: Path) -
 
 def test_a_lost_adapter_is_named_and_everything_else_written(tmp_path: Path) -> None:
     search = scripted(tmp_path).ready().play(phases=1)
-    write_outcome(search.root)
     (search.storage.paths.adapter(0, 20) / "adapter_model.safetensors").unlink()
     found = written(search)
     assert "adapter_model.safetensors: cannot be read" in found.outcome.problem
     assert found.outcome.problem in found.report
-    assert "best" not in names(found.root)  # the one written before may be another node's
+    assert "best" not in names(found.root)
+    assert load_strategy(found.root / "strategy.yaml").adapter == {}
+
+
+@pytest.mark.usefixtures("unpainted")
+@pytest.mark.parametrize("damage", [Path.unlink, lambda weights: weights.write_text("half of it")])
+def test_a_copy_in_best_outlives_the_checkpoint_it_was_made_of(
+    finished: Written, tmp_path: Path, damage: Callable[[Path], object]
+) -> None:
+    root = shutil.copytree(finished.root, tmp_path / "demo")
+    before = contents(root)
+    damage(SearchPaths(root=root).adapter(2, 20) / "adapter_model.safetensors")
+    write_outcome(root)
+    after = contents(root)
+    assert {name for name in {*before, *after} if before.get(name) != after.get(name)} == {"report.md"}
+
+
+@pytest.mark.usefixtures("unpainted")
+def test_an_earlier_adapter_in_best_stays_where_the_newer_one_is_lost_and_is_called_that(
+    tmp_path: Path,
+) -> None:
+    search = scripted(tmp_path).ready().play(phases=1)
+    write_outcome(search.root)
+    before = {path.name: path.read_bytes() for path in (search.root / "best").iterdir()}
+    search.play(phases=1)
+    shutil.rmtree(search.storage.paths.adapter(1, 10))
+    found = written(search)
+    assert "The adapter there is an earlier one and was kept." in found.report
+    assert {path.name: path.read_bytes() for path in (search.root / "best").iterdir()} == before
     assert load_strategy(found.root / "strategy.yaml").adapter == {}
 
 
@@ -286,16 +376,45 @@ def test_an_adapter_without_a_manifest_is_taken_as_it_is(tmp_path: Path) -> None
     assert written(search).outcome.problems == ()
 
 
-def test_without_matplotlib_the_report_goes_without_pictures_and_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_without_matplotlib_a_first_report_goes_without_pictures_and_says_so(
+    tmp_path: Path, unusable: Hide
 ) -> None:
-    search = scripted(tmp_path).ready().play(phases=1)
-    write_outcome(search.root)
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    found = written(search)
-    assert "matplotlib is not installed" in found.outcome.problem
+    unusable("matplotlib")
+    found = written(scripted(tmp_path).ready().play(phases=1))
+    assert "plots/: not drawn, as matplotlib " in found.report
+    assert "`pip install 'llmzero-ray[report]'`" in found.report
     assert "](plots/" not in found.report
-    assert list((found.root / "plots").iterdir()) == []  # old pictures beside a new report would mislead
+
+
+def test_without_matplotlib_the_pictures_stay_on_the_disk_and_in_the_report(
+    finished: Written, tmp_path: Path, unusable: Hide
+) -> None:
+    root = shutil.copytree(finished.root, tmp_path / "demo")
+    before = contents(root)
+    unusable("matplotlib")
+    outcome = write_outcome(root)
+    assert "plots/: those of an earlier report are shown, as matplotlib " in outcome.problem
+    after = contents(root)
+    assert len([line for line in after["report.md"].splitlines() if b"](plots/" in line]) == len(PICTURES)
+    assert set(finished.report.splitlines()) - set(after["report.md"].decode().splitlines()) == set()
+    assert {name for name in {*before, *after} if before.get(name) != after.get(name)} == {"report.md"}
+
+
+def test_a_picture_that_cannot_be_drawn_keeps_nothing_else_from_being_written(
+    finished: Written, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = shutil.copytree(finished.root, tmp_path / "demo")
+    before = (root / "plots" / "tree.png").read_bytes()
+
+    def fail(_: object) -> bytes:
+        raise ValueError("no font")
+
+    monkeypatch.setattr("llmzero_ray.report.plot_tree.draw_tree", fail)
+    assert write_outcome(root).problems == (
+        "plots/tree.png: that of an earlier report is shown (ValueError: no font)",
+    )
+    assert "](plots/tree.png)" in (root / "report.md").read_text()
+    assert (root / "plots" / "tree.png").read_bytes() == before
 
 
 @pytest.mark.parametrize("place", ["report.md", "strategy.yaml", "plots"])

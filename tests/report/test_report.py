@@ -303,7 +303,8 @@ def test_failures_name_class_cause_and_what_followed(tmp_path: Path) -> None:
     search.phases[0] = Phase(steps=3, fails="nan", cause="loss is nan", saves=())
     search.answers[1] = proposal(lr=1e-4)
     report = report_of(search.ready().play())
-    assert "| 0 | nan | loss is nan | 3 | debug run 1: completed |" in section(report, "## Failures")
+    told = section(report, "## Failures and losses")
+    assert "| 0 | nan | loss is nan | 3 | debug run 1: completed |" in told
 
 
 def test_decisions_are_replayed_and_counted(finished: Written) -> None:
@@ -427,6 +428,12 @@ def test_the_policies_compute_stands_beside_their_scores_where_it_was_counted() 
     assert "compute" not in score_table(policies_with(None))
 
 
+def test_steps_of_a_best_checkpoint_stand_beside_those_that_were_trained() -> None:
+    whole = Policy(what="reference-whole", name="default recipe, whole", steps=10, trained=102)
+    rows = score_table((whole, Policy(what="best", name="best strategy", steps=40))).splitlines()
+    assert [row.split("|")[-3].strip() for row in rows[2:]] == ["10 (of 102)", "40"]
+
+
 def words(known: tuple[Policy, ...], *, by_compute: bool) -> str:
     """Of a search that computed 900 in all."""
     return reference_in_words(
@@ -477,3 +484,26 @@ def test_a_score_in_doubt_is_named_at_the_result_in_the_terminal_and_where_a_nod
     assert [line.endswith(f"; IN DOUBT: {doubt}") for line in lines] == [False, True]
     assert node_facts(facts, 1)["doubts"] == [doubt]
     assert node_view(search.core, 1, lambda _: Curves()).doubts == (doubt,)
+
+
+def test_a_lost_runner_is_told_in_whole_sentences_and_apart_from_failures(tmp_path: Path) -> None:
+    search = scripted(tmp_path).ready().play(phases=1)
+    ray = "The actor died unexpectedly. There are some potential root causes. (1) killed due to h"
+    cut = f"{'The process ended. ' * 15}It was kil".ljust(300, "l")
+    for reason in (ray, cut):
+        search.post(ev.RunnerLost(slot=0, node=None, phase_attempt=0, reason=reason, salvaged=None))
+    report = report_of(search)
+    told = report[report.index("## Failures and losses") :]
+    assert "No run failed." in told
+    assert "- Slot 0 lost its runner while idle: The actor died unexpectedly.\n" in told
+    assert "The process ended.\n" in told
+    assert "kil" not in told.partition("## Decisions")[0]
+
+
+def test_test_scores_that_were_not_taken_are_not_said_to_have_been(tmp_path: Path) -> None:
+    assert "The test scores were taken once" not in report_of(scripted(tmp_path).ready().play(phases=2))
+
+
+def test_a_node_off_the_best_path_has_its_plan(finished: Written) -> None:
+    node = finished.report.partition("### Node 4 ")[2].partition("### ")[0]
+    assert "Plan: " in node

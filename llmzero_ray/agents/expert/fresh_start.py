@@ -57,7 +57,7 @@ _VARIATIONS: tuple[MoveSet, ...] = (
     ),
     MoveSet(
         name="smaller steps",
-        why="Is the root too restless from the start? Half the step, cooler rollouts, clipped gradients.",
+        why="Is the root too restless from the start? Smaller, steadier updates.",
         moves=(
             Move(key=LR, factor=0.5, reason="half the step from the start"),
             Move(key=TEMPERATURE, shift=-0.1, reason="cooler rollouts scatter less"),
@@ -66,7 +66,7 @@ _VARIATIONS: tuple[MoveSet, ...] = (
     ),
     MoveSet(
         name="free exploration",
-        why="Does the pull to the base model hold the policy back? Almost none of it, and warmer rollouts.",
+        why="Does the pull to the base model hold the policy back? Almost none of it.",
         moves=(
             Move(key=KL_LOSS_COEF, factor=0.2, reason="leaves the policy free to move away from the base"),
             Move(key=TEMPERATURE, shift=0.15, reason="more varied answers from the start"),

@@ -104,7 +104,7 @@ UNCHANGED = MoveSet(
 """A candidate after every finding: from another node's checkpoint it undoes what came after that."""
 _ANNEAL = MoveSet(
     name="anneal",
-    why="What is learnt is to be settled: near an optimum large steps cost more than they bring.",
+    why="Smaller steps from here: in small real runs they gained where larger ones lost.",
     moves=(
         _lr(0.5, "half the step halves the noise of the policy around its optimum"),
         _temperature(-0.1, "cooler rollouts are nearer to the greedy answers that are scored"),
@@ -116,8 +116,8 @@ _TAKE_BACK = replace(
     why="The raised rate has gained. Kept on, it lost in most small real runs: settle with half of it.",
 )
 _COOL_DOWN = MoveSet(
-    name="smaller and cooler",
-    why="The phase went down where it should have gone up: half the step on cooler rollouts.",
+    name="smaller steps",
+    why="The phase went down where it should have gone up.",
     moves=(
         _lr(0.5, "smaller updates undo less of what is learnt"),
         _temperature(-0.2, "cooler rollouts are nearer to the greedy answers that are scored"),
@@ -129,7 +129,7 @@ _QUARTER = MoveSet(
     moves=(_lr(0.25, "a quarter of the step leaves a quarter of its noise"),),
 )
 _MUCH_SMALLER = MoveSet(
-    name="much smaller and cooler",
+    name="much smaller steps",
     why="The first phase unlearnt what the base model could do: the usual correction, twice at once.",
     moves=(
         _lr(0.25, "half of a rate that loses from the start lost as well, only more slowly"),
@@ -137,10 +137,10 @@ _MUCH_SMALLER = MoveSet(
     ),
 )
 _FAR_SMALLER = MoveSet(
-    name="far smaller and cooler",
+    name="far smaller steps",
     why="A few steps destroyed what the start could do: the usual correction, three times at once.",
     moves=(
-        _lr(0.125, "at half of a rate that destroys the start, twice the steps would do the same"),
+        _lr(0.125, "half of a rate that destroys the start destroys it too, in twice as many steps"),
         _temperature(-0.3, "cooler rollouts are nearer to the greedy answers that are scored"),
     ),
 )
@@ -209,7 +209,7 @@ _WIDEN = MoveSet(
 )
 _QUIETER = MoveSet(
     name="quieter updates",
-    why="Less of the reward's noise in each update: half the step, held closer, sampled a little cooler.",
+    why="Less of the reward's noise in each update: smaller steps, held closer.",
     moves=(
         _lr(0.5, "the swings scale with the step"),
         _kl(2.0, "damps the swings between validations"),
@@ -310,7 +310,7 @@ _LOOSEN = MoveSet(
 )
 _GREEDY_FOLLOWS = MoveSet(
     name="help the mode follow",
-    why="Samples already improve while greedy answers do not: larger, cooler steps move the mode to them.",
+    why="Samples already improve while greedy answers do not: larger steps move the mode to them.",
     moves=(
         _lr(1.5, "the direction is right, the distance is not covered yet"),
         _temperature(-0.1, "samples nearer the mode train the mode"),

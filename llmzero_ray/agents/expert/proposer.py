@@ -225,10 +225,8 @@ def tried_lines(tried: Tried, base: Hyperparameters) -> Iterator[str]:
     """What was tried from the same checkpoint, with what it gained."""
     for attempt in tried.here:
         changed = diff(base, attempt.full)
-        what = (
-            ", ".join(change_text(key, old, new) for key, (old, new) in list(changed.items())[:5])
-            or "the same settings"
-        )
+        what = ", ".join(change_text(key, old, new) for key, (old, new) in list(changed.items())[:5])
+        what = f"tried {what}" if what else "left the settings unchanged"
         came = "not finished" if attempt.gain is None else str(attempt.gain)
         came = "failed" if attempt.failed else f"{came}, in doubt" if attempt.doubted else came
-        yield f"From the same start node {attempt.node} tried {what} ({came})."
+        yield f"From the same start node {attempt.node} {what} ({came})."

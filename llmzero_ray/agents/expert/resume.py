@@ -174,14 +174,14 @@ class Epochs:
 
 
 def count_epochs(task: TaskView, full: Hyperparameters, *, global_step: int, n_steps: int) -> Epochs:
-    """How many epochs the path has trained when the phase ends, with the sum written out."""
+    """How many epochs the path has begun when the phase ends, with the sum in words."""
     batch = full.get(TRAIN_BATCH)
     batch = batch if isinstance(batch, int) and batch > 0 else 1
     per_epoch = max(1, task.n_train // batch)
-    total = math.ceil((global_step + n_steps) / per_epoch)
-    sum_text = f"ceil(({global_step} + {n_steps}) / {per_epoch}) = {total}"
+    end = global_step + n_steps
+    total = math.ceil(end / per_epoch)
     arithmetic = (
-        f"{task.n_train} // {batch} = {per_epoch} steps per epoch; from global step {global_step} on, "
-        f"{n_steps} steps make total_epochs = {sum_text}."
+        f"{n_steps} steps, to global step {end}: {end / per_epoch:.2f} passes over the {task.n_train} "
+        f"training items at {batch} a step."
     )
     return Epochs(total=total, arithmetic=arithmetic)

@@ -18,7 +18,7 @@ from pydantic import BeforeValidator, Field, model_validator
 import llmzero_ray
 from llmzero_ray import recipes
 from llmzero_ray.config import SearchConfig, parse_config
-from llmzero_ray.config_text import StrictModel, read_yaml, replace_key, setting
+from llmzero_ray.config_text import LocalPath, StrictModel, read_yaml, replace_key, setting
 from llmzero_ray.errors import ConfigError
 from llmzero_ray.files import file_digest, text_digest
 from llmzero_ray.search import PROPOSED
@@ -61,9 +61,9 @@ class ComparePlan(StrictModel):
 
     name: str = setting(..., pattern=_NAME)
     """Names its directory."""
-    storage: str = setting("runs", min_length=1)
+    storage: LocalPath = setting("runs", min_length=1)
     """Directory that receives <name>/ with all searches."""
-    base: str = setting(..., min_length=1)
+    base: LocalPath = setting(..., min_length=1)
     """search.yaml that tasks and methods change."""
     tasks: Annotated[tuple[ComparedTask, ...], _Tuple] = Field(min_length=1)
     methods: Annotated[tuple[ComparedMethod, ...], _Tuple] = Field(min_length=1)

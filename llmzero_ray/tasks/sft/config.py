@@ -12,7 +12,7 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from llmzero_ray import recipes
-from llmzero_ray.config_text import StrictModel, load_file
+from llmzero_ray.config_text import LocalPath, StrictModel, load_file
 from llmzero_ray.tasks.task_yaml import Names
 
 CHANGEABLE = ("checkpoint_every", "checkpoints_kept", "max_failures", "start_timeout_s")
@@ -41,11 +41,11 @@ class LoraSettings(StrictModel):
 class SftConfig(StrictModel):
     """warm_start.yaml."""
 
-    task: str = Field(min_length=1)
+    task: LocalPath = Field(min_length=1)
     """Directory of the prepared task; its training prompts and gold answers are learnt."""
-    model: str | None = None
+    model: LocalPath | None = None
     """Directory of the base model; null: the tiny model that `prepare` made for the task."""
-    output: str = Field(min_length=1)
+    output: LocalPath = Field(min_length=1)
     """Directory for checkpoints and result; every machine must see it under this name."""
 
     gold_response: str | None = Field(None, pattern=r"\{answer\}")

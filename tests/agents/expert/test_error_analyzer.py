@@ -282,4 +282,4 @@ def test_the_rationale_shows_the_changes_and_the_epochs() -> None:
     rationale = ask(failed("nan")).rationale
     assert "lr 5e-5 -> 2.5e-5" in rationale
     assert "from the base model" in rationale
-    assert "5000 // 128 = 39 steps per epoch" in rationale
+    assert "60 steps, to global step 60: 1.54 passes over the 5000 training items" in rationale
