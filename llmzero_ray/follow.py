@@ -69,7 +69,7 @@ class Follower:
         if self._reader is None:
             if self.storage.config() is None and not self.storage.paths.journal.is_dir():
                 return ()  # the address of the journal is in the configuration, which is not written yet
-            self._reader = JournalReader(self.storage.journal_address())
+            self._reader = JournalReader(self.storage.journal_to_read())
         new = self._reader.poll()
         for event in new:
             self.core.apply(event)

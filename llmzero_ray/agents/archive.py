@@ -111,8 +111,7 @@ class _Phases:
 def _lessons(root: Path, config: SearchConfig, task: Mapping[str, Any]) -> tuple[list[Lesson], str]:
     """The lessons of a search, and what of it is not used and why; empty: all of it is."""
     storage, phases = SearchStorage.at(root), _Phases()
-    journal = root / "journal"
-    reader = JournalReader(journal if journal.is_dir() else storage.journal_address())
+    reader = JournalReader(storage.journal_to_read())
     entries, damage = reader.poll_whole()
     phases.take(entry.event for entry in entries)
     if phases.started is None:

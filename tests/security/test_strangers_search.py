@@ -1,0 +1,140 @@
+"""Looking at the directory of somebody else's search: no server of that person's is asked, nothing is written
+through that person's links, and what cannot be read is said in a sentence."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from llmzero_ray.cli.main import main
+from llmzero_ray.errors import ConfigError
+from llmzero_ray.journal import open_store, trust
+from llmzero_ray.storage import SearchStorage
+from tests.report.conftest import Written, finished
+
+__all__ = ["finished"]
+
+LOOKS = [
+    ("list", "--storage", "{storage}"),
+    ("show", "{search}", "1"),
+    ("status", "{search}"),
+    ("diff", "{search}:1", "{search}:2"),
+    ("report", "{search}"),
+    ("explain", "{search}"),
+    ("export", "{search}", "--verl", "{out}"),
+    ("merge", "{search}", "--out", "{out}"),
+    ("push", "{search}", "ann/demo"),
+    ("tables", "{search}", "--out", "{out}"),
+    ("stop", "{search}"),
+    ("hint", "{search}", "more"),
+]
+
+
+class Server:
+    """Answers nothing, and counts who comes."""
+
+    def __init__(self, listening: socket.socket) -> None:
+        self.asked: list[bytes] = []
+        self.address = "{}:{}".format(*listening.getsockname())
+        self._listening = listening
+        threading.Thread(target=self._take, daemon=True).start()
+
+    def _take(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listening.accept()
+            except OSError:
+                return
+            with connection:
+                self.asked.append(connection.recv(4096))
+                connection.sendall(
+                    b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+                )
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIASTRANGER")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    monkeypatch.setenv("AWS_SESSION_TOKEN", "token-of-the-user")
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        yield Server(listening)
+
+
+def change(search: Path, **keys: Any) -> None:
+    """Other values in a search's search.yaml."""
+    config = yaml.safe_load((search / "search.yaml").read_text())
+    (search / "search.yaml").write_text(yaml.safe_dump({**config, **keys}))
+
+
+@pytest.fixture
+def search(finished: Written, tmp_path: Path) -> Path:
+    """A copy of a search that has finished."""
+    copy = tmp_path / "runs" / finished.root.name
+    shutil.copytree(finished.root, copy)
+    change(copy, storage=str(copy.parent))
+    return copy
+
+
+def run(words: tuple[str, ...], search: Path, tmp_path: Path) -> int:
+    places = {"search": search, "storage": search.parent, "out": tmp_path / "out"}
+    return main([word.format(**places) for word in words])
+
+
+@pytest.mark.parametrize("words", LOOKS, ids=lambda words: words[0])
+def test_no_command_that_looks_asks_a_server_that_the_search_names(
+    search: Path, server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...]
+) -> None:
+    change(search, journal=f"s3://bucket/p?endpoint_override=http://{server.address}")
+    shutil.move(search / "journal", tmp_path / "journal")
+    assert run(words, search, tmp_path) == (0 if words[0] == "list" else 2)
+    told = capsys.readouterr()
+    said = " ".join((told.out + told.err).split())
+    assert server.asked == []
+    assert f"names the server http://{server.address}" in said or words[0] == "list"
+    assert "Traceback" not in said
+
+
+def test_the_remedy_that_is_named_has_the_server_asked(
+    search: Path, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    change(search, journal=f"s3://bucket/p?endpoint_override={server.address}&scheme=http")
+    shutil.rmtree(search / "journal")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"https://{server.address}")
+    assert run(("show", "{search}", "1"), search, tmp_path) == 2
+    assert server.asked == []  # what would be signed for TLS does not go out in the clear
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{server.address}")
+    assert run(("show", "{search}", "1"), search, tmp_path) == 3
+    assert b"AKIASTRANGER" in server.asked[0]
+
+
+@pytest.mark.parametrize("words", LOOKS[:6], ids=lambda words: words[0])
+def test_a_copy_of_the_journal_beside_search_yaml_is_read_in_its_place(
+    search: Path, server: Server, tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    change(search, journal=f"s3://bucket/p?endpoint_override=http://{server.address}")
+    assert run(words, search, tmp_path) == 0
+    assert server.asked == []
+
+
+def test_a_process_that_runs_a_search_reads_its_own_journal(search: Path, server: Server) -> None:
+    change(search, journal=f"s3://bucket/p?endpoint_override=http://{server.address}")
+    storage = SearchStorage.at(search)
+    assert storage.journal_to_read() == search / "journal"
+    trust(str(storage.journal_address()))
+    assert storage.journal_to_read() == storage.journal_address()
+
+
+@pytest.mark.parametrize("region", ["evil.example/", "x@evil.example", "a b", "eu%0a"])
+def test_no_region_names_a_server(region: str) -> None:
+    with pytest.raises(ConfigError, match="must be letters, digits and -"):
+        open_store(f"s3://bucket/p?region={region}")
