@@ -3,10 +3,12 @@ through that person's links, and what cannot be read is said in a sentence."""
 
 from __future__ import annotations
 
+import json
 import shutil
 import socket
 import threading
-from collections.abc import Iterator
+import zlib
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -138,3 +140,58 @@ def test_a_process_that_runs_a_search_reads_its_own_journal(search: Path, server
 def test_no_region_names_a_server(region: str) -> None:
     with pytest.raises(ConfigError, match="must be letters, digits and -"):
         open_store(f"s3://bucket/p?region={region}")
+
+
+# --- journals -----------------------------------------------------------------------------------------------
+
+
+def rewrite(search: Path, change_event: Callable[[dict[str, Any]], object], kind: str) -> None:
+    """The first event of a kind, changed, with a checksum that is right."""
+    for path in sorted((search / "journal").glob("*.json")):
+        body = json.loads(path.read_text())
+        if body["event"]["type"] == kind:
+            change_event(body["event"])
+            text = json.dumps(body["event"], sort_keys=True, separators=(",", ":"))
+            path.write_text(json.dumps({**body, "checksum": f"{zlib.crc32(text.encode()):08x}"}))
+            return
+    raise AssertionError(kind)
+
+
+WRONG: dict[str, tuple[str, Callable[[dict[str, Any]], object]]] = {
+    "node is a text": ("PhasePlanned", lambda event: event.update(node="seven")),
+    "node is a list": ("PhaseStarted", lambda event: event.update(node=[1])),
+    "time is a text": ("PhaseStarted", lambda event: event.update(time="yesterday")),
+    "time is nothing": ("SearchStarted", lambda event: event.update(time=None)),
+    "slot is a mapping": ("PhaseStarted", lambda event: event.update(slot={"a": 1})),
+    "a text in a record within": ("PhasePlanned", lambda event: event["spec"].update(n_steps="many")),
+    "a record of another kind": ("PhasePlanned", lambda event: event.update(spec=event["spec"]["seed"])),
+    "steps of scores are texts": ("PhaseFinished", lambda event: event["result"].update(steps_done="x")),
+    "a node that is not there": ("PhaseFinished", lambda event: event.update(node=99)),
+    "the type is a list": ("PhaseStarted", lambda event: event.update(type=["PhaseStarted"])),
+    "the type is a mapping": ("PhaseStarted", lambda event: event.update(type={"a": 1})),
+    "a mapping without items": ("SearchStarted", lambda event: event.update(task={"type": "Mapping"})),
+    "very deep": ("SearchStarted", lambda event: event.update(task={"deep": nested(950)})),
+}
+
+
+def nested(depth: int) -> Any:
+    found: Any = []
+    for _ in range(depth):
+        found = [found]
+    return found
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_a_journal_that_cannot_be_is_refused_in_a_sentence_and_hides_no_other(
+    search: Path, finished: Written, tmp_path: Path, capsys: pytest.CaptureFixture[str], what: str
+) -> None:
+    shutil.copytree(finished.root, search.parent / "sound")
+    kind, changed = WRONG[what]
+    rewrite(search, changed, kind)
+    assert run(("list", "--storage", "{storage}"), search, tmp_path) == 0
+    listed = capsys.readouterr().out
+    assert "unreadable" in listed and "sound" in listed and "6 of 6" in listed
+    for words in (("show", "{search}", "1"), ("status", "{search}"), ("report", "{search}")):
+        assert run(words, search, tmp_path) in (1, 2, 3)
+        said = capsys.readouterr().err
+        assert said.startswith("llmzero: ") and "Traceback" not in said
