@@ -11,7 +11,7 @@ from pathlib import Path
 
 from llmzero_ray.errors import StorageError
 from llmzero_ray.files import replace_file
-from llmzero_ray.report.best import adapter_checksums, remove, write_best
+from llmzero_ray.report.best import adapter_checksums, check_inside, remove, write_best
 from llmzero_ray.report.facts import SearchFacts
 from llmzero_ray.report.front_matter import missing
 from llmzero_ray.report.pictures import draw_pictures
@@ -90,7 +90,9 @@ def _checked_adapter(facts: SearchFacts) -> tuple[dict[str, str], str]:
             f"strategy.yaml and best/: node {best.node} has a score, but the step of it was not recorded",
         )
     last = facts.path[-1]
+    adapter = last.run.adapter(facts.paths, last.cut)
     try:
-        return adapter_checksums(last.run.adapter(facts.paths, last.cut)), ""
+        check_inside(adapter, facts.paths.root)
+        return adapter_checksums(adapter), ""
     except StorageError as error:
         return {}, f"best/: {error}"

@@ -64,6 +64,8 @@ def draw_pictures(facts: SearchFacts) -> tuple[tuple[Picture, ...], str]:
         StorageError: the folder cannot be written.
     """
     drawn: list[Picture] = []
+    if (facts.paths.root / FOLDER).is_symlink():  # its files would be written elsewhere
+        remove(facts.paths.root / FOLDER)
     try:
         import matplotlib  # noqa: F401  (imported once, so that its absence is one message)
     except ImportError:

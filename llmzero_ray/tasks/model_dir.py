@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from llmzero_ray.errors import TaskError
+from llmzero_ray.files import small_text
 
 _TOKENIZERS = (
     ("tokenizer.json",),
@@ -94,7 +95,7 @@ def _is_filled(path: Path) -> bool:
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(small_text(path))
     except FileNotFoundError:
         raise TaskError(
             f"model directory {path.parent} has no {path.name} ({_listing(path.parent)})"

@@ -195,3 +195,51 @@ def test_a_journal_that_cannot_be_is_refused_in_a_sentence_and_hides_no_other(
         assert run(words, search, tmp_path) in (1, 2, 3)
         said = capsys.readouterr().err
         assert said.startswith("llmzero: ") and "Traceback" not in said
+
+
+# --- links and names ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["plots", "report.md", "strategy.yaml", "best", "plots/tree.png"])
+def test_a_report_is_written_through_no_link(search: Path, tmp_path: Path, name: str) -> None:
+    """What stands at the end of a link stays as it is, and so does nothing of the link."""
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    for file in ("tree.png", "validation.png", "README.md", "adapter_config.json"):
+        (elsewhere / file).write_text("mine")
+    target = elsewhere if name in ("plots", "best") else elsewhere / "tree.png"
+    place = search / name
+    shutil.rmtree(place) if place.is_dir() else place.unlink()
+    place.symlink_to(target)
+    assert run(("report", "{search}"), search, tmp_path) == 0
+    assert {path.read_text() for path in elsewhere.iterdir()} == {"mine"} and len(
+        list(elsewhere.iterdir())
+    ) == 4
+    assert place.exists() and not place.is_symlink()
+    assert not [path.name for path in search.iterdir() if path.name.endswith(".tmp")]
+
+
+@pytest.mark.parametrize("level", ["file", "adapter", "node"])
+def test_best_holds_no_file_from_outside_of_the_search(
+    search: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], level: str
+) -> None:
+    node = search / "checkpoints" / "0002"
+    weights = next(node.glob("step_*20/adapter_model.safetensors"))
+    linked = {"file": weights, "adapter": weights.parent, "node": node}[level]
+    outside = tmp_path / "outside"
+    shutil.move(linked, outside)
+    linked.symlink_to(outside)
+    shutil.rmtree(search / "best")
+    run(("report", "{search}"), search, tmp_path)
+    assert not (search / "best").exists()
+    assert "leads to" in (search / "report.md").read_text()
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_a_tasks_name_is_no_markdown_at_the_head_of_the_card(search: Path, tmp_path: Path) -> None:
+    name = "toy <script>alert(1)</script> ![x](http://h/x.png) [c](javascript:x) `c` gsm8k/main-2"
+    rewrite(search, lambda event: event["task"].update(name=name), "SearchStarted")
+    assert run(("report", "{search}"), search, tmp_path) == 0
+    _, head, _ = (search / "best" / "README.md").read_text().split("---\n", 2)
+    assert not set("<>[]()!`") & set("".join(line for line in head.splitlines() if "toy" in line))
+    assert "gsm8k/main-2" in head
