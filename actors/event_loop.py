@@ -19,7 +19,7 @@ from llmzero_ray.commands import Command
 from llmzero_ray.coordinator import replay
 from llmzero_ray.errors import LlmzeroError
 from llmzero_ray.failpoints import reach
-from llmzero_ray.journal import Journal
+from llmzero_ray.journal import Journal, trust
 from llmzero_ray.records import Event
 from llmzero_ray.storage import SearchStorage
 
@@ -44,7 +44,10 @@ class EventLoop:
     """
 
     def __init__(self, storage: SearchStorage) -> None:
-        self._journal = Journal(storage.journal_address())
+        address = storage.journal_address()
+        if isinstance(address, str):
+            trust(address)
+        self._journal = Journal(address)
         self.core = replay(self._journal.history, storage.paths.root)
         self.events = self._journal.history
         """All events so far."""

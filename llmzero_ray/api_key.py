@@ -46,6 +46,13 @@ def without_key(environment: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in environment.items() if name not in SECRET_VARIABLES}
 
 
+def without_secrets(environment: Mapping[str, str]) -> dict[str, str]:
+    """A copy of an environment for a process that calls no server: without the keys of trackers and Ray's
+    token too."""
+    hidden = {"RAY_AUTH_TOKEN", *TRACKER_KEYS}
+    return {name: value for name, value in without_key(environment).items() if name not in hidden}
+
+
 @contextlib.contextmanager
 def key_hidden(*others: str) -> Iterator[None]:
     """Processes that are started inside inherit neither variable, nor `others`; this process has all of them

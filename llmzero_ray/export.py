@@ -28,6 +28,7 @@ from llmzero_ray.hyperparameters import resolve
 from llmzero_ray.report.strategy import phase_specs
 from llmzero_ray.strategy_file import Strategy, StrategyPhase
 from llmzero_ray.tasks import PreparedTask
+from llmzero_ray.text import one_line
 
 _HERE = "@HERE@"
 """Stands for the folder in values; in a script it is the variable HERE."""
@@ -265,14 +266,16 @@ def _readme(strategy: Strategy, settings: VerlSettings, task: PreparedTask) -> s
             f"({', '.join(map(str, sorted(longest)))}); plain VeRL validates with the phase's own cap."
         )
     if task.reward_module is not None and task.reward_top is None:
-        notes.append(f"The reward is the module {task.reward_module}: its package must be installed.")
+        module = one_line(task.reward_module)
+        notes.append(f"The reward is the module {module}: its package must be installed.")
     elif task.reward_sha256 is not None:
         notes.append("reward.py runs inside VeRL's processes here, without the sandbox of the search.")
     if settings.platform == "cpu":
         notes.append("For the CPU VeRL needs the plug-in of llmzero_ray, which must be installed.")
+    verl = one_line(strategy.software.get("verl", ""))
     listed = "\n".join(f"- {note}" for note in notes)
     return (
-        f"# {search}: a strategy of {n} phases for plain VeRL {strategy.software.get('verl', '')}\n\n"
+        f"# {search}: a strategy of {n} phases for plain VeRL {verl}\n\n"
         f"    bash all.sh                       # phase_1.sh to phase_{n}.sh, one after the other\n"
         "    MODEL=/path/to/model bash all.sh  # another place of the base model\n\n"
         "`data/` holds the rows, `strategy.yaml` the strategy; further words are handed to VeRL as overrides."

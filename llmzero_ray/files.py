@@ -21,6 +21,24 @@ from llmzero_ray.failpoints import reach
 _NO_LINKS = (errno.EPERM, errno.EMLINK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)
 
 
+MOST_TEXT = 32 * 2**20
+"""Bytes of a model's JSON file; that of the largest model's weights is a third of it."""
+
+
+def small_text(path: Path) -> str:
+    """The text of a file of no more than `MOST_TEXT` bytes.
+
+    Raises:
+        OSError: it cannot be read, or is larger.
+        UnicodeDecodeError: it is no UTF-8.
+    """
+    with path.open("rb") as file:
+        content = file.read(MOST_TEXT + 1)
+    if len(content) > MOST_TEXT:
+        raise OSError(errno.EFBIG, f"is larger than {MOST_TEXT >> 20} MiB", str(path))
+    return content.decode()
+
+
 def replace_file(path: Path, content: str | bytes) -> None:
     """Write a file in one step: readers see the old content or the new one, and the new one survives a crash.
 
@@ -100,6 +118,8 @@ def replace_directory(path: Path) -> Iterator[Path]:
         _sync_directory(path.parent)
     finally:
         for left in (new, old):
+            if left.is_symlink():  # what stood at `path`
+                left.unlink()
             shutil.rmtree(left, ignore_errors=True)
 
 

@@ -31,7 +31,7 @@ def finalize(storage: SearchStorage, reason: str) -> None:
     lock, before = SearchLock(root), last_heartbeat(root)
     lock.acquire(private_head=True, role="command")
     try:
-        journal = Journal(storage.journal_address())
+        journal = Journal(storage.journal_to_read())
         core = replay(journal.history, root)
 
         def post(event: Event) -> None:

@@ -10,7 +10,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from llmzero_ray.coordinator import CoordinatorCore, not_started
+from llmzero_ray.coordinator import CoordinatorCore, apply_recorded, not_started
 from llmzero_ray.errors import ConfigError
 from llmzero_ray.events import REFERENCE, PhaseStarted, SearchFinished
 from llmzero_ray.journal import JournalReader, active_seconds
@@ -69,10 +69,10 @@ class Follower:
         if self._reader is None:
             if self.storage.config() is None and not self.storage.paths.journal.is_dir():
                 return ()  # the address of the journal is in the configuration, which is not written yet
-            self._reader = JournalReader(self.storage.journal_address())
+            self._reader = JournalReader(self.storage.journal_to_read())
         new = self._reader.poll()
-        for event in new:
-            self.core.apply(event)
+        for number, event in enumerate(new, start=len(self.events) + 1):
+            apply_recorded(self.core, event, number)
         self.events += new
         return new
 

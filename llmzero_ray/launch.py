@@ -27,6 +27,7 @@ from llmzero_ray.coordinator import (
 from llmzero_ray.errors import ConfigError, CoordinatorGoneError, LlmzeroError, SearchBusyError
 from llmzero_ray.follow import Follower
 from llmzero_ray.hub_model import with_model_here
+from llmzero_ray.journal import trust
 from llmzero_ray.preflight import (
     check_backends,
     check_engine_here,
@@ -128,6 +129,7 @@ def launch(
         HubError: the model is one of the Hugging Face Hub's and cannot be downloaded.
     """
     refuse_job_directory(config)
+    trust(config.journal_address)
     storage = SearchStorage(config.storage, config.name)
     deadline = time.monotonic() + SETTLE_S
     with storage.kept_if_used():

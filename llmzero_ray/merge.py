@@ -99,8 +99,9 @@ def _merged(base: Path, adapter: Path) -> tuple[Any, Any]:
             f"merging needs torch, transformers and peft ({error}): pip install 'llmzero-ray[verl]'."
         ) from error
     try:
-        model = AutoModelForCausalLM.from_pretrained(base, dtype="auto", local_files_only=True)
-        tokenizer = AutoTokenizer.from_pretrained(base, local_files_only=True)
+        here = {"local_files_only": True, "trust_remote_code": False}
+        model = AutoModelForCausalLM.from_pretrained(base, dtype="auto", **here)
+        tokenizer = AutoTokenizer.from_pretrained(base, **here)
     except Exception as error:  # transformers raises errors of many libraries
         raise TaskError(
             f"the base model in {base} cannot be loaded ({type(error).__name__}: {one_line(str(error))}). "

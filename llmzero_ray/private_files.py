@@ -84,7 +84,14 @@ def _runtime_dir(outside: Path | None = None) -> Iterator[Path]:
         within = outside.resolve()
         candidates = [path for path in candidates if within not in path.resolve().parents] or candidates[-1:]
     directory = candidates[0]
-    directory.mkdir(mode=0o700, exist_ok=True)
+    try:
+        with contextlib.suppress(FileExistsError):  # what it is comes out below
+            directory.mkdir(mode=0o700)
+    except OSError as error:
+        raise StorageError(
+            f"{directory}, for keys and sockets, cannot be made ({error.strerror}). Set XDG_RUNTIME_DIR to a "
+            "short path of a directory that belongs to you and has mode 0700."
+        ) from error
     if not _is_own(directory):
         raise StorageError(
             f"{directory} is not a directory that belongs to user {os.getuid()} with mode 0700; keys and "

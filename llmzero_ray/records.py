@@ -21,6 +21,8 @@ from functools import cache
 from numbers import Integral, Real
 from typing import Any, Literal, TypeAlias, TypeVar
 
+import msgspec
+
 from llmzero_ray.errors import JournalError
 
 HyperparameterValue: TypeAlias = bool | int | float | str | None | tuple[float, ...]
@@ -444,7 +446,7 @@ def from_json(data: Any) -> Any:
     """The record that `to_json` wrote; sequences come back as tuples.
 
     Raises:
-        JournalError: the type is unknown, or its fields are not those of this version.
+        JournalError: the type is unknown, or its fields or their types are not those of this version.
     """
     # Most values are scalars, most containers dicts and lists: asked for first and without a call of their
     # own, a long journal is replayed in half the time.
@@ -458,7 +460,12 @@ def from_json(data: Any) -> Any:
         return values
     name = values["type"]
     if name == _MAPPING:
-        return dict(values["items"])
+        try:
+            return dict(values["items"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise JournalError(f"a mapping cannot be read: {error}") from error
+    if not isinstance(name, str):
+        raise JournalError(f"a record's type is {name!r}; must be a text")
     cls, known = _registry().get(name, (None, frozenset[str]()))
     if cls is None:
         raise JournalError(
@@ -471,9 +478,13 @@ def from_json(data: Any) -> Any:
     for retired in _RETIRED.get(name, ()):
         values.pop(retired, None)
     try:
-        return cls(**values)
+        found = cls(**values)
+        msgspec.convert(values, cls)
     except TypeError as error:
         raise JournalError(f"record {name} is incomplete: {error}") from error
+    except msgspec.ValidationError as error:
+        raise JournalError(f"record {name} has a value of another type: {error}") from error
+    return found
 
 
 _MAPPING = "Mapping"

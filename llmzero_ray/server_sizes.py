@@ -7,10 +7,12 @@ configuration holds the numbers. Not here: the estimate itself (memory/), its ta
 from __future__ import annotations
 
 import math
+import os
 import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from llmzero_ray.api_key import without_secrets
 from llmzero_ray.config import SearchConfig
 from llmzero_ray.coordinator import root_hyperparameters
 from llmzero_ray.errors import ConfigError
@@ -56,7 +58,9 @@ def card_gib() -> float | None:
     """Memory of this machine's smallest GPU that processes can use, GiB; None: the driver does not report
     it."""
     try:
-        listing = subprocess.run(_SMI, capture_output=True, text=True, timeout=_SMI_S, check=True).stdout
+        env = without_secrets(os.environ)
+        done = subprocess.run(_SMI, capture_output=True, text=True, timeout=_SMI_S, check=True, env=env)
+        listing = done.stdout
         rows = [[float(part) for part in line.split(",")] for line in listing.splitlines() if line.strip()]
         return min((total - reserved) / 1024 for total, reserved in rows)
     except (OSError, subprocess.SubprocessError, ValueError):

@@ -29,7 +29,7 @@ from llmzero_ray.config_text import read_yaml
 from llmzero_ray.errors import ConfigError, LlmzeroError, StorageError
 from llmzero_ray.events import REFERENCE
 from llmzero_ray.files import replace_file, storage_error
-from llmzero_ray.journal import keep_initialization, open_store
+from llmzero_ray.journal import check_server, is_trusted, keep_initialization, open_store
 from llmzero_ray.records import (
     Checkpoint,
     PhaseFailure,
@@ -241,6 +241,21 @@ class SearchStorage:
         """
         config = self.config()
         return (None if config is None else config.journal_address) or self.paths.journal
+
+    def journal_to_read(self) -> Path | str:
+        """Where a command that looks at the search reads its journal: the copy beside search.yaml, where
+        there is one; of a search that this process runs the journal itself.
+
+        Raises:
+            ConfigError: the configuration cannot be read, or names a server that nobody else named.
+        """
+        address = self.journal_address()
+        if isinstance(address, Path) or is_trusted(address):
+            return address
+        if self.paths.journal.is_dir() and any(self.paths.journal.iterdir()):
+            return self.paths.journal
+        check_server(address)
+        return address
 
     def adopt_config(self, config: SearchConfig) -> None:
         """Write the resolved configuration, unless there is one: then it must be the same in all that counts.

@@ -139,7 +139,7 @@ class Confirmed(StrictModel):
 class Origin(StrictModel):
     """The search that found the strategy."""
 
-    name: str
+    name: str = Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$")
     seed: int
     state: str
     """`finished`, or the stage it was in when this was written."""

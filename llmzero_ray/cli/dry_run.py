@@ -31,6 +31,7 @@ from llmzero_ray.estimate import (
     first_limit,
     validates_every_start,
 )
+from llmzero_ray.files import small_text
 from llmzero_ray.hyperparameters import canonical
 from llmzero_ray.server_sizes import is_for_gpus, with_server_sizes
 from llmzero_ray.stage_times import StageTimes, estimated_stages
@@ -133,7 +134,7 @@ def size_of_adapter(config: SearchConfig, task: PreparedTask | None) -> int | No
     """Bytes of one adapter of the search; None without a local `config.json` of the model."""
     path = config.model.path or (task.model_path if task is not None else None)
     try:
-        model = json.loads((Path(path or "") / "config.json").read_text(encoding="utf-8"))
+        model = json.loads(small_text(Path(path or "") / "config.json"))
     except (OSError, ValueError):
         return None
     return adapter_size(model, rank=config.model.lora_rank, targets=config.model.target_modules)

@@ -109,7 +109,7 @@ def explain_directory(path: Path) -> list[DecisionRow]:
     from llmzero_ray.journal import read_all
     from llmzero_ray.storage import SearchStorage
 
-    events = read_all(SearchStorage.at(path).journal_address())
+    events = read_all(SearchStorage.at(path).journal_to_read())
     outcomes = started_core(events, path).search.nodes
     return [decision_row(check, outcomes) for check in check_decisions(events, path)]
 

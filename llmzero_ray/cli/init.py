@@ -19,7 +19,7 @@ from llmzero_ray.config import SearchConfig
 from llmzero_ray.config_text import read_yaml, to_yaml
 from llmzero_ray.errors import ConfigError
 from llmzero_ray.files import replace_file
-from llmzero_ray.text import nearest
+from llmzero_ray.text import nearest, one_line
 from llmzero_ray.verl_script import Translation, config_of, problem, read_script
 
 _DEFAULT = "local"
@@ -123,14 +123,14 @@ def _shipped_text(recipe: Path, out: str) -> str:
 
 
 def _translated_text(made: Translation, script: Path) -> str:
-    lines = [*_head(script.name)]
+    lines = [*_head(one_line(script.name))]
     for block, value in made.data.items():
         lines += [*_comment(block), to_yaml({block: value}).rstrip()]
     if made.left or made.remarks:
-        lines += ["", f"# Not taken from {script.name}:"]
-        lines += [f"#   {given}: {reason}" for given, reason in made.left.items()]
-        lines += [f"#   {remark}" for remark in made.remarks]
-    return "\n".join(lines).replace("\r", " ") + "\n"
+        notes = (*(f"{given}: {reason}" for given, reason in made.left.items()), *made.remarks)
+        lines += ["", f"# Not taken from {one_line(script.name)}:"]
+        lines += [f"#   {one_line(note, None)}" for note in notes]
+    return "\n".join(lines) + "\n"
 
 
 def _comment(block: str) -> list[str]:

@@ -24,6 +24,7 @@ from llmzero_ray.errors import ConfigError, LlmzeroError
 from llmzero_ray.events import AgentCalled
 from llmzero_ray.follow import Follower
 from llmzero_ray.hyperparameters import format_value, short
+from llmzero_ray.journal import trust
 from llmzero_ray.preflight import check_backends, refuse_job_directory
 from llmzero_ray.presence import owner
 from llmzero_ray.start_checks import StartChecks
@@ -65,6 +66,7 @@ def initialize(given: FolderSearch, settings: list[str], console: Console) -> Se
     check_sentence(given.sentence)
     base = {} if given.base is None else read_yaml(recipes.path_of(given.base))
     config = _provisional(base, given.folder, settings)
+    trust(config.journal_address)
     storage = SearchStorage(config.storage, config.name)
     follower = Follower(storage)
     follower.poll()

@@ -20,7 +20,7 @@ from llmzero_ray.errors import ConfigError, LlmzeroError
 from llmzero_ray.follow import Follower, run_status
 from llmzero_ray.presence import owner
 from llmzero_ray.storage import SearchStorage
-from llmzero_ray.text import short_duration
+from llmzero_ray.text import one_line, short_duration
 
 _NONE = "–"
 
@@ -58,6 +58,7 @@ def _summary(root: Path) -> dict[str, Any]:
         follower = Follower(SearchStorage.at(root))
         follower.poll()
         return {**known, **asdict(run_status(follower))}
-    except LlmzeroError as error:
+    except Exception as error:  # noqa: BLE001  the others are listed all the same
+        why = str(error) if isinstance(error, LlmzeroError) else f"{type(error).__name__}: {error}"
         nothing = {"runs": 0, "max_runs": None, "best": None, "best_score": None, "gpu_hours": 0.0}
-        return {**known, "stage": f"unreadable: {error}", **nothing}
+        return {**known, "stage": f"unreadable: {one_line(why, None)}", **nothing}

@@ -23,6 +23,7 @@ from llmzero_ray.config_changes import read_settings, with_changes
 from llmzero_ray.coordinator import not_started
 from llmzero_ray.errors import ConfigError, CoordinatorGoneError
 from llmzero_ray.follow import Follower
+from llmzero_ray.journal import trust
 from llmzero_ray.launch import launch
 from llmzero_ray.locate import find
 from llmzero_ray.tasks.from_config import task_of
@@ -116,6 +117,7 @@ def _known(search: str, storage: str, settings: list[str]) -> SearchConfig:
     config = place.config()
     if config is None:
         raise ConfigError(f"{place.paths.root}: there is no search here. Start one with `llmzero search`.")
+    trust(config.journal_address)
     follower = Follower(place)
     follower.poll()
     if follower.core.started is None and follower.core.initialization is not None:

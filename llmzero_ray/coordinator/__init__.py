@@ -3,7 +3,14 @@
 from llmzero_ray.coordinator.budget import busy_gpu_hours, over_budget
 from llmzero_ray.coordinator.core import CoordinatorCore
 from llmzero_ray.coordinator.plan import limits, phase_seed, root_hyperparameters, token_cost
-from llmzero_ray.coordinator.replay import DecisionCheck, check_decisions, not_started, replay, started_core
+from llmzero_ray.coordinator.replay import (
+    DecisionCheck,
+    apply_recorded,
+    check_decisions,
+    not_started,
+    replay,
+    started_core,
+)
 from llmzero_ray.coordinator.requests import (
     build_request,
     earlier_verdicts,
@@ -18,6 +25,7 @@ from llmzero_ray.coordinator.steering import extension_problem, measures_alone, 
 __all__ = [
     "CoordinatorCore",
     "DecisionCheck",
+    "apply_recorded",
     "build_request",
     "busy_gpu_hours",
     "check_decisions",

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from llmzero_ray.coordinator.core import CoordinatorCore
-from llmzero_ray.errors import ConfigError
+from llmzero_ray.errors import ConfigError, JournalError, LlmzeroError
 from llmzero_ray.events import Decided, SearchStarted
 from llmzero_ray.presence import owner, start_of
 from llmzero_ray.records import Event
 from llmzero_ray.search import Decision
 from llmzero_ray.storage import SearchPaths
-from llmzero_ray.text import short_duration
+from llmzero_ray.text import one_line, short_duration
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,9 +42,26 @@ def replay(events: Iterable[Event], root: Path) -> CoordinatorCore:
         JournalError: an event cannot follow the earlier events.
     """
     core = CoordinatorCore(SearchPaths(root=root))
-    for event in events:
-        core.apply(event)
+    for number, event in enumerate(events, start=1):
+        apply_recorded(core, event, number)
     return core
+
+
+def apply_recorded(core: CoordinatorCore, event: Event, number: int) -> None:
+    """Apply event `number` of a journal, which anybody may have written.
+
+    Raises:
+        JournalError: it cannot follow the earlier events.
+    """
+    try:
+        core.apply(event)
+    except LlmzeroError:
+        raise
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise JournalError(
+            f"{core.paths.root}: event {number} of the journal, {type(event).__name__}, cannot follow the "
+            f"earlier ones ({type(error).__name__}: {one_line(str(error))}). Restore it from a backup."
+        ) from error
 
 
 def started_core(events: Iterable[Event], root: Path) -> CoordinatorCore:
@@ -95,7 +112,7 @@ def check_decisions(events: Iterable[Event], root: Path) -> Iterator[DecisionChe
             facts = {name: getattr(event, name) for name in ("action", "on", "stop_reason", "seen")}
             reason = core.search.explain(facts)
             yield DecisionCheck(number=number, recorded=event, again=again, reason=reason, differences=found)
-        core.apply(event)
+        apply_recorded(core, event, number)
 
 
 def _differences(recorded: Decided, again: Decision, ending: str | None) -> Iterator[str]:

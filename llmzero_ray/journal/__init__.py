@@ -11,7 +11,7 @@ from llmzero_ray.journal.base import JournalStore
 from llmzero_ray.journal.event_file import FORMAT
 from llmzero_ray.journal.initialization import keep_initialization
 from llmzero_ray.journal.local import LocalStore
-from llmzero_ray.journal.opening import open_store
+from llmzero_ray.journal.opening import check_server, is_trusted, open_store, trust
 from llmzero_ray.journal.reader import Damage, Entry, JournalReader, read_all
 from llmzero_ray.journal.writer import ActiveTime, Journal, active_seconds
 
@@ -25,7 +25,10 @@ __all__ = [
     "JournalStore",
     "LocalStore",
     "active_seconds",
+    "check_server",
+    "is_trusted",
     "keep_initialization",
     "open_store",
     "read_all",
+    "trust",
 ]

@@ -80,7 +80,7 @@ def decode(content: bytes | str, name: EventName | None) -> Body:
     """
     try:
         body = json.loads(content)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise TornBodyError(f"cannot be read ({error})") from error
     return unpack(body, name)
 
@@ -135,6 +135,8 @@ def _readable() -> str:
 def _event(data: Mapping[str, Any]) -> Event:
     try:
         event = from_json(data)
+    except RecursionError as error:
+        raise BodyError("holds an event that is nested too deeply") from error
     except JournalError as error:
         raise OtherVersionError(f"holds an event that this version cannot read ({error})") from error
     if not isinstance(event, Event):

@@ -9,18 +9,19 @@ import configparser
 import os
 import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from llmzero_ray.config_text import OBJECT_STORES
 from llmzero_ray.errors import ConfigError, LlmzeroError, StorageError
 from llmzero_ray.journal.base import JournalStore
 from llmzero_ray.journal.local import LocalStore
 from llmzero_ray.journal.object_store import ObjectStore, brief, store_errors
+from llmzero_ray.text import one_line
 
 CONNECT_S, REQUEST_S, ATTEMPTS = 5.0, 10.0, 3
 """Limits of a request: seconds to connect, seconds until its response, number of tries."""
@@ -29,10 +30,43 @@ OPEN_S = 60.0
 
 _ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
 _S3_OPTIONS = ("endpoint_override", "region", "scheme")
+_ENDPOINT_VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
+_REGION = re.compile(r"[A-Za-z0-9-]+")
 _KNOWN = "a directory, file:///dir, s3://bucket/prefix, gs://bucket/prefix or abfs://..."
 _CODE = re.compile(r"<Code>(\w+)</Code>|status code: (\d+)")
 _DENIED = re.compile(r"AccessDenied|Forbidden|AccessKey|Signature|Credential|Token|\b40[13]\b", re.IGNORECASE)
 _MISSING = re.compile(r"NoSuchBucket|bucket does not exist|ContainerNotFound", re.IGNORECASE)
+
+
+_trusted = set[str]()
+
+
+def trust(address: str | None) -> None:
+    """Let this process look into the journal of a search that it runs: its user gave the address."""
+    if address is not None:
+        _trusted.add(address)
+
+
+def is_trusted(address: str) -> bool:
+    """Whether this process runs the search whose journal has this address."""
+    return address in _trusted
+
+
+def check_server(address: str) -> None:
+    """Check that requests, which are signed, go to no server that only the author of an address named.
+
+    Raises:
+        ConfigError: it names a server of its own, and the environment does not name the same.
+    """
+    endpoint = _endpoint(_s3_options(urlsplit(address))) if address[:5].lower() == "s3://" else None
+    known = [os.environ.get(name, "").rstrip("/") for name in _ENDPOINT_VARIABLES]
+    if endpoint is not None and endpoint not in known:
+        raise ConfigError(
+            f"{one_line(_without_secrets(address))}: search.yaml names the server {one_line(endpoint)}, "
+            f"which your keys would sign requests to; nothing was sent. If it is yours, set "
+            f"AWS_ENDPOINT_URL={one_line(endpoint)}; else put a copy of the journal beside search.yaml, as "
+            "journal/."
+        )
 
 
 def open_store(where: str | PathLike[str] | JournalStore) -> JournalStore:
@@ -99,7 +133,7 @@ def _s3(text: str, shown: str) -> Any:
     parts = urlsplit(text)
     account, _, bucket = parts.netloc.rpartition("@")
     key, _, secret = account.partition(":")
-    options = dict(parse_qsl(parts.query, keep_blank_values=True))
+    options = _s3_options(parts)
     unknown = sorted(set(options) - set(_S3_OPTIONS))
     if not bucket or unknown or bool(key) != bool(secret):
         problem = "names no bucket" if not bucket else "gives a key without its secret"
@@ -108,13 +142,13 @@ def _s3(text: str, shown: str) -> Any:
             f"{shown}: {problem}. An address in S3 is s3://[key:secret@]bucket/prefix?option=value&...; "
             f"options: {', '.join(_S3_OPTIONS)}."
         )
-    scheme, separator, host = options.get("endpoint_override", "").rpartition("://")
-    scheme = scheme if separator else options.get("scheme", "https")
-    settings: dict[str, Any] = {
-        "region": options.get("region") or _region(bucket, shown, has_host=bool(host))
-    }
-    if host:
-        settings["endpoint"] = f"{scheme}://{host}"
+    endpoint = _endpoint(options)
+    region = options.get("region") or _region(bucket, shown, has_host=endpoint is not None)
+    if not _REGION.fullmatch(region):  # it becomes part of a host's name
+        raise ConfigError(f"{shown}: region is {one_line(region)!r}; must be letters, digits and -.")
+    settings: dict[str, Any] = {"region": region}
+    if endpoint is not None:
+        settings["endpoint"] = endpoint
     if key:
         settings |= {"access_key_id": unquote(key), "secret_access_key": unquote(secret)}
     elif not os.environ.get("AWS_ACCESS_KEY_ID"):
@@ -123,12 +157,22 @@ def _s3(text: str, shown: str) -> Any:
         return S3Store(
             bucket,
             prefix=unquote(parts.path).strip("/") or None,
-            client_options=_client_options(allow_http=scheme == "http"),
+            client_options=_client_options(allow_http=(endpoint or "").startswith("http://")),
             retry_config=_retry_config(),
             **settings,
         )
     except store_errors() as error:
         raise _explained(error, shown) from error
+
+
+def _s3_options(parts: SplitResult) -> dict[str, str]:
+    return dict(parse_qsl(parts.query, keep_blank_values=True))
+
+
+def _endpoint(options: Mapping[str, str]) -> str | None:
+    """The server that an address in S3 names; None: it names none."""
+    scheme, separator, host = options.get("endpoint_override", "").rpartition("://")
+    return f"{scheme if separator else options.get('scheme', 'https')}://{host.rstrip('/')}" if host else None
 
 
 def _region(bucket: str, shown: str, *, has_host: bool) -> str:

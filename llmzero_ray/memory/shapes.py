@@ -14,6 +14,7 @@ from typing import Any
 
 from llmzero_ray.adapter_size import adapter_size
 from llmzero_ray.errors import ConfigError
+from llmzero_ray.files import small_text
 
 _FAMILIES = {"qwen3": (True, False), "qwen2": (False, True), "llama": (False, False)}
 """`model_type` -> whether queries and keys are normalised, and whether their projections have biases."""
@@ -140,7 +141,7 @@ def read_shape(path: str) -> ModelShape:
     """
     name, file = Path(path).name.partition("@")[0], Path(path) / "config.json"
     try:
-        config = json.loads(file.read_text(encoding="utf-8"))
+        config = json.loads(small_text(file))
     except OSError as error:
         if name.lower() in KNOWN:
             return KNOWN[name.lower()]

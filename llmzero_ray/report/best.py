@@ -36,6 +36,20 @@ def adapter_checksums(adapter: Path) -> dict[str, str]:
     return found
 
 
+def check_inside(adapter: Path, root: Path) -> None:
+    """Check that an adapter's files are files of the search in `root`: best/ is there to be given away.
+
+    Raises:
+        StorageError: a link leads elsewhere, or one of them is no file.
+    """
+    for path in (adapter / name for name in ADAPTER_FILES):
+        there = path.resolve()
+        if there.exists() and not (there.is_file() and there.is_relative_to(root.resolve())):
+            raise StorageError(
+                f"{path}: leads to {there}, which is no file of this search. Put the file itself there."
+            )
+
+
 def write_best(best: Path, adapter: Path, checksums: Mapping[str, str], card: str) -> None:
     """Fill `best` with the adapter, its card and a checksum file for `sha256sum -c`.
 

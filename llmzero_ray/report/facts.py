@@ -85,7 +85,7 @@ class SearchFacts:
         self._base_model_id = base_model_id
         self.storage = search if isinstance(search, SearchStorage) else SearchStorage.at(search)
         self.paths: SearchPaths = self.storage.paths
-        self.events: tuple[Event, ...] = read_all(self.storage.journal_address())
+        self.events: tuple[Event, ...] = read_all(self.storage.journal_to_read())
         self.core = started_core(self.events, self.paths.root)
         self._curves: dict[int, Curves] = {}
         self._items: dict[int, dict[int, tuple[ItemOutcome, ...]]] = {}

@@ -87,7 +87,8 @@ def _validation(best: Policy | None) -> Any:
 def _result(facts: SearchFacts, split: str, score: Any) -> Any:
     from huggingface_hub import EvalResult
 
-    name = one_line(str(facts.task.get("name") or "task"))
+    # A viewer that knows no front matter shows it as Markdown.
+    name = re.sub(r"[^\w ./+-]", "_", one_line(str(facts.task.get("name") or "task")))
     sure = "" if score.standard_error is None else f", ± {score.standard_error:.4f}"
     items = "" if score.n is None else f", {score.n} items"
     return EvalResult(

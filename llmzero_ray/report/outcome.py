@@ -11,7 +11,7 @@ from pathlib import Path
 
 from llmzero_ray.errors import LlmzeroError, StorageError
 from llmzero_ray.files import replace_file
-from llmzero_ray.report.best import CARD, adapter_checksums, checked_best, write_best
+from llmzero_ray.report.best import CARD, adapter_checksums, check_inside, checked_best, write_best
 from llmzero_ray.report.facts import SearchFacts
 from llmzero_ray.report.front_matter import kept_front_matter, missing
 from llmzero_ray.report.pictures import draw_pictures
@@ -102,6 +102,7 @@ def _best_adapter(facts: SearchFacts) -> _Adapter:
     last = facts.path[-1]
     place = last.run.adapter(paths, last.cut)
     try:
+        check_inside(place, paths.root)
         return _Adapter(place=place, checksums=adapter_checksums(place))
     except StorageError as error:
         copy = _checksums_of(paths.best)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from llmzero_ray.files import replace_file
 from llmzero_ray.plugin import import_problem
+from llmzero_ray.report.best import remove
 from llmzero_ray.report.facts import SearchFacts
 from llmzero_ray.text import one_line
 
@@ -65,6 +66,8 @@ def draw_pictures(facts: SearchFacts) -> tuple[tuple[Picture, ...], str]:
     Raises:
         StorageError: the folder cannot be written.
     """
+    if (facts.paths.root / FOLDER).is_symlink():  # its files would be written elsewhere
+        remove(facts.paths.root / FOLDER)
     if problem := import_problem("matplotlib"):
         kept = _there(facts, PICTURES)
         what = "not drawn" if not kept else "those of an earlier report are shown"

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from llmzero_ray.errors import TaskError
+from llmzero_ray.files import small_text
 from llmzero_ray.tasks.end_tokens import TokenFiles, check_end_tokens
 
 _TOKENIZERS = (
@@ -174,7 +175,7 @@ def _read_json(path: Path) -> dict[str, Any]:
     try:
         if path.is_file():
             _check_content(path)
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(small_text(path))
     except FileNotFoundError:
         raise TaskError(
             f"model directory {path.parent} has no {path.name} ({_listing(path.parent)})"

@@ -22,6 +22,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, Any
 
+from llmzero_ray.api_key import without_secrets
 from llmzero_ray.errors import TaskError
 from llmzero_ray.tasks.families.base import Problem, WarmStart
 
@@ -86,7 +87,7 @@ def make_model_in_process(request: ModelRequest, on_step: OnStep) -> MadeModel:
             stdout=subprocess.PIPE,
             stderr=errors,
             text=True,
-            env={**os.environ, **_ENVIRONMENT, "PYTHONPATH": path},
+            env={**without_secrets(os.environ), **_ENVIRONMENT, "PYTHONPATH": path},
         ) as process,
     ):
         try:

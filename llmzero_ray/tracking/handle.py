@@ -15,7 +15,7 @@ import sys
 import time
 from pathlib import Path
 
-from llmzero_ray.api_key import TRACKER_KEYS, without_key
+from llmzero_ray.api_key import TRACKER_KEYS, without_secrets
 from llmzero_ray.config import TrackingConfig
 from llmzero_ray.storage import SearchStorage
 
@@ -86,16 +86,14 @@ class TrackerProcess:
         root = self._storage.paths.root
         (root / "tracking").mkdir(parents=True, exist_ok=True)
         self._log.parent.mkdir(parents=True, exist_ok=True)
-        hidden = {"RAY_AUTH_TOKEN", *TRACKER_KEYS}
         given = {name: os.environ[name] for name in TRACKER_KEYS if name in os.environ}
-        env = {name: value for name, value in without_key(os.environ).items() if name not in hidden}
         with open(self._log, "ab") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "llmzero_ray.tracking.tracker", str(root)],
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
-                env=env,
+                env=without_secrets(os.environ),
                 cwd=root / "tracking",
                 start_new_session=True,  # it is ended with the processes that it started
             )

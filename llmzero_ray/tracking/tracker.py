@@ -28,6 +28,7 @@ from llmzero_ray.config import TrackingConfig
 from llmzero_ray.errors import LlmzeroError
 from llmzero_ray.events import PhaseFailed, PhaseFinished
 from llmzero_ray.follow import Follower
+from llmzero_ray.journal import trust
 from llmzero_ray.logs import log_to
 from llmzero_ray.storage import SearchStorage
 
@@ -167,6 +168,8 @@ class Tracker:
     ) -> None:
         """`settings` take the place of the configuration's; `variables` are for the backends' processes."""
         self._storage, self._variables, self._given = storage, variables, settings
+        config = storage.config()
+        trust(None if config is None else config.journal_address)
         self._follower = Follower(storage)
         self._feeds: dict[tuple[str, str], RunFeed] = {}
         self._done: set[int] = set()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import shutil
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -231,3 +233,51 @@ def test_the_command_writes_the_folder_and_says_how_to_run_it(
     assert yaml.safe_load((out / "strategy.yaml").read_text())["total_steps"] == 50
     assert main(command) == 2
     assert "is not empty" in capsys.readouterr().err
+
+
+def strings_in(value: Any, *at: Any) -> Iterator[tuple[Any, ...]]:
+    """Where a text stands in plain data."""
+    if isinstance(value, str):
+        yield at
+    for key, held in (
+        value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    ):
+        yield from strings_in(held, *at, key)
+
+
+@pytest.mark.parametrize("payload", ["x\ntouch %s\n#", "x;touch %s", "@HERE@'\"$(touch %s)"])
+def test_no_text_of_a_strangers_search_becomes_a_command(
+    finished: Written, strategy: Strategy, task: PreparedTask, tmp_path: Path, payload: str
+) -> None:
+    """Each text of strategy.yaml in turn, and VeRL's keys and values in search.yaml: it is refused, or stays
+    text."""
+    touched = tmp_path / "touched"
+    text = payload % touched
+    plain = strategy.model_dump(mode="json")
+    given: list[tuple[Any, dict[str, Any]]] = []
+    for place in strings_in({**plain, "phases": plain["phases"][:1]}):
+        changed = copy.deepcopy(plain)
+        inner = changed
+        for key in place[:-1]:
+            inner = inner[key]
+        inner[place[-1]] = text
+        given.append((changed, {}))
+    for overrides in ({"trainer.note": text}, {f"trainer.{text}": 1}, {"trainer.note": {text: [text]}}):
+        given.append((plain, {"engine": {"overrides": overrides}}))
+    given.append(({**plain, "base_model": text}, {"model": {"path": text}}))
+    ran = refused = 0
+    for number, (data, blocks) in enumerate(given):
+        place = tmp_path / str(number)
+        place.mkdir()
+        (place / "strategy.yaml").write_text(yaml.safe_dump(data))
+        try:
+            found = load_strategy(place / "strategy.yaml")
+            scripts = export_verl(found, config_of(finished, task, **blocks), task, place / "made")
+        except ConfigError:
+            refused += 1
+            continue
+        commands(scripts[0], place)
+        ran += 1
+        assert "touch" not in (place / "made" / "README.md").read_text().partition("\n")[2], data
+        assert not touched.exists(), (data, blocks)
+    assert ran >= 10 and refused >= 1

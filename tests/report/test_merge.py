@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections import namedtuple
 from pathlib import Path
@@ -112,3 +113,28 @@ def test_a_base_model_that_is_gone_and_an_adapter_that_changed_are_refused(
     assert "its checksums differ" in refusal(copy, tmp_path / "a", capsys)
     shutil.rmtree(copy / "best")
     assert "holds no adapter" in refusal(copy, tmp_path / "a", capsys)
+
+
+def test_code_that_a_model_brings_along_is_refused_without_a_question(
+    search: SearchBuilder, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base, ran = tmp_path / "base", tmp_path / "ran"
+    shutil.copytree(str(search.config.model.path), base)
+    (base / "own.py").write_text(f"open({str(ran)!r}, 'w')\n")
+    config = json.loads((base / "config.json").read_text())
+    own = {"AutoConfig": "own.Config", "AutoModelForCausalLM": "own.Model"}
+    (base / "config.json").write_text(json.dumps({**config, "model_type": "own", "auto_map": own}))
+    asked: list[str] = []
+    monkeypatch.setattr("builtins.input", lambda question="": asked.append(question) or "y")
+    assert "cannot be loaded" in refusal(search.root, tmp_path / "out", capsys, "--model", str(base))
+    assert asked == [] and not ran.exists()
+
+
+def test_a_config_that_is_too_large_is_not_read_whole(
+    search: SearchBuilder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    base = tmp_path / "base"
+    shutil.copytree(str(search.config.model.path), base)
+    with (base / "config.json").open("r+b") as file:
+        file.truncate(64 * 2**20)  # a file with a hole: NUL bytes
+    assert "is larger than 32 MiB" in refusal(search.root, tmp_path / "out", capsys, "--model", str(base))

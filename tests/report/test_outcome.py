@@ -131,7 +131,7 @@ def test_names_of_others_stay_values_in_the_head_of_the_card(tmp_path: Path) -> 
     write_outcome(search.ready().play(phases=1).root)
     card = ModelCard.load(search.root / "best" / "README.md")
     assert card.data.license is None
-    assert card.data.eval_results[0].dataset_name == "toy --- <script>x</script> license: mit"
+    assert card.data.eval_results[0].dataset_name == "toy --- _script_x_/script_ license_ mit"
     assert card.data.eval_results[0].dataset_split == "validation"
     assert "<script>" not in card.text
 

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 import subprocess
 import sys
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from llmzero_ray import api_key
+from llmzero_ray import api_key, server_sizes
+from llmzero_ray.cli.compare import lanes
+from llmzero_ray.cli.compare.plan import ComparedRun
 from llmzero_ray.errors import StorageError
 from llmzero_ray.private_files import MAX_SOCKET_PATH, private_directory, private_file
+from llmzero_ray.tasks import model_process
+from llmzero_ray.tasks.families.base import WarmStart
+from llmzero_ray.tasks.rewards import math_client
 from llmzero_ray.tasks.sandbox import Sandbox
+from tests.builders import make_config
 from tests.marks import needs_sandbox
 
 
@@ -145,3 +153,85 @@ def test_confined_rewards_read_no_key(tmp_path: Path) -> None:
     assert Path(str(path)).exists()
     api_key.remove_key_file()
     assert "False None" in repr(outcome), outcome
+
+
+def test_what_is_no_directory_in_the_runtime_directorys_place_is_refused(runtime_dir: Path) -> None:
+    """Another user may have made it, in /tmp."""
+    fifo, link = (lambda: os.mkfifo(runtime_dir)), (lambda: runtime_dir.symlink_to("/nowhere"))
+    for make in (runtime_dir.touch, link, fifo):
+        make()
+        with pytest.raises(StorageError, match="is not a directory that belongs to user"):
+            private_file("key", "secret")
+        runtime_dir.unlink()
+
+
+class StartedError(Exception):
+    """A process would have been started."""
+
+
+@pytest.mark.usefixtures("runtime_dir")
+@pytest.mark.parametrize("helper", ["tiny model", "math", "compare", "graphics cards"])
+def test_no_process_that_calls_no_model_is_given_the_key(
+    helper: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in (
+        "ANTHROPIC_API_KEY",
+        "ANTHROPIC_CUSTOM_HEADERS",
+        "HF_TOKEN",
+        "WANDB_API_KEY",
+        "RAY_AUTH_TOKEN",
+    ):
+        monkeypatch.setenv(name, f"sk-ant-secret-{name}")
+    started: list[dict[str, str]] = []
+
+    def start(*_: object, env: dict[str, str] | None = None, **__: object) -> None:
+        started.append(dict(os.environ) if env is None else env)
+        raise StartedError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(subprocess, "Popen", start)
+        with pytest.raises(StartedError):
+            HELPERS[helper](tmp_path)
+    [given] = started
+    assert given["PATH"] == os.environ["PATH"]
+    if helper == "compare":  # a search, which calls the model itself: it is given a file
+        assert mode(Path(given["ANTHROPIC_API_KEY_FILE"])) == 0o600
+        assert "ANTHROPIC_API_KEY" not in given
+        api_key.remove_key_file()
+    else:
+        assert "sk-ant-secret" not in repr(given)
+
+
+def make_a_tiny_model(directory: Path) -> None:
+    request = model_process.ModelRequest(
+        directory=str(directory),
+        seed=1,
+        warm_start=WarmStart(n_demonstrations=1, n_steps=1, batch_size=1, lr=0.1, warmup_steps=0),
+        demonstrations=(),
+        problems=(),
+        prompts=(),
+    )
+    model_process.make_model_in_process(request, lambda step, loss: None)
+
+
+def run_a_comparison(directory: Path) -> None:
+    head = SimpleNamespace(
+        disconnecting=contextlib.nullcontext,
+        join_if_there=lambda: True,
+        environment=lambda: {**os.environ, "RAY_ADDRESS": "there"},
+    )
+    actors = SimpleNamespace(head=head, runner_pool=SimpleNamespace(close_shared=lambda _: None))
+    config = make_config(storage=str(directory))
+    runs = {ComparedRun("t", "m", 1): config}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lanes, "_actors", actors)
+        with lanes.cluster(config, 1, "demo") as env:
+            lanes.run_all(runs, directory, lanes=1, name="demo", env=env, ended=lambda *_: None)
+
+
+HELPERS: dict[str, Callable[[Path], object]] = {
+    "tiny model": make_a_tiny_model,
+    "math": lambda _: math_client.is_equivalent("1", "1"),
+    "compare": run_a_comparison,
+    "graphics cards": lambda _: server_sizes.card_gib(),
+}

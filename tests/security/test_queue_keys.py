@@ -98,3 +98,20 @@ def test_a_context_with_protected_servers_can_be_ended(keys: KeyPair) -> None:
 
 def test_keys_are_not_shown(keys: KeyPair) -> None:
     assert keys.secret.decode() not in repr(keys)
+
+
+def test_servers_of_two_slots_in_one_context_admit_the_holders_of_their_own_keys(
+    context: zmq.Context[Any], keys: KeyPair
+) -> None:
+    others = KeyPair(*zmq.curve_keypair())
+    for own, foreign in ((keys, others), (others, keys)):
+        there, address = server(context, own)
+        intruder = context.socket(zmq.DEALER)
+        intruder.curve_publickey, intruder.curve_secretkey = foreign.public, foreign.secret
+        intruder.curve_serverkey = own.public
+        assert refused(intruder, address)
+        intruder.close(linger=0)
+        here = protect(context.socket(zmq.DEALER), own)
+        here.connect(address)
+        here.send_multipart([b"a"])
+        assert there.recv_multipart()[1:] == [b"a"]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -65,7 +66,16 @@ class _Block(BaseModel):
         values = {name: getattr(self, name) for name in fields}
         if not fields or any(value is None for value in values.values()) or self.text == "":
             return None
-        return {"type": self.type, **values}
+        return {"type": self.type, **{name: _sendable(value) for name, value in values.items()}}
+
+
+def _sendable(value: Any) -> Any:
+    """JSON as a request may hold it: NaN and infinities as text, so that the model is told what is wrong."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, dict):
+        return {key: _sendable(held) for key, held in value.items()}
+    return [_sendable(held) for held in value] if isinstance(value, list) else value
 
 
 _SENT_BACK: Mapping[str, tuple[str, ...]] = {

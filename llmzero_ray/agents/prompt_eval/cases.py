@@ -93,7 +93,7 @@ def recorded_cases(search: Path) -> Iterator[RecordedRequest]:
         JournalError: its journal is damaged.
     """
     storage = SearchStorage.at(search)
-    events = read_all(storage.journal_address())
+    events = read_all(storage.journal_to_read())
     whole = started_core(events, storage.paths.root)
     n_val = int(_facts(whole)["n_val"])
     case = functools.partial(

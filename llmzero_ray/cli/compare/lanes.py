@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from llmzero_ray import _actors
+from llmzero_ray.api_key import KEY_FILE_ENV, KEY_VARIABLES, key_file
 from llmzero_ray.capacity import private_head_resources
 from llmzero_ray.cli.compare.plan import ComparedRun
 from llmzero_ray.config import SearchConfig
@@ -50,10 +51,17 @@ def cluster(config: SearchConfig, lanes: int, name: str) -> Iterator[dict[str, s
             has_gpus = resolve_platform(config.engine.platform) == "gpu"
             _actors.head.start_private_head((), **private_head_resources(several, has_gpus=has_gpus))
         try:
-            yield _actors.head.environment()
+            yield _with_key_file(_actors.head.environment(), config.storage)
         finally:
             for lane in range(lanes):
                 _actors.runner_pool.close_shared(_slots_of(name, lane))
+
+
+def _with_key_file(env: Mapping[str, str], storage: str) -> dict[str, str]:
+    """The environment with a file in the place of the key: a search on a cluster takes no other."""
+    key = key_file(storage, private_head=True)
+    rest = {name: value for name, value in env.items() if name not in KEY_VARIABLES}
+    return rest if key is None else {**rest, KEY_FILE_ENV: key}
 
 
 def run_all(

@@ -14,6 +14,7 @@ import sys
 import traceback
 from typing import Any
 
+from llmzero_ray.api_key import without_secrets
 from llmzero_ray.errors import EngineError
 
 PROBE_S = 240.0
@@ -32,7 +33,8 @@ def probe_gpus(n_gpus: int, device: str = "cuda") -> dict[str, Any]:
     """
     command = [sys.executable, "-m", "llmzero_ray.cli.doctor.gpu_probe", str(n_gpus), device]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=PROBE_S, check=False)
+        env = without_secrets(os.environ)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=PROBE_S, check=False, env=env)
     except subprocess.TimeoutExpired as error:
         raise EngineError(f"the GPUs did not answer within {PROBE_S:g} s; a collective may hang") from error
     if done.returncode != 0:
@@ -45,7 +47,9 @@ def probe_gpus(n_gpus: int, device: str = "cuda") -> dict[str, Any]:
 
 def _driver() -> tuple[str | None, list[float]]:
     try:
-        listing = subprocess.run(_SMI, capture_output=True, text=True, timeout=_SMI_S, check=True).stdout
+        env = without_secrets(os.environ)
+        done = subprocess.run(_SMI, capture_output=True, text=True, timeout=_SMI_S, check=True, env=env)
+        listing = done.stdout
         rows = [line.split(",") for line in listing.splitlines() if line.strip()]
         return rows[0][0].strip(), [float(row[2]) for row in rows]
     except (OSError, subprocess.SubprocessError, ValueError, IndexError):

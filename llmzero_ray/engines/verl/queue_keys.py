@@ -81,24 +81,23 @@ def protect(socket: Any, keys: KeyPair) -> Any:
 
     socket.curve_publickey, socket.curve_secretkey = keys.public, keys.secret
     if socket.type == zmq.ROUTER:
-        _admit_only(keys.public, socket.context)
+        _admit_holders(socket.context)
         socket.curve_server = True
-        socket.zap_domain = b"llmzero"
+        socket.zap_domain = keys.public  # by which the handler knows whom this server admits
         socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)  # without an answer of the handler nobody is let in
     else:
         socket.curve_serverkey = keys.public
     return socket
 
 
-def _admit_only(public: bytes, context: Any) -> None:
-    """Let nobody but the holder of this key connect to servers of this context.
+def _admit_holders(context: Any) -> None:
+    """Let nobody connect to a server of this context but holders of the key that is its domain.
 
     pyzmq's own handler keeps its sockets open, so that a context in which it runs can never be ended. The
     socket is unknown to `context`, whose `destroy` would close it while the thread waits on it, which aborts
     a process.
     """
     import zmq
-    from zmq.utils import z85
 
     handler = zmq.Context.shadow(context).socket(zmq.REP)
     try:
@@ -106,17 +105,17 @@ def _admit_only(public: bytes, context: Any) -> None:
     except zmq.ZMQError:  # the context has one
         handler.close()
         return
-    admitted = z85.decode(public)
-    threading.Thread(target=_answer, args=(handler, admitted), name="queue-admission", daemon=True).start()
+    threading.Thread(target=_answer, args=(handler,), name="queue-admission", daemon=True).start()
 
 
-def _answer(handler: Any, admitted: bytes) -> None:
+def _answer(handler: Any) -> None:
     from zmq import ContextTerminated
+    from zmq.utils import z85
 
     with contextlib.suppress(ContextTerminated), handler:
         while True:
-            version, request, _domain, _address, _identity, mechanism, *credentials = handler.recv_multipart()
-            known = mechanism == b"CURVE" and credentials == [admitted]
+            version, request, domain, _address, _identity, mechanism, *credentials = handler.recv_multipart()
+            known = mechanism == b"CURVE" and credentials == [z85.decode(domain)]
             status = [b"200", b"OK"] if known else [b"400", b"not of this slot"]
             handler.send_multipart([version, request, *status, b"", b""])
 

@@ -18,6 +18,8 @@ import sys
 import threading
 from pathlib import Path
 
+from llmzero_ray.api_key import without_secrets
+
 _SERVER = Path(__file__).with_name("math_server.py")
 START_TIMEOUT_S = 120.0
 """Until the child has imported math-verify, on a machine that is busy with other things."""
@@ -79,6 +81,7 @@ def _started() -> subprocess.Popen[bytes] | None:
         stderr=subprocess.DEVNULL,
         bufsize=0,  # poll must see all that was not yet read
         start_new_session=True,
+        env=without_secrets(os.environ),
     )
     _owner = os.getpid()
     if _line(_child, START_TIMEOUT_S).strip() != _READY:

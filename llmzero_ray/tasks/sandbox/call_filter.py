@@ -1,8 +1,9 @@
 """System calls that no reward needs, as a seccomp program for bubblewrap.
 
 Refused are namespaces of one's own, in which memory could be filled outside of all limits, memory that no
-address space holds, sockets that reach the host of a virtual machine, and the kernel's more dangerous
-services. Not here: the other walls (isolation.py).
+address space holds, the memory and files of other processes (of which bubblewrap is one), sockets that reach
+the host of a virtual machine, the kernel's more dangerous services, and what tells a worker of Ray from the
+command: the priority. Not here: the other walls (isolation.py).
 """
 
 from __future__ import annotations
@@ -23,7 +24,11 @@ _OTHER_TABLE = 0x4000_0000
 """First number of the x32 calls, which are the same calls again."""
 _SOCKETS = (1, 2, 10)
 """AF_UNIX, AF_INET, AF_INET6."""
-_COMMON = {"io_uring_setup": 425, "open_tree": 428, "fsopen": 430, "memfd_secret": 447}
+_COMMON = {
+    "io_uring_setup": 425, "open_tree": 428, "fsopen": 430, "pidfd_getfd": 438, "process_madvise": 440,
+    "memfd_secret": 447,
+}  # fmt: skip
+"""Calls that have the same number on every machine."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,8 +47,10 @@ _MACHINES = {
         clone=56,
         socket=41,
         refused={
-            "shmget": 29, "semget": 64, "msgget": 68, "ptrace": 101, "mount": 165, "mq_open": 240,
-            "add_key": 248, "keyctl": 250, "unshare": 272, "perf_event_open": 298, "setns": 308,
+            "shmget": 29, "semget": 64, "msgget": 68, "ptrace": 101, "getpriority": 140,
+            "mount": 165, "mq_open": 240, "add_key": 248, "request_key": 249, "keyctl": 250, "unshare": 272,
+            "move_pages": 279, "perf_event_open": 298, "open_by_handle_at": 304, "setns": 308,
+            "process_vm_readv": 310, "process_vm_writev": 311, "kcmp": 312, "sched_getattr": 315,
             "memfd_create": 319, "bpf": 321, "userfaultfd": 323,
         },
     ),
@@ -52,8 +59,10 @@ _MACHINES = {
         clone=220,
         socket=198,
         refused={
-            "mount": 40, "unshare": 97, "ptrace": 117, "mq_open": 180, "msgget": 186, "semget": 190,
-            "shmget": 194, "add_key": 217, "keyctl": 219, "perf_event_open": 241, "setns": 268,
+            "mount": 40, "unshare": 97, "ptrace": 117, "getpriority": 141, "mq_open": 180, "msgget": 186,
+            "semget": 190, "shmget": 194, "add_key": 217, "request_key": 218, "keyctl": 219,
+            "move_pages": 239, "perf_event_open": 241, "open_by_handle_at": 265, "setns": 268,
+            "process_vm_readv": 270, "process_vm_writev": 271, "kcmp": 272, "sched_getattr": 275,
             "memfd_create": 279, "bpf": 280, "userfaultfd": 282,
         },
     ),

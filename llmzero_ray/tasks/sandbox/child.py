@@ -13,8 +13,9 @@ import json
 import math
 import os
 import resource
+import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from hashlib import sha256
 from importlib import import_module
 from pathlib import Path
@@ -24,39 +25,22 @@ from typing import Any, BinaryIO
 _MAX_TEXT = 2_000
 _MAX_KEYS = 64
 _ALL_ROWS_CPU_S = 3_600
+_STACK = 8 * 2**20
+_SIGNALS = 64
+_IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 
 
 def main() -> int:
     """Score rows until there are no more; 0 also when the reward cannot be used, which is reported first."""
     rows, results = _take_pipes()
-    setup = json.loads(rows.readline())
-    # Read first: another user may not be allowed to.
-    source = b"" if setup["module"] else Path(setup["path"]).read_bytes()
-    _confine(setup["limits"], setup["uid"])
-    sys.path.append(str(Path(__file__).parents[3]))  # rewards may use those of this package
-    if setup["sha256"] is not None and (digest := sha256(source).hexdigest()) != setup["sha256"]:
-        _send(results, {"changed": digest})
-        return 0
-    try:
-        if setup["module"]:
-            sys.path.append(str(Path(setup["path"]).parent))
-            module = import_module(setup["module"])
-        else:
-            module = _loaded(setup["path"], source)
-        function = getattr(module, setup["name"], None)
-    except BaseException as error:  # noqa: BLE001  a user's file may raise anything
-        line = error.lineno if isinstance(error, SyntaxError) else None
-        _send(results, {"error": _words(error), "line": line})
-        return 0
-    if not callable(function):
-        held = [name for name, value in vars(module).items() if inspect.isfunction(value)]
-        _send(results, {"missing": held[:_MAX_KEYS]})
+    function, cpu_s = _prepared(rows, results)
+    if function is None:
         return 0
     asynchronous = inspect.iscoroutinefunction(function)
     _send(results, {"ready": True, "asynchronous": asynchronous})
     while message := rows.readline():
         number, row = json.loads(message)
-        _allow_cpu(setup["limits"]["cpu_s"])
+        _allow_cpu(cpu_s)
         try:
             returned = function(**row)
             found = _plain(asyncio.run(returned) if asynchronous else returned)
@@ -64,6 +48,38 @@ def main() -> int:
             found = {"raised": _words(error)}
         _send(results, [number, found])
     return 0
+
+
+def _prepared(rows: BinaryIO, results: int) -> tuple[Callable[..., Any] | None, int]:
+    """The reward's function, None when it cannot be used, and the processor seconds of a row. While the
+    reward is imported, no frame holds the set-up."""
+    setup = json.loads(rows.readline())
+    path, module, name, sha256_given = (setup[key] for key in ("path", "module", "name", "sha256"))
+    # Read first: another user may not be allowed to.
+    source = b"" if module else Path(path).read_bytes()
+    _confine(setup["limits"], setup["uid"])
+    cpu_s = setup["limits"]["cpu_s"]
+    sys.path.append(str(Path(__file__).parents[3]))  # rewards may use those of this package
+    if sha256_given is not None and (digest := sha256(source).hexdigest()) != sha256_given:
+        _send(results, {"changed": digest})
+        return None, cpu_s
+    del setup, sha256_given
+    try:
+        if module:
+            sys.path.append(str(Path(path).parent))
+            loaded = import_module(module)
+        else:
+            loaded = _loaded(path, source)
+        function = getattr(loaded, name, None)
+    except BaseException as error:  # noqa: BLE001  a user's file may raise anything
+        line = error.lineno if isinstance(error, SyntaxError) else None
+        _send(results, {"error": _words(error), "line": line})
+        return None, cpu_s
+    if not callable(function):
+        held = [named for named, value in vars(loaded).items() if inspect.isfunction(value)]
+        _send(results, {"missing": held[:_MAX_KEYS]})
+        return None, cpu_s
+    return function, cpu_s
 
 
 def _take_pipes() -> tuple[BinaryIO, int]:
@@ -77,7 +93,15 @@ def _take_pipes() -> tuple[BinaryIO, int]:
 
 
 def _confine(limits: Mapping[str, Any], uid: int | None) -> None:
-    """Give up rights; none of it can be taken back, save for the soft limit of processor time."""
+    """Give up rights; none of it can be taken back, save for the soft limit of processor time.
+
+    What else a process inherits is the same for all, so that it does not tell who started this one.
+    """
+    os.umask(0o077)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    for number in signal.valid_signals():
+        if signal.getsignal(number) is signal.SIG_IGN and number not in _IGNORED_BY_PYTHON:
+            signal.signal(number, signal.SIG_DFL)
     hard = {
         resource.RLIMIT_CORE: 0,
         resource.RLIMIT_NOFILE: limits["open_files"],
@@ -85,6 +109,14 @@ def _confine(limits: Mapping[str, Any], uid: int | None) -> None:
         resource.RLIMIT_AS: limits["memory"],
         resource.RLIMIT_NPROC: limits["processes"],
         resource.RLIMIT_MSGQUEUE: 0,
+        resource.RLIMIT_DATA: limits["memory"],
+        resource.RLIMIT_RSS: limits["memory"],
+        resource.RLIMIT_STACK: _STACK,
+        resource.RLIMIT_MEMLOCK: 0,
+        resource.RLIMIT_SIGPENDING: _SIGNALS,
+        resource.RLIMIT_NICE: 0,
+        resource.RLIMIT_RTPRIO: 0,
+        resource.RLIMIT_RTTIME: 0,
     }
     for kind, value in hard.items():
         most = resource.getrlimit(kind)[1]

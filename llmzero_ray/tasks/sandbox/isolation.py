@@ -19,7 +19,7 @@ import shutil
 import site
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -169,17 +169,12 @@ def launch(found: Isolation, reward: Path, limits: SandboxLimits, hash_seed: int
         inside, uid = str(_INSIDE / "reward" / reward.name), _spare_uid()
         child = _INSIDE / _PACKAGE.name / _CHILD.relative_to(_PACKAGE)
         filters = _filters()
-        walls = (
-            *_bubblewrap(found.program, limits, uid),
-            *_shown(str(reward), inside),
-            *_shut(environment, filters),
-        )
-        command = (*_last_to_live(), *walls, *python, str(child))
-        return Launch(command=command, reward=inside, uid=uid, inherited=filters)
-    cleared = ("env", "-i", *(f"{key}={value}" for key, value in environment.items()))
+        held, shown = _copied(reward, inside) if reward.is_file() else ((), _shown(str(reward), inside))
+        walls = (*_bubblewrap(found.program, limits, uid), *shown, *_shut(environment, filters))
+        command = (*_last_to_live(), *_cleared(), *walls, *python, str(child))
+        return Launch(command=command, reward=inside, uid=uid, inherited=(*filters, *held))
     walls = _unshare(found.own_user) if found.kind == "unshare" else ()
-    # Cleared first: `unshare` waits beside the reward, which can read the environment of its processes.
-    command = (*_last_to_live(), *_with_parent(), *cleared, *walls, *python, str(_CHILD))
+    command = (*_last_to_live(), *_with_parent(), *_cleared(environment), *walls, *python, str(_CHILD))
     uid = _spare_uid() if found.own_user else None
     return Launch(command=command, reward=str(reward), uid=uid, inherited=())
 
@@ -193,7 +188,7 @@ def _probe(kind: Kind, program: str = "", *, own_user: bool = False) -> str:
         walls = (*_bubblewrap(program, SandboxLimits(), uid), *_shut({}, filters))
     read = [str(Path(os.__file__).parent), *(each for each in site.getsitepackages() if Path(each).is_dir())]
     read.append(str(_INSIDE / _PACKAGE.name if kind == "bubblewrap" else _PACKAGE))
-    command = [*walls, sys.executable, "-I", "-B", "-c", _PROBE, str(uid or 0), *read]
+    command = [*_cleared(), *walls, sys.executable, "-I", "-B", "-c", _PROBE, str(uid or 0), *read]
     try:
         done = subprocess.run(
             command,
@@ -226,6 +221,12 @@ def _last_to_live() -> tuple[str, ...]:
     return ("/bin/sh", "-c", 'echo 1000 > /proc/self/oom_score_adj; exec "$0" "$@"')
 
 
+def _cleared(environment: Mapping[str, str] | None = None) -> tuple[str, ...]:
+    """Has what follows start with this environment. It stands before the walls: the process that makes them
+    waits beside the reward, which may be able to read its memory."""
+    return ("/usr/bin/env", "-i", *(f"{key}={value}" for key, value in (environment or {}).items()))
+
+
 def _with_parent() -> tuple[str, ...]:
     """Ends what follows with the process that starts it, where the system has a program for that."""
     return ("setpriv", "--pdeathsig", "KILL") if shutil.which("setpriv") else ()
@@ -245,6 +246,7 @@ def _bubblewrap(program: str, limits: SandboxLimits, uid: int | None) -> tuple[s
     names = ("--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try")
     rights = ("--cap-drop", "ALL", "--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID")
     users = ("--unshare-user", "--disable-userns") if uid is None else rights
+    names += ("--hostname", "sandbox")
     scratch = ("--perms", "1777", "--size", str(limits.scratch), "--tmpfs", "/tmp")
     own = (
         *_folders((str(_INSIDE / "reward" / "file"),)),
@@ -307,6 +309,13 @@ def _shown(place: str, inside: str) -> tuple[str, ...]:
         return ("--ro-bind", place, inside)
     each = (("--ro-bind", str(held), str(Path(inside) / held.name)) for held in sorted(Path(place).iterdir()))
     return ("--perms", "0755", "--dir", inside, *(part for held in each for part in held))
+
+
+def _copied(file: Path, inside: str) -> tuple[tuple[int, ...], tuple[str, ...]]:
+    """A file's content under another name, and the descriptor that it is read from: its times, owner and
+    place do not tell the copy that is tried from the one in training."""
+    descriptor = os.open(file, os.O_RDONLY)
+    return (descriptor,), ("--perms", "0444", "--ro-bind-data", str(descriptor), inside)
 
 
 def _folders(places: Sequence[str]) -> tuple[str, ...]:

@@ -22,6 +22,7 @@ from types import TracebackType
 from typing import Any, BinaryIO
 
 from llmzero_ray.errors import TaskError
+from llmzero_ray.files import file_digest
 from llmzero_ray.tasks.sandbox.isolation import CHILD_FILE, Isolation, launch, require_isolation
 from llmzero_ray.tasks.sandbox.limits import SandboxLimits
 from llmzero_ray.tasks.sandbox.pipe import LinePipe, NoLineError
@@ -68,8 +69,8 @@ class Sandbox:
 
     With `module`, `path` is the top of that module instead: a package's directory, or the module's file.
     Use it from the thread that made it: the process ends with that thread (service.py is for the others).
-    `hash_seed` is the process's PYTHONHASHSEED. With `sha256`, no other content of the file is ever run. With
-    `measure`, rows are given one at a time, each with its processor time.
+    `hash_seed` is the process's PYTHONHASHSEED. No content of the file is ever run but that of `sha256`, or,
+    without it, what the file holds now. With `measure`, outcomes have their processor times.
 
     Raises:
         TaskError: no sandbox is available and running without one was not allowed, the file is missing, has
@@ -90,7 +91,7 @@ class Sandbox:
         how_to_allow: str = ALLOW,
     ) -> None:
         self._path, self._name, self._seed = Path(path).absolute(), name, hash_seed
-        self._module, self._sha256, self._measure = module, sha256, measure
+        self._module, self._vetted, self._measure = module, sha256 is not None, measure
         self._called = module or str(self._path)
         self._limits = limits or SandboxLimits()
         if not (self._path.is_file() or (module and self._path.is_dir())):
@@ -98,6 +99,8 @@ class Sandbox:
         self.isolation: Isolation = require_isolation(
             self._called, allow_unsandboxed=allow_unsandboxed, how_to_allow=how_to_allow
         )
+        # Always given: the set-up of a reward in training is that of one that is tried.
+        self._sha256 = sha256 if sha256 or module else self._digest()
         self.asynchronous = False
         """Whether the function is a coroutine function; it is then run to its end for each row."""
         self._process: subprocess.Popen[bytes] | None = None
@@ -155,46 +158,44 @@ class Sandbox:
             self._errors.close()
             self._errors = None
 
+    def _digest(self) -> str:
+        try:
+            return file_digest(self._path)
+        except OSError as error:
+            raise TaskError(f"reward {self._path} cannot be read: {error.strerror or error}") from error
+
     def _batch(self, rows: Sequence[Row]) -> list[CallOutcome]:
-        """Outcomes of the first rows: all, or up to the one that cost the process its life."""
+        """Outcomes of the first rows: all, or up to the one that cost the process its life.
+
+        A row is sent when the one before has its answer, whoever scores: a full pipe would tell training from
+        a trial. Processor time between two answers counts for the later one.
+        """
         if self._process is None:
             self._pipe = self._started()
-        asked = [(number, _line_of(number, row)) for number, row in zip(self._numbers, rows, strict=False)]
-        if self._measure:
-            return self._measured(asked)
-        for _, line in asked:
-            self._pipe.send(line)
-        return self._answers([number for number, _ in asked])
-
-    def _measured(self, asked: Sequence[tuple[int, bytes]]) -> list[CallOutcome]:
-        """Outcomes with processor times; what is used between two answers counts for the later one."""
         assert self._process is not None
-        clock = ProcessTree(self._process.pid, CHILD_FILE)
-        used, others = clock.own_s(), clock.others_s()
+        clock = ProcessTree(self._process.pid, CHILD_FILE) if self._measure else None
+        used, others = (clock.own_s(), clock.others_s()) if clock else (0.0, 0.0)
         outcomes: list[CallOutcome] = []
-        for number, line in asked:
-            self._pipe.send(line)
-            outcomes += self._answers([number])
+        for row, number in zip(rows, self._numbers, strict=False):
+            self._pipe.send(_line_of(number, row))
+            outcomes.append(self._answer(number))
             if outcomes[-1].lost:
                 return outcomes
-            before, used = used, clock.own_s()
-            outcomes[-1] = replace(outcomes[-1], cpu_ms=(used - before) * 1000)
-        share = (clock.others_s() - others) * 1000 / len(outcomes)
+            if clock:
+                before, used = used, clock.own_s()
+                outcomes[-1] = replace(outcomes[-1], cpu_ms=(used - before) * 1000)
+        share = (clock.others_s() - others) * 1000 / len(outcomes) if clock else 0.0
         return [replace(outcome, cpu_ms=outcome.cpu_ms + share) for outcome in outcomes]
 
-    def _answers(self, numbers: Sequence[int]) -> list[CallOutcome]:
-        """Outcomes of rows that were sent: all, or up to the one that cost the process its life."""
-        outcomes: list[CallOutcome] = []
-        for number in numbers:
-            try:
-                line = self._pipe.line(self._limits.wall_s, self._check)
-                outcomes.append(_outcome(line, number))
-            except NoLineError as error:
-                self._lost += 1
-                problem = self._last_loss = str(error) or self._how_it_ended()
-                self.close()
-                return [*outcomes, CallOutcome(result=None, problem=problem, lost=True)]
-        return outcomes
+    def _answer(self, number: int) -> CallOutcome:
+        """The outcome of a row that was sent; a lost one ends the process."""
+        try:
+            return _outcome(self._pipe.line(self._limits.wall_s, self._check), number)
+        except NoLineError as error:
+            self._lost += 1
+            problem = self._last_loss = str(error) or self._how_it_ended()
+            self.close()
+            return CallOutcome(result=None, problem=problem, lost=True)
 
     def _started(self) -> LinePipe:
         how = launch(self.isolation, self._path, self._limits, self._seed)
@@ -242,6 +243,8 @@ class Sandbox:
         if "missing" in reply:
             held = ", ".join(str(name)[:_SHOWN] for name in list(reply["missing"])) or "none"
             raise TaskError(f"reward {self._called} has no function {self._name!r}; it has: {held}")
+        if "changed" in reply and not self._vetted:
+            raise TaskError(f"reward {self._called} has changed while it was in use; start again")
         if "changed" in reply and self._sha256 is not None:
             raise TaskError(changed(self._path, str(reply["changed"]), self._sha256))
         if reply.get("ready") is not True:

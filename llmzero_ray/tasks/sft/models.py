@@ -131,7 +131,7 @@ def _whole(target: Path, base: str, rank: int) -> Iterator[Path]:
 
 def _loaded(load: Callable[..., Any], path: str, **more: Any) -> Any:
     try:
-        return load(path, local_files_only=True, **more)
+        return load(path, local_files_only=True, trust_remote_code=False, **more)
     except Exception as error:  # transformers raises errors of many kinds
         raise TaskError(
             f"model directory {path} cannot be loaded ({type(error).__name__}: {error}); name a directory "

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from llmzero_ray.errors import TaskError
+from llmzero_ray.files import small_text
 from llmzero_ray.tasks.sources.base import TaskExample
 
 _BATCH = 512
@@ -44,7 +45,7 @@ def _load(directory: str) -> Any:
     try:
         from transformers import AutoTokenizer
 
-        tokenizer = AutoTokenizer.from_pretrained(directory, local_files_only=True)
+        tokenizer = AutoTokenizer.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
     except Exception as error:  # transformers raises errors of many kinds
         raise TaskError(
             f"tokenizer: {directory} cannot be loaded ({type(error).__name__}: {error}); name the directory "
@@ -59,9 +60,7 @@ def _limit(directory: Path, limit: int | None) -> int | None:
     """The smaller of the configured limit and the longest prompt that leaves the model one token to
     respond."""
     try:
-        positions = json.loads((directory / "config.json").read_text(encoding="utf-8"))[
-            "max_position_embeddings"
-        ]
+        positions = json.loads(small_text(directory / "config.json"))["max_position_embeddings"]
     except (OSError, ValueError, KeyError, TypeError):
         return limit
     held = positions - 1 if isinstance(positions, int) and positions > 1 else limit

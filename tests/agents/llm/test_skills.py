@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -388,3 +389,36 @@ def test_there_are_the_papers_eight_skills_and_the_tree_search_each_with_its_tex
     for name in SKILLS:
         assert texts[name].startswith(f"# {name}\n")
         assert f"- {name}: " in texts["agent"]
+
+
+# --- what cannot be used ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("value", ["NaN", "Infinity", "-Infinity", "1e999", "[NaN]"])
+def test_a_number_that_no_request_can_repeat_is_refused_to_its_author(
+    lab: Callable[..., Lab], value: str
+) -> None:
+    it = lab()
+    answer = submit(changes=[{"name": "lr", "value": "HERE", "reason": "r"}])
+    block = {"type": "tool_use", "id": "toolu_1", "name": "submit_training", "input": answer.input}
+    usage = {"input_tokens": 10, "output_tokens": 5}
+    body = {"model": MODEL, "content": [block], "stop_reason": "tool_use", "usage": usage}
+    text = json.dumps({"id": "msg_1", "type": "message", "role": "assistant", **body})
+    it.server.play([Answer(body=text.replace('"HERE"', value).encode()), submit()])
+    found = it.agents.proposer.propose(request_with())
+    assert (found.agent, [change.new for change in found.changes]) == ("skills", [2e-5])
+    refusal = it.server.messages[-1].body["messages"][-1]["content"][0]
+    assert refusal["is_error"] is True and refusal["content"].startswith("Refused: ")
+
+
+def test_a_configuration_that_is_checked_while_a_run_is_judged_is_refused_in_words(
+    lab: Callable[..., Lab],
+) -> None:
+    it = lab()
+    asked = {"changes": [], "resume_from": None, "n_steps": 40}
+    decided = use("decide_run", decision="STOP", reason="flat")
+    it.server.play([use("check_config", **asked), use("check_config", **asked | {"n_steps": 0}), decided])
+    verdict = it.agents.early_stopper.judge(stop_request())
+    assert (verdict.stop, verdict.reason) == (True, "flat")
+    results = [turn["content"][0]["content"] for turn in it.server.messages[-1].body["messages"][2::2]]
+    assert all("a run trains now" in result for result in results) and len(results) == 2

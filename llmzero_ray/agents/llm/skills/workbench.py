@@ -126,6 +126,10 @@ class Workbench:
         Raises:
             HyperparameterError: the rule that it breaks.
         """
+        if not isinstance(self.request, ProposalRequest):
+            raise HyperparameterError(
+                "a run trains now; a configuration is checked when the next is asked for."
+            )
         start = wanted.resume_from
         resume = None if start is None else ResumeFrom(node=start.node, step=start.step)
         base = self._base(resume)
@@ -133,7 +137,6 @@ class Workbench:
             Change(key=one.name, old=None, new=_value(one.value), reason=one.reason) for one in wanted.changes
         ]
         full = self._checked(changes, resume, wanted.n_steps)
-        assert isinstance(self.request, ProposalRequest)
         return f"Allowed. The run would train with:\n{nodes.configuration(full, self.request.default)}\n" + (
             "" if base != full else "Nothing is changed: it goes on as before."
         )
@@ -211,10 +214,7 @@ class Workbench:
         return self.request.default
 
     def _checked(self, changes: Any, resume: ResumeFrom | None, n_steps: int) -> dict[str, Any]:
-        if not isinstance(self.request, ProposalRequest):
-            raise HyperparameterError(
-                "a run trains now; a configuration is checked when the next is asked for."
-            )
+        assert isinstance(self.request, ProposalRequest)
         longest = self.task.max_phase_steps
         if not 1 <= n_steps <= longest:
             raise HyperparameterError(f"n_steps is {n_steps}; must be between 1 and {longest}.")
