@@ -2,9 +2,10 @@
 
 from llmzero_ray.coordinator.budget import busy_gpu_hours, over_budget
 from llmzero_ray.coordinator.core import CoordinatorCore
-from llmzero_ray.coordinator.plan import limits, phase_seed, root_hyperparameters, token_cost
+from llmzero_ray.coordinator.plan import limits, phase_seed, root_hyperparameters
 from llmzero_ray.coordinator.replay import DecisionCheck, check_decisions, not_started, replay, started_core
 from llmzero_ray.coordinator.requests import (
+    budget_of,
     build_request,
     earlier_verdicts,
     incumbent_chain,
@@ -18,6 +19,7 @@ from llmzero_ray.coordinator.steering import extension_problem, measures_alone, 
 __all__ = [
     "CoordinatorCore",
     "DecisionCheck",
+    "budget_of",
     "build_request",
     "busy_gpu_hours",
     "check_decisions",
@@ -37,5 +39,4 @@ __all__ = [
     "root_hyperparameters",
     "started_core",
     "task_view",
-    "token_cost",
 ]

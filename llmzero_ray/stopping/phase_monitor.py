@@ -27,6 +27,7 @@ RULE_METRICS = tuple(
             metrics.GRAD_NORM,
             metrics.CLIPFRAC,
             metrics.LENGTH,
+            metrics.PROMPT_LENGTH,
             metrics.LENGTH_MAX,
             metrics.LENGTH_AT_MAX,
             metrics.ADVANTAGE_MAX,
@@ -35,7 +36,7 @@ RULE_METRICS = tuple(
         )
     )
 )
-"""Metrics that rules and pre-checks read; only these are copied for a check."""
+"""Metrics that rules, pre-checks and the price of a step read; only these are copied for a check."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -7,6 +7,8 @@ here: making a task (prepare.py).
 
 from __future__ import annotations
 
+import ast
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -18,6 +20,7 @@ from llmzero_ray.tasks.manifest import Manifest, SplitFile, read_manifest
 from llmzero_ray.tasks.model_dir import check_model_dir
 from llmzero_ray.tasks.reward_validation import RewardValidator
 from llmzero_ray.tasks.rewards.loading import ALLOW_IN_MANIFEST, runs_in_place, top_of
+from llmzero_ray.tasks.rewards.registry import is_shipped
 from llmzero_ray.tasks.sandbox import changed, require_isolation
 from llmzero_ray.tasks.splits import SPLITS
 from llmzero_ray.tasks.verl_rows import SplitFacts, check_between, check_split
@@ -109,8 +112,27 @@ def task_facts(task: PreparedTask) -> dict[str, Any]:
     return {
         **asdict(task),
         "description": description[:MOST_DESCRIPTION],
+        **reward_words(task),
         "sha256": {split: file_digest(getattr(task, split)) for split in ("train", "val", "test")},
     }
+
+
+def reward_words(task: PreparedTask) -> dict[str, str]:
+    """What agents are told of the reward: `reward_kind`, the module's name of one that ships, else empty; and
+    `reward_says`, the first sentence of its docstring. Its code is read, not run."""
+    kind = ""
+    if task.reward_module is not None and is_shipped(task.reward_module):
+        kind = task.reward_module.rpartition(".")[2]
+    try:
+        tree = ast.parse(Path(task.reward_path).read_bytes())
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+        return {"reward_kind": kind, "reward_says": ""}
+    own = [node for node in tree.body if getattr(node, "name", None) == task.reward_name]
+    functions = [node for node in own if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    docs = [ast.get_docstring(node) for node in ([tree] if kind else [*functions, tree])]
+    paragraph = " ".join(next((doc for doc in docs if doc), "").partition("\n\n")[0].split())
+    sentence = re.match(r".*?[.!?](?=\s|$)", paragraph)
+    return {"reward_kind": kind, "reward_says": (sentence[0] if sentence else paragraph)[:MOST_DESCRIPTION]}
 
 
 def check_same_task(recorded: Mapping[str, Any], task: PreparedTask) -> None:
