@@ -26,7 +26,7 @@ from llmzero_ray.coordinator import CoordinatorCore, build_request, replay, requ
 from llmzero_ray.coordinator.runs import PhaseRun
 from llmzero_ray.errors import CapReachedError
 from llmzero_ray.failpoints import reach
-from llmzero_ray.metric_files import last_points, load_curves, load_points, saved_adapters
+from llmzero_ray.metric_files import last_points, load_curves, load_points, saved_adapters, with_tokens
 from llmzero_ray.metrics import Curves, best_validation, validations
 from llmzero_ray.records import Event, PhaseResult, Proposal
 from llmzero_ray.search import MODEL_METHODS
@@ -215,6 +215,8 @@ class Prefetcher:
             gpu_hours=0.0,
             warm=True,
         )
+        if run.spec is not None:
+            result = with_tokens(storage, run.spec, result)
         return ev.PhaseFinished(node=run.node, phase_attempt=run.attempt, result=result)
 
 
