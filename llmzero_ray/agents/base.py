@@ -60,12 +60,6 @@ class NodeView:
     failure: PhaseFailure | None = None
     diagnosis: Diagnosis | None = None
     """Diagnosis in the proposal of this node."""
-    parent: int | None = None
-    """Node it was created from; None: the root, or not known."""
-    resume_from: ResumeFrom | None = None
-    """Checkpoint it starts from; None: the base model, or not planned yet."""
-    predicted: float | None = None
-    """Best validation score that its proposal expected."""
     tokens: TokenCounts | None = None
     """Tokens of the whole phase, validations included, as the budget counts them; None: it has not ended, or
     they were not counted."""
@@ -77,6 +71,14 @@ class NodeView:
     """GPU hours of the phase; None: it has not ended."""
     answers: tuple[Answer, ...] = ()
     """A few answers of its last validation, right, wrong and cut off ones."""
+    parent: int | None = None
+    """Node it was created from; None: the root, or not known."""
+    resume_from: ResumeFrom | None = None
+    """Checkpoint it starts from; None: the base model, or not planned yet."""
+    predicted: float | None = None
+    """Best validation score that its proposal expected."""
+    doubts: tuple[str, ...] | None = None
+    """Reasons not to believe its score, found in its answers; None: they were not looked at."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -151,14 +151,14 @@ def node_view(state: SearchState, node: int, curves: LoadCurves) -> NodeView:
         stop_reason=outcome.stop_reason if isinstance(outcome, PhaseResult) else "",
         curves=found,
         failure=outcome if isinstance(outcome, PhaseFailure) else None,
-        diagnosis=None if run.proposal is None else run.proposal.diagnosis,
-        parent=run.on,
-        resume_from=None if spec is None else spec.resume_from,
-        predicted=None if run.proposal is None else run.proposal.predicted,
         tokens=None if outcome is None else outcome.tokens,
         step_tokens=None if outcome is None else _step_tokens(outcome, found),
         val_tokens=None if outcome is None else outcome.val_tokens,
         gpu_hours=None if outcome is None else outcome.gpu_hours,
+        diagnosis=None if run.proposal is None else run.proposal.diagnosis,
+        parent=run.on,
+        resume_from=None if spec is None else spec.resume_from,
+        predicted=None if run.proposal is None else run.proposal.predicted,
     )
 
 

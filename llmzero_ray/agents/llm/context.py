@@ -258,6 +258,7 @@ def proposer_context(
         "best_node": None if request.best is None else request.best.node,
         "standing": nodes.best_line(request),
         "answers": answer_lines(on),
+        "doubts": list(on.doubts or ()),
         "siblings": [nodes.sibling(on, child, resumes=not scratch) for child in request.siblings],
         "best": nodes.incumbent_lines(request.best, on),
         "checkpoints": [] if scratch else nodes.checkpoint_lines(request.checkpoints),

@@ -216,7 +216,7 @@ def _tree_line(view: NodeView, views: Mapping[int, NodeView], request: ProposalR
     status = "" if view.status == "completed" else f", {view.status.replace('_', ' ')}"
     shown = ", shown" if view.node == request.on.node else ""
     head = f"node {view.node} ({view.kind}{status}{shown}, {view.n_steps} steps): {tried}"
-    ending = [_came(view), phase_cost(request.budget, view)]
+    ending = [_came(view), "its score is in doubt" if view.doubts else "", phase_cost(request.budget, view)]
     ending += [] if view.predicted is None else [f"expected {score(view.predicted)}"]
     return f"{head} => {'; '.join(part for part in ending if part)}"
 

@@ -114,6 +114,7 @@ class Workbench:
         curves = view.curves
         points = tuple(zip(curves.val_steps, curves.val_scores, strict=True))
         lines = [f"{nodes.title(view)}: {nodes.outcome(view)}"]
+        lines += [quote("\n".join(view.doubts), label="doubts")] if view.doubts else []
         lines += [f"validation: {validation_course(points)}"] if points else []
         gains = gain_course(curves)
         lines += [f"difference to its start: {gains}"] if gains else []
