@@ -36,9 +36,8 @@ def budget_lines(
     found += _dollars(budget)
     if not found:
         return []
-    (_, name, text), *rest = sorted(found, key=lambda limit: limit[0])
-    first = f"{name}: {text}" + (" (this limit binds first)" if rest else "")
-    lines = [first, *(f"{name}: {text}" for _, name, text in rest)]
+    lines = [f"{name}: {text}" for _, name, text in sorted(found, key=lambda limit: limit[0])]
+    lines[0] += " (this limit binds first)"
     if not plans:
         return lines
     lines += _step_costs(budget, shown)

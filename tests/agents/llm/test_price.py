@@ -84,7 +84,7 @@ def test_compute_is_left_as_a_share_and_in_steps_that_agree_with_it() -> None:
     line = budget_lines(budget, priced(phase(), 4e4, 8e4, node=3), 10, 1)[0]
     assert line == (
         "compute: 24% of the search's whole is left: about 60 steps of node 3's configuration (0.4% each) or "
-        "about 40 steps of the root's (0.6% each)"
+        "about 40 steps of the root's (0.6% each) (this limit binds first)"
     )
 
 
