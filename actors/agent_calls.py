@@ -16,7 +16,8 @@ from concurrent.futures import ThreadPoolExecutor
 from llmzero_ray import commands as cmd
 from llmzero_ray import events as ev
 from llmzero_ray.agents.backend import Agents
-from llmzero_ray.agents.base import ErrorRequest, ProposalRequest
+from llmzero_ray.agents.base import Answer, ErrorRequest, ProposalRequest
+from llmzero_ray.agents.shown_answers import load_answers
 from llmzero_ray.coordinator import CoordinatorCore, build_request, request_record
 from llmzero_ray.errors import CapReachedError
 from llmzero_ray.failpoints import reach
@@ -71,8 +72,13 @@ class AgentCalls:
                 return curves_of(node)  # its agent may read any metric of any run
             return self._outlines[node] if node in self._outlines else curves_of(node).outline()
 
+        answers: tuple[Answer, ...] = ()
+        if isinstance(command, cmd.Propose) and core.config.agents.backend != "expert":
+            task = core.started.task if core.started is not None else {}
+            answers = await asyncio.to_thread(load_answers, self._storage, command.on, task.get("val"))
+
         # A first pass finds out whose curves are needed; meanwhile other slots may have ended more phases.
-        while (request := build_request(core, command, curves_of, outline_of)) and missing:
+        while (request := build_request(core, command, curves_of, outline_of, lambda _: answers)) and missing:
             ended = {node for node in missing if core.runs[node].outcome is not None}
             curves |= await read_curves(self._storage, missing)
             self._outlines |= {node: curves[node].outline() for node in ended}

@@ -21,7 +21,7 @@ from llmzero_ray.api_key import key_file, tracker_key_file
 from llmzero_ray.config import SearchConfig
 from llmzero_ray.coordinator import root_hyperparameters
 from llmzero_ray.errors import LlmzeroError
-from llmzero_ray.memory import memory_facts
+from llmzero_ray.memory import memory_facts, model_facts
 from llmzero_ray.presence import owner
 from llmzero_ray.storage import SearchStorage
 from llmzero_ray.tasks import PreparedTask
@@ -68,7 +68,7 @@ def start_on(
         task=facts,
         root=root_hyperparameters(config, task.n_train),
         versions=_versions(),
-        agents=agent_facts(config),
+        agents={**agent_facts(config), **model_facts(config)},
         memory=memory_facts(config, task.model_path),
     )
     name = coordinator_name(config.name)

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from llmzero_ray import events as ev
-from llmzero_ray.agents.base import EarlierVerdict, NodeView, StopRequest, TaskView
+from llmzero_ray.agents.base import Budget, EarlierVerdict, NodeView, StopRequest, TaskView
 from llmzero_ray.api_key import use_key_file
 from llmzero_ray.config import SearchConfig, parse_config
 from llmzero_ray.coordinator import overlay_record
@@ -81,18 +81,25 @@ class StopperActor:
         view: NodeView,
         task: TaskView,
         verdicts: tuple[EarlierVerdict, ...] = (),
+        budget: Budget | None = None,
     ) -> None:
         """Watch the phase that begins in a slot, until it ends or the next one begins there; `verdicts` are
-        those on this attempt so far."""
+        those on this attempt so far, `budget` is what the phase may use."""
         old = self._watches.pop(slot, None)
         if old is not None:
             old.cancel()
         monitor = PhaseMonitor(self._policy, view, verdicts)
-        watch = self._watch(slot, attempt, view, task, monitor)
+        watch = self._watch(slot, attempt, view, task, monitor, budget)
         self._watches[slot] = asyncio.get_running_loop().create_task(watch)
 
     async def _watch(
-        self, slot: int, attempt: int, view: NodeView, task: TaskView, monitor: PhaseMonitor
+        self,
+        slot: int,
+        attempt: int,
+        view: NodeView,
+        task: TaskView,
+        monitor: PhaseMonitor,
+        budget: Budget | None,
     ) -> None:
         import ray
 
@@ -120,7 +127,7 @@ class StopperActor:
                         return
                     asking = None
                 if points and asking is None and monitor.is_due(self._incumbent):
-                    asking = asyncio.create_task(self._judge(runner, attempt, monitor, task))
+                    asking = asyncio.create_task(self._judge(runner, attempt, monitor, task, budget))
             if asking is not None:
                 await asking
         except ray.exceptions.RayError as error:
@@ -136,11 +143,13 @@ class StopperActor:
     def _incumbent(self) -> NodeView | None:
         return self._chain[-1] if self._chain else None
 
-    async def _judge(self, runner: Any, attempt: int, monitor: PhaseMonitor, task: TaskView) -> bool:
+    async def _judge(
+        self, runner: Any, attempt: int, monitor: PhaseMonitor, task: TaskView, budget: Budget | None
+    ) -> bool:
         """Let curve bank and agent judge a phase; True for STOP."""
         running, chain = monitor.running(), self._chain
         verdicts = tuple(monitor.verdicts)
-        request, decision = await asyncio.to_thread(self._decide, task, running, chain, verdicts)
+        request, decision = await asyncio.to_thread(self._decide, task, running, chain, verdicts, budget)
         monitor.note(running.curves.steps[-1], decision)
         await self._conclude(runner, attempt, running, decision, request)
         return decision.stop
@@ -151,8 +160,11 @@ class StopperActor:
         running: NodeView,
         chain: tuple[NodeView, ...],
         verdicts: tuple[EarlierVerdict, ...],
+        budget: Budget | None,
     ) -> tuple[StopRequest, StopDecision]:
-        request = stop_request(self._config, task, running, chain, verdicts, self._items, n_val=self._n_val)
+        request = stop_request(
+            self._config, task, running, chain, verdicts, self._items, n_val=self._n_val, budget=budget
+        )
         return request, self._policy.decide(request)
 
     def _items(self, node: int) -> Mapping[int, tuple[ItemOutcome, ...]]:

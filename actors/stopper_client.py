@@ -10,6 +10,7 @@ from typing import Any
 from llmzero_ray import commands as cmd
 from llmzero_ray.coordinator import (
     CoordinatorCore,
+    budget_of,
     earlier_verdicts,
     incumbent_chain,
     node_view,
@@ -38,7 +39,8 @@ class StopperClient:
         if node != REFERENCE:
             view = node_view(self._core, node, lambda _: Curves())
             verdicts = earlier_verdicts(self._core, node, attempt)
-            self._actor.watch.remote(slot, attempt, view, task_view(self._core), verdicts)
+            budget = budget_of(self._core, node)
+            self._actor.watch.remote(slot, attempt, view, task_view(self._core), verdicts, budget)
 
     async def resend(self) -> None:
         """Send everything again to a stopper that was restarted."""

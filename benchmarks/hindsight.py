@@ -30,8 +30,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from llmzero_ray import events as ev
-from llmzero_ray.compute import amount, tokens_of
-from llmzero_ray.coordinator import token_cost
+from llmzero_ray.compute import amount, token_cost, tokens_of
 from llmzero_ray.coordinator.runs import PhaseRun
 from llmzero_ray.errors import LlmzeroError
 from llmzero_ray.events import REFERENCE

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from statistics import fmean
 from typing import Literal, TypeAlias
 
+from llmzero_ray.config import SearchConfig
 from llmzero_ray.hyperparameters.table import PPO_EPOCHS, ROLLOUT_N, TRAIN_BATCH
-from llmzero_ray.metrics import LENGTH, PROMPT_LENGTH, STEP_TIME, VAL_TOKENS
+from llmzero_ray.metrics import LENGTH, PROMPT_LENGTH, STEP_TIME, VAL_TOKENS, Curves, series
 from llmzero_ray.records import (
     ComputeLimit,
     Hyperparameters,
@@ -40,6 +42,29 @@ def tokens_of(hyperparameters: Hyperparameters, metrics: Mapping[str, float | No
     return TokenCounts(
         rollout=sampled + _number(metrics.get(VAL_TOKENS)), trained=(sampled + prompts) * max(1.0, epochs)
     )
+
+
+def tokens_so_far(hyperparameters: Hyperparameters, curves: Curves) -> TokenCounts:
+    """The tokens of all steps of a phase so far, validations included but for the one at step 0."""
+    names = (LENGTH, PROMPT_LENGTH, VAL_TOKENS)
+    total = TokenCounts()
+    for row in zip(*(curves.metrics.get(name, (None,) * len(curves.steps)) for name in names), strict=True):
+        total = plus(total, tokens_of(hyperparameters, dict(zip(names, row, strict=True))))
+    return total
+
+
+def step_tokens(hyperparameters: Hyperparameters, curves: Curves) -> TokenCounts | None:
+    """The mean tokens of one step of a phase, validations left out; None: lengths were not logged."""
+    lengths, prompts = series(curves, LENGTH).values, series(curves, PROMPT_LENGTH).values
+    if not lengths:
+        return None
+    means = {LENGTH: fmean(lengths), PROMPT_LENGTH: fmean(prompts) if prompts else 0.0}
+    return tokens_of(hyperparameters, means)
+
+
+def token_cost(config: SearchConfig) -> TokenCost:
+    """What a token counts in `budget.compute`."""
+    return TokenCost(rollout=config.budget.token_cost.rollout, trained=config.budget.token_cost.trained)
 
 
 def plus(a: TokenCounts, b: TokenCounts) -> TokenCounts:

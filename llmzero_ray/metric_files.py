@@ -131,11 +131,11 @@ def load_items(
 ) -> dict[int, tuple[ItemOutcome, ...]]:
     """Step -> per-item outcomes of each validation of a node; without `responses` their texts are empty, and
     are not read from a compacted file."""
-    names = ("index", "data_source", "score", "acc", *(("response",) if responses else ()))
+    names = ("index", "data_source", "score", "acc", *(("response", "pred", "cut") if responses else ()))
     rows = _read_item_rows(storage, node, ("attempt", "step", *names))
     found: dict[int, list[ItemOutcome]] = {}
     for row in rows:
-        fields = {key: row[key] for key in names}
+        fields = {key: row[key] for key in names if key in row}  # older versions kept fewer
         found.setdefault(row["step"], []).append(ItemOutcome(**fields))
     return {step: tuple(items) for step, items in found.items()}
 

@@ -147,6 +147,10 @@ class ItemOutcome:
     score: float
     acc: float
     response: str = ""
+    pred: str | None = None
+    """What the reward took as the answer; None: it does not say, or by an older version."""
+    cut: bool | None = None
+    """Whether the response ended at the cap; None: not known."""
 
 
 @dataclass(frozen=True, kw_only=True)

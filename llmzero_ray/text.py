@@ -91,6 +91,15 @@ def one_line(text: str, limit: int | None = 200) -> str:
     return line if limit is None or len(line) <= limit else line[: limit - 1].rstrip() + CUT
 
 
+def first_words(text: str, limit: int) -> str:
+    """The cleaned text on one line of at most `limit` characters, cut between words."""
+    line = collapse_whitespace(clean(text))
+    if len(line) <= limit:
+        return line
+    kept, space, _ = line[: limit - 3].rpartition(" ")
+    return f"{kept if space else line[: limit - 4]} ..."
+
+
 def _shown(character: str) -> str:
     category = unicodedata.category(character)
     if character == "\n" or category in ("Zl", "Zp"):

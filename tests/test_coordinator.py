@@ -1407,6 +1407,52 @@ def test_each_phase_may_compute_what_is_left_and_the_search_ends_when_no_step_fi
     assert (search.core.end_reason, search.core.compute) == ("compute", 1000.0)
 
 
+def test_agents_are_told_what_is_left_and_what_each_phase_took_as_it_is_charged() -> None:
+    search = computing(token_cost={"rollout": 2.0, "trained": 1.0})
+    search.start(0)
+    tokens = TokenCounts(rollout=100.0, trained=60.0)
+    result = dataclasses.replace(make_result(0), tokens=tokens, val_tokens=10.0)
+    search.post(ev.PhaseFinished(node=0, phase_attempt=0, result=result))
+    curves = Curves(val_steps=(10, 20), val_scores=(0.4, 0.5))
+    request = build_request(search.core, search.only(cmd.Propose), lambda _: curves)
+    left = request.budget.compute
+    assert left == ComputeLimit(amount=1000.0 - 260.0, cost=TokenCost(rollout=2.0, trained=1.0))
+    assert request.budget.whole_compute == 1000.0
+    # Three validations of 10 tokens each, the one at step 0 included, are no part of the 20 steps.
+    assert request.budget.root_step == TokenCounts(rollout=70.0 / 20, trained=60.0 / 20)
+    assert isinstance(request, ProposalRequest)
+    assert (request.on.tokens, request.on.step_tokens) == (tokens, request.budget.root_step)
+    search.propose(1)
+    assert limit_of(search, 1) == left.amount
+
+
+def test_a_failed_phase_is_asked_about_with_what_is_left_after_it() -> None:
+    search = computing()
+    search.start(0)
+    failure = dataclasses.replace(
+        make_failure(0), steps_done=4, tokens=TokenCounts(rollout=40.0, trained=60.0), gpu_hours=0.5
+    )
+    search.post(ev.PhaseFailed(node=0, phase_attempt=0, failure=failure))
+    request = build_request(search.core, search.only(cmd.Analyze), no_curves)
+    assert isinstance(request, ErrorRequest)
+    assert request.budget.compute is not None and request.budget.compute.amount == 900.0
+    assert request.failed.step_tokens == TokenCounts(rollout=10.0, trained=15.0)
+    assert request.failed.gpu_hours == 0.5
+
+
+@pytest.mark.parametrize("on_cap", ["expert", "stop"])
+def test_dollars_are_told_by_run_and_whether_they_end_the_search(on_cap: str) -> None:
+    search = Driver(make_config(budget={"runs": 4, "dollars": 5.0}, agents={"on_cap": on_cap}))
+    search.ready()
+    search.train(0, score=0.5)
+    search.core.dollars = 0.6
+    asked = build_request(search.core, search.only(cmd.Propose), no_curves).budget
+    assert (asked.dollars, asked.dollars_per_run, asked.dollars_end_it) == (4.4, None, on_cap == "stop")
+    search.propose(1)
+    search.train(1, score=0.4)
+    assert build_request(search.core, search.only(cmd.Propose), no_curves).budget.dollars_per_run == 0.6
+
+
 def test_failed_phases_count_and_costs_weigh_tokens() -> None:
     search = computing(token_cost={"rollout": 2.0, "trained": 0.0})
     search.start(0)

@@ -85,6 +85,11 @@ def test_every_shipped_yaml_is_accepted_by_its_reader(path: Path) -> None:
     READERS[str(path.parent)](ROOT / path)
 
 
+def test_the_papers_setting_tells_agents_what_the_paper_does_and_no_conclusions() -> None:
+    config = load_config(ROOT / "jobs/configs/paper_4b.yaml")
+    assert config.agents.priors == "appendix_f"
+
+
 def test_the_configs_of_the_two_machines_ship() -> None:
     assert {"jobs/configs/local.yaml", "jobs/configs/qwen3_4b.yaml", "cluster.yaml"} <= set(
         map(str, shipped())

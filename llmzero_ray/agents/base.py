@@ -13,6 +13,7 @@ from typing import Any, Final, Literal, Protocol, TypeAlias
 from llmzero_ray.metrics import Curves
 from llmzero_ray.records import (
     Checkpoint,
+    ComputeLimit,
     Diagnosis,
     Hyperparameters,
     HyperparameterValue,
@@ -21,8 +22,23 @@ from llmzero_ray.records import (
     ResumeFrom,
     Saving,
     StopDecision,
+    TokenCounts,
 )
 from llmzero_ray.significance import Difference
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """A validation item as a phase answered it. All texts are foreign: a data set's or a model's."""
+
+    prompt: str
+    response: str
+    score: float
+    acc: float
+    pred: str | None = None
+    """What the reward took as the answer; None: it does not say."""
+    cut: bool = False
+    """Whether the response ended at the cap of validation."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +59,17 @@ class NodeView:
     failure: PhaseFailure | None = None
     diagnosis: Diagnosis | None = None
     """Diagnosis in the proposal of this node."""
+    tokens: TokenCounts | None = None
+    """Tokens of the whole phase, validations included, as the budget counts them; None: it has not ended, or
+    they were not counted."""
+    step_tokens: TokenCounts | None = None
+    """Of these the mean of one step, validations left out."""
+    val_tokens: float | None = None
+    """Tokens that one of its validations samples, on average."""
+    gpu_hours: float | None = None
+    """GPU hours of the phase; None: it has not ended."""
+    answers: tuple[Answer, ...] = ()
+    """A few answers of its last validation, right, wrong and cut off ones."""
     parent: int | None = None
     """Node it was created from; None: the root, or not known."""
     resume_from: ResumeFrom | None = None
@@ -75,6 +102,10 @@ class TaskView:
     max_model_len: int
     """Upper bound of prompt + response, tokens: the serving limit of the slot."""
     max_prompt_length: int
+    test_freq: int | None = None
+    """Steps between two validations of a phase; its last step is validated too."""
+    save_freq: int | None = None
+    """Steps between two checkpoints that are kept; new bests and the last step are kept too."""
     data_sources: tuple[str, ...] = ()
     eval_response_length: int | None = None
     """Cap of a response in validation, tokens."""
@@ -88,6 +119,10 @@ class TaskView:
     """What the task asks for, in words of its author."""
     reward: str = ""
     """The reward's name."""
+    reward_says: str = ""
+    """The first sentence of the reward's own description; empty: it has none, or it is not known."""
+    reward_ships: bool = False
+    """Whether the reward is one of this package's; the words of others are foreign text."""
     chance: float | None = None
     """Score of the most frequent gold answer given always; None: no such answer, or not known."""
 
@@ -97,11 +132,23 @@ class Budget:
     """Remaining budget of a search; None: not limited, or not known."""
 
     runs: int | None = None
-    """Training runs."""
+    """Training runs after the one that is being planned."""
     gpu_hours: float | None = None
     wall_clock_hours: float | None = None
     dollars: float | None = None
     """Dollars for agent calls."""
+    compute: ComputeLimit | None = None
+    """Most that the next phase may compute: all that ended phases have left."""
+    whole_compute: float | None = None
+    """`budget.compute`, of which `compute` is the rest."""
+    root_step: TokenCounts | None = None
+    """Mean tokens of one step of the root, validations left out."""
+    n_slots: int = 1
+    """Phases that may train at the same time."""
+    dollars_per_run: float | None = None
+    """Dollars that the agent calls of one training run took so far, on average."""
+    dollars_end_it: bool = False
+    """Whether the search ends when its dollars are used up; else rules decide from then on."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -254,6 +301,8 @@ class StopRequest:
     """Decisions on this phase so far, oldest first."""
     saves: Saving | None = None
     """What a stop would save."""
+    budget: Budget = field(default_factory=Budget)
+    """As it was when the phase began, its own steps not counted."""
     checks: tuple[str, ...] = ()
     """Findings of the deterministic rules, one short sentence each."""
 
@@ -291,6 +340,7 @@ ModelRole: TypeAlias = AgentName | Literal["skill_agent"]
 __all__ = [
     "SKILL_AGENT",
     "AgentName",
+    "Answer",
     "Budget",
     "Checkpoint",
     "EarlyStopper",

@@ -2,7 +2,7 @@
 
 from llmzero_ray.coordinator.budget import busy_gpu_hours, over_budget
 from llmzero_ray.coordinator.core import CoordinatorCore
-from llmzero_ray.coordinator.plan import limits, phase_seed, root_hyperparameters, token_cost
+from llmzero_ray.coordinator.plan import limits, phase_seed, root_hyperparameters
 from llmzero_ray.coordinator.replay import (
     DecisionCheck,
     apply_recorded,
@@ -12,6 +12,7 @@ from llmzero_ray.coordinator.replay import (
     started_core,
 )
 from llmzero_ray.coordinator.requests import (
+    budget_of,
     build_request,
     earlier_verdicts,
     incumbent_chain,
@@ -26,6 +27,7 @@ __all__ = [
     "CoordinatorCore",
     "DecisionCheck",
     "apply_recorded",
+    "budget_of",
     "build_request",
     "busy_gpu_hours",
     "check_decisions",
@@ -45,5 +47,4 @@ __all__ = [
     "root_hyperparameters",
     "started_core",
     "task_view",
-    "token_cost",
 ]

@@ -17,13 +17,13 @@ from typing import Any
 
 from llmzero_ray import events as ev
 from llmzero_ray.commands import Command
-from llmzero_ray.compute import amount
+from llmzero_ray.compute import amount, token_cost
 from llmzero_ray.config import stored_config
 from llmzero_ray.coordinator import checkpoint_retention, steering
 from llmzero_ray.coordinator.final_evaluation import FinalEvaluation
 from llmzero_ray.coordinator.meter import Meter
 from llmzero_ray.coordinator.next_commands import next_commands
-from llmzero_ray.coordinator.plan import Planner, token_cost
+from llmzero_ray.coordinator.plan import Planner
 from llmzero_ray.coordinator.runs import PhaseRun, SlotState, finite
 from llmzero_ray.coordinator.state import SearchState
 from llmzero_ray.errors import JournalError

@@ -12,7 +12,7 @@ from hashlib import blake2b
 from typing import Any
 
 from llmzero_ray.agents.base import base_of_changes
-from llmzero_ray.compute import spent
+from llmzero_ray.compute import spent, token_cost
 from llmzero_ray.config import SearchConfig
 from llmzero_ray.coordinator.runs import PhaseRun, without_infinities
 from llmzero_ray.errors import ConfigError, HyperparameterError, ProposalError
@@ -28,7 +28,6 @@ from llmzero_ray.records import (
     PhaseSpec,
     Proposal,
     ResumeFrom,
-    TokenCost,
 )
 from llmzero_ray.search import nearest_saved_step
 from llmzero_ray.storage import SearchPaths
@@ -367,10 +366,10 @@ class Planner:
             test_freq=min(phase.test_freq, n_steps),
             checkpoint_dir=str(self.paths.checkpoints(node)),
             max_wall_s=None if phase.max_hours is None else phase.max_hours * 3600,
-            compute=self._compute_limit(node),
+            compute=self.compute_limit(node),
         )
 
-    def _compute_limit(self, node: int) -> ComputeLimit | None:
+    def compute_limit(self, node: int) -> ComputeLimit | None:
         """What a phase may compute: its share of the budget where the method plans its runs, else what is
         left of it. Phases that still train have spent nothing yet."""
         budget, run = self.config.budget, self.runs.get(node)
@@ -385,11 +384,6 @@ class Planner:
 
     def _limits(self) -> Limits:
         return limits(self.config, self.n_train)
-
-
-def token_cost(config: SearchConfig) -> TokenCost:
-    """What a token counts in `budget.compute`."""
-    return TokenCost(rollout=config.budget.token_cost.rollout, trained=config.budget.token_cost.trained)
 
 
 def phase_seed(seed: int, node: int) -> int:

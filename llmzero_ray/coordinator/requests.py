@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 
 from llmzero_ray import commands as cmd
 from llmzero_ray.agents.base import (
+    Answer,
     Budget,
     EarlierVerdict,
     ErrorRequest,
@@ -25,10 +26,12 @@ from llmzero_ray.agents.base import (
 from llmzero_ray.coordinator.state import SearchState
 from llmzero_ray.memory import GIB
 from llmzero_ray.metrics import Curves
-from llmzero_ray.records import PhaseFailure, PhaseResult, StopDecision, to_json
+from llmzero_ray.records import PhaseFailure, PhaseResult, StopDecision, TokenCounts, to_json
 
 LoadCurves: TypeAlias = Callable[[int], Curves]
 """Node -> its metrics so far."""
+LoadAnswers: TypeAlias = Callable[[int], tuple[Answer, ...]]
+"""Node -> a few answers of its last validation."""
 
 
 def build_request(
@@ -36,9 +39,10 @@ def build_request(
     command: cmd.Propose | cmd.Analyze,
     curves: LoadCurves,
     outlines: LoadCurves | None = None,
+    answers: LoadAnswers | None = None,
 ) -> ProposalRequest | ErrorRequest:
     """The request to the proposer or to the error analyzer; `outlines` gives the validations alone, of any
-    node (default: those of `curves`)."""
+    node (default: those of `curves`), `answers` those that are shown of a finished phase (default: none)."""
     on = node_view(state, command.on, curves)
     if isinstance(command, cmd.Analyze):
         return ErrorRequest(
@@ -50,7 +54,7 @@ def build_request(
             rejected=command.rejected,
             node=command.node,
             tries=command.tries,
-            budget=_budget(state),
+            budget=budget_of(state, command.node, outlines or curves),
             refused=state.runs[command.node].refused,
             memory=_memory_view(state, command.on),
         )
@@ -58,7 +62,7 @@ def build_request(
     best = state.best
     return ProposalRequest(
         task=task_view(state),
-        on=on,
+        on=on if answers is None else dataclasses.replace(on, answers=answers(command.on)),
         path=tuple(node_view(state, node, curves) for node in state.search.resume_chain(command.on)),
         siblings=tuple(node_view(state, node, curves) for node in children),
         best=None if best is None else node_view(state, best.node, curves),
@@ -72,7 +76,7 @@ def build_request(
         ),
         node=command.node,
         tries=command.tries,
-        budget=_budget(state),
+        budget=budget_of(state, command.node, outlines or curves),
         refused=state.runs[command.node].refused,
         plan=dict(state.runs[command.node].plan),
         tree=tuple(
@@ -106,9 +110,12 @@ def _facts(state: SearchState) -> Mapping[str, Any]:
     return state.started.agents if state.started is not None else {}
 
 
-def _budget(state: SearchState) -> Budget:
-    """The budget that remains after the run that is being planned."""
+def budget_of(state: SearchState, node: int, curves: LoadCurves | None = None) -> Budget:
+    """What is left of the budget for the run of a node; of training runs, those after it. Without `curves`
+    the price of the root's steps is left out."""
+    root = state.runs[0].outcome if 0 in state.runs else None
     budget, spent = state.config.budget, state.meter.gpu_hours(state.now)
+    n_asked = sum(run.proposal is not None for run in state.runs.values())
     return Budget(
         runs=max(0, budget.runs - len(state.search.nodes)),
         gpu_hours=None if budget.gpu_hours is None else max(0.0, budget.gpu_hours - spent),
@@ -116,6 +123,12 @@ def _budget(state: SearchState) -> Budget:
         if budget.wall_clock_hours is None
         else max(0.0, budget.wall_clock_hours - state.active_time.seconds() / 3600),
         dollars=None if budget.dollars is None else max(0.0, budget.dollars - state.dollars),
+        compute=state.planner.compute_limit(node),
+        whole_compute=budget.compute,
+        root_step=None if root is None or curves is None else _step_tokens(root, curves(0)),
+        n_slots=state.config.slots.count,
+        dollars_per_run=state.dollars / n_asked if n_asked else None,
+        dollars_end_it=state.config.agents.on_cap == "stop",
     )
 
 
@@ -123,6 +136,7 @@ def node_view(state: SearchState, node: int, curves: LoadCurves) -> NodeView:
     """The agents' view of one node; a node without a plan has no configuration."""
     run = state.runs[node]
     outcome, spec = run.outcome, run.spec
+    found = curves(node) if run.started or outcome is not None else Curves()
     return NodeView(
         node=node,
         kind=run.kind,
@@ -133,8 +147,12 @@ def node_view(state: SearchState, node: int, curves: LoadCurves) -> NodeView:
         score=run.score,
         best_step=None if outcome is None else outcome.best_step,
         stop_reason=outcome.stop_reason if isinstance(outcome, PhaseResult) else "",
-        curves=curves(node) if run.started or outcome is not None else Curves(),
+        curves=found,
         failure=outcome if isinstance(outcome, PhaseFailure) else None,
+        tokens=None if outcome is None else outcome.tokens,
+        step_tokens=None if outcome is None else _step_tokens(outcome, found),
+        val_tokens=None if outcome is None else outcome.val_tokens,
+        gpu_hours=None if outcome is None else outcome.gpu_hours,
         diagnosis=None if run.proposal is None else run.proposal.diagnosis,
         parent=run.on,
         resume_from=None if spec is None else spec.resume_from,
@@ -143,10 +161,23 @@ def node_view(state: SearchState, node: int, curves: LoadCurves) -> NodeView:
     )
 
 
+def _step_tokens(outcome: PhaseResult | PhaseFailure, curves: Curves) -> TokenCounts | None:
+    """The mean tokens of a phase's steps without its validations, from what it was charged with."""
+    if outcome.tokens is None or not outcome.steps_done:
+        return None
+    at_start = outcome.start_score is not None and outcome.start_from is None
+    validated = (len(curves.val_steps) + at_start) * (outcome.val_tokens or 0.0)
+    return TokenCounts(
+        rollout=max(0.0, outcome.tokens.rollout - validated) / outcome.steps_done,
+        trained=outcome.tokens.trained / outcome.steps_done,
+    )
+
+
 def task_view(state: SearchState) -> TaskView:
     """Facts about the task and the limits of the search."""
     assert state.started is not None
     facts, config = state.started.task, state.config
+    own_model = config.model.path is None
     return TaskView(
         name=str(facts["name"]),
         n_train=int(facts["n_train"]),
@@ -159,9 +190,13 @@ def task_view(state: SearchState) -> TaskView:
         base_model=""
         if config.model.path is None
         else PurePath(config.model.hub_id or config.model.path).name,
-        n_parameters=facts.get("model_params") if config.model.path is None else None,
+        n_parameters=facts.get("model_params") if own_model else _facts(state).get("n_parameters"),
         description=str(facts.get("description") or ""),
-        reward=str(facts.get("reward_name") or ""),
+        reward=str(facts.get("reward_kind") or facts.get("reward_name") or ""),
+        reward_says=str(facts.get("reward_says") or ""),
+        reward_ships=bool(facts.get("reward_kind")),
+        test_freq=config.phase.test_freq,
+        save_freq=config.phase.save_freq,
         chance=facts.get("majority_baseline"),
         data_sources=tuple(facts.get("data_sources", ())),
     )

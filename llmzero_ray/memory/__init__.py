@@ -6,7 +6,7 @@ Not here: the size of a card, and tables (cli/gpu_memory.py, cli/doctor/memory.p
 
 from llmzero_ray.memory.host import host_moments
 from llmzero_ray.memory.moments import moments
-from llmzero_ray.memory.search_memory import SearchMemory, memory_facts
+from llmzero_ray.memory.search_memory import SearchMemory, memory_facts, model_facts
 from llmzero_ray.memory.setup import VERL_DEFAULTS, Setup, setup_of
 from llmzero_ray.memory.shapes import KNOWN, ModelShape, model_shape, read_shape
 from llmzero_ray.memory.sizes import GIB, Item, Moment, Range
@@ -28,6 +28,7 @@ __all__ = [
     "assess",
     "host_moments",
     "memory_facts",
+    "model_facts",
     "model_shape",
     "moments",
     "read_shape",

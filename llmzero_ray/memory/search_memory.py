@@ -67,6 +67,17 @@ def memory_facts(config: SearchConfig, model_path: str | None) -> dict[str, Any]
         return {}
 
 
+def model_facts(config: SearchConfig) -> dict[str, Any]:
+    """The number of parameters of the model at `model.path`, for the agents; empty where its shape is not
+    known, and for the task's own model, whose number the task says."""
+    if config.model.path is None:
+        return {}
+    try:
+        return {"n_parameters": read_shape(config.model.path).parameters}
+    except ConfigError:
+        return {}
+
+
 class SearchMemory:
     """Judges the phases of one search; `facts` are those of `memory_facts`, not empty."""
 

@@ -11,8 +11,7 @@ from itertools import accumulate, cycle
 from pathlib import Path
 from typing import Any
 
-from llmzero_ray.compute import amount, tokens_of
-from llmzero_ray.coordinator import token_cost
+from llmzero_ray.compute import amount, token_cost, tokens_of
 from llmzero_ray.files import replace_file
 from llmzero_ray.hyperparameters import BY_KEY, short
 from llmzero_ray.metric_files import load_points

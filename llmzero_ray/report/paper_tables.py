@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 
-from llmzero_ray.compute import amount, tokens_of
-from llmzero_ray.coordinator import token_cost
+from llmzero_ray.compute import amount, token_cost, tokens_of
 from llmzero_ray.coordinator.runs import PhaseRun
 from llmzero_ray.hyperparameters import short
 from llmzero_ray.hyperparameters.table import (

@@ -17,6 +17,9 @@ from llmzero_ray.records import MetricPoint, StopDecision
 from llmzero_ray.stopping.policy import StoppingPolicy
 from llmzero_ray.stopping.rules import WATCHED
 
+READ = (*WATCHED, metrics.LENGTH, metrics.PROMPT_LENGTH)
+"""Metrics that rules and the price of a step read; only these are copied for a check."""
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RuleVerdict:
@@ -61,7 +64,7 @@ class PhaseMonitor:
         return verdict
 
     def _check(self) -> RuleVerdict | None:
-        curves = self._curves.build(WATCHED)
+        curves = self._curves.build(READ)
         decision = self._policy.check_rules(curves)
         if decision is None:
             return None

@@ -10,8 +10,9 @@ import math
 from collections.abc import Sequence
 from statistics import fmean
 
-from llmzero_ray.agents.base import EarlierVerdict, NodeView, StopRequest, TaskView
+from llmzero_ray.agents.base import Budget, EarlierVerdict, NodeView, StopRequest, TaskView
 from llmzero_ray.agents.standing import LoadItems, scores_along, standings
+from llmzero_ray.compute import amount, step_tokens, token_cost
 from llmzero_ray.config import SearchConfig
 from llmzero_ray.metrics import STEP_TIME, series
 from llmzero_ray.records import Saving
@@ -27,8 +28,10 @@ def stop_request(
     load_items: LoadItems,
     *,
     n_val: int,
+    budget: Budget | None = None,
 ) -> StopRequest:
-    """The request to judge `running` against the incumbent, the last node of `chain`, its resume chain."""
+    """The request to judge `running` against the incumbent, the last node of `chain`, its resume chain;
+    `budget` is what was left when the phase began."""
     return StopRequest(
         task=task,
         running=running,
@@ -38,6 +41,7 @@ def stop_request(
         standings=standings(running, chain, load_items, n_val=n_val),
         verdicts=tuple(verdicts),
         saves=saving(config, running),
+        budget=budget or Budget(),
     )
 
 
@@ -47,8 +51,10 @@ def saving(config: SearchConfig, running: NodeView) -> Saving:
     times = series(running.curves, STEP_TIME).values
     seconds = steps * fmean(times) if times else None
     limit, whole = config.budget.gpu_hours, config.budget.runs * config.phase.n_steps
-    share = steps / whole
-    if limit is not None and seconds is not None:
+    share, tokens = steps / whole, step_tokens(running.hyperparameters, running.curves)
+    if config.budget.compute is not None and tokens is not None:
+        share = steps * amount(tokens, token_cost(config)) / config.budget.compute
+    elif limit is not None and seconds is not None:
         share = seconds / 3600 * config.slots.n_gpus / limit
     rounded = None if seconds is None or not math.isfinite(seconds) else round(seconds, 1)
     return Saving(steps=steps, seconds=rounded, share=round(share, 4))

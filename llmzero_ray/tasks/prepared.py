@@ -7,7 +7,9 @@ here: making a task (prepare.py).
 
 from __future__ import annotations
 
+import ast
 import logging
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -139,8 +141,27 @@ def task_facts(task: PreparedTask) -> dict[str, Any]:
     return {
         **asdict(task),
         "description": description[:MOST_DESCRIPTION],
+        **reward_words(task),
         "sha256": {split: file_digest(getattr(task, split)) for split in ("train", "val", "test")},
     }
+
+
+def reward_words(task: PreparedTask) -> dict[str, str]:
+    """What agents are told of the reward: `reward_kind`, the module's name of one that ships, else empty; and
+    `reward_says`, the first sentence of its docstring. Its code is read, not run."""
+    kind = ""
+    if task.reward_module is not None and is_shipped(task.reward_module):
+        kind = task.reward_module.rpartition(".")[2]
+    try:
+        tree = ast.parse(Path(task.reward_path).read_bytes())
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+        return {"reward_kind": kind, "reward_says": ""}
+    own = [node for node in tree.body if getattr(node, "name", None) == task.reward_name]
+    functions = [node for node in own if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    docs = [ast.get_docstring(node) for node in ([tree] if kind else [*functions, tree])]
+    paragraph = " ".join(next((doc for doc in docs if doc), "").partition("\n\n")[0].split())
+    sentence = re.match(r".*?[.!?](?=\s|$)", paragraph)
+    return {"reward_kind": kind, "reward_says": (sentence[0] if sentence else paragraph)[:MOST_DESCRIPTION]}
 
 
 def check_same_task(recorded: Mapping[str, Any], task: PreparedTask) -> None:

@@ -7,8 +7,9 @@ import dataclasses
 import pytest
 
 from llmzero_ray.agents.base import EarlierVerdict
+from llmzero_ray.compute import amount, token_cost, tokens_of
 from llmzero_ray.config import SearchConfig
-from llmzero_ray.metrics import Curves
+from llmzero_ray.metrics import LENGTH, PROMPT_LENGTH, Curves
 from llmzero_ray.records import Saving
 from llmzero_ray.stopping.request import saving, saving_text, stop_request
 from tests.agents import curves as c
@@ -63,3 +64,16 @@ def test_a_request_holds_the_incumbents_path_the_differences_and_the_verdicts_so
     assert last.at_same_step is not None and last.at_same_step.gain == pytest.approx(-0.05)
     assert last.to_best is not None and last.to_best.gain == pytest.approx(-0.2)
     assert found.saves == Saving(steps=15, seconds=60.0, share=0.1875)
+
+
+def test_where_compute_is_limited_the_share_is_of_it_at_the_cost_that_is_charged() -> None:
+    limited = config(compute=1e5, gpu_hours=0.1)
+    found = run(5)
+    lengths = {LENGTH: (30.0,) * 5, PROMPT_LENGTH: (20.0,) * 5}
+    view = c.node(dataclasses.replace(found, metrics={**found.metrics, **lengths}), n_steps=20)
+    step = tokens_of(view.hyperparameters, {LENGTH: 30.0, PROMPT_LENGTH: 20.0})
+    assert saving(limited, view).share == pytest.approx(
+        15 * amount(step, token_cost(limited)) / 1e5, abs=1e-4
+    )
+    # Without lengths there is no price: hours say it.
+    assert saving(limited, c.node(found, n_steps=20)).share == pytest.approx(1 / 6, abs=1e-4)

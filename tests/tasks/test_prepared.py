@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import importlib.util
 import json
 from collections.abc import Callable
 from datetime import date
@@ -14,8 +16,9 @@ import pytest
 from llmzero_ray.agents.answers import Gold
 from llmzero_ray.errors import TaskError
 from llmzero_ray.tasks import load_task
-from llmzero_ray.tasks.prepared import validation_golds
+from llmzero_ray.tasks.prepared import reward_words, task_facts, validation_golds
 from llmzero_ray.tasks.rewards import marked_answer
+from llmzero_ray.tasks.rewards.registry import KINDS, reward_module
 from tests.tasks.builders import REWARD, row, rows, write_model, write_reward, write_rows, write_task
 
 
@@ -55,6 +58,43 @@ def test_all_paths_are_absolute_even_when_the_given_one_is_not(
     task = load_task("mine")
     assert task.directory == str(tmp_path / "mine")
     assert task.train == str(tmp_path / "mine" / "train.parquet")
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        ('"""Pays for the answer. Not for brevity."""', "Pays for the answer."),
+        ('"""Pays for\n    two lines\n\n    and no more"""', "Pays for two lines"),
+        ("", ""),
+    ],
+)
+def test_a_reward_of_ones_own_is_told_by_its_docstrings_first_sentence(
+    tmp_path: Path, body: str, says: str
+) -> None:
+    body += "\nright = float(solution_str == ground_truth)\nreturn {'score': right, 'acc': right}"
+    task = load_task(write_task(tmp_path, reward=write_reward(tmp_path, body)))
+    assert reward_words(task) == {"reward_kind": "", "reward_says": says}
+    Path(task.reward_path).write_text("def (")  # changed since: nothing is said, and nothing breaks
+    assert reward_words(task) == {"reward_kind": "", "reward_says": ""}
+
+
+def test_a_reward_that_ships_is_told_by_its_kind_and_what_it_pays_for(tmp_path: Path) -> None:
+    facts = task_facts(load_task(write_task(tmp_path)))
+    assert (facts["reward_name"], facts["reward_kind"]) == ("compute_score", "marked_answer")
+    assert facts["reward_says"] == (
+        "Reward 1 when the text after the only `#` is exactly the expected answer, else 0."
+    )
+
+
+@pytest.mark.parametrize(
+    "module", sorted({*KINDS.values(), *map(reward_module, ("echo", "ssmr_a", "wildsci_a"))})
+)
+def test_every_reward_that_ships_says_what_it_pays_for(tmp_path: Path, module: str) -> None:
+    task = dataclasses.replace(load_task(write_task(tmp_path)), reward_module=module)
+    file = importlib.util.find_spec(module)
+    assert file is not None and file.origin is not None
+    said = reward_words(dataclasses.replace(task, reward_path=file.origin))["reward_says"]
+    assert said.startswith("Reward") and said.endswith(".")
 
 
 # --- the directory and its manifest -------------------------------------------------------------------------

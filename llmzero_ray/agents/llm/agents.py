@@ -146,7 +146,9 @@ class LlmAgents:
 
     def judge(self, request: StopRequest) -> StopDecision:
         """The model's verdict; CONTINUE on any error. At the cap the expert judges."""
-        values = context.stop_context(request, n_val=self._settings.n_val, checks=request.checks)
+        values = context.stop_context(
+            request, n_val=self._settings.n_val, n_gpus=self._settings.n_gpus, checks=request.checks
+        )
         steps = request.running.curves.steps
         question = self._request(
             "early_stopper",

@@ -8,10 +8,11 @@ has no checkpoints. Not here: the templates (prompts/*.md.j2), figures (figures.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, get_args
 
 from llmzero_ray.agents.base import (
     AgentName,
+    Answer,
     EarlierVerdict,
     ErrorRequest,
     MemoryView,
@@ -25,8 +26,9 @@ from llmzero_ray.agents.dynamics import observe
 from llmzero_ray.agents.expert.early_stopper import takes_off
 from llmzero_ray.agents.knowledge import Knowledge, MetricNote, Priors
 from llmzero_ray.agents.llm import context_nodes as nodes
+from llmzero_ray.agents.llm.context_budget import budget_lines, without_own_steps
 from llmzero_ray.agents.llm.context_metrics import describe, gain_course, summarise, validation_course
-from llmzero_ray.agents.llm.prompt_text import quote, safe_name, score
+from llmzero_ray.agents.llm.prompt_text import middle_cut, quote, safe_name, score
 from llmzero_ray.hyperparameters import (
     NAMES,
     VERL_SPACE,
@@ -54,10 +56,10 @@ from llmzero_ray.metrics import (
     accuracy_error,
     series,
 )
-from llmzero_ray.records import Hyperparameters, Proposal
+from llmzero_ray.records import DiagnosisState, Hyperparameters, Proposal
 from llmzero_ray.significance import Difference
 from llmzero_ray.stopping.request import saving_text
-from llmzero_ray.text import number, one_line
+from llmzero_ray.text import first_words, number, one_line
 
 Context: TypeAlias = dict[str, Any]
 """JSON-able values under the names that templates use."""
@@ -66,14 +68,28 @@ MOST_LESSONS = 12
 """Most phases of earlier searches that are listed."""
 MOST_SOURCES = 8
 """Most data sources that are listed."""
+SAID_ROOM, SAID_BEFORE_ROOM = 600, 300
+"""Most characters of what was said when the shown phase, and one before it, was proposed."""
 HINTS_ROOM = 4000
 """Most characters of all hints together."""
+MOST_ANSWERS, ANSWER_ROOM = 3, 400
+"""Most answers that are shown, and most characters of each prompt and each answer."""
+REWARD_ROOM = 300
+"""Most characters of what a reward says of itself."""
 DESCRIPTION_ROOM = 1200
 """Most characters of the task's description."""
 STOPPER_METRICS = (REWARDS[0], LENGTH, ENTROPY, KL)
 """Metrics in the early stopper's context beside validation."""
 MOST_STANDINGS, MOST_VERDICTS = 8, 4
 """Most validations that are compared with the incumbent, and most earlier verdicts, the latest ones."""
+STATES: Mapping[str, str] = {
+    "slow": "it rises, but little",
+    "declining": "validation falls or swings, without a collapse",
+    "collapsing": "reward, entropy or KL break away",
+    "inactive": "nothing is learnt",
+}
+"""State of a diagnosis -> what it means; the others say it themselves."""
+_ALL_STATES: tuple[str, ...] = get_args(DiagnosisState)
 _STOPPER_NOTES = ("val-core", *STOPPER_METRICS)
 _UNCHANGEABLE = ("duration", "fixed")
 
@@ -101,8 +117,9 @@ def stable_context(
     """
     knowledge = knowledge.with_priors(priors)
     notes = list(knowledge.metrics.values())
+    told = knowledge.appendix.metrics if priors == "appendix_f" else {}  # the paper tells all agents of these
     if agent == "early_stopper":
-        notes = [note for note in notes if note.name in _STOPPER_NOTES]
+        notes = [note for note in notes if note.name in (told or _STOPPER_NOTES)]
     return {
         "task": {
             "name": safe_name(task.name),
@@ -121,9 +138,14 @@ def stable_context(
             "n_parameters": "" if task.n_parameters is None else _millions(task.n_parameters),
             "description": task.description[:DESCRIPTION_ROOM],
             "reward": safe_name(task.reward) if task.reward else "",
+            "reward_says": one_line(task.reward_says, REWARD_ROOM),
+            "reward_ships": task.reward_ships,
+            "test_freq": task.test_freq,
+            "save_freq": task.save_freq,
             "chance": "" if task.chance is None else score(task.chance),
         },
-        "metrics": [_metric(note) for note in notes if note.level != "background"],
+        "metrics": [_metric(note) for note in notes if note.level != "background" or note.name in told],
+        "states": [f"{state} ({STATES[state]})" if state in STATES else state for state in _ALL_STATES],
         "hyperparameters": [] if agent == "early_stopper" else _guide(knowledge.hyperparameters, space),
         "visual": visual,
         "multi_stage": multi_stage,
@@ -209,7 +231,7 @@ def proposer_context(
             "title": nodes.title(on),
             "base_step": 0 if scratch else on.base_step,
             "outcome": nodes.outcome(on),
-            "said": "" if on.diagnosis is None else one_line(on.diagnosis.summary, 200),
+            "said": "" if on.diagnosis is None else first_words(on.diagnosis.summary, SAID_ROOM),
             "predicted": "" if on.predicted is None else score(on.predicted),
             "differs": nodes.changes(base, on.hyperparameters) if diff(base, on.hyperparameters) else "",
         },
@@ -225,21 +247,43 @@ def proposer_context(
         "metrics": summarise(on.curves, knowledge.metrics),
         "path": [nodes.path_line(before, node) for before, node in zip((None, *path), path, strict=False)],
         "diagnoses": [
-            f"node {node.node}: {one_line(node.diagnosis.summary, 90)}"
+            f"node {node.node}: {first_words(node.diagnosis.summary, SAID_BEFORE_ROOM)}"
             for node in path
             if node.diagnosis is not None and node.node != on.node
         ],
         "tree": nodes.tree_groups(request),
         "best_node": None if request.best is None else request.best.node,
+        "standing": nodes.best_line(request),
+        "answers": answer_lines(on),
+        "doubts": list(on.doubts or ()),
         "siblings": [nodes.sibling(on, child, resumes=not scratch) for child in request.siblings],
         "best": nodes.incumbent_lines(request.best, on),
         "checkpoints": [] if scratch else nodes.checkpoint_lines(request.checkpoints),
         "epochs": _epochs(request.task, base),
-        "budget": nodes.budget_lines(request.budget, on.curves, n_gpus),
+        "budget": budget_lines(
+            request.budget, on, request.task.phase_steps, n_gpus, others=(*request.tree, *request.path)
+        ),
         "hints": _hints(request.hints),
         "rejected": request.rejected or "",
         "refused_answer": answer_text(request.refused) if request.rejected else "",
     }
+
+
+def answer_lines(on: NodeView) -> list[Context]:
+    """The phase's answers that are shown: `title` in our words, `text` as quoted data."""
+    return [{"title": _answer_title(one), "text": _answer_text(one)} for one in on.answers[:MOST_ANSWERS]]
+
+
+def _answer_title(one: Answer) -> str:
+    kind = "right" if one.acc >= 0.5 else "wrong"
+    return f"{kind}, score {number(one.score)}{', cut off at the cap' if one.cut else ''}"
+
+
+def _answer_text(one: Answer) -> str:
+    taken = [] if one.pred is None else [f"taken as the answer: {first_words(one.pred, 80) or '(nothing)'}"]
+    prompt, response = (middle_cut(text, ANSWER_ROOM) for text in (one.prompt, one.response))
+    text = "\n".join(["prompt:", prompt, "answer:", response, *taken])
+    return quote(text, label="answer", max_lines=120, max_chars=2400, width=ANSWER_ROOM)
 
 
 def answer_text(proposal: Proposal | None) -> str:
@@ -314,7 +358,7 @@ def error_context(request: ErrorRequest, *, n_val: int = 500, n_gpus: int = 1) -
         "chain": _chain(request.chain),
         "checkpoints": nodes.checkpoint_lines(request.checkpoints),
         "epochs": _epochs(request.task, failed.hyperparameters),
-        "budget": nodes.budget_lines(request.budget, failed.curves, n_gpus),
+        "budget": budget_lines(request.budget, failed, request.task.phase_steps, n_gpus),
         "rejected": request.rejected or "",
         "refused_answer": answer_text(request.refused) if request.rejected else "",
     }
@@ -350,7 +394,9 @@ def _chain(chain: Sequence[NodeView]) -> list[str]:
 # --- the early stopper --------------------------------------------------------------------------------------
 
 
-def stop_context(request: StopRequest, *, n_val: int = 500, checks: Sequence[str] = ()) -> Context:
+def stop_context(
+    request: StopRequest, *, n_val: int = 500, n_gpus: int = 1, checks: Sequence[str] = ()
+) -> Context:
     """Context of the early stopper: validation of the running phase and of the incumbent by global step, the
     differences between them, earlier verdicts, what a stop saves, and a few metrics. `checks`: findings of
     the deterministic rules."""
@@ -379,6 +425,13 @@ def stop_context(request: StopRequest, *, n_val: int = 500, checks: Sequence[str
         "take_off": takes_off(observe(running.curves, running.hyperparameters, n_val=n_val)),
         "verdicts": [_verdict(one) for one in request.verdicts[-MOST_VERDICTS:]],
         "saves": "" if request.saves is None else saving_text(request.saves),
+        "budget": budget_lines(
+            without_own_steps(request.budget, running),
+            running,
+            request.task.phase_steps,
+            n_gpus,
+            plans=False,
+        ),
         "checks": [one_line(check, 200) for check in checks[:6]],
         "cap": running.hyperparameters.get(MAX_RESPONSE),
     }

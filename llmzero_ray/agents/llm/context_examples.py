@@ -11,6 +11,7 @@ from dataclasses import replace
 from llmzero_ray import metrics
 from llmzero_ray.agents.base import (
     AgentName,
+    Answer,
     Budget,
     ErrorRequest,
     MemoryView,
@@ -30,7 +31,7 @@ from llmzero_ray.agents.llm.context import (
 )
 from llmzero_ray.hyperparameters import complete, defaults
 from llmzero_ray.metrics import STEP_TIME, Curves
-from llmzero_ray.records import Diagnosis, PhaseFailure
+from llmzero_ray.records import ComputeLimit, Diagnosis, PhaseFailure
 
 TASK = TaskView(
     name="example",
@@ -40,6 +41,10 @@ TASK = TaskView(
     max_model_len=8192,
     max_prompt_length=1024,
     data_sources=("first", "second"),
+    test_freq=5,
+    save_freq=5,
+    reward="compute_score",
+    reward_says="Pays 1 for the right number.",
 )
 
 
@@ -51,7 +56,10 @@ def example_contexts(agent: AgentName, knowledge: Knowledge) -> list[tuple[Conte
     if agent == "proposer":
         full_request, empty = proposal_request(), proposal_request(bare=True)
         scratch = replace(full_request, from_scratch=True, checkpoints=())
-        budget = Budget(runs=3, gpu_hours=12.5, wall_clock_hours=4.0, dollars=1.5)
+        compute = ComputeLimit(amount=2.4e6)
+        budget = Budget(
+            runs=3, gpu_hours=12.5, wall_clock_hours=4.0, dollars=1.5, compute=compute, whole_compute=1e7
+        )
         return [
             (full, proposer_context(replace(full_request, budget=budget), knowledge)),
             (full, proposer_context(scratch, knowledge)),
@@ -64,7 +72,7 @@ def example_contexts(agent: AgentName, knowledge: Knowledge) -> list[tuple[Conte
         ]
     checks = ("kl_runaway: actor/kl_loss 0.02 -> 0.2",)
     return [
-        (full, stop_context(stop_request(), checks=checks)),
+        (full, stop_context(replace(stop_request(), budget=Budget(runs=3)), checks=checks)),
         (bare, stop_context(stop_request(bare=True))),
     ]
 
@@ -83,6 +91,8 @@ def proposal_request(*, bare: bool = False) -> ProposalRequest:
     on = replace(
         _node(1, "evolve", _curves(40, base=40)), hyperparameters=cooler, diagnosis=diagnosis,
         status="early_stopped", stop_reason="verdict: behind the best run",
+        doubts=("12 of the 14 validation answers scored as right are empty.",),
+        answers=(Answer(prompt="2 + 2?", response="# 4", score=1.0, acc=1.0, pred="4"),),
     )  # fmt: skip
     other = complete(root.hyperparameters, {"lr": 1e-4, "n": 12})
     best = replace(_node(3, "scratch", _curves(40)), hyperparameters=other)

@@ -31,14 +31,18 @@ from llmzero_ray.metrics import (
 from llmzero_ray.text import number
 
 POINTS = 12
-"""Most points of a series that are shown."""
+"""Most validations that are shown, and most stretches of a longer series."""
+STEPS_SHOWN = 20
+"""A series of no more steps is shown step by step."""
+FEWEST = 5
+"""Points from which a series has a level and a trend; of fewer ones each is shown."""
 FEW_POINTS = 6
 """Most points of a series that is shown beside others of its kind."""
 COURSES = (REWARDS[0], KL, ENTROPY, LENGTH)
 """Metrics of which a few points are shown beside the summary."""
 UNKNOWN_SHOWN = 8
 """Metrics without a note: this many are summarised, the rest is counted."""
-BACKGROUND_CHARS, STEADY_CHARS = 300, 450
+BACKGROUND_CHARS, STEADY_CHARS = 150, 450
 """Room for background metrics, and for those that never change; what does not fit is counted."""
 HIDDEN = (EPOCH, GLOBAL_STEP)
 """VeRL's own counters, which contradict the steps of the search."""
@@ -80,7 +84,7 @@ def summarise(curves: Curves, notes: Mapping[str, MetricNote]) -> dict[str, obje
     more = [f"and {left} more"] if left > 0 else []
     found["background"] = _background(background, notes)
     found["steady"] = _bounded(found["steady"], STEADY_CHARS, "which are background")
-    courses = [course(s) for s in (series(curves, name) for name in COURSES) if len(s) > 2]
+    courses = [course(s) for s in (series(curves, name) for name in COURSES) if len(s) >= FEWEST]
     return {**found, "unknown": [*unknown[:UNKNOWN_SHOWN], *more], "courses": courses}
 
 
@@ -109,26 +113,34 @@ def _bounded(lines: Sequence[str], room: int, rest: str) -> list[str]:
 
 
 def _relative_change(one: Series) -> float:
-    level = max(abs(one.first), abs(one.last))
-    return abs(one.last - one.first) / level if level > 0 else 0.0
+    first, last = _ends(one)
+    level = max(abs(first), abs(last))
+    return abs(last - first) / level if level > 0 else 0.0
 
 
 def describe(one: Series) -> str:
-    """`actor/kl_loss: 0.001 -> 0.171, rising (+0.17, noise 0.004); min 0.001@1, max 0.175@19`, and a jump of
-    its level where two levels tell the course better than a line."""
+    """`actor/kl_loss: 0.001 -> 0.171, +0.17 ± 0.002; min 0.001@1, max 0.175@19`, and a jump of
+    its level where two levels tell the course better than a line; the points themselves where they are few.
+
+    The change is that of a straight line through all steps ± its standard error.
+    """
+    if len(one) < FEWEST:
+        return f"{safe_name(one.name)}: {_points(one)}"
     trend = fit(one)
     # Rounding leaves a little of a perfect line.
-    noise = number(trend.noise if trend.noise > 1e-9 * max(map(abs, one.values)) else 0.0)
-    word = "rising" if trend.rising else "falling" if trend.falling else "no trend"
-    if trend.rising or trend.falling:
-        sign = "+" if trend.change > 0 else ""
-        word = f"{word} ({sign}{number(trend.change)}, noise {noise})"
-    elif len(one) > 2:
-        word = f"{word} (noise {noise})"
+    perfect = trend.noise <= 1e-9 * max(map(abs, one.values))
+    error = 0.0 if perfect else trend.slope_se * (one.steps[-1] - one.steps[0])
+    sign = "+" if trend.change >= 0 else ""
+    change = f"{sign}{number(trend.change)} ± {error:.2g}"
     extremes = f"min {_at(one, min(one.values))}, max {_at(one, max(one.values))}"
     step = _jump(one, trend)
     shift = f"; jumps at step {step}" if step is not None else ""
-    return f"{safe_name(one.name)}: {number(one.first)} -> {number(one.last)}, {word}; {extremes}{shift}"
+    return f"{safe_name(one.name)}: {number(one.first)} -> {number(one.last)}, {change}; {extremes}{shift}"
+
+
+def _points(one: Series) -> str:
+    """`1: 1630, 2: 2278`."""
+    return ", ".join(f"{step}: {number(value)}" for step, value in zip(one.steps, one.values, strict=True))
 
 
 def _jump(one: Series, trend: Trend) -> int | None:
@@ -143,16 +155,24 @@ def _jump(one: Series, trend: Trend) -> int | None:
 
 def short_summary(one: Series) -> str:
     """`perf/throughput 673 -> 960`."""
-    first, last = number(one.first), number(one.last)
+    first, last = map(number, _ends(one))
     return f"{safe_name(one.name)} {first}" + (f" -> {last}" if first != last else " on average")
 
 
+def _ends(one: Series) -> tuple[float, float]:
+    """First and last level; of a few points the first and the last one."""
+    return (one.values[0], one.values[-1]) if len(one) < FEWEST else (one.first, one.last)
+
+
 def course(one: Series) -> str:
-    """Means of at most POINTS stretches of equal length, each with its last step."""
+    """Every step of a short series; else means of POINTS stretches of equal length, each with its last
+    step."""
     n = len(one)
+    if n <= STEPS_SHOWN:
+        return f"{safe_name(one.name)} by step: {_points(one)}"
     edges = [round(i * n / min(n, POINTS)) for i in range(min(n, POINTS) + 1)]
     parts = [f"{one.steps[b - 1]}: {number(fmean(one.values[a:b]))}" for a, b in pairwise(edges)]
-    return f"{safe_name(one.name)} by step: {', '.join(parts)}"
+    return f"{safe_name(one.name)}, means up to step: {', '.join(parts)}"
 
 
 def validation_course(points: Sequence[tuple[int, float]], most: int = POINTS) -> str:

@@ -1,59 +1,29 @@
-"""Nodes of a search as text: configurations, changes and their outcome, checkpoints, budget.
+"""Nodes of a search as text: configurations, changes and their outcome, checkpoints.
 
-Not here: metrics (context_metrics.py), the choice for each agent (context.py).
+Not here: metrics (context_metrics.py), the budget (context_budget.py), what an agent is
+shown (context.py).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from statistics import median
 from typing import Any
 
-from llmzero_ray.agents.base import Budget, NodeView, OfferedCheckpoint, ProposalRequest
+from llmzero_ray.agents.base import NodeView, OfferedCheckpoint, ProposalRequest
+from llmzero_ray.agents.llm.context_budget import phase_cost
 from llmzero_ray.agents.llm.context_metrics import FEW_POINTS, gain_text, validation_course
 from llmzero_ray.agents.llm.prompt_text import score
 from llmzero_ray.hyperparameters import SPACE, diff, format_value, short
 from llmzero_ray.hyperparameters.table import TEMPERATURE
-from llmzero_ray.metrics import REWARDS, STEP_TIME, Curves, accuracy_error, series
+from llmzero_ray.metrics import REWARDS, Curves, accuracy_error, series
 from llmzero_ray.records import Hyperparameters, HyperparameterValue
-from llmzero_ray.text import number, number_ranges, one_line
+from llmzero_ray.text import first_words, number, number_ranges, one_line
 
 MOST_CHANGES = 8
 """Changes of one node that are shown."""
 MOST_NODES = 32
 """Nodes of the tree that have a line."""
-
-
-def budget_lines(budget: Budget, curves: Curves, n_gpus: int) -> list[str]:
-    """`3 training runs left after this one`, `12.5 GPU hours left`, ..., and what a step of these curves
-    costs a slot."""
-    left = [
-        ("training runs left after this one", budget.runs),
-        ("GPU hours left", budget.gpu_hours),
-        ("hours of wall clock left", budget.wall_clock_hours),
-        ("dollars for agent calls left", budget.dollars),
-    ]
-    lines = [f"{max(0.0, value):.4g} {unit}" for unit, value in left if value is not None]
-    times = series(curves, STEP_TIME).values
-    if times and math.isfinite(seconds := median(times)):
-        cost = f"one step takes {seconds:.3g} s ({number(seconds * n_gpus)} GPU seconds)"
-        steps = _steps_left(budget, seconds, n_gpus)
-        lines.append(cost if steps is None else f"{cost}, so that {steps} such steps are left")
-    return lines
-
-
-def _steps_left(budget: Budget, seconds: float, n_gpus: int) -> int | None:
-    """Steps of this length that hours of the budget still allow; None without a limit of hours."""
-    hours = [
-        left
-        for left in (
-            None if budget.gpu_hours is None else budget.gpu_hours / max(1, n_gpus),
-            budget.wall_clock_hours,
-        )
-        if left is not None
-    ]
-    return None if not hours or seconds <= 0 else int(max(0.0, min(hours)) * 3600 / seconds)
 
 
 # --- configurations -----------------------------------------------------------------------------------------
@@ -151,7 +121,7 @@ def path_line(before: NodeView | None, node: NodeView) -> str:
     """One phase of a resume chain: start step, changes, outcome and diagnosis."""
     tried = "root configuration" if before is None else changes(before.hyperparameters, node.hyperparameters)
     diagnosis = (
-        f" Diagnosis then: {one_line(node.diagnosis.summary, 90)}" if node.diagnosis is not None else ""
+        f" Diagnosis then: {first_words(node.diagnosis.summary, 300)}" if node.diagnosis is not None else ""
     )
     return f"{title(node)} from global step {node.base_step}: {tried} => {outcome(node)}.{diagnosis}"
 
@@ -246,22 +216,50 @@ def _tree_line(view: NodeView, views: Mapping[int, NodeView], request: ProposalR
     status = "" if view.status == "completed" else f", {view.status.replace('_', ' ')}"
     shown = ", shown" if view.node == request.on.node else ""
     head = f"node {view.node} ({view.kind}{status}{shown}, {view.n_steps} steps): {tried}"
-    expected = "" if view.predicted is None else f"; expected {score(view.predicted)}"
-    return f"{head} => {_came(view)}{expected}"
+    ending = [_came(view), "its score is in doubt" if view.doubts else "", phase_cost(request.budget, view)]
+    ending += [] if view.predicted is None else [f"expected {score(view.predicted)}"]
+    return f"{head} => {'; '.join(part for part in ending if part)}"
 
 
 def _came(view: NodeView) -> str:
-    if view.failure is not None:
-        return f"failed ({view.failure.failure_class})"
+    """`best 0.634@5 (-0.010 ± 0.016), last 0.535@20 (-0.108 ± 0.017)`: with the differences to the start; one
+    score where the last is the best."""
+    failed = [] if view.failure is None else [f"failed ({view.failure.failure_class})"]
     curves = view.curves
     points = [(s, v) for s, v in zip(curves.val_steps, curves.val_scores, strict=True) if math.isfinite(v)]
     if not points:
-        return "not validated yet" if view.status in ("running", "pending") else score(view.score)
-    step, best = max(points, key=lambda point: (point[1], -point[0]))
+        waits = view.status in ("running", "pending")
+        return "".join(failed) or ("not validated yet" if waits else score(view.score))
     gains = dict(zip(curves.val_steps, curves.val_gains, strict=False))
-    gain = gains.get(step)
-    so_far = " so far" if view.status == "running" else ""
-    return f"{best:.3f}@{step}{so_far}" + (f" ({gain_text(gain)})" if gain is not None else "")
+    best, last = max(points, key=lambda point: (point[1], -point[0])), points[-1]
+    named = [("", last)] if best == last else [("best ", best), ("last ", last)]
+    scores = [
+        f"{name}{value:.3f}@{step}" + (f" ({gain_text(gain)})" if (gain := gains.get(step)) else "")
+        for name, (step, value) in named
+    ]
+    return ", ".join([*failed, *scores]) + (" so far" if view.status == "running" else "")
+
+
+def best_line(request: ProposalRequest) -> str:
+    """Which node is the best, beside the base model's own score; empty before any node has a score."""
+    views = {view.node: view for view in (*request.tree, *request.path, request.on)}
+    base = next(
+        (
+            view.curves.start_score
+            for _, view in sorted(views.items())
+            if view.resume_from is None and view.hyperparameters and view.curves.start_score is not None
+        ),
+        None,
+    )
+    best = request.best
+    if best is None or best.score is None:
+        return "" if base is None else f"The base model scores {score(base)}."
+    if base is None:
+        return f"The best is node {best.node} with {score(best.score)}."
+    if best.score <= base:
+        named = f"the best phase is node {best.node} ({score(best.score)})"
+        return f"Nothing beats the base model ({score(base)}) yet; {named}."
+    return f"The best is node {best.node} with {score(best.score)}; the base model scores {score(base)}."
 
 
 def other_bases(request: ProposalRequest) -> list[str]:

@@ -46,6 +46,15 @@ def quote(text: str, *, label: str, max_lines: int = 40, max_chars: int = 3000, 
     return f"<<<data {mark}\n{body}\n>>>end {mark}"
 
 
+def middle_cut(text: str, room: int) -> str:
+    """A cleaned text of at most `room` characters: its begin and its end, where a question may stand."""
+    text = clean(text).strip()
+    if len(text) <= room:
+        return text
+    half = (room - 5) // 2
+    return f"{text[:half]} ... {text[-half:]}"
+
+
 def score(value: float | None) -> str:
     """A validation score with three decimals, or `none`."""
     return "none" if value is None or not math.isfinite(value) else f"{value:.3f}"

@@ -21,6 +21,7 @@ from llmzero_ray import commands as cmd
 from llmzero_ray import events as ev
 from llmzero_ray.agents.base import (
     AgentName,
+    Answer,
     Budget,
     EarlierVerdict,
     ErrorRequest,
@@ -32,8 +33,10 @@ from llmzero_ray.agents.base import (
     StopRequest,
     TaskView,
 )
+from llmzero_ray.agents.shown_answers import load_answers
 from llmzero_ray.coordinator import (
     CoordinatorCore,
+    budget_of,
     build_request,
     earlier_verdicts,
     incumbent_chain,
@@ -58,7 +61,7 @@ _DIGITS = 4
 Request: TypeAlias = ProposalRequest | ErrorRequest | StopRequest
 
 for _record in (
-    Budget, Curves, Difference, EarlierVerdict, ErrorRequest, MemoryView, NodeView, OfferedCheckpoint,
+    Answer, Budget, Curves, Difference, EarlierVerdict, ErrorRequest, MemoryView, NodeView, OfferedCheckpoint,
     ProposalRequest, Standing, StopRequest, TaskView,
 ):  # fmt: skip
     register_record(_record)
@@ -108,6 +111,9 @@ def recorded_cases(search: Path) -> Iterator[RecordedRequest]:
     def curves_of(node: int) -> Curves:
         return load_curves(storage, node, gains=True)
 
+    def answers_of(node: int) -> tuple[Answer, ...]:
+        return load_answers(storage, node, _facts(whole).get("val"))
+
     for event in events:
         if isinstance(event, ev.VerdictPosted):
             request = _verdict_request(core, event, storage, curves_of, n_val)
@@ -120,7 +126,7 @@ def recorded_cases(search: Path) -> Iterator[RecordedRequest]:
             if isinstance(command, cmd.Propose | cmd.Analyze) and command.node not in seen:
                 seen.add(command.node)
                 agent: AgentName = "proposer" if isinstance(command, cmd.Propose) else "error_analyzer"
-                made = build_request(core, command, curves_of)
+                made = build_request(core, command, curves_of, answers=answers_of)
                 yield case(name=f"{search.name}/{command.node}", agent=agent, request=made)
 
 
@@ -172,6 +178,7 @@ def _verdict_request(
         verdicts,
         lambda node: load_items(storage, node, responses=False),
         n_val=n_val,
+        budget=budget_of(core, event.node),
     )
 
 

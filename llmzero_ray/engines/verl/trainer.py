@@ -109,6 +109,7 @@ class PhaseTrainer(DeterministicTrainer):
         """Of servers that are given merged weights, before they had an adapter in them."""
         self._items: tuple[ItemOutcome, ...] = ()
         self._responses: list[str] = []
+        self._eval_max_tokens = settings.eval_max_response_length
         super().__init__(config)
 
     # --- life cycle ----------------------------------------------------------------------------------------
@@ -282,6 +283,7 @@ class PhaseTrainer(DeterministicTrainer):
         self.canary_passed = bool(found) and all(map(math.isfinite, actor.policy))
 
     def _begin_rollouts(self, config: Any, seed: int, train_max_tokens: int, eval_max_tokens: int) -> None:
+        self._eval_max_tokens = eval_max_tokens
         config = config.copy()
         with open_dict(config):
             # Requests carry their own cap; this one only bounds what the agent loop keeps of an answer.
@@ -480,24 +482,26 @@ class PhaseTrainer(DeterministicTrainer):
     def _val_metrics_update(
         self, data_sources: Any, sample_uids: Any, reward_extra_infos_dict: Any, *args: Any, **kwargs: Any
     ) -> Any:
-        self._items = outcomes_of(data_sources, reward_extra_infos_dict, self._responses)
+        lengths, cap = self._lengths(self._responses), self._eval_max_tokens
+        cut = [length >= cap for length in lengths]
+        self._items = outcomes_of(data_sources, reward_extra_infos_dict, self._responses, cut)
         if self._unscored:
             # Left out, they would count as if they were as good as the others.
             rows = set(range(len(self.val_dataset))) - {item.index for item in self._items}
             self._items = with_wrong(self._items, {row: self.val_dataset[row]["data_source"] for row in rows})
             logger.warning("%d validation answers could not be scored; they count as wrong", len(rows))
-        sampled, self._responses = self._n_tokens(self._responses), []
+        # Each has a last token, which its text does not show.
+        sampled, self._responses = sum(lengths) + len(lengths), []
         found = super()._val_metrics_update(
             data_sources, sample_uids, reward_extra_infos_dict, *args, **kwargs
         )
         return {**found, VAL_TOKENS: float(sampled)}
 
-    def _n_tokens(self, answers: list[str]) -> int:
-        """Tokens of all answers, each with the last one, which its text does not show."""
+    def _lengths(self, answers: list[str]) -> list[int]:
+        """Tokens of each answer's text."""
         if not answers:
-            return 0
-        ids = self.tokenizer(answers, add_special_tokens=False)["input_ids"]
-        return sum(len(own) + 1 for own in ids)
+            return []
+        return [len(ids) for ids in self.tokenizer(answers, add_special_tokens=False)["input_ids"]]
 
     def _maybe_log_val_generations(self, inputs: Any, outputs: Any, scores: Any) -> None:
         self._responses = list(outputs)

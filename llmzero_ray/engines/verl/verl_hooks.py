@@ -89,17 +89,32 @@ class CallbackLogger:
         """Nothing is held open."""
 
 
+MOST_PRED = 200
+"""Characters of what a reward took as the answer that are kept."""
+
+
 def outcomes_of(
-    data_sources: Sequence[Any], infos: dict[str, list[Any]], responses: Sequence[str]
+    data_sources: Sequence[Any],
+    infos: dict[str, list[Any]],
+    responses: Sequence[str],
+    cut: Sequence[bool] | None = None,
 ) -> tuple[ItemOutcome, ...]:
-    """One outcome per validated row, in row order; takes the rows' positions out of `infos`."""
-    accs = infos.get("acc", infos["reward"])
-    columns = (infos.pop(ROW_KEY), data_sources, infos["reward"], accs, responses)
+    """One outcome per validated row, in row order; takes the rows' positions out of `infos`. `cut`: whether
+    each response ended at the cap."""
+    accs, n = infos.get("acc", infos["reward"]), len(responses)
+    preds, ends = infos.get("pred", (None,) * n), (None,) * n if cut is None else cut
+    columns = (infos.pop(ROW_KEY), data_sources, infos["reward"], accs, responses, preds, ends)
     outcomes = [
         ItemOutcome(
-            index=int(row), data_source=str(source), score=float(score), acc=float(acc), response=text
+            index=int(row),
+            data_source=str(source),
+            score=float(score),
+            acc=float(acc),
+            response=text,
+            pred=None if pred is None else str(pred)[:MOST_PRED],
+            cut=at_cap,
         )
-        for row, source, score, acc, text in zip(*columns, strict=True)
+        for row, source, score, acc, text, pred, at_cap in zip(*columns, strict=True)
     ]
     return tuple(sorted(outcomes, key=lambda outcome: outcome.index))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from llmzero_ray import hyperparameters as hp
-from llmzero_ray.agents.base import ErrorRequest, NodeView, ProposalRequest, StopRequest
+from llmzero_ray.agents.base import Answer, ErrorRequest, NodeView, ProposalRequest, StopRequest
 from llmzero_ray.agents.knowledge import expected_metrics
 from llmzero_ray.metrics import Curves
 from llmzero_ray.records import Diagnosis, PhaseFailure, ResumeFrom
@@ -73,7 +73,16 @@ def proposal_request() -> ProposalRequest:
                 predicted=0.45,
             )
         )
-    on = replace(path[-1], status="early_stopped", stop_reason="verdict: cannot reach 0.47 any more " * 4)
+    on = replace(
+        path[-1],
+        status="early_stopped",
+        stop_reason="verdict: cannot reach 0.47 any more " * 4,
+        answers=(
+            Answer(prompt="Which product? " * 90, response="By the rule, B. " * 90, score=1, acc=1, pred="B"),
+            Answer(prompt="Which product? " * 90, response="By the rule, C. " * 90, score=0, acc=0, pred="C"),
+            Answer(prompt="Which? " * 90, response="We see that " * 90, score=0, acc=0, pred="", cut=True),
+        ),
+    )
     siblings = tuple(
         c.node(
             long_curves(60, 360, 9 + i),

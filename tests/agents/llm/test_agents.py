@@ -150,8 +150,8 @@ def test_what_the_proposer_sends_is_cacheable_first_and_names_everything_it_shou
     assert first.body["thinking"] == {"type": "adaptive"}
     assert first.body["tool_choice"]["type"] == "auto"
     assert first.n_images == 1
-    assert "3 training runs left" in first.text
-    assert "1.5 dollars for agent calls left" in first.text
+    assert "- training runs: 3 left after this one" in first.text
+    assert "- dollars for agent calls: 1.5 left" in first.text
     assert "critic/score/mean" in first.system
     assert it.events[1].cache_read_tokens == it.events[0].cache_creation_tokens > 4000
     assert it.events[1].dollars < it.events[0].dollars

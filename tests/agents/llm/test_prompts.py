@@ -12,12 +12,14 @@ from pathlib import Path
 import pytest
 
 from llmzero_ray import hyperparameters as hp
-from llmzero_ray.agents.base import Budget
+from llmzero_ray.agents.base import Budget, ProposalRequest
 from llmzero_ray.agents.llm.context import error_context, proposer_context, stable_context, stop_context
 from llmzero_ray.agents.llm.context_examples import example_contexts
 from llmzero_ray.agents.llm.prompts import AGENTS, FILES, REQUIRED, TEMPLATES, Prompts, Rendered
 from llmzero_ray.agents.llm.response_schemas import TOOLS
+from llmzero_ray.agents.prompt_eval.cases import RECORDED, read_cases
 from llmzero_ray.errors import ConfigError
+from llmzero_ray.records import ComputeLimit, TokenCost
 from tests.agents.llm import large_requests
 from tests.agents.llm.large_requests import PICTURE_TOKENS, tokens
 
@@ -217,8 +219,26 @@ def test_a_large_proposer_call_fits_its_budget_and_most_of_it_is_cacheable() -> 
     tool = TOOLS["proposer"].definition(strict=True)
     cached = tokens(text.system) + tokens(json.dumps([tool.name, tool.description, tool.schema]))
     whole = cached + tokens(text.user) + PICTURE_TOKENS
-    assert whole <= 9000
+    assert whole <= 10_000
     assert cached >= 0.5 * whole
+
+
+def test_recorded_requests_with_their_budget_and_answers_stay_below_eight_thousand_tokens() -> None:
+    tool = TOOLS["proposer"].definition(strict=True)
+    form = tokens(json.dumps([tool.name, tool.description, tool.schema]))
+    compute = ComputeLimit(amount=2.4e6, cost=TokenCost(rollout=0.5, trained=0.25))
+    budget = Budget(runs=27, dollars=49.9, gpu_hours=12.5, compute=compute, whole_compute=1e7)
+    cases = [case for case in read_cases(RECORDED) if case.agent == "proposer"]
+    assert len(cases) > 20
+    for case in cases:
+        assert isinstance(case.request, ProposalRequest)
+        on = replace(case.request.on, answers=large_requests.proposal_request().on.answers)
+        request = replace(case.request, on=on, budget=budget)
+        stable = stable_context("proposer", request.task, PACKAGED.knowledge, n_val=case.n_val)
+        call = proposer_context(request, PACKAGED.knowledge, n_val=case.n_val)
+        text = PACKAGED.render("proposer", stable, call)
+        assert "- compute: " in text.user and "## Answers" in text.user
+        assert form + tokens(text.system + text.user) <= 8000
 
 
 def test_a_large_stopper_call_is_small_even_without_a_cache() -> None:

@@ -13,7 +13,8 @@ from typing import Any
 from llmzero_ray.agents.base import NodeView, ProposalRequest, StopRequest, TaskView
 from llmzero_ray.agents.knowledge import MetricNote
 from llmzero_ray.agents.llm import context_nodes as nodes
-from llmzero_ray.agents.llm.context import stop_context
+from llmzero_ray.agents.llm.context import answer_lines, stop_context
+from llmzero_ray.agents.llm.context_budget import budget_lines
 from llmzero_ray.agents.llm.context_metrics import course, gain_course, summarise, validation_course
 from llmzero_ray.agents.llm.prompt_text import quote
 from llmzero_ray.agents.llm.proposal_response import ProposalBounds, parse_proposal
@@ -60,7 +61,8 @@ class Workbench:
             f"Task {one_line(task.name, 80)}: {task.n_train} training items, {self._n_val} validation items "
             f"(standard error of a score at most {accuracy_error(0.5, self._n_val):.3f}).",
             f"Base model: {one_line(task.base_model or 'not named', 80)}{size}.",
-            f"Reward: {one_line(task.reward or 'not named', 80)}.",
+            f"Reward: {one_line(task.reward or 'not named', 80)}."
+            + (f" {one_line(task.reward_says, 300)}" if task.reward_says and task.reward_ships else ""),
             f"Prompt and response together have room for {task.max_model_len} tokens, prompts for "
             f"{task.max_prompt_length}.",
             f"A run usually has {task.phase_steps} steps and at most {task.max_phase_steps}; it trains on "
@@ -74,8 +76,14 @@ class Workbench:
             lines.append(f"Validation cuts responses at {task.eval_response_length} tokens.")
         if task.carries_optimizer:
             lines.append("A phase that resumes goes on with the optimizer's averages and step count.")
+        if task.reward_says and not task.reward_ships:
+            lines.append(quote(task.reward_says, label="reward"))
         if task.description:
             lines.append(quote(task.description, label="description"))
+        if isinstance(self.request, ProposalRequest) and self.request.on.answers:
+            lines.append(f"Answers of node {self.request.on.node} in its last validation:")
+            for one in answer_lines(self.request.on):
+                lines += [f"{one['title']}:", one["text"]]
         return "\n".join(lines)
 
     def list_runs(self) -> str:
@@ -106,6 +114,7 @@ class Workbench:
         curves = view.curves
         points = tuple(zip(curves.val_steps, curves.val_scores, strict=True))
         lines = [f"{nodes.title(view)}: {nodes.outcome(view)}"]
+        lines += [quote("\n".join(view.doubts), label="doubts")] if view.doubts else []
         lines += [f"validation: {validation_course(points)}"] if points else []
         gains = gain_course(curves)
         lines += [f"difference to its start: {gains}"] if gains else []
@@ -174,9 +183,11 @@ class Workbench:
         request = self.request
         if isinstance(request, StopRequest):
             return self._check_question(request)
-        left = nodes.budget_lines(request.budget, request.on.curves, self._n_gpus)
+        left = budget_lines(
+            request.budget, request.on, self.task.phase_steps, self._n_gpus, others=self.views.values()
+        )
         lines = [f"# The next run (node {request.node})", self.list_runs()]
-        lines += [f"Budget: {'; '.join(left)}."] if left else []
+        lines += ["Budget:", *(f"- {line}" for line in left)] if left else []
         if request.from_scratch:
             lines.append("This run starts from the base model: resume_from is null.")
         if request.hints:
@@ -190,7 +201,9 @@ class Workbench:
         return "\n".join(lines)
 
     def _check_question(self, request: StopRequest) -> str:
-        found: dict[str, Any] = stop_context(request, n_val=self._n_val, checks=request.checks)
+        found: dict[str, Any] = stop_context(
+            request, n_val=self._n_val, n_gpus=self._n_gpus, checks=request.checks
+        )
         running, best = found["running"], found["incumbent"]
         lines = [
             f"# Run {running['number']} trains: step {running['step']} of {running['n_steps']}",
@@ -201,7 +214,9 @@ class Workbench:
             *found["standings"],
             *(f"Checked: {check}" for check in found["checks"]),
         ]
-        lines += [found["saves"]] if found["saves"] else []
+        lines += [f"A stop now saves {found['saves']}."] if found["saves"] else []
+        if found["budget"]:
+            lines += ["Budget, without the steps so far:", *(f"- {line}" for line in found["budget"])]
         return "\n".join([*lines, "Does it go on? Answer with decide_run."])
 
     # --- parts ----------------------------------------------------------------------------------------------

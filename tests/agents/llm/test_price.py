@@ -1,0 +1,162 @@
+"""What agents are told of the budget: the limit that binds first, steps that fit, and costs as they are
+charged."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from llmzero_ray.agents.base import Budget, NodeView
+from llmzero_ray.agents.llm.context import (
+    error_context,
+    proposer_context,
+    stable_context,
+    stop_context,
+)
+from llmzero_ray.agents.llm.context_budget import budget_lines, phase_cost, without_own_steps
+from llmzero_ray.agents.llm.prompts import Prompts
+from llmzero_ray.agents.llm.skills.workbench import Workbench
+from llmzero_ray.compute import amount, plus, step_tokens, tokens_of, tokens_so_far
+from llmzero_ray.hyperparameters import VERL_SPACE, complete
+from llmzero_ray.metrics import PROMPT_LENGTH, STEP_TIME, VAL_TOKENS, Curves
+from llmzero_ray.records import ComputeLimit, TokenCost, TokenCounts
+from tests.agents import curves as c
+from tests.agents.llm import large_requests
+
+PROMPTS = Prompts.load()
+COST = TokenCost(rollout=0.5, trained=0.25)
+WHOLE = 1e7
+LEFT = ComputeLimit(amount=2.4e6, cost=COST)
+
+
+def priced(view: NodeView, rollout: float = 4e4, trained: float = 8e4, **more: Any) -> NodeView:
+    """The view with a step of that many tokens, ten of them in all."""
+    step = TokenCounts(rollout=rollout, trained=trained)
+    whole = TokenCounts(rollout=10 * rollout, trained=10 * trained)
+    return replace(view, step_tokens=step, tokens=whole, **more)
+
+
+def phase(n: int = 10, **changed: Any) -> NodeView:
+    found = c.curves(n, reward=[0.5] * n, start=0.4, val={n: 0.5}, length=[20.0 + i for i in range(n)])
+    metrics = {**found.metrics, PROMPT_LENGTH: (40.0,) * n, STEP_TIME: (36.0,) * n}
+    metrics[VAL_TOKENS] = (*(None,) * (n - 1), 5000.0)
+    return c.node(replace(found, metrics=metrics), complete(c.TINY, changed), n_steps=n)
+
+
+def test_a_step_is_priced_as_it_is_charged() -> None:
+    view = phase(ppo_epochs=3)
+    charged = TokenCounts()
+    for i in range(10):
+        row = {name: values[i] for name, values in view.curves.metrics.items()}
+        charged = plus(charged, tokens_of(view.hyperparameters, row))
+    assert tokens_so_far(view.hyperparameters, view.curves) == charged
+    step = step_tokens(view.hyperparameters, view.curves)
+    assert step is not None
+    without_validation = amount(charged, COST) - 5000 * COST.rollout
+    assert 10 * amount(step, COST) == pytest.approx(without_validation)
+
+
+@pytest.mark.parametrize(
+    ("limits", "first"),
+    [
+        ({"compute": LEFT, "whole_compute": WHOLE, "runs": 27}, "compute"),
+        ({"compute": LEFT, "whole_compute": WHOLE, "runs": 0}, "training runs"),
+        ({"runs": 2, "gpu_hours": 0.1}, "GPU hours"),
+        ({"runs": 2, "wall_clock_hours": 0.1, "gpu_hours": 50.0}, "hours of wall clock"),
+        ({"runs": 2, "gpu_hours": 50.0}, "training runs"),
+        ({"runs": 9, "dollars": 0.5, "dollars_per_run": 0.4, "dollars_end_it": True}, "dollars"),
+        ({"runs": 9, "dollars": 0.5, "dollars_per_run": 0.4}, "training runs"),
+        ({"compute": LEFT, "whole_compute": WHOLE, "gpu_hours": 0.01, "runs": 9}, "GPU hours"),
+    ],
+)
+def test_the_limit_that_binds_first_is_named_first_and_as_such(limits: dict[str, Any], first: str) -> None:
+    lines = budget_lines(Budget(**limits), priced(phase()), 10, 1)
+    assert lines[0].startswith(first)
+    assert lines[0].endswith("(this limit binds first)")
+    assert sum("binds first" in line for line in lines) == 1
+
+
+def test_compute_is_left_as_a_share_and_in_steps_that_agree_with_it() -> None:
+    budget = Budget(compute=LEFT, whole_compute=WHOLE, root_step=TokenCounts(rollout=6e4, trained=12e4))
+    line = budget_lines(budget, priced(phase(), 4e4, 8e4, node=3), 10, 1)[0]
+    assert line == (
+        "compute: 24% of the search's whole is left: about 60 steps of node 3's configuration (0.4% each) or "
+        "about 40 steps of the root's (0.6% each) (this limit binds first)"
+    )
+
+
+@pytest.mark.parametrize("amount_left", [0.0, 3.9e4, 4.1e4, 8.1e4])
+def test_a_rest_below_two_steps_is_said_to_be_one(amount_left: float) -> None:
+    budget = Budget(compute=replace(LEFT, amount=amount_left), whole_compute=WHOLE)
+    said = budget_lines(budget, priced(phase()), 10, 1)[0]
+    expected = {0: "less than one step of", 1: "about 1 step of", 2: "about 2 steps of"}
+    assert expected[int(amount_left // 4e4)] in said
+
+
+def test_what_a_step_grows_with_and_what_does_not_fit_are_said() -> None:
+    lines = budget_lines(Budget(compute=LEFT, whole_compute=WHOLE), priced(phase(), val_tokens=8e4), 10, 1)
+    text = "\n".join(lines)
+    assert "batch_size x n x tokens" in text and "which ppo_epochs multiplies" in text
+    assert "50% of it for sampling answers and 50% for training" in text
+    assert "answers had 24.5 tokens and prompts 40" in text
+    assert "a validation costs as much as 1 of these steps" in text
+    assert "not refused: it is cut" in text
+
+
+def test_a_phase_without_steps_has_no_price_and_the_share_is_said_all_the_same() -> None:
+    empty = c.node(Curves(), node=4, status="failed")
+    lines = budget_lines(Budget(compute=LEFT, whole_compute=WHOLE, runs=3), empty, 10, 1)
+    assert lines[0].startswith("compute: 24% of the search's whole is left (this")
+    root = replace(
+        Budget(compute=LEFT, whole_compute=WHOLE), root_step=TokenCounts(rollout=6e4, trained=12e4)
+    )
+    assert "about 40 steps of the root's" in budget_lines(root, empty, 10, 1)[0]
+
+
+def test_every_phase_of_the_tree_has_its_cost_beside_what_it_gained() -> None:
+    request = large_requests.proposal_request()
+    tree = tuple(priced(view, 1e4 * view.node) for view in request.tree)
+    budget = Budget(compute=LEFT, whole_compute=WHOLE)
+    path = tuple(priced(view, 1e4 * view.node) for view in request.path)
+    asked = replace(request, budget=budget, tree=tree, path=path, on=path[-1])
+    stable = stable_context("proposer", asked.task, PROMPTS.knowledge)
+    text = PROMPTS.render("proposer", stable, proposer_context(asked, PROMPTS.knowledge)).user
+    for view in (*tree, asked.on):
+        if view.curves.val_scores:
+            cost = phase_cost(budget, view)
+            assert re.search(rf"^- node {view.node} \(.* => .*; {re.escape(cost)}(;|$)", text, re.MULTILINE)
+    assert "not counted yet: nodes 24 to 26" in text
+    hours = replace(asked, budget=Budget(gpu_hours=3.0), on=replace(asked.on, gpu_hours=1.25))
+    text = PROMPTS.render("proposer", stable, proposer_context(hours, PROMPTS.knowledge)).user
+    assert "; cost 1.25 GPU hours" in text
+
+
+def test_a_running_phases_own_steps_are_taken_off() -> None:
+    running = phase()
+    used = amount(tokens_so_far(running.hyperparameters, running.curves), COST)
+    left = without_own_steps(Budget(compute=LEFT, whole_compute=WHOLE), running).compute
+    assert left is not None and left.amount == pytest.approx(LEFT.amount - used)
+
+
+def test_every_agent_is_told_the_price() -> None:
+    budget = Budget(compute=LEFT, whole_compute=WHOLE, runs=27)
+    asked = replace(large_requests.proposal_request(), budget=budget)
+    failed = replace(large_requests.error_request(), budget=budget)
+    running = replace(large_requests.stop_request(), budget=budget)
+    bench: Any = {"n_val": 500, "n_gpus": 1, "space": VERL_SPACE}
+    texts = [
+        PROMPTS.render(agent, stable_context(agent, asked.task, PROMPTS.knowledge), call).user
+        for agent, call in (
+            ("proposer", proposer_context(asked, PROMPTS.knowledge)),
+            ("error_analyzer", error_context(failed)),
+            ("early_stopper", stop_context(running)),
+        )
+    ]
+    texts += [Workbench(one, PROMPTS.knowledge.metrics, **bench).question() for one in (asked, running)]
+    for text in texts:
+        assert "- compute: " in text
+        assert "of the search's whole is left" in text
+        assert "- training runs: 27 left" in text

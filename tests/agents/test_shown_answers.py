@@ -1,0 +1,106 @@
+"""Which answers of a phase agents are shown, and that none are made up where files are incomplete."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from llmzero_ray.agents.shown_answers import choose, load_answers
+from llmzero_ray.engines.verl.batched_rollouts import ROW_KEY
+from llmzero_ray.engines.verl.verl_hooks import MOST_PRED, outcomes_of
+from llmzero_ray.metric_files import MetricWriter, compact, write_parquet
+from llmzero_ray.records import ItemOutcome, MetricPoint
+from llmzero_ray.storage import SearchStorage
+
+
+def item(index: int, acc: float, *, cut: bool | None = False, text: str = "the answer is 4") -> ItemOutcome:
+    return ItemOutcome(
+        index=index, data_source="toy", score=acc, acc=acc, response=text, pred=text[-1:], cut=cut
+    )
+
+
+def kinds(items: list[ItemOutcome]) -> list[tuple[bool, bool]]:
+    return [(one.acc >= 0.5, bool(one.cut)) for one in choose(items)]
+
+
+def test_a_right_a_wrong_and_a_cut_answer_are_chosen() -> None:
+    items = [item(i, 1.0) for i in range(4)] + [item(4 + i, 0.0) for i in range(4)]
+    assert kinds(items) == [(True, False), (False, False)]
+    assert kinds([*items, item(9, 0.0, cut=True)]) == [(True, False), (False, False), (False, True)]
+
+
+@pytest.mark.parametrize("acc", [0.0, 1.0])
+def test_two_prompts_are_shown_where_all_answers_are_alike(acc: float) -> None:
+    chosen = choose([item(i, acc) for i in range(5)])
+    assert len({one.index for one in chosen}) == 2
+
+
+def test_no_answer_is_shown_twice_or_without_its_text() -> None:
+    assert choose([item(0, 1.0)]) == (item(0, 1.0),)
+    assert choose([]) == ()
+    assert choose([item(i, 1.0, text="") for i in range(3)]) == ()
+    both = choose([item(0, 1.0, cut=True), item(1, 0.0)])
+    assert sorted(one.index for one in both) == [0, 1]
+
+
+@pytest.fixture
+def stored(tmp_path: Path) -> tuple[SearchStorage, str]:
+    storage = SearchStorage(str(tmp_path), "demo")
+    storage.paths.node(3).mkdir(parents=True)
+    with MetricWriter(storage, 3, 0) as writer:
+        for step in (0, 5, 10):
+            items = tuple(item(i, float(i < step), text=f"{step}: {i}") for i in range(8))
+            point = MetricPoint(
+                node=3,
+                attempt=0,
+                step=step,
+                global_step=step,
+                wall_s=step,
+                metrics={},
+                val_score=0.5,
+                items=items,
+            )
+            writer.write(point)
+    rows = [
+        [{"role": "system", "content": "Be brief."}, {"role": "user", "content": f"What is {i}?"}]
+        for i in range(8)
+    ]
+    write_parquet(tmp_path / "val.parquet", {"prompt": rows})
+    return storage, str(tmp_path / "val.parquet")
+
+
+@pytest.mark.parametrize("compacted", [False, True])
+def test_the_last_validations_answers_are_read_with_their_prompts(
+    stored: tuple[SearchStorage, str], compacted: bool
+) -> None:
+    storage, rows = stored
+    if compacted:
+        compact(storage, 3, 0)
+    found = load_answers(storage, 3, rows)
+    assert found
+    for one in found:
+        number = one.response.removeprefix("10: ")
+        assert one.prompt == f"Be brief.\nWhat is {number}?"
+        assert one.pred == number
+
+
+def test_missing_rows_or_outcomes_give_no_answers_and_no_error(stored: tuple[SearchStorage, str]) -> None:
+    storage, rows = stored
+    assert load_answers(storage, 4, rows) == ()
+    assert load_answers(storage, 3, None) == ()
+    assert load_answers(storage, 3, rows + ".gone") == ()
+    Path(rows).write_bytes(b"no parquet")
+    assert load_answers(storage, 3, rows) == ()
+
+
+def test_an_outcome_keeps_what_the_reward_took_and_whether_it_was_cut() -> None:
+    infos = {ROW_KEY: [1, 0, 2], "reward": [1.0, 0.0, 0.0], "pred": ["7", None, "x" * 999]}
+    found = outcomes_of(["toy"] * 3, infos, ["#7", "on and", "#x"], [False, True, False])
+    assert [(one.index, one.pred, one.cut) for one in found] == [
+        (0, None, True),
+        (1, "7", False),
+        (2, "x" * MOST_PRED, False),
+    ]
+    bare = outcomes_of(["toy"], {ROW_KEY: [0], "reward": [1.0]}, ["#7"])
+    assert (bare[0].pred, bare[0].cut) == (None, None)
