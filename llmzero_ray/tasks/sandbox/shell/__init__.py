@@ -31,7 +31,7 @@ _ROOTS = re.compile(r"(?<![\w.])/([A-Za-z_][\w.-]*)")
 _NOT_ROOMS = frozenset({"bin", "dev", "etc", "lib", "lib32", "lib64", "proc", "sandbox", "sbin", "sys", "tmp", "usr"})
 _MOST_ROOMS, _MOST_FILES, _MOST_BYTES = 24, 400, 256 * 1024
 
-Prints = Literal["", "text", "number", "large", "fails"]
+Prints = Literal["", "text", "number", "large", "fails", "says"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +41,8 @@ class World:
     variables: Mapping[str, str] = field(default_factory=dict)
     arguments: tuple[str, ...] = ()
     prints: Prints = ""
-    """What programs print: nothing, a text that stands for them, 1, 4194304; or they fail."""
+    """What programs print: nothing, a text that stands for them, 1, 4194304, what `says` holds; or they fail."""
+    says: str = ""
     files_there: bool = False
     """Whether files that the script looks for are there."""
     only: str = ""
@@ -58,6 +59,8 @@ class Seen:
     """Words of the commands that train, in their order."""
     programs: Mapping[str, str]
     """Text that stands for what a program prints -> the program, such as `nvidia-smi -L`."""
+    reads_programs: bool
+    """Whether it reads what one of them prints."""
     files: tuple[str, ...]
     """Files that it looked for and that were not there."""
     sources: tuple[str, ...]
@@ -133,6 +136,7 @@ def run_shell(script: ShellScript, world: World) -> Seen:
             "TERM": "dumb",
             **world.variables,
             "LLMZERO_PRINTS": world.prints,
+            "LLMZERO_SAYS": world.says,
             "LLMZERO_FILES": "there" if world.files_there else "",
             "LLMZERO_ONLY": world.only,
             "LLMZERO_GO_ON": "yes" if world.goes_on else "",
@@ -178,6 +182,7 @@ def _seen(answer: Mapping[str, list[list[str]]]) -> Seen:
     return Seen(
         starts=tuple(tuple(each) for each in of("start")),
         programs={each[1]: each[0] for each in of("program")},
+        reads_programs=any(each[2] for each in of("program")),
         files=tuple(dict.fromkeys(each[0] for each in of("file"))),
         sources=tuple(dict.fromkeys(each[0] for each in of("source"))),
         said=str(answer["said"]),

@@ -2,9 +2,10 @@
 # again by every shell that it starts. Nothing of the script's own is read here but its words.
 #
 # A record is a file of $LLMZERO_RECORDS, its fields end in NUL: `start` and the words of a command that trains;
-# `program`, its label and the text that it printed; `file` and a path that was looked for; `source` and a file
-# that is not there. What programs print and which files are there is said by LLMZERO_PRINTS (empty, text, number,
-# large or fails) and LLMZERO_FILES (empty or there), for LLMZERO_ONLY alone where that is set.
+# `program`, its label, the text that stands for what it prints, and `read` where the script reads that; `file`
+# and a path that was looked for; `source` and a file that is not there. What programs print and which files are
+# there is said by LLMZERO_PRINTS (empty, text, number, large, fails, or says: LLMZERO_SAYS) and LLMZERO_FILES
+# (empty or there), for LLMZERO_ONLY alone where that is set.
 
 __llmzero_record() {
     local - IFS=$' \t\n' when=${EPOCHREALTIME//[.,]/}
@@ -27,7 +28,7 @@ __llmzero_varied() {  # whether this source is one that the world varies
 __llmzero_unknown() {  # prints what the world says that an unknown program prints
     local name=${1##*/} label token said
     label=$name
-    if [[ ${2-} =~ ^[-+A-Za-z0-9_%./:=]{1,24}$ ]]; then label+=" $2"; fi
+    if [[ ${2-} =~ ^[-+A-Za-z0-9_%./:=]{1,40}$ || $1 == command ]]; then label+=" $2"; fi
     __llmzero_token "$label"
     token=$__llmzero_reply
     said=
@@ -36,9 +37,11 @@ __llmzero_unknown() {  # prints what the world says that an unknown program prin
             text) said="$token $token $token $token $token $token" ;;
             number) said=1 ;;
             large) said=4194304 ;;
+            says) said=$LLMZERO_SAYS ;;
         esac
     fi
-    __llmzero_record program "$label" "$token"
+    if [[ -p /dev/stdout || -f /dev/stdout ]]; then made=read; fi
+    __llmzero_record program "$label" "$token" "$made"
     if [[ -n $said ]]; then printf '%s\n' "$said"; fi
     if [[ ${LLMZERO_PRINTS-} == fails ]] && __llmzero_varied "$label"; then return 1; fi
     return 0
@@ -48,7 +51,7 @@ __llmzero_text_tool() {  # a text tool, through which what an unknown program pr
     local - tool=$1 given made status
     set +eux
     shift
-    if [[ -z ${LLMZERO_PRINTS-} || $LLMZERO_PRINTS == fails || ! -p /dev/stdin ]]; then
+    if [[ ${LLMZERO_PRINTS-} != @(text|number|large) || ! -p /dev/stdin ]]; then
         command "$tool" "$@"
         return
     fi
