@@ -40,7 +40,7 @@ _COMPARED = re.compile(
     r"""|grep\s+(?:-\w+\s+)*["']?([A-Za-z][\w.-]*)|\bin\s+["']?\*?([A-Za-z][\w.-]*)\*?["']?\)""",
     re.M,
 )
-_CHANGING = re.compile(r"\b(S?RANDOM|EPOCH\w+|SECONDS|BASHPID|PPID|mktemp)\b|\$\$|\\t")
+_CHANGING = re.compile(r"\b(S?RANDOM|EPOCH\w+|SECONDS|BASHPID|PPID|E?UID|mktemp)\b|\$\$|\\t")
 """What differs each time."""
 _MARK = re.compile(r"llmzero([vap])(\d+)q", re.I)
 _NUMBERS = (3, 4099)
@@ -130,11 +130,6 @@ class _Reader:
         command, *further = _commands(self.seen(base).starts)
         made = Script(remarks=remarks)
         given = command.overrides
-        if not given and not command.options:
-            raise ConfigError(
-                f"{self._script.path}: the trainer was found in it ({command.module}), but no override. Give the "
-                "script in which the overrides KEY=VALUE stand."
-            )
         worlds = [world for world in self._all(self._worlds(base)) if self._command(world) is not None]
         self._all(self._given_worlds(base)[:3])
         keys = dict.fromkeys([*given, *(key for world in worlds for key in self._given(world))])
@@ -157,7 +152,16 @@ class _Reader:
         sources = self.seen(base).sources
         if sources:
             made.remarks.append(f"{', '.join(map(self._plain, sources))}: not there; what it sets is not read")
-        _read_own_configuration(made, command, self._script)
+        if (name := command.options.get("name")) is None or not _MARK.search(name):
+            _read_own_configuration(made, command, self._script)
+        else:
+            made.partly = True
+            made.remarks.append(f"the settings of --config-name={self._plain(name)} are not read")
+        if not made.overrides and not made.unknown and not made.own:
+            raise ConfigError(
+                f"{self._script.path}: the trainer was found in it ({command.module}), but no override. Give the "
+                "script in which the overrides KEY=VALUE stand."
+            )
         return made
 
     def _base(self) -> World:

@@ -12,14 +12,16 @@ import json
 import os
 import re
 import subprocess
+import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from llmzero_ray.errors import TaskError
-from llmzero_ray.tasks.sandbox.isolation import CURE, SHELL_TOOLS, find_isolation, launch_shell
+from llmzero_ray.tasks.sandbox.isolation import CURE, SHELL_TOOLS, Launch, find_isolation, launch_shell
 from llmzero_ray.tasks.sandbox.limits import SandboxLimits
+from llmzero_ray.tasks.sandbox.pipe import LinePipe, NoLineError
 
 LIMITS = SandboxLimits(
     cpu_s=10, wall_s=6.0, memory=1024 * 2**20, processes=64, scratch=16 * 2**20, open_files=256, file_size=4 * 2**20
@@ -29,7 +31,7 @@ _STUBS = ("python", "python3", "torchrun", "accelerate", "uv", "bash", "sh", "en
 """Names that programs such as xargs look for."""
 _ROOTS = re.compile(r"(?<![\w.])/([A-Za-z_][\w.-]*)")
 _NOT_ROOMS = frozenset({"bin", "dev", "etc", "lib", "lib32", "lib64", "proc", "sandbox", "sbin", "sys", "tmp", "usr"})
-_MOST_ROOMS, _MOST_FILES, _MOST_BYTES = 24, 400, 256 * 1024
+_MOST_ROOMS, _MOST_FILES, _MOST_BYTES, _MOST_ANSWER = 24, 400, 256 * 1024, 8 * 2**20
 
 Prints = Literal["", "text", "number", "large", "fails", "says"]
 
@@ -144,29 +146,51 @@ def run_shell(script: ShellScript, world: World) -> Seen:
         },
         "limits": asdict(LIMITS),
     }
-    folders = _rooms(script, home, cwd)
+    folders, last = _rooms(script, home, cwd), ""
     for proc in (True, False):  # a container may forbid a /proc of its own; `<(...)` fails without
         how = launch_shell(found, LIMITS, folders=folders, proc=proc)
-        asked["uid"] = how.uid
         try:
-            done = subprocess.run(
+            return _seen(json.loads(_answer(how, asked | {"uid": how.uid})))
+        except NoLineError as error:
+            last = str(error)
+        except (ValueError, TypeError, KeyError, IndexError) as error:
+            raise TaskError("the script wrote into what is reported about it") from error
+    raise TaskError(f"bash does not run in the sandbox here: {last or 'it ended without an answer'}")
+
+
+def _answer(how: Launch, asked: Mapping[str, Any]) -> bytes:
+    """The line that shell/child.py writes.
+
+    Raises:
+        NoLineError: it wrote none, and what is known of the reason.
+    """
+    with tempfile.TemporaryFile() as errors:
+        try:
+            process = subprocess.Popen(
                 how.command,
-                input=json.dumps(asked).encode(),
-                capture_output=True,
-                timeout=_START_S,
-                pass_fds=how.inherited,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                bufsize=0,
                 start_new_session=True,
-                check=False,
+                pass_fds=how.inherited,
             )
-        except subprocess.TimeoutExpired:
-            continue
+        except OSError as error:
+            raise NoLineError(str(error)) from error
         finally:
             for descriptor in how.inherited:
                 os.close(descriptor)
-        if done.returncode == 0:
-            return _seen(json.loads(done.stdout))
-    last = done.stderr.decode("utf-8", "replace").strip().splitlines()[-1:]
-    raise TaskError(f"bash does not run in the sandbox here: {' '.join(last)}")
+        with process:
+            pipe = LinePipe(process, _MOST_ANSWER)
+            pipe.send(json.dumps(asked).encode() + b"\n")
+            try:
+                return pipe.line(_START_S)
+            except NoLineError as error:
+                errors.seek(0)
+                said = errors.read(_MOST_BYTES).decode("utf-8", "replace").strip().splitlines()
+                raise NoLineError(str(error) or "".join(said[-1:])[:200]) from error
+            finally:
+                process.kill()  # its namespace of processes ends with it
 
 
 def _rooms(script: ShellScript, home: str, cwd: str) -> list[str]:
@@ -177,13 +201,15 @@ def _rooms(script: ShellScript, home: str, cwd: str) -> list[str]:
     return [*sorted(roots - {f"/{name}" for name in _NOT_ROOMS}), *sorted({each for each in own if each.count("/") > 1})]
 
 
-def _seen(answer: Mapping[str, list[list[str]]]) -> Seen:
-    of = lambda kind: [each[1:] for each in answer["records"] if each[0] == kind]  # noqa: E731
+def _seen(answer: Mapping[str, Any]) -> Seen:
+    found: dict[str, list[list[str]]] = {}
+    for kind, *fields in answer["records"]:
+        found.setdefault(kind, []).append(fields)
     return Seen(
-        starts=tuple(tuple(each) for each in of("start")),
-        programs={each[1]: each[0] for each in of("program")},
-        reads_programs=any(each[2] for each in of("program")),
-        files=tuple(dict.fromkeys(each[0] for each in of("file"))),
-        sources=tuple(dict.fromkeys(each[0] for each in of("source"))),
+        starts=tuple(map(tuple, found.get("start", []))),
+        programs={token: label for label, token, _ in found.get("program", [])},
+        reads_programs=any(read for _, _, read in found.get("program", [])),
+        files=tuple(dict.fromkeys(name for (name,) in found.get("file", []))),
+        sources=tuple(dict.fromkeys(name for (name,) in found.get("source", []))),
         said=str(answer["said"]),
     )

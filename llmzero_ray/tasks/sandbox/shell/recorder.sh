@@ -51,6 +51,10 @@ __llmzero_text_tool() {  # a text tool, through which what an unknown program pr
     local - tool=$1 given made status
     set +eux
     shift
+    if (( $# > 1 )) && [[ ${!#} =~ ^(/[A-Za-z0-9_.-]+){2,}$ && ( ! -e ${!#} || ${!#} == /proc/* ) ]]; then
+        __llmzero_unknown "$tool" "${!#}"
+        return
+    fi
     if [[ ${LLMZERO_PRINTS-} != @(text|number|large) || ! -p /dev/stdin ]]; then
         command "$tool" "$@"
         return
@@ -188,7 +192,7 @@ pushd() {
 cat() {
     local word
     for word in "$@"; do
-        if [[ $word != -* && ! -e $word ]]; then
+        if [[ $word != -* && ( ! -e $word || $word == /proc/* ) ]]; then
             __llmzero_unknown cat "$word"
             return
         fi
