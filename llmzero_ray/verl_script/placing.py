@@ -1,7 +1,8 @@
 """Where a search has what a script gives to VeRL's trainer.
 
-`config_of` sorts each override to its place: a hyper-parameter of the root, a field of search.yaml, a raw VeRL
-key of the engine, or nowhere, with the reason. All are placed together, so that their order does not matter.
+`config_of` sorts each override to its place: a hyper-parameter of the root, a field of search.yaml, a raw
+VeRL key of the engine, or nowhere, with the reason. All are placed together, so that their order does not
+matter.
 
 Not here: what the script gives (reading.py), the file that is written (cli/init.py).
 """
@@ -83,7 +84,9 @@ _RENAMED = {
     "algorithm.rollout_is_threshold": "algorithm.rollout_correction.rollout_is_threshold",
 }
 """Key of an older VeRL, or of a trainer made from one -> what says it in this one."""
-_OTHER_UNIT = frozenset({"n_agent", "micro_batch_size", "contents", "rollout_is", "remove_previous_ckpt_in_save"})
+_OTHER_UNIT = frozenset(
+    {"n_agent", "micro_batch_size", "contents", "rollout_is", "remove_previous_ckpt_in_save"}
+)
 """Ends of those whose values mean something else under the new name."""
 _KINDS = (
     (
@@ -178,7 +181,9 @@ def config_of(script: Script, base: Mapping[str, Any]) -> Translation:
             made.left[", ".join(shown)] = reason
             made.n_left += len(several) - (script.megatron in several)
     cap = values.get("data.max_response_length")
-    if isinstance(cap, int) and not isinstance(cap, bool) and cap > 0:  # room in the engine, and the same validation
+    if (
+        isinstance(cap, int) and not isinstance(cap, bool) and cap > 0
+    ):  # room in the engine, and the same validation
         for place in ("engine.max_response_length", "eval.max_response_length"):
             set_key(made.data, place, cap)
     if not _trains_adapter(script, values):
@@ -193,7 +198,9 @@ def _trains_adapter(script: Script, values: Mapping[str, Any]) -> bool:
     """Whether the script trains an adapter, as far as is known."""
     named = (f"{_M}lora_rank", f"{_M}lora.rank", f"{_M}lora_adapter_path")
     given = {**values, **{key: text for key, text in script.overrides.items() if key not in values}}
-    return script.partly or any(given.get(key) not in (None, 0, "0", "", "null") or key in script.unknown for key in named)
+    return script.partly or any(
+        given.get(key) not in (None, 0, "0", "", "null") or key in script.unknown for key in named
+    )
 
 
 def _value(key: str, text: str) -> Any:
@@ -207,11 +214,16 @@ def _value(key: str, text: str) -> Any:
     if _SWEEP.fullmatch(text) or _splits(text):
         raise ConfigError("it is a sweep over several values: name one")
     if "${" in text:
-        raise ConfigError("it refers to another key: write the value itself")
+        raise ConfigError("hydra looks it up: write the value itself")
     text = re.sub(r"\\([\\'\"()\[\]{}:=, ])", r"\1", text) if not text.startswith(("'", '"')) else text
     value = read_yaml(text, source=key)
-    if key == f"{_M}target_modules" and isinstance(value, list) and all(isinstance(each, str) for each in value):
-        return rf".*\.({'|'.join(map(re.escape, value))})"  # what PEFT does with a list, as the pattern it takes too
+    if (
+        key == f"{_M}target_modules"
+        and isinstance(value, list)
+        and all(isinstance(each, str) for each in value)
+    ):
+        # What PEFT does with a list, as the pattern that it takes too.
+        return rf".*\.({'|'.join(map(re.escape, value))})"
     return value
 
 
@@ -227,7 +239,11 @@ def _placing(key: str, value: Any, given: str) -> _Placing | str | None:
     """Where an override goes; why it goes nowhere; None: every search does it by itself."""
     new = _RENAMED.get(key)
     if new is not None and not is_verl_key(key):
-        found = "it means something else there" if key.rpartition(".")[2] in _OTHER_UNIT else _placing(new, value, given)
+        found = (
+            "it means something else there"
+            if key.rpartition(".")[2] in _OTHER_UNIT
+            else _placing(new, value, given)
+        )
         if isinstance(found, _Placing):
             return _Placing(found.place, found.value, given, new, new)
         return f"VeRL {VERL_VERSION} has {new} in its place: {found or 'so in every search'}"
@@ -301,7 +317,9 @@ def _try(placing: _Placing, made: Translation, reasons: dict[str, str], given: s
         reasons[placing.given] = str(error).partition(": ")[2] or str(error)
         return False
     made.data = data
-    made.taken[placing.given] = placing.place + (f" ({placing.renamed} in VeRL {VERL_VERSION})" if placing.renamed else "")
+    made.taken[placing.given] = placing.place + (
+        f" ({placing.renamed} in VeRL {VERL_VERSION})" if placing.renamed else ""
+    )
     return True
 
 

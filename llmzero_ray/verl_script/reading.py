@@ -10,21 +10,18 @@ Not here: the sandbox (tasks/sandbox/shell), where a value goes (placing.py).
 from __future__ import annotations
 
 import re
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
-from llmzero_ray.config_text import read_yaml
 from llmzero_ray.errors import ConfigError, TaskError
-from llmzero_ray.tasks.sandbox.shell import Prints, Seen, ShellScript, World, load_script, run_shell
+from llmzero_ray.tasks.sandbox.shell import Prints, ScriptRun, ShellScript, World, load_script, run_shell
 from llmzero_ray.text import number_ranges, one_line, plural
+from llmzero_ray.verl_script.commands import TRAINER, TrainerCommand, commands_of, own_configuration
 
-TRAINER = "verl.trainer.main_ppo"
-_CONFIGS = frozenset({"ppo_trainer", "ppo_megatron_trainer", "_generated_ppo_trainer"})
-"""VeRL's own configurations."""
 _READ = re.compile(r"\$\{?#?([A-Za-z_]\w*)")
 _IN_ARITHMETIC = re.compile(r"\(\((.*?)\)\)", re.S)
 _WITH_DEFAULT = re.compile(r"\$\{([A-Za-z_]\w*|[1-9]):?[-=](?!\})")
@@ -35,16 +32,20 @@ _BASH_SETS = re.compile(
     r"BASH\w*|HOME|PWD|OLDPWD|PATH|IFS|PS\d|LD_\w+|UID|EUID|PPID|RANDOM|SECONDS|LINENO|FUNCNAME|HOSTNAME|OPT\w+"
     r"|REPLY|SHELL|SHELLOPTS|SHLVL|TERM|TMPDIR|LANG|LC_\w+|OSTYPE|PIPESTATUS|EPOCH\w+|LLMZERO_\w+|_"
 )
-_COMPARED = re.compile(
-    r"""(?:==?|!=|=~)\s+["']?[*^(]*([A-Za-z][\w.-]*)|^\s*\(?["']?\*?([A-Za-z][\w.-]*)\*?["']?(?:\|[^)]*)?\)"""
-    r"""|grep\s+(?:-\w+\s+)*["']?([A-Za-z][\w.-]*)|\bin\s+["']?\*?([A-Za-z][\w.-]*)\*?["']?\)""",
-    re.M,
+_WORD = r"""["']?[*^(]*([A-Za-z][\w.-]*)"""
+_COMPARED = (
+    re.compile(rf"\[\[?\s[^\n]*?(?:==?|!=|=~)\s*{_WORD}"),
+    re.compile(rf"grep\s+(?:-\w+\s+)*{_WORD}"),
+    re.compile(rf"(?:^|;;|\bin|\|)[ \t]*\(?{_WORD}\*?[\"']?(?=[|)])", re.M),
 )
+"""Words that a test, a `grep` and a branch of a `case` look for."""
 _CHANGING = re.compile(r"\b(S?RANDOM|EPOCH\w+|SECONDS|BASHPID|PPID|E?UID|mktemp)\b|\$\$|\\t")
 """What differs each time."""
 _MARK = re.compile(r"llmzero([vap])(\d+)q", re.I)
 _NUMBERS = (3, 4099)
-_MOST_NAMED = 12
+_MOST_NAMED, _MOST_COMPARED = 12, 8
+_PATIENCE_S = 30.0
+"""Seconds after which no further world is tried for a script that starts no trainer."""
 
 
 @dataclass
@@ -114,20 +115,22 @@ class _Reader:
 
     def __init__(self, script: ShellScript) -> None:
         self._script = script
-        self._seen: dict[str, Seen] = {}
+        self._seen: dict[str, ScriptRun] = {}
         self._shown: dict[str, str] = {}
         """Key -> the override whose value is not known, with marks for what it is made of."""
         self._branching: list[str] = []
         """Keys whose values a variable or argument decides that the script does not set."""
         mentioned = [
-            text for place, text in script.files.items() if place == str(script.path) or Path(place).name in script.text
+            text
+            for place, text in script.files.items()
+            if place == str(script.path) or Path(place).name in script.text
         ]
         self._text = "\n".join([script.text, *mentioned])
 
     def found(self, remarks: list[str]) -> Script:
         """The script's overrides, each that is not known with the reason."""
         base = self._base()
-        command, *further = _commands(self.seen(base).starts)
+        command, *further = commands_of(self.seen(base).starts)
         made = Script(remarks=remarks)
         given = command.overrides
         worlds = [world for world in self._all(self._worlds(base)) if self._command(world) is not None]
@@ -141,26 +144,29 @@ class _Reader:
                 made.overrides[key] = given[key]
         for word in command.others:
             if not _MARK.search(word):
-                made.remarks.append(f"{word}: {'deletes a key' if word[0] == '~' else 'is no override KEY=VALUE'}")
+                made.remarks.append(
+                    f"{word}: {'deletes a key' if word[0] == '~' else 'is no override KEY=VALUE'}"
+                )
         made.remarks += [*self._other_commands(command, further), *self._unset_branches(base)]
         if command.module and not command.module.endswith("main_ppo") and command.module != "main_ppo.py":
             made.remarks.append(
-                f"the script starts {command.module}; what that does besides VeRL's own trainer ({TRAINER}) a search does not do"
+                f"the script starts {command.module}: what that does besides {TRAINER}, a search does not do"
             )
         if base.goes_on:
             made.remarks.append("the script ends before the trainer starts; it was read as if it went on")
         sources = self.seen(base).sources
         if sources:
-            made.remarks.append(f"{', '.join(map(self._plain, sources))}: not there; what it sets is not read")
-        if (name := command.options.get("name")) is None or not _MARK.search(name):
-            _read_own_configuration(made, command, self._script)
-        else:
-            made.partly = True
-            made.remarks.append(f"the settings of --config-name={self._plain(name)} are not read")
+            made.remarks.append(
+                f"{', '.join(map(self._plain, sources))}: not there; what it sets is not read"
+            )
+        own = own_configuration(command, self._script.path.resolve().parent)
+        made.partly, made.megatron = not own.read, own.megatron
+        made.own = {key: text for key, text in own.settings.items() if key not in keys}
+        made.remarks += [self._plain(own.remark)] if own.remark else []
         if not made.overrides and not made.unknown and not made.own:
             raise ConfigError(
-                f"{self._script.path}: the trainer was found in it ({command.module}), but no override. Give the "
-                "script in which the overrides KEY=VALUE stand."
+                f"{self._script.path}: the trainer was found in it ({command.module}), but no override. Give "
+                "the script in which the overrides KEY=VALUE stand."
             )
         return made
 
@@ -178,15 +184,22 @@ class _Reader:
             for kind in kinds
             if kind or there
         ]
-        at_last = [replace(world, files_there=there, goes_on=True) for there in (False, True) for world in (bare, *marked)]
+        at_last = [
+            replace(world, files_there=there, goes_on=True)
+            for there in (False, True)
+            for world in (bare, *marked)
+        ]
+        until = time.monotonic() + _PATIENCE_S
         for world in (bare, *given, *others, *at_last):
             if self._command(world) is not None:
                 return world
+            if time.monotonic() > until:
+                break
         said = [line for line in self.seen(bare).said.splitlines() if "syntax error" in line]
         why = f" bash says: {one_line(said[0])}" if said else ""
         raise ConfigError(
-            f"{self._script.path}: no command `python -m {TRAINER} ...` was found in it. Give the script that starts "
-            f"VeRL's trainer, with its overrides written in it.{why}"
+            f"{self._script.path}: no command `python -m {TRAINER} ...` was found in it. Give the script "
+            f"that starts VeRL's trainer, with its overrides written in it.{why}"
         )
 
     def _variable_worlds(self, base: World, *, tested: bool) -> tuple[World, ...]:
@@ -202,7 +215,9 @@ class _Reader:
             return replace(
                 base,
                 variables={name: value("v", self._variables.index(name)) for name in names},
-                arguments=tuple(value("a", i) if i in given else "" for i in range(1, max(given, default=0) + 1)),
+                arguments=tuple(
+                    value("a", i) if i in given else "" for i in range(1, max(given, default=0) + 1)
+                ),
             )
 
         numbers = (world(lambda _, __, n=n: str(n)) for n in _NUMBERS)  # type: ignore[misc]
@@ -233,8 +248,11 @@ class _Reader:
 
     def _compared(self) -> list[str]:
         """Words that the script compares texts with: a program may print them."""
-        words = [word for found in _COMPARED.finditer(self._text) for word in found.groups() if word]
-        return list(dict.fromkeys(words))[:_MOST_NAMED]
+        code = re.sub(r"(^|\s)#.*", "", self._text)
+        cases = "\n".join(re.findall(r"\bcase\b.*?\besac\b", code, re.S))
+        tests, greps, branches = _COMPARED
+        words = [*tests.findall(code), *greps.findall(code), *branches.findall(cases)]
+        return list(dict.fromkeys(words))[:_MOST_COMPARED]
 
     @cached_property
     def _defaulted(self) -> set[str]:
@@ -253,7 +271,7 @@ class _Reader:
         counts = [int(n) for n in (*_ARGUMENT.findall(self._text), *_COUNTED.findall(self._text))]
         return max(counts, default=0)
 
-    def seen(self, world: World) -> Seen:
+    def seen(self, world: World) -> ScriptRun:
         """What the script does in a world; each is run once."""
         key = repr(world)
         if key not in self._seen:
@@ -266,8 +284,8 @@ class _Reader:
             list(threads.map(self.seen, worlds))
         return worlds
 
-    def _command(self, world: World) -> _Command | None:
-        return next(iter(_commands(self.seen(world).starts)), None)
+    def _command(self, world: World) -> TrainerCommand | None:
+        return next(iter(commands_of(self.seen(world).starts)), None)
 
     def _given(self, world: World) -> Mapping[str, str]:
         command = self._command(world)
@@ -295,9 +313,9 @@ class _Reader:
             return name
         if not value:
             return "it is empty in the script"
-        if (worlds_given := self._given_worlds(base)) and self._command(worlds_given[0]) is not None:
-            if self._value(worlds_given[0], key) != value:
-                self._branching.append(key)
+        marked = next(iter(self._given_worlds(base)), base)
+        if self._command(marked) is not None and self._value(marked, key) != value:
+            self._branching.append(key)
         return None
 
     def _made_of(self, key: str, base: World, value: str) -> str | None:
@@ -311,13 +329,19 @@ class _Reader:
         if marks and _MARK.sub("", shown or "") == value:
             self._shown[key] = f"{key}={shown}"
             return self._of_mark(*marks[0])
-        for kind, number in marks[:_MOST_NAMED]:  # one at a time: a default may stand beside an unset variable
+        for kind, number in marks[
+            :_MOST_NAMED
+        ]:  # one at a time: a default may stand beside an unset variable
             one = self._value(self._only(marked, kind, int(number)), key)
             if one is not None and _MARK.search(one) and _MARK.sub("", one) == value:
                 self._shown[key] = f"{key}={one}"
                 return self._of_mark(kind, number)
         values = {self._value(world, key) for world in numbers if self._command(world) is not None}
-        if (shown == value or (shown is None and self._command(marked) is None)) and values - {value} and len(values) > 1:
+        if (
+            (shown == value or (shown is None and self._command(marked) is None))
+            and values - {value}
+            and len(values) > 1
+        ):
             for kind, number in self._sources(marked):
                 ones = [self._only(world, kind, number) for world in numbers]
                 if len({self._value(one, key) for one in ones} - {value, None}) > 1:
@@ -357,10 +381,12 @@ class _Reader:
                 deciding[self._plain(f"llmzero{kind}{number}q")] = changed
         for name, keys in deciding.items():
             more = f" and {len(keys) - 3} more" if len(keys) > 3 else ""
-            yield f"{', '.join(keys[:3])}{more}: as where {name} is not set; the script has another value where it is"
+            yield f"{', '.join(keys[:3])}{more}: as where {name} is not set; it has another value where it is"
 
     def _program(self, mark: str) -> str:
-        return next((seen.programs[mark] for seen in self._seen.values() if mark in seen.programs), "a program")
+        return next(
+            (seen.programs[mark] for seen in self._seen.values() if mark in seen.programs), "a program"
+        )
 
     def _deciding(self, key: str, base: World, world: World) -> str:
         """What of programs or files an override depends on."""
@@ -374,16 +400,23 @@ class _Reader:
             return "it changes from run to run"
         files = world.files_there != base.files_there
         seen = [self.seen(world), self.seen(base)]
-        sources = dict.fromkeys(name for one in seen for name in (one.files if files else one.programs.values()))
+        sources = dict.fromkeys(
+            name for one in seen for name in (one.files if files else one.programs.values())
+        )
         deciding = [
             name
             for name in list(sources)[:_MOST_NAMED]
-            if self._command(replace(world, only=name)) and self._value(replace(world, only=name), key) != value
+            if self._command(replace(world, only=name))
+            and self._value(replace(world, only=name), key) != value
         ]
         if not deciding:
             return f"it depends on {'which files are there' if files else 'what programs print'}"
         names = " and ".join(deciding[:3])
-        return f"it depends on whether {self._plain(names)} is there" if files else f"it depends on what `{names}` prints"
+        return (
+            f"it depends on whether {self._plain(names)} is there"
+            if files
+            else f"it depends on what `{names}` prints"
+        )
 
     def _plain(self, text: str) -> str:
         """A text with the marks replaced by what they stand for."""
@@ -398,7 +431,7 @@ class _Reader:
 
         return _MARK.sub(name, text)
 
-    def _other_commands(self, first: _Command, further: Sequence[_Command]) -> Iterator[str]:
+    def _other_commands(self, first: TrainerCommand, further: Sequence[TrainerCommand]) -> Iterator[str]:
         if not further:
             return
         changed = list[str]()
@@ -409,117 +442,6 @@ class _Reader:
         several = list(dict.fromkeys(map(self._plain, changed)))
         differ = ", ".join(several[:6]) + (", ..." if len(several) > 6 else "")
         yield (
-            f"the script starts the trainer {plural(len(further), 'further time')}; the first command was read, "
-            + (f"the others differ in {differ}" if several else "the others give the same overrides")
+            f"the script starts the trainer {plural(len(further), 'further time')}; the first command was "
+            + (f"read, the others differ in {differ}" if several else "read, the others give the same")
         )
-
-
-# --- commands -----------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class _Command:
-    """One start of a trainer."""
-
-    module: str
-    overrides: Mapping[str, str]
-    options: Mapping[str, str]
-    """Hydra's options: config-path, config-name."""
-    others: tuple[str, ...]
-
-
-_OPTIONS = {
-    "--config-path": "path", "-cp": "path", "--config-name": "name", "-cn": "name", "--config-dir": "path", "-cd": "path",
-}  # fmt: skip
-_KEY = re.compile(r"(\+\+|\+|~)?([A-Za-z_][\w.@/-]*)")
-
-
-def _commands(starts: Iterable[Sequence[str]]) -> list[_Command]:
-    """Those that start VeRL's trainer; where none does, those that start another one with its keys."""
-    commands = [command for words in starts if (command := _command(words)) is not None]
-    return [each for each in commands if each.module.endswith(("main_ppo", "main_ppo.py"))] or commands
-
-
-def _command(words: Sequence[str]) -> _Command | None:
-    start, module = None, ""
-    for place, word in enumerate(words):
-        before = words[place - 1] if place else ""
-        if (before in ("-m", "--module") and re.fullmatch(r"[\w.]+", word)) or re.fullmatch(r"[^=\s]*\.py", word):
-            start, module = place, word
-            if word.endswith(("main_ppo", "main_ppo.py")):
-                break
-    if start is None or re.search(r"(^|[._/])(generation|gen|eval|sft|merger)", module.rpartition(".main")[2]):
-        return None
-    overrides, options, others = dict[str, str](), dict[str, str](), list[str]()
-    rest = iter(words[start + 1 :])
-    for word in rest:
-        name, equals, value = word.partition("=")
-        if name in _OPTIONS:
-            options[_OPTIONS[name]] = value if equals else next(rest, "")
-        elif equals and (key := _KEY.fullmatch(name)) and key[1] != "~":
-            overrides.pop(key[2], None)
-            overrides[key[2]] = value
-        elif word.strip():
-            others.append(word)
-    if not any(key.startswith(("actor_rollout_ref.", "data.", "trainer.", "algorithm.")) for key in overrides):
-        if not module.endswith(("main_ppo", "main_ppo.py")):
-            return None
-    return _Command(module.rpartition("/")[2], overrides, options, tuple(others))
-
-
-# --- configurations of the script's own -------------------------------------------------------------------------
-
-
-def _read_own_configuration(made: Script, command: _Command, script: ShellScript) -> None:
-    """Settings of the file that `--config-name` names, where it lies beside the script."""
-    name = Path(command.options.get("name", "")).name.removesuffix(".yaml")
-    if not name or (name in _CONFIGS and "path" not in command.options):
-        made.megatron = f"--config-name={name}" if "megatron" in name else ""
-        return
-    folder = Path(script.path).resolve().parent
-    asked = command.options.get("path", "").removeprefix("file://")
-    places = [Path(asked), folder / asked, folder / Path(asked).name, folder / "config", folder]
-    place = next((each / f"{name}.yaml" for each in places if (each / f"{name}.yaml").is_file()), None)
-    if name in _CONFIGS and place is None:
-        made.megatron = f"--config-name={name}" if "megatron" in name else ""
-        return
-    made.partly = True
-    if place is None:
-        made.remarks.append(f"the settings of {name}.yaml (--config-name) are not read: the file is not beside the script")
-        return
-    try:
-        made.own = dict(_settings(place, set()))
-    except ConfigError as error:
-        made.remarks.append(f"the settings of {name}.yaml (--config-name) are not read: {error}")
-        return
-    made.partly = False
-    made.own = {key: value for key, value in made.own.items() if key not in made.overrides and key not in made.unknown}
-    made.remarks.append(f"{plural(len(made.own), 'setting')} of {place.name} were read as if they stood before the overrides")
-
-
-def _settings(place: Path, read: set[Path]) -> Iterator[tuple[str, str]]:
-    """Key and text of each setting of a hydra configuration, those of its own `defaults` first."""
-    data = dict(read_yaml(place))
-    read.add(place)
-    for entry in data.pop("defaults", None) or []:
-        beside = place.parent / f"{entry}.yaml"
-        if isinstance(entry, str) and entry not in _CONFIGS and beside.is_file() and beside not in read:
-            yield from _settings(beside, read)
-    data.pop("hydra", None)
-    yield from _leaves(data, "")
-
-
-def _leaves(data: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, str]]:
-    for key, value in data.items():
-        if isinstance(value, Mapping):
-            yield from _leaves(value, f"{prefix}{key}.")
-        elif isinstance(value, list):
-            yield f"{prefix}{key}", "[" + ",".join(map(_shown, value)) + "]"
-        else:
-            yield f"{prefix}{key}", _shown(value)
-
-
-def _shown(value: Any) -> str:
-    if value is None or isinstance(value, bool):
-        return {None: "null", True: "true", False: "false"}[value]
-    return str(value)

@@ -38,11 +38,12 @@ _SYSTEM_PREFIXES = (Path("/usr"), Path("/usr/local"))
 """Where a Python of the system is installed among everything else; of these only its own files are shown."""
 _SETTINGS = ("/etc/ld.so.cache", "/etc/alternatives", "/etc/localtime")
 _INSIDE = Path("/sandbox")
-SHELL_TOOLS = tuple(
-    "bash awk basename bc cat chmod cp cut dirname egrep expr false fgrep fold grep head ln mkdir mktemp mv nl "
-    "numfmt od paste printf readlink realpath rev rm rmdir sed seq sort tac tail tee test touch tr true uniq wc "
-    "xargs".split()
-)
+SHELL_TOOLS = (
+    "bash", "awk", "basename", "bc", "cat", "chmod", "cp", "cut", "dirname", "egrep", "expr", "false",
+    "fgrep", "fold", "grep", "head", "ln", "mkdir", "mktemp", "mv", "nl", "numfmt", "od", "paste", "printf",
+    "readlink", "realpath", "rev", "rm", "rmdir", "sed", "seq", "sort", "tac", "tail", "tee", "test", "touch",
+    "tr", "true", "uniq", "wc", "xargs",
+)  # fmt: skip
 """What a script finds of the system: bash, and programs that only read and write text and files."""
 _PROBE_TIMEOUT_S = 60.0
 _UID_RANGE = (1_600_000_000, 1_900_000_000)

@@ -24,13 +24,21 @@ from llmzero_ray.tasks.sandbox.limits import SandboxLimits
 from llmzero_ray.tasks.sandbox.pipe import LinePipe, NoLineError
 
 LIMITS = SandboxLimits(
-    cpu_s=10, wall_s=6.0, memory=1024 * 2**20, processes=64, scratch=16 * 2**20, open_files=256, file_size=4 * 2**20
+    cpu_s=10,
+    wall_s=6.0,
+    memory=1024 * 2**20,
+    processes=64,
+    scratch=16 * 2**20,
+    open_files=256,
+    file_size=4 * 2**20,
 )
 _START_S = 60.0
 _STUBS = ("python", "python3", "torchrun", "accelerate", "uv", "bash", "sh", "env", "sleep")
 """Names that programs such as xargs look for."""
 _ROOTS = re.compile(r"(?<![\w.])/([A-Za-z_][\w.-]*)")
-_NOT_ROOMS = frozenset({"bin", "dev", "etc", "lib", "lib32", "lib64", "proc", "sandbox", "sbin", "sys", "tmp", "usr"})
+_NOT_ROOMS = frozenset(
+    {"bin", "dev", "etc", "lib", "lib32", "lib64", "proc", "sandbox", "sbin", "sys", "tmp", "usr"}
+)
 _MOST_ROOMS, _MOST_FILES, _MOST_BYTES, _MOST_ANSWER = 24, 400, 256 * 1024, 8 * 2**20
 
 Prints = Literal["", "text", "number", "large", "fails", "says"]
@@ -43,7 +51,7 @@ class World:
     variables: Mapping[str, str] = field(default_factory=dict)
     arguments: tuple[str, ...] = ()
     prints: Prints = ""
-    """What programs print: nothing, a text that stands for them, 1, 4194304, what `says` holds; or they fail."""
+    """What programs print: nothing, a text that stands for them, 1, 4194304, `says`; or they fail."""
     says: str = ""
     files_there: bool = False
     """Whether files that the script looks for are there."""
@@ -54,7 +62,7 @@ class World:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seen:
+class ScriptRun:
     """What a script did in one world."""
 
     starts: tuple[tuple[str, ...], ...]
@@ -102,7 +110,9 @@ def _beside(folder: Path) -> list[Path]:
     while level and len(found) < _MOST_FILES:
         held = [each for one in level for each in _entries(one)]
         found += [each for each in held if not each.is_dir()]
-        level = [each for each in held if each.is_dir() and not each.is_symlink() and each.name[:1] != "."][:20]
+        level = [each for each in held if each.is_dir() and not each.is_symlink() and each.name[:1] != "."][
+            :20
+        ]
     return found[:_MOST_FILES]
 
 
@@ -113,7 +123,7 @@ def _entries(folder: Path) -> list[Path]:
         return []
 
 
-def run_shell(script: ShellScript, world: World) -> Seen:
+def run_shell(script: ShellScript, world: World) -> ScriptRun:
     """What the script does in this world.
 
     Raises:
@@ -122,7 +132,8 @@ def run_shell(script: ShellScript, world: World) -> Seen:
     found = find_isolation()
     if not found.full:
         raise TaskError(
-            f"a script is read by running it in a sandbox, and there is none here: {found.why}. To have one, {CURE}."
+            f"a script is read by running it in a sandbox, and there is none here: {found.why}. To have one, "
+            f"{CURE}."
         )
     home, cwd = os.path.expanduser("~"), os.getcwd()
     asked = {
@@ -197,15 +208,20 @@ def _rooms(script: ShellScript, home: str, cwd: str) -> list[str]:
     """Folders that the script may write in: those at the root that it names, its own, and the current one."""
     roots = {f"/{name}" for name in _ROOTS.findall(script.text) if name not in _NOT_ROOMS}
     own = [home, cwd, str(script.path.resolve().parent)]
-    roots = set(sorted(roots)[:_MOST_ROOMS]) | {f"/{Path(each).parts[1]}" for each in own if len(Path(each).parts) > 1}
-    return [*sorted(roots - {f"/{name}" for name in _NOT_ROOMS}), *sorted({each for each in own if each.count("/") > 1})]
+    roots = set(sorted(roots)[:_MOST_ROOMS]) | {
+        f"/{Path(each).parts[1]}" for each in own if len(Path(each).parts) > 1
+    }
+    return [
+        *sorted(roots - {f"/{name}" for name in _NOT_ROOMS}),
+        *sorted({each for each in own if each.count("/") > 1}),
+    ]
 
 
-def _seen(answer: Mapping[str, Any]) -> Seen:
+def _seen(answer: Mapping[str, Any]) -> ScriptRun:
     found: dict[str, list[list[str]]] = {}
     for kind, *fields in answer["records"]:
         found.setdefault(kind, []).append(fields)
-    return Seen(
+    return ScriptRun(
         starts=tuple(map(tuple, found.get("start", []))),
         programs={token: label for label, token, _ in found.get("program", [])},
         reads_programs=any(read for _, _, read in found.get("program", [])),

@@ -1,7 +1,7 @@
 """Process that runs one script inside the sandbox: its description in, the recorder's records out, as JSON.
 
-Run as a file; imports nothing of this project. Not here: the walls around it (../isolation.py), what stands in
-for programs (recorder.sh), who asks (__init__.py).
+Run as a file; imports nothing of this project. Not here: the walls around it (../isolation.py), what stands
+in for programs (recorder.sh), who asks (__init__.py).
 """
 
 from __future__ import annotations
@@ -17,6 +17,11 @@ from pathlib import Path
 from typing import Any
 
 _RECORDS, _PROGRAMS = Path("/tmp/records"), Path("/tmp/bin")
+_SOURCED = """. "$LLMZERO_RECORDER"
+__llmzero_text=$0; [[ $0 == */* ]] || __llmzero_text=./$0
+. "$__llmzero_text"
+"""
+"""A script as bash runs it, with its own `$0`, after the recorder."""
 _MOST = 2_000
 """Records that are read."""
 
@@ -44,9 +49,8 @@ def main() -> int:
         "LLMZERO_RECORDER": "/tmp/recorder.sh",
         "LLMZERO_RECORDS": str(_RECORDS),
     }
-    code = '. "$LLMZERO_RECORDER"; __llmzero_text=$0; [[ $0 == */* ]] || __llmzero_text=./$0; . "$__llmzero_text"'
     running = subprocess.Popen(
-        [asked["bash"], "-c", code, asked["script"], *asked["arguments"]],
+        [asked["bash"], "-c", _SOURCED, asked["script"], *asked["arguments"]],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,

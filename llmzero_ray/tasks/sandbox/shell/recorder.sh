@@ -281,7 +281,7 @@ __llmzero_before() {  # before each command: its text, the positional arguments.
             return 0 ;;
         sleep)
             (( ++__llmzero_naps ))
-            if (( __llmzero_naps > 20 )); then return 4; fi
+            if (( __llmzero_naps > 6 )); then return 4; fi
             return 1 ;;
     esac
     if [[ $name == *[/\$]* ]] && __llmzero_path "$name" "$@"; then
