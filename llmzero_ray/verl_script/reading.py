@@ -39,7 +39,7 @@ _COMPARED = (
     re.compile(rf"(?:^|;;|\bin|\|)[ \t]*\(?{_WORD}\*?[\"']?(?=[|)])", re.M),
 )
 """Words that a test, a `grep` and a branch of a `case` look for."""
-_CHANGING = re.compile(r"\b(S?RANDOM|EPOCH\w+|SECONDS|BASHPID|PPID|E?UID|mktemp)\b|\$\$|\\t")
+_CHANGING = re.compile(r"\b(S?RANDOM|EPOCH\w+|SECONDS|BASHPID|PPID|E?UID|mktemp)\b|\$\$")
 """What differs each time."""
 _MARK = re.compile(r"llmzero([vap])(\d+)q", re.I)
 _NUMBERS = (3, 4099)
@@ -157,7 +157,7 @@ class _Reader:
         sources = self.seen(base).sources
         if sources:
             made.remarks.append(
-                f"{', '.join(map(self._plain, sources))}: not there; what it sets is not read"
+                f"{', '.join(map(self._plain, sources))}: was not read; what it sets is not known"
             )
         own = own_configuration(command, self._script.path.resolve().parent)
         made.partly, made.megatron = not own.read, own.megatron
@@ -208,13 +208,15 @@ class _Reader:
         kept = set() if tested else set(_TESTED_EMPTY.findall(self._text))
         names = [name for name in self._variables if name not in kept]
         given = [i for i in range(1, self._n_arguments + 1) if str(i) not in kept | self._defaulted]
-        if not names and not given:
+        typed = re.search(r"\bread\b", self._text) is not None
+        if not names and not given and not typed:
             return ()
 
         def world(value: Callable[[str, int], str]) -> World:
             return replace(
                 base,
                 variables={name: value("v", self._variables.index(name)) for name in names},
+                typed=value("a", 0) if typed else "",
                 arguments=tuple(
                     value("a", i) if i in given else "" for i in range(1, max(given, default=0) + 1)
                 ),
@@ -351,22 +353,28 @@ class _Reader:
 
     def _sources(self, world: World) -> Iterator[tuple[str, int]]:
         yield from (("v", self._variables.index(name)) for name in list(world.variables)[:_MOST_NAMED])
-        yield from (("a", i) for i in range(1, len(world.arguments) + 1))
+        yield from (("a", i) for i in range(0 if world.typed else 1, len(world.arguments) + 1))
 
     def _only(self, world: World, kind: str, number: int) -> World:
         """The world with one of its variables or arguments alone."""
         if kind.lower() == "v":
             name = self._variables[number]
-            return replace(world, variables={name: world.variables.get(name, "")}, arguments=())
+            return replace(world, variables={name: world.variables.get(name, "")}, arguments=(), typed="")
+        if number == 0:
+            return replace(world, variables={}, arguments=())
         arguments = tuple(text if i == number else "" for i, text in enumerate(world.arguments[:number], 1))
-        return replace(world, variables={}, arguments=arguments)
+        return replace(world, variables={}, arguments=arguments, typed="")
 
     def _of_mark(self, kind: str, number: str) -> str:
         match kind.lower():
             case "v":
                 return f"{self._variables[int(number)]} is not set in the script"
             case "a":
-                return f"${number} is an argument of the script"
+                return (
+                    f"${number} is an argument of the script"
+                    if number != "0"
+                    else "it is typed in as the script runs"
+                )
         return f"it is what `{self._program(f'llmzerop{number}q')}` prints"
 
     def _unset_branches(self, base: World) -> Iterator[str]:
@@ -426,7 +434,7 @@ class _Reader:
                 case "v":
                     return f"${self._variables[int(found[2])]}"
                 case "a":
-                    return f"${found[2]}"
+                    return f"${found[2]}" if found[2] != "0" else "(typed)"
             return f"$({self._program(found[0].lower())})"
 
         return _MARK.sub(name, text)
@@ -440,8 +448,11 @@ class _Reader:
             changed += [f"{key}={other[key]}" for key in other if own.get(key) != other[key]]
             changed += [f"no {key}" for key in own if key not in other]
         several = list(dict.fromkeys(map(self._plain, changed)))
+        if not several:
+            yield "the script starts the trainer more than once, with the same overrides"
+            return
         differ = ", ".join(several[:6]) + (", ..." if len(several) > 6 else "")
         yield (
             f"the script starts the trainer {plural(len(further), 'further time')}; the first command was "
-            + (f"read, the others differ in {differ}" if several else "read, the others give the same")
+            f"read, the others differ in {differ}"
         )

@@ -131,6 +131,10 @@ def script_of(tmp_path: Path, text: str) -> Path:
         "\ufeffTRAIN N=8",
         "TRAIN \\ \n  N=8",
         "(cd examples && TRAIN N=8)",
+        'main() { TRAIN N=8; }; if [[ "${BASH_SOURCE[0]}" == "$0" ]]; then main; fi',
+        "trap 'exit 1' ERR\nf() { TRAIN N=8; }\ngrep -q x /dev/null || true\nf",
+        "until TRAIN N=8; do sleep 9; done",
+        "n=8; while read -r k v; do [ $k = n ] && n=$v; done <<< 'n 8'; TRAIN N=$n",
     ],
 )  # fmt: skip
 def test_bash_itself_decides_what_a_value_is(text: str, tmp_path: Path) -> None:
@@ -174,6 +178,9 @@ def test_bash_itself_decides_what_a_value_is(text: str, tmp_path: Path) -> None:
         ("if [ -f /data/big ]; then x=16; else x=4; fi; TRAIN N=$x", "N=4", "whether /data/big is there"),
         ("[[ -e ~/.big ]] && x=16 || x=4; TRAIN N=$x", "N=4", "/.big is there"),
         ("x=16; x=$(cat /data/n); TRAIN N=$x", "N=$(cat /data/n)", "it is what `cat /data/n` prints"),
+        ("read -p 'how many? ' x; TRAIN N=$x", "N=(typed)", "it is typed in as the script runs"),
+        ("x=$(< /data/n); TRAIN N=4$x", "N=4", "whether /data/n is there"),
+        ("x=4; while read -r v; do x=$v; done < /data/n; TRAIN N=$x", "N=4", "whether /data/n is there"),
         ("TRAIN N=$((RANDOM % 9))", None, "it changes from run to run"),
         ("x=; TRAIN N=$x", "N=", "it is empty in the script"),
     ],
@@ -215,7 +222,7 @@ def test_files_beside_the_script_are_read_and_others_are_said(tmp_path: Path) ->
     text = 'd=$(cd "$(dirname "$0")" && pwd)\nset -a; source $d/lib/env.sh; . /opt/env.sh\nbash $d/inner.sh 3'
     read = read_script(script_of(tmp_path, text))
     assert read.overrides == {f"{R}n": "8", "data.seed": "3"}
-    assert read.remarks == ["/opt/env.sh: not there; what it sets is not read"]
+    assert read.remarks == ["/opt/env.sh: was not read; what it sets is not known"]
 
 
 def test_a_configuration_beside_the_script_is_read_and_the_command_line_wins(tmp_path: Path) -> None:

@@ -36,6 +36,8 @@ _START_S = 60.0
 _STUBS = ("python", "python3", "torchrun", "accelerate", "uv", "bash", "sh", "env", "sleep")
 """Names that programs such as xargs look for."""
 _ROOTS = re.compile(r"(?<![\w.])/([A-Za-z_][\w.-]*)")
+_INPUTS = re.compile(r"""\bdone\s*<\s*["']?([\w./~-]+)""")
+"""Files that a loop reads."""
 _NOT_ROOMS = frozenset(
     {"bin", "dev", "etc", "lib", "lib32", "lib64", "proc", "sandbox", "sbin", "sys", "tmp", "usr"}
 )
@@ -50,6 +52,8 @@ class World:
 
     variables: Mapping[str, str] = field(default_factory=dict)
     arguments: tuple[str, ...] = ()
+    typed: str = ""
+    """The line that is typed wherever the script reads one; empty: its input has ended."""
     prints: Prints = ""
     """What programs print: nothing, a text that stands for them, 1, 4194304, `says`; or they fail."""
     says: str = ""
@@ -76,7 +80,7 @@ class ScriptRun:
     sources: tuple[str, ...]
     """Files that it would have read as a part of itself and that were not there."""
     said: str
-    """The end of what bash reported."""
+    """What bash says of the script's grammar, where no command trains."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,6 +144,7 @@ def run_shell(script: ShellScript, world: World) -> ScriptRun:
         "script": script.given,
         "arguments": world.arguments,
         "cwd": cwd,
+        "typed": f"{world.typed}\n" * 64 if world.typed else "",
         "files": dict(script.files),
         "bash": "/usr/bin/bash",
         "programs": _STUBS,
@@ -153,6 +158,7 @@ def run_shell(script: ShellScript, world: World) -> ScriptRun:
             "LLMZERO_FILES": "there" if world.files_there else "",
             "LLMZERO_ONLY": world.only,
             "LLMZERO_GO_ON": "yes" if world.goes_on else "",
+            "LLMZERO_INPUTS": "\n".join(dict.fromkeys(_INPUTS.findall(script.text))),
             "LLMZERO_TOOLS": " ".join(SHELL_TOOLS),
         },
         "limits": asdict(LIMITS),
@@ -221,6 +227,8 @@ def _seen(answer: Mapping[str, Any]) -> ScriptRun:
     found: dict[str, list[list[str]]] = {}
     for kind, *fields in answer["records"]:
         found.setdefault(kind, []).append(fields)
+    if "old" in found:
+        raise TaskError(f"bash is {found['old'][0][0]} here; must be 5.0 or later. Install a newer one")
     return ScriptRun(
         starts=tuple(map(tuple, found.get("start", []))),
         programs={token: label for label, token, _ in found.get("program", [])},

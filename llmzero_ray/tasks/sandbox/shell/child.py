@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import resource
+import select
 import signal
 import subprocess
 import sys
@@ -17,11 +18,9 @@ from pathlib import Path
 from typing import Any
 
 _RECORDS, _PROGRAMS = Path("/tmp/records"), Path("/tmp/bin")
-_SOURCED = """. "$LLMZERO_RECORDER"
-__llmzero_text=$0; [[ $0 == */* ]] || __llmzero_text=./$0
-. "$__llmzero_text"
-"""
+_SOURCED = '. "$LLMZERO_RECORDER"; . "$0"'
 """A script as bash runs it, with its own `$0`, after the recorder."""
+_BACKGROUND_S = 2.0
 _MOST = 2_000
 """Records that are read."""
 
@@ -29,12 +28,13 @@ _MOST = 2_000
 def main() -> int:
     """Run the script once; 0 however it ends."""
     asked = json.loads(sys.stdin.buffer.readline())
+    # Read first: another user may not be allowed to.
+    recorder = Path(__file__).with_name("recorder.sh").read_text(encoding="utf-8")
     if (uid := asked["uid"]) is not None:
         os.setgroups([])
         os.setresgid(uid, uid, uid)
         os.setresuid(uid, uid, uid)
     os.umask(0)
-    recorder = Path(__file__).with_name("recorder.sh").read_text(encoding="utf-8")
     Path("/tmp/recorder.sh").write_text(recorder, encoding="utf-8")
     for place, text in asked["files"].items():
         _write(Path(place), text)
@@ -42,6 +42,7 @@ def main() -> int:
         folder.mkdir(parents=True, exist_ok=True)
     for name in asked["programs"]:
         _write(_PROGRAMS / name, f'#!{asked["bash"]}\n. "$LLMZERO_RECORDER"\n__llmzero_run {name} "$@"\n')
+    Path("/tmp/typed").write_text(asked["typed"], encoding="utf-8")
     environment = {
         **asked["environment"],
         "PATH": f"{_PROGRAMS}:/usr/bin:/bin",
@@ -49,26 +50,44 @@ def main() -> int:
         "LLMZERO_RECORDER": "/tmp/recorder.sh",
         "LLMZERO_RECORDS": str(_RECORDS),
     }
+    alive, kept = os.pipe()  # kept open by every process that the script leaves in the background
     running = subprocess.Popen(
         [asked["bash"], "-c", _SOURCED, asked["script"], *asked["arguments"]],
+        stdin=os.open("/tmp/typed", os.O_RDONLY),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        cwd=asked["cwd"],
+        env=environment,
+        preexec_fn=lambda: _confine(asked["limits"]),
+        start_new_session=True,
+        pass_fds=(kept,),
+    )
+    os.close(kept)
+    try:
+        running.wait(asked["limits"]["wall_s"])
+        select.select([alive], [], [], _BACKGROUND_S)
+    except subprocess.TimeoutExpired:
+        with contextlib.suppress(OSError):
+            os.killpg(running.pid, signal.SIGKILL)
+    records = [held for place in sorted(_RECORDS.iterdir())[:_MOST] if (held := _record(place))]
+    said = "" if any(kind == "start" for kind, *_ in records) else _syntax(asked, environment)
+    print(json.dumps({"records": records, "said": said}), flush=True)  # noqa: T201
+    return 0
+
+
+def _syntax(asked: dict[str, Any], environment: dict[str, str]) -> str:
+    """What bash says of the script's grammar."""
+    checked = subprocess.run(
+        [asked["bash"], "-n", asked["script"]],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         cwd=asked["cwd"],
         env=environment,
-        preexec_fn=lambda: _confine(asked["limits"]),
-        start_new_session=True,
+        timeout=asked["limits"]["wall_s"],
+        check=False,
     )
-    try:
-        _, said = running.communicate(timeout=asked["limits"]["wall_s"])
-    except subprocess.TimeoutExpired:
-        with contextlib.suppress(OSError):
-            os.killpg(running.pid, signal.SIGKILL)
-        said = b""
-    records = [_record(place) for place in sorted(_RECORDS.iterdir())[:_MOST]]
-    answer = {"records": [each for each in records if each], "said": said[-2000:].decode("utf-8", "replace")}
-    print(json.dumps(answer), flush=True)  # noqa: T201
-    return 0
+    return checked.stderr[-2000:].decode("utf-8", "replace")
 
 
 def _write(place: Path, text: str) -> None:

@@ -7,6 +7,11 @@
 # there is said by LLMZERO_PRINTS (empty, text, number, large, fails, or says: LLMZERO_SAYS) and LLMZERO_FILES
 # (empty or there), for LLMZERO_ONLY alone where that is set.
 
+if (( BASH_VERSINFO[0] < 5 )); then
+    printf 'old\0%s\0' "$BASH_VERSION" > "$LLMZERO_RECORDS/0"
+    exit 1
+fi
+
 __llmzero_record() {
     local - IFS=$' \t\n' when=${EPOCHREALTIME//[.,]/}
     printf '%s\0' "$@" > "$LLMZERO_RECORDS/$when-$BASHPID-$RANDOM" 2> /dev/null
@@ -49,7 +54,7 @@ __llmzero_unknown() {  # prints what the world says that an unknown program prin
 
 __llmzero_text_tool() {  # a text tool, through which what an unknown program printed is never lost
     local - tool=$1 given made status
-    set +eux
+    set +eEux
     shift
     if (( $# > 1 )) && [[ ${!#} =~ ^(/[A-Za-z0-9_.-]+){2,}$ && ( ! -e ${!#} || ${!#} == /proc/* ) ]]; then
         __llmzero_unknown "$tool" "${!#}"
@@ -82,14 +87,13 @@ __llmzero_shell() {  # a shell with this recorder: -c TEXT [NAME ARGUMENT...], o
             "${@:3}"
     else
         "$LLMZERO_BASH" -c \
-            '. "$LLMZERO_RECORDER"; __llmzero_text=$0; [[ $0 == */* ]] || __llmzero_text=./$0; . "$__llmzero_text"' \
-            "$@"
+            '. "$LLMZERO_RECORDER"; . "$0"' "$@"
     fi
 }
 
 __llmzero_run() {  # what an unknown command does
     local - IFS=$' \t\n' name=${1##*/} i word base
-    set +eux
+    set +eEux
     case $name in
         pkill | pgrep | kill | killall | ps | echo | which | type | logger | curl | wget | git)
             __llmzero_unknown "$@"
@@ -222,10 +226,23 @@ __llmzero_path() {  # the path that a word of the script's text stands for, into
     [[ -n $__llmzero_reply ]]
 }
 
+__llmzero_look() {  # notes a file that is looked for and not there, and makes it where the world has it
+    if [[ -e $2 ]]; then return; fi
+    __llmzero_record file "$2"
+    if [[ ${LLMZERO_FILES-} != there ]] || ! __llmzero_varied "$2"; then return; fi
+    if [[ $1 == d ]]; then
+        builtin command mkdir -p -- "$2" 2> /dev/null
+    else
+        if [[ $2 == */* ]]; then builtin command mkdir -p -- "${2%/*}" 2> /dev/null; fi
+        { printf '8\n' > "$2"; } 2> /dev/null
+        chmod +x "$2" 2> /dev/null
+    fi
+}
+
 __llmzero_word='("([^"\\]|\\.)*"|'\''[^'\'']*'\''|\\.|[^][:space:]"'\''\\;|&<>()])+'
 __llmzero_before() {  # before each command: its text, the positional arguments. 1: skip it, 3: it is an `exec`
     local - IFS=$' \t\n' text=$1 rest name LC_ALL=C
-    set +eux
+    set +eEux
     shift
     if [[ $text == *'>'* && $text != '[['* && $text != '(('* ]]; then
         rest=$text
@@ -236,26 +253,18 @@ __llmzero_before() {  # before each command: its text, the positional arguments.
             fi
         done
     fi
+    rest=$text
+    while [[ $rest =~ (^|[^\<])\<[[:space:]]*($__llmzero_word) ]]; do
+        rest=${rest#*"${BASH_REMATCH[0]}"}
+        if __llmzero_path "${BASH_REMATCH[2]}" "$@"; then __llmzero_look f "$__llmzero_reply"; fi
+    done
     case $text in
         '[ '* | '[[ '* | 'test '*)
             rest=$text
             while [[ $rest =~ [[:space:]]-([abcdefghkLprsSuwx])[[:space:]]+($__llmzero_word) ]]; do
                 rest=${rest#*"${BASH_REMATCH[0]}"}
                 name=${BASH_REMATCH[1]}
-                if __llmzero_path "${BASH_REMATCH[2]}" "$@" && [[ ! -e $__llmzero_reply ]]; then
-                    __llmzero_record file "$__llmzero_reply"
-                    if [[ ${LLMZERO_FILES-} == there ]] && __llmzero_varied "$__llmzero_reply"; then
-                        if [[ $name == d ]]; then
-                            builtin command mkdir -p -- "$__llmzero_reply" 2> /dev/null
-                        else
-                            if [[ $__llmzero_reply == */* ]]; then
-                                builtin command mkdir -p -- "${__llmzero_reply%/*}" 2> /dev/null
-                            fi
-                            { printf '#\n' > "$__llmzero_reply"; } 2> /dev/null
-                            chmod +x "$__llmzero_reply" 2> /dev/null
-                        fi
-                    fi
-                fi
+                if __llmzero_path "${BASH_REMATCH[2]}" "$@"; then __llmzero_look "$name" "$__llmzero_reply"; fi
             done
             return 0 ;;
     esac
@@ -302,7 +311,12 @@ if [[ -n ${LLMZERO_GO_ON-} ]]; then
     exit() { :; }
     __llmzero_free='builtin set +eu;'
 fi
+while IFS= read -r __llmzero_name; do
+    if __llmzero_path "$__llmzero_name"; then __llmzero_look f "$__llmzero_reply"; fi
+done <<< "${LLMZERO_INPUTS-}"
+shopt -u sourcepath
 shopt -s extdebug
+set +E
 trap "${__llmzero_free-}"'
 if [[ ${FUNCNAME-} == @(__llmzero*|cat|cd|pushd|command|which) ]] || __llmzero_before "$BASH_COMMAND" "$@"; then :; else
     case $? in
