@@ -22,9 +22,14 @@ from llmzero_ray.tasks.sandbox.shell import Prints, ScriptRun, ShellScript, Worl
 from llmzero_ray.text import number_ranges, one_line, plural
 from llmzero_ray.verl_script.commands import TRAINER, TrainerCommand, commands_of, own_configuration
 
+_COMMENT = re.compile(r"\s*#")
+_GOES_ON = re.compile(r"""\s*(["']?\$|["']?[+~]*[\w.]+=|-|\d?>|\|)""")
+"""How a line begins that goes on with a command: an override, a variable, an option, a pipe."""
+_AFTER_BACKSLASH = re.compile(r"(?<=\s)\\[ \t]+(#.*)?$")
 _READ = re.compile(r"\$\{?#?([A-Za-z_]\w*)")
 _IN_ARITHMETIC = re.compile(r"\(\((.*?)\)\)", re.S)
 _WITH_DEFAULT = re.compile(r"\$\{([A-Za-z_]\w*|[1-9]):?[-=](?!\})")
+_ASSIGNED = re.compile(r"(?:^|[\s;(])([A-Za-z_]\w*)\+?=")
 _TESTED_EMPTY = re.compile(r"""-z\s+"?\$\{?([A-Za-z_]\w*|[1-9])""")
 _ARGUMENT = re.compile(r"\$\{?([1-9])\b")
 _COUNTED = re.compile(r"""\$\{?#\}?"?\s*(?:-(?:ne|lt|eq|ge|gt|le)|[=!<>]=?)\s*"?(\d)""")
@@ -87,13 +92,17 @@ def _text(path: Path) -> tuple[str, list[str]]:
         raise ConfigError(f"{path}: cannot be read ({error.strerror}).") from error
     if b"\0" in held:
         raise ConfigError(f"{path}: is no text; give the script that starts VeRL's trainer.")
+    given = held.decode("utf-8-sig", "surrogateescape").replace("\r\n", "\n").split("\n")
     lines, comments, others = list[str](), list[int](), list[int]()
-    for number, raw in enumerate(held.decode("utf-8-sig", "surrogateescape").splitlines(), 1):
-        if lines and lines[-1].endswith("\\") and re.match(r"\s*#", raw):
-            comments.append(number)
-            continue
-        if re.search(r"\\[ \t]+(#.*)?$", raw):
-            raw = re.sub(r"\\[ \t]+(#.*)?$", r"\\", raw)
+    for number, raw in enumerate(given, 1):
+        inside = bool(lines) and lines[-1].endswith("\\") and not _COMMENT.match(lines[-1])
+        if inside and _COMMENT.match(raw):
+            after = next((line for line in given[number:] if not _COMMENT.match(line)), "")
+            if _GOES_ON.match(after):
+                comments.append(number)
+                continue
+        if not _COMMENT.match(raw) and _AFTER_BACKSLASH.search(raw):
+            raw = _AFTER_BACKSLASH.sub(r"\\", raw)
             others.append(number)
         lines.append(raw)
     return "\n".join(lines) + "\n", [
@@ -265,8 +274,11 @@ class _Reader:
         """Variables that the script reads somewhere without a default."""
         arithmetic = " ".join(_IN_ARITHMETIC.findall(self._text))
         names = [*_READ.findall(self._text), *re.findall(r"(?<![\w$])[A-Za-z_]\w*", arithmetic)]
-        names = [name for name in dict.fromkeys(names) if name not in self._defaulted]
-        return [name for name in names if not _BASH_SETS.fullmatch(name)]
+        assigned = {*_ASSIGNED.findall(self._text), *re.findall(r"\$\{(\w+):?=", self._text)}
+        kept = self._defaulted & assigned | self._defaulted - set(
+            re.findall(r"\$\{?(\w+)(?!\w|:?-)", self._text)
+        )
+        return [name for name in dict.fromkeys(names) if name not in kept and not _BASH_SETS.fullmatch(name)]
 
     @cached_property
     def _n_arguments(self) -> int:

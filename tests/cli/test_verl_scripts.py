@@ -130,6 +130,8 @@ def script_of(tmp_path: Path, text: str) -> Path:
         "TRAIN \\\r\n  N=8\r\n",
         "\ufeffTRAIN N=8",
         "TRAIN \\ \n  N=8",
+        "# TRAIN N=2 \\\n#  N=4 \\\nTRAIN N=8",
+        "TRAIN N=8 \\\n# N=2\necho N=4",
         "(cd examples && TRAIN N=8)",
         'main() { TRAIN N=8; }; if [[ "${BASH_SOURCE[0]}" == "$0" ]]; then main; fi',
         "trap 'exit 1' ERR\nf() { TRAIN N=8; }\ngrep -q x /dev/null || true\nf",
@@ -150,6 +152,7 @@ def test_bash_itself_decides_what_a_value_is(text: str, tmp_path: Path) -> None:
         (': "${n:?is needed}"; TRAIN N=$n', "N=$n", "n is not set in the script"),
         ("TRAIN N=$((nodes * 8))", "N=0", "nodes is not set in the script"),
         ("TRAIN N=${a:-1}$b", "N=1$b", "b is not set in the script"),
+        ("echo ${n:-none}; TRAIN N=4$n", "N=4$n", "n is not set in the script"),
         ("TRAIN N=$2 M=${1:-q}", "N=$2", "$2 is an argument of the script"),
         (
             '[ $# -ge 1 ] || { echo usage; exit 1; }\nx=$1; shift; TRAIN N=$x "$@"',
