@@ -91,6 +91,7 @@ _OTHER_UNIT = frozenset(
 _KINDS = (
     (
         r".*\.megatron\..*|.*\.(use_mbridge|vanilla_mbridge)|.*\.override_(transformer|ddp)_config\..*"
+        r"|.*\.override_optimizer_config\.(optimizer_\w+|overlap_cpu\w+|use_precision_aware\w+)"
         r"|.*\.optim\.(lr_decay_\w+|lr_warmup_init|lr_wsd_\w+|min_lr)|actor_rollout_ref\.model\.lora\.(?!merge).*",
         "the script trains with Megatron, a search with FSDP2",
     ),
@@ -289,12 +290,14 @@ def _misspelt(key: str) -> str | None:
 def _place(placings: list[_Placing], made: Translation) -> None:
     """Put all values in that fit together: what does not fit yet is tried again after the others."""
     steps = next((each.value for each in placings if each.place == "phase.n_steps"), None)
-    given = {each.place for each in placings}
+    given = {each.place for each in placings if not isinstance(each.value, int) or each.value > 0}
     reasons: dict[str, str] = {}
     while placings:
         waiting = [each for each in placings if not _try(each, made, reasons, given, steps)]
         if len(waiting) == len(placings):
-            break
+            if "phase.test_freq" not in given:
+                break
+            given.discard("phase.test_freq")  # it does not fit: the length of the phase counts
         placings = waiting
     for each in placings:
         made.leave(each.given, reasons[each.given])

@@ -449,7 +449,7 @@ class _Reader:
                     return f"${found[2]}" if found[2] != "0" else "(typed)"
             return f"$({self._program(found[0].lower())})"
 
-        return _MARK.sub(name, text)
+        return _MARK.sub(name, re.sub(rf"({_MARK.pattern})(?: \1)+", r"\1", text, flags=re.I))
 
     def _other_commands(self, first: TrainerCommand, further: Sequence[TrainerCommand]) -> Iterator[str]:
         if not further:
