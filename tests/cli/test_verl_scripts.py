@@ -229,6 +229,16 @@ def test_files_beside_the_script_are_read_and_others_are_said(tmp_path: Path) ->
     assert read.remarks == ["/opt/env.sh: was not read; what it sets is not known"]
 
 
+def test_a_link_to_a_script_is_read_as_bash_reads_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / ".env").write_text("n=8\n")
+    (tmp_path / "elsewhere" / ".netrc").write_text("n=4\n")
+    text = 'd=$(dirname "$(readlink -f "$0")"); source $d/.env; for f in $d/.n*; do . $f; done; TRAIN N=$n'
+    (tmp_path / "link.sh").symlink_to(script_of(tmp_path / "elsewhere", text))
+    monkeypatch.chdir(tmp_path)
+    assert read_script(Path("link.sh")).overrides == {f"{R}n": "8"}
+
+
 def test_a_configuration_beside_the_script_is_read_and_the_command_line_wins(tmp_path: Path) -> None:
     (tmp_path / "conf").mkdir()
     (tmp_path / "conf" / "base.yaml").write_text("trainer: {save_freq: 7}\nhydra: {run: {dir: x}}\n")

@@ -42,6 +42,8 @@ _NOT_ROOMS = frozenset(
     {"bin", "dev", "etc", "lib", "lib32", "lib64", "proc", "sandbox", "sbin", "sys", "tmp", "usr"}
 )
 _MOST_ROOMS, _MOST_FILES, _MOST_BYTES, _MOST_ANSWER = 24, 400, 256 * 1024, 8 * 2**20
+_MOST_TOGETHER = 4 * 2**20
+"""Bytes of all files beside a script."""
 
 Prints = Literal["", "text", "number", "large", "fails", "says"]
 
@@ -96,16 +98,18 @@ class ShellScript:
 
 def load_script(path: Path, text: str) -> ShellScript:
     """A script with this text and the files that lie beside it or below."""
-    files, folder = dict[str, str](), path.resolve().parent
+    files, folder, left = dict[str, str](), path.resolve().parent, _MOST_TOGETHER
     for place in _beside(folder):
+        hidden = place.name.startswith(".") and place.name not in text
         try:
-            if place.is_file() and place.stat().st_size <= _MOST_BYTES:
+            if not hidden and place.is_file() and place.stat().st_size <= min(left, _MOST_BYTES):
                 held = place.read_bytes()
+                left -= len(held)
                 if b"\0" not in held:
                     files[str(place)] = held.decode("utf-8", "surrogateescape").replace("\r\n", "\n")
         except OSError:
             continue
-    files[str(folder / path.name)] = text
+    files[str(path.resolve())] = text
     return ShellScript(path=path, given=str(path), text=text, files=files)
 
 
@@ -146,6 +150,7 @@ def run_shell(script: ShellScript, world: World) -> ScriptRun:
         "cwd": cwd,
         "typed": f"{world.typed}\n" * 64 if world.typed else "",
         "files": dict(script.files),
+        "link": (os.path.abspath(script.path), str(script.path.resolve())),
         "bash": "/usr/bin/bash",
         "programs": _STUBS,
         "environment": {
@@ -213,7 +218,7 @@ def _answer(how: Launch, asked: Mapping[str, Any]) -> bytes:
 def _rooms(script: ShellScript, home: str, cwd: str) -> list[str]:
     """Folders that the script may write in: those at the root that it names, its own, and the current one."""
     roots = {f"/{name}" for name in _ROOTS.findall(script.text) if name not in _NOT_ROOMS}
-    own = [home, cwd, str(script.path.resolve().parent)]
+    own = [home, cwd, str(script.path.resolve().parent), os.path.dirname(os.path.abspath(script.path))]
     roots = set(sorted(roots)[:_MOST_ROOMS]) | {
         f"/{Path(each).parts[1]}" for each in own if len(Path(each).parts) > 1
     }

@@ -38,6 +38,10 @@ def main() -> int:
     Path("/tmp/recorder.sh").write_text(recorder, encoding="utf-8")
     for place, text in asked["files"].items():
         _write(Path(place), text)
+    link, target = map(Path, asked["link"])
+    if not link.exists():
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(target)
     for folder in (_RECORDS, _PROGRAMS, Path(asked["cwd"])):
         folder.mkdir(parents=True, exist_ok=True)
     for name in asked["programs"]:
