@@ -1,6 +1,6 @@
 """The command `init`: write a search.yaml to begin with, from a shipped one or from a script of VeRL.
 
-Not here: reading such a script (llmzero_ray/verl_script.py), drafting from data (draft.py).
+Not here: reading such a script (llmzero_ray/verl_script), drafting from data (draft.py).
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ def init(
 ) -> int:
     """Write a commented configuration, and say what to do next.
 
-    With --from, nothing of the script is run: its `python -m verl.trainer.main_ppo` command is read, each
-    override is put where a search has it, and what could not be taken is listed with the reason, here and at
-    the end of the file.
+    With --from, bash runs the script in a sandbox in which no program but text tools is there: what it would
+    give to `python -m verl.trainer.main_ppo` is put where a search has it, and what could not be taken is
+    listed with the reason, here and at the end of the file.
 
     Raises:
         ConfigError: no such recipe, no trainer in the script, or the file exists.
@@ -142,7 +142,7 @@ def _comment(block: str) -> list[str]:
 
 def _summary(made: Translation) -> Iterable[str]:
     places: Mapping[str, Any] = made.taken
-    yield f"taken: {len(places)} of {len(places) + len(made.left)} overrides"
+    yield f"taken: {len(places)} of {len(places) + made.n_left} overrides"
     for given, place in places.items():
         yield f"  {given} -> {place}"
     if made.left:

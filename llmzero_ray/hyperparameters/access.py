@@ -74,6 +74,7 @@ OWNED_BY: tuple[tuple[str, str], ...] = (
     (r"reward\..*", "the task's manifest names the reward"),
     (r"actor_rollout_ref\.rollout\.ignore_eos", "an answer ends where the model ends it"),
     (r"data\.filter_overlong_prompts.*", "which prompts are seen is fixed for the whole search"),
+    (r"data\.apply_chat_template_kwargs.*", "it is part of every prompt: set it in engine.overrides"),
     (r"data\.return_raw_.*|data\.return_full_prompt", "the engine decides what a row carries"),
     (r"actor_rollout_ref\.hybrid_engine", "trainer and rollout server share the slot's hardware"),
 )

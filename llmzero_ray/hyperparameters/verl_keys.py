@@ -55,6 +55,7 @@ actor_rollout_ref.rollout.val_kwargs: top_k top_p temperature n do_sample
 actor_rollout_ref.rollout.multi_turn: enable max_assistant_turns tool_config_path function_tool_path
     max_user_turns max_parallel_calls max_tool_response_length tool_response_truncate_side
     use_inference_chat_template tokenization_sanity_check_mode format num_repeat_rollouts
+actor_rollout_ref.rollout.checkpoint_engine: update_weights_bucket_megabytes
 actor_rollout_ref.rollout.agent: num_workers default_agent_loop agent_loop_config_path
 actor_rollout_ref.rollout.agent.custom_async_server: path name
 actor_rollout_ref.model: path hf_config_path tokenizer_path use_shm trust_remote_code custom_chat_template
@@ -105,6 +106,7 @@ OPEN_PREFIXES = (
     "actor_rollout_ref.model.override_config.",
     "actor_rollout_ref.actor.optim.override_optimizer_config.",
     "actor_rollout_ref.actor.fsdp_config.mixed_precision.",
+    "data.apply_chat_template_kwargs.",
 )
 """Mappings that VeRL hands on as they are: any key below them may be written."""
 

@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from llmzero_ray.files import replace_file
+from llmzero_ray.files import replace_file, storage_error
 from llmzero_ray.plugin import import_problem
-from llmzero_ray.report.best import remove
 from llmzero_ray.report.facts import SearchFacts
 from llmzero_ray.text import one_line
 
@@ -66,8 +65,12 @@ def draw_pictures(facts: SearchFacts) -> tuple[tuple[Picture, ...], str]:
     Raises:
         StorageError: the folder cannot be written.
     """
-    if (facts.paths.root / FOLDER).is_symlink():  # its files would be written elsewhere
-        remove(facts.paths.root / FOLDER)
+    folder = facts.paths.root / FOLDER
+    if folder.is_symlink():  # its files would be written elsewhere
+        try:
+            folder.unlink()
+        except OSError as error:
+            raise storage_error(folder, error) from error
     if problem := import_problem("matplotlib"):
         kept = _there(facts, PICTURES)
         what = "not drawn" if not kept else "those of an earlier report are shown"

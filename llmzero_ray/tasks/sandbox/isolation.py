@@ -38,6 +38,13 @@ _SYSTEM_PREFIXES = (Path("/usr"), Path("/usr/local"))
 """Where a Python of the system is installed among everything else; of these only its own files are shown."""
 _SETTINGS = ("/etc/ld.so.cache", "/etc/alternatives", "/etc/localtime")
 _INSIDE = Path("/sandbox")
+SHELL_TOOLS = (
+    "bash", "awk", "basename", "bc", "cat", "chmod", "cp", "cut", "dirname", "egrep", "expr", "false",
+    "fgrep", "fold", "grep", "head", "ln", "mkdir", "mktemp", "mv", "nl", "numfmt", "od", "paste", "printf",
+    "readlink", "realpath", "rev", "rm", "rmdir", "sed", "seq", "sort", "tac", "tail", "tee", "test", "touch",
+    "tr", "true", "uniq", "wc", "xargs",
+)  # fmt: skip
+"""What a script finds of the system: bash, and programs that only read and write text and files."""
 _PROBE_TIMEOUT_S = 60.0
 _UID_RANGE = (1_600_000_000, 1_900_000_000)
 """Unused user ids: each process of root gets one, so that its process limit counts only its own."""
@@ -179,6 +186,34 @@ def launch(found: Isolation, reward: Path, limits: SandboxLimits, hash_seed: int
     return Launch(command=command, reward=str(reward), uid=uid, inherited=())
 
 
+def launch_shell(found: Isolation, limits: SandboxLimits, *, folders: Sequence[str], proc: bool) -> Launch:
+    """How shell/child.py is started for a script, which needs full isolation. Of the system it sees bash and
+    text tools alone; each of `folders` is an empty one in memory in which it may write."""
+    uid, filters = _spare_uid(), _filters()
+    rooms = tuple(
+        part
+        for folder in folders
+        for part in ("--perms", "1777", "--size", str(limits.scratch), "--tmpfs", folder)
+    )
+    programs = tuple(
+        part
+        for name in SHELL_TOOLS
+        if (program := shutil.which(name)) is not None
+        for part in ("--ro-bind", os.path.realpath(program), f"/usr/bin/{name}")
+    )
+    walls = (
+        *_bubblewrap(found.program, limits, uid, rooms),
+        *_folders(("/usr/bin/bash",)),
+        *programs,
+        *("--symlink", "usr/bin", "/bin"),
+        *(("--proc", "/proc") if proc else ()),
+        *_shut({"HOME": "/tmp", "LANG": "C.UTF-8", "PATH": "/usr/bin"}, filters),
+    )
+    child = _INSIDE / _PACKAGE.name / "tasks" / "sandbox" / "shell" / CHILD_FILE
+    command = (*_last_to_live(), *_cleared(), *walls, sys.executable, "-I", "-B", str(child))
+    return Launch(command=command, reward="", uid=uid, inherited=filters)
+
+
 def _probe(kind: Kind, program: str = "", *, own_user: bool = False) -> str:
     """What is wrong; empty when a Python of this installation runs inside and finds its libraries there."""
     uid = _spare_uid() if kind == "bubblewrap" or own_user else None
@@ -240,20 +275,22 @@ def _unshare(own_user: bool) -> tuple[str, ...]:
     return ("unshare", *users, "--net", "--ipc", "--pid", "--fork", "--kill-child", *first)
 
 
-def _bubblewrap(program: str, limits: SandboxLimits, uid: int | None) -> tuple[str, ...]:
+def _bubblewrap(
+    program: str, limits: SandboxLimits, uid: int | None, rooms: tuple[str, ...] = ()
+) -> tuple[str, ...]:
     """Namespaces and the places that are seen; root needs no user namespace, and could not change its user
     in one."""
     names = ("--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try")
     rights = ("--cap-drop", "ALL", "--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID")
     users = ("--unshare-user", "--disable-userns") if uid is None else rights
-    names += ("--hostname", "sandbox")
     scratch = ("--perms", "1777", "--size", str(limits.scratch), "--tmpfs", "/tmp")
     own = (
         *_folders((str(_INSIDE / "reward" / "file"),)),
         *_shown(str(_PACKAGE), str(_INSIDE / _PACKAGE.name)),
     )
     # The scratch directory first: Python itself may lie below /tmp and is shown on top of it.
-    return (program, "--die-with-parent", "--new-session", *names, *users, *scratch, *_places(), *own)
+    names = (*names, "--hostname", "sandbox")
+    return (program, "--die-with-parent", "--new-session", *names, *users, *scratch, *rooms, *_places(), *own)
 
 
 def _filters() -> tuple[int, ...]:

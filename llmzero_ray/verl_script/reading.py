@@ -1,0 +1,470 @@
+"""What a script gives to VeRL's trainer, found out by running it in the sandbox with stand-ins for programs.
+
+One run would take what nobody knows here for a value: an argument, a variable that is not set, what a program
+prints, whether a file is there. The script is therefore run in several worlds that differ in just these. A
+value that is the same in all of them is the script's own; any other is named with what it depends on.
+
+Not here: the sandbox (tasks/sandbox/shell), where a value goes (placing.py).
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+
+from llmzero_ray.errors import ConfigError, TaskError
+from llmzero_ray.tasks.sandbox.shell import Prints, ScriptRun, ShellScript, World, load_script, run_shell
+from llmzero_ray.text import number_ranges, one_line, plural
+from llmzero_ray.verl_script.commands import TRAINER, TrainerCommand, commands_of, own_configuration
+
+_COMMENT = re.compile(r"\s*#")
+_GOES_ON = re.compile(r"""\s*(["']?\$|["']?[+~]*[\w.]+=|-|\d?>|\|)""")
+"""How a line begins that goes on with a command: an override, a variable, an option, a pipe."""
+_AFTER_BACKSLASH = re.compile(r"(?<=\s)\\[ \t]+(#.*)?$")
+_READ = re.compile(r"\$\{?#?([A-Za-z_]\w*)")
+_IN_ARITHMETIC = re.compile(r"\(\((.*?)\)\)", re.S)
+_WITH_DEFAULT = re.compile(r"\$\{([A-Za-z_]\w*|[1-9]):?[-=](?!\})")
+_ASSIGNED = re.compile(r"(?:^|[\s;(])([A-Za-z_]\w*)\+?=")
+_TESTED_EMPTY = re.compile(r"""-z\s+"?\$\{?([A-Za-z_]\w*|[1-9])""")
+_ARGUMENT = re.compile(r"\$\{?([1-9])\b")
+_COUNTED = re.compile(r"""\$\{?#\}?"?\s*(?:-(?:ne|lt|eq|ge|gt|le)|[=!<>]=?)\s*"?(\d)""")
+_BASH_SETS = re.compile(
+    r"BASH\w*|HOME|PWD|OLDPWD|PATH|IFS|PS\d|LD_\w+|UID|EUID|PPID|RANDOM|SECONDS|LINENO|FUNCNAME|HOSTNAME|OPT\w+"
+    r"|REPLY|SHELL|SHELLOPTS|SHLVL|TERM|TMPDIR|LANG|LC_\w+|OSTYPE|PIPESTATUS|EPOCH\w+|LLMZERO_\w+|_"
+)
+_WORD = r"""["']?[*^(]*([A-Za-z][\w.-]*)"""
+_COMPARED = (
+    re.compile(rf"\[\[?\s[^\n]*?(?:==?|!=|=~)\s*{_WORD}"),
+    re.compile(rf"grep\s+(?:-\w+\s+)*{_WORD}"),
+    re.compile(rf"(?:^|;;|\bin|\|)[ \t]*\(?{_WORD}\*?[\"']?(?=[|)])", re.M),
+)
+"""Words that a test, a `grep` and a branch of a `case` look for."""
+_CHANGING = re.compile(r"\b(S?RANDOM|EPOCH\w+|SECONDS|BASHPID|PPID|E?UID|mktemp)\b|\$\$")
+"""What differs each time."""
+_MARK = re.compile(r"llmzero([vap])(\d+)q", re.I)
+_NUMBERS = (3, 4099)
+_MOST_NAMED, _MOST_COMPARED = 12, 8
+_PATIENCE_S = 30.0
+"""Seconds after which no further world is tried for a script that starts no trainer."""
+
+
+@dataclass
+class Script:
+    """The trainer's overrides in the order of the command, and remarks on what could not be read."""
+
+    overrides: dict[str, str] = field(default_factory=dict)
+    """VeRL's key -> the value as text; the last one that was given."""
+    unknown: dict[str, tuple[str, str]] = field(default_factory=dict)
+    """VeRL's key -> (the override as the script has it, why its value is not known)."""
+    own: dict[str, str] = field(default_factory=dict)
+    """Settings of a configuration file of the script's own, which overrides replace."""
+    remarks: list[str] = field(default_factory=list)
+    partly: bool = False
+    """Whether settings that it trains with are in a file that was not read."""
+    megatron: str = ""
+    """The option that names VeRL's configuration of Megatron."""
+
+
+def read_script(path: Path) -> Script:
+    """What a script gives to VeRL's trainer where nothing is set but what it sets itself.
+
+    Raises:
+        ConfigError: it cannot be read or run here, starts no trainer, or gives it no override.
+    """
+    text, remarks = _text(path)
+    script = load_script(path, text)
+    try:
+        return _Reader(script).found(remarks)
+    except TaskError as error:
+        raise ConfigError(f"{path}: {error}") from error
+
+
+def _text(path: Path) -> tuple[str, list[str]]:
+    """The script, with what editors leave in it put right: bash would end the command there."""
+    try:
+        held = path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror}).") from error
+    if b"\0" in held:
+        raise ConfigError(f"{path}: is no text; give the script that starts VeRL's trainer.")
+    given = held.decode("utf-8-sig", "surrogateescape").replace("\r\n", "\n").split("\n")
+    lines, comments, others = list[str](), list[int](), list[int]()
+    for number, raw in enumerate(given, 1):
+        inside = bool(lines) and lines[-1].endswith("\\") and not _COMMENT.match(lines[-1])
+        if inside and _COMMENT.match(raw):
+            after = next((line for line in given[number:] if not _COMMENT.match(line)), "")
+            if _GOES_ON.match(after):
+                comments.append(number)
+                continue
+        if not _COMMENT.match(raw) and _AFTER_BACKSLASH.search(raw):
+            raw = _AFTER_BACKSLASH.sub(r"\\", raw)
+            others.append(number)
+        lines.append(raw)
+    return "\n".join(lines) + "\n", [
+        f"{_lines(numbers)}: {what} was left out; bash may end the command there"
+        for numbers, what in ((comments, "a comment inside of a command"), (others, "what follows the \\"))
+        if numbers
+    ]
+
+
+def _lines(numbers: list[int]) -> str:
+    return f"{'line' if len(numbers) == 1 else 'lines'} {number_ranges(numbers)}"
+
+
+# --- worlds -------------------------------------------------------------------------------------------------
+
+
+class _Reader:
+    """Runs one script in its worlds."""
+
+    def __init__(self, script: ShellScript) -> None:
+        self._script = script
+        self._seen: dict[str, ScriptRun] = {}
+        self._shown: dict[str, str] = {}
+        """Key -> the override whose value is not known, with marks for what it is made of."""
+        self._branching: list[str] = []
+        """Keys whose values a variable or argument decides that the script does not set."""
+        mentioned = [
+            text
+            for place, text in script.files.items()
+            if place == str(script.path) or Path(place).name in script.text
+        ]
+        self._text = "\n".join([script.text, *mentioned])
+
+    def found(self, remarks: list[str]) -> Script:
+        """The script's overrides, each that is not known with the reason."""
+        base = self._base()
+        command, *further = commands_of(self.seen(base).starts)
+        made = Script(remarks=remarks)
+        given = command.overrides
+        worlds = [world for world in self._all(self._worlds(base)) if self._command(world) is not None]
+        self._all(self._given_worlds(base)[:3])
+        keys = dict.fromkeys([*given, *(key for world in worlds for key in self._given(world))])
+        for key in keys:
+            reason = self._reason(key, base, worlds)
+            if reason is not None:
+                made.unknown[key] = (self._plain(self._shown.get(key) or key), reason)
+            elif key in given:
+                made.overrides[key] = given[key]
+        for word in command.others:
+            if not _MARK.search(word):
+                made.remarks.append(
+                    f"{word}: {'deletes a key' if word[0] == '~' else 'is no override KEY=VALUE'}"
+                )
+        made.remarks += [*self._other_commands(command, further), *self._unset_branches(base)]
+        if command.module and not command.module.endswith("main_ppo") and command.module != "main_ppo.py":
+            made.remarks.append(
+                f"the script starts {command.module}: what that does besides {TRAINER}, a search does not do"
+            )
+        if base.goes_on:
+            made.remarks.append("the script ends before the trainer starts; it was read as if it went on")
+        sources = self.seen(base).sources
+        if sources:
+            made.remarks.append(
+                f"{', '.join(map(self._plain, sources))}: was not read; what it sets is not known"
+            )
+        own = own_configuration(command, self._script.path.resolve().parent)
+        made.partly, made.megatron = not own.read, own.megatron
+        made.own = {key: text for key, text in own.settings.items() if key not in keys}
+        made.remarks += [self._plain(own.remark)] if own.remark else []
+        if not made.overrides and not made.unknown and not made.own:
+            raise ConfigError(
+                f"{self._script.path}: the trainer was found in it ({command.module}), but no override. Give "
+                "the script in which the overrides KEY=VALUE stand."
+            )
+        return made
+
+    def _base(self) -> World:
+        """The world that the script is read in: nothing set, no argument, programs that print nothing; where
+        the trainer does not start there, the next that it starts in."""
+        bare = World()
+        given = [*self._variable_worlds(bare, tested=False), *self._variable_worlds(bare, tested=True)]
+        marked = given[:1] + given[3:4]
+        kinds: tuple[Prints, ...] = ("", "text", "large", "fails")
+        others = [
+            replace(world, prints=kind, files_there=there)
+            for there in (False, True)
+            for world in (bare, *marked)
+            for kind in kinds
+            if kind or there
+        ]
+        at_last = [
+            replace(world, files_there=there, goes_on=True)
+            for there in (False, True)
+            for world in (bare, *marked)
+        ]
+        until = time.monotonic() + _PATIENCE_S
+        for world in (bare, *given, *others, *at_last):
+            if self._command(world) is not None:
+                return world
+            if time.monotonic() > until:
+                break
+        said = [line for line in self.seen(bare).said.splitlines() if "syntax error" in line]
+        why = f" bash says: {one_line(said[0])}" if said else ""
+        raise ConfigError(
+            f"{self._script.path}: no command `python -m {TRAINER} ...` was found in it. Give the script "
+            f"that starts VeRL's trainer, with its overrides written in it.{why}"
+        )
+
+    def _variable_worlds(self, base: World, *, tested: bool) -> tuple[World, ...]:
+        """The world with marks, and two with numbers, for each variable without a default and each argument;
+        those that the script tests for being empty are set only where `tested`."""
+        kept = set() if tested else set(_TESTED_EMPTY.findall(self._text))
+        names = [name for name in self._variables if name not in kept]
+        given = [i for i in range(1, self._n_arguments + 1) if str(i) not in kept | self._defaulted]
+        typed = re.search(r"\bread\b", self._text) is not None
+        if not names and not given and not typed:
+            return ()
+
+        def world(value: Callable[[str, int], str]) -> World:
+            return replace(
+                base,
+                variables={name: value("v", self._variables.index(name)) for name in names},
+                typed=value("a", 0) if typed else "",
+                arguments=tuple(
+                    value("a", i) if i in given else "" for i in range(1, max(given, default=0) + 1)
+                ),
+            )
+
+        numbers = (world(lambda _, __, n=n: str(n)) for n in _NUMBERS)  # type: ignore[misc]
+        return (world(lambda kind, i: f"llmzero{kind}{i}q"), *numbers)
+
+    def _given_worlds(self, base: World) -> list[World]:
+        """The first of the two that the trainer starts in."""
+        for tested in (False, True):
+            worlds = list(self._variable_worlds(base, tested=tested))
+            if any(self._command(world) for world in worlds):
+                return worlds
+        return []
+
+    def _worlds(self, base: World) -> list[World]:
+        """The worlds that show what programs and files decide."""
+        worlds = list[World]()
+        seen = self.seen(base)
+        if seen.programs:
+            kinds: tuple[Prints, ...] = ("text", "number", "large", "") if seen.reads_programs else ()
+            worlds += [replace(base, prints=kind) for kind in ("fails", *kinds) if kind != base.prints]
+        if seen.reads_programs:
+            worlds += [replace(base, prints="says", says=text) for text in self._compared()]
+        if _CHANGING.search(self._text):
+            worlds.append(replace(base, variables={**base.variables, "LLMZERO_AGAIN": "1"}))
+        if any(self.seen(world).files for world in [base, *worlds]):
+            worlds.append(replace(base, files_there=not base.files_there))
+        return worlds
+
+    def _compared(self) -> list[str]:
+        """Words that the script compares texts with: a program may print them."""
+        code = re.sub(r"(^|\s)#.*", "", self._text)
+        cases = "\n".join(re.findall(r"\bcase\b.*?\besac\b", code, re.S))
+        tests, greps, branches = _COMPARED
+        words = [*tests.findall(code), *greps.findall(code), *branches.findall(cases)]
+        return list(dict.fromkeys(words))[:_MOST_COMPARED]
+
+    @cached_property
+    def _defaulted(self) -> set[str]:
+        return set(_WITH_DEFAULT.findall(self._text))
+
+    @cached_property
+    def _variables(self) -> list[str]:
+        """Variables that the script reads somewhere without a default."""
+        arithmetic = " ".join(_IN_ARITHMETIC.findall(self._text))
+        names = [*_READ.findall(self._text), *re.findall(r"(?<![\w$])[A-Za-z_]\w*", arithmetic)]
+        assigned = {*_ASSIGNED.findall(self._text), *re.findall(r"\$\{(\w+):?=", self._text)}
+        kept = self._defaulted & assigned | self._defaulted - set(
+            re.findall(r"\$\{?(\w+)(?!\w|:?-)", self._text)
+        )
+        return [name for name in dict.fromkeys(names) if name not in kept and not _BASH_SETS.fullmatch(name)]
+
+    @cached_property
+    def _n_arguments(self) -> int:
+        counts = [int(n) for n in (*_ARGUMENT.findall(self._text), *_COUNTED.findall(self._text))]
+        return max(counts, default=0)
+
+    def seen(self, world: World) -> ScriptRun:
+        """What the script does in a world; each is run once."""
+        key = repr(world)
+        if key not in self._seen:
+            self._seen[key] = run_shell(self._script, world)
+        return self._seen[key]
+
+    def _all(self, worlds: list[World]) -> list[World]:
+        """The same worlds, each run."""
+        with ThreadPoolExecutor(max_workers=4) as threads:
+            list(threads.map(self.seen, worlds))
+        return worlds
+
+    def _command(self, world: World) -> TrainerCommand | None:
+        return next(iter(commands_of(self.seen(world).starts)), None)
+
+    def _given(self, world: World) -> Mapping[str, str]:
+        command = self._command(world)
+        return {} if command is None else command.overrides
+
+    def _value(self, world: World, key: str) -> str | None:
+        return self._given(world).get(key)
+
+    # --- reasons --------------------------------------------------------------------------------------------
+
+    def _reason(self, key: str, base: World, worlds: Sequence[World]) -> str | None:
+        """Why the value of an override is not known; None: it is."""
+        value = self._value(base, key)
+        if value is not None:
+            self._shown[key] = f"{key}={value}"
+        marks = _MARK.findall(value or "")
+        if marks:
+            return self._of_mark(*marks[0])
+        for world in worlds:
+            if self._value(world, key) != value:
+                return self._deciding(key, base, world)
+        if value is None:
+            return None
+        if (name := self._made_of(key, base, value)) is not None:
+            return name
+        if not value:
+            return "it is empty in the script"
+        marked = next(iter(self._given_worlds(base)), base)
+        if self._command(marked) is not None and self._value(marked, key) != value:
+            self._branching.append(key)
+        return None
+
+    def _made_of(self, key: str, base: World, value: str) -> str | None:
+        """The variable or argument that a value is made of where the script sets none."""
+        worlds = self._given_worlds(base)
+        if not worlds:
+            return None
+        marked, *numbers = worlds
+        shown = self._value(marked, key)
+        marks = list(dict.fromkeys(_MARK.findall(shown or "")))
+        if marks and _MARK.sub("", shown or "") == value:
+            self._shown[key] = f"{key}={shown}"
+            return self._of_mark(*marks[0])
+        for kind, number in marks[
+            :_MOST_NAMED
+        ]:  # one at a time: a default may stand beside an unset variable
+            one = self._value(self._only(marked, kind, int(number)), key)
+            if one is not None and _MARK.search(one) and _MARK.sub("", one) == value:
+                self._shown[key] = f"{key}={one}"
+                return self._of_mark(kind, number)
+        values = {self._value(world, key) for world in numbers if self._command(world) is not None}
+        if (
+            (shown == value or (shown is None and self._command(marked) is None))
+            and values - {value}
+            and len(values) > 1
+        ):
+            for kind, number in self._sources(marked):
+                ones = [self._only(world, kind, number) for world in numbers]
+                if len({self._value(one, key) for one in ones} - {value, None}) > 1:
+                    return self._of_mark(kind, str(number))
+            return "it is computed from what is not set in the script"
+        return None
+
+    def _sources(self, world: World) -> Iterator[tuple[str, int]]:
+        yield from (("v", self._variables.index(name)) for name in list(world.variables)[:_MOST_NAMED])
+        yield from (("a", i) for i in range(0 if world.typed else 1, len(world.arguments) + 1))
+
+    def _only(self, world: World, kind: str, number: int) -> World:
+        """The world with one of its variables or arguments alone."""
+        if kind.lower() == "v":
+            name = self._variables[number]
+            return replace(world, variables={name: world.variables.get(name, "")}, arguments=(), typed="")
+        if number == 0:
+            return replace(world, variables={}, arguments=())
+        arguments = tuple(text if i == number else "" for i, text in enumerate(world.arguments[:number], 1))
+        return replace(world, variables={}, arguments=arguments, typed="")
+
+    def _of_mark(self, kind: str, number: str) -> str:
+        match kind.lower():
+            case "v":
+                return f"{self._variables[int(number)]} is not set in the script"
+            case "a":
+                return (
+                    f"${number} is an argument of the script"
+                    if number != "0"
+                    else "it is typed in as the script runs"
+                )
+        return f"it is what `{self._program(f'llmzerop{number}q')}` prints"
+
+    def _unset_branches(self, base: World) -> Iterator[str]:
+        """What the script does otherwise where a variable is set that it does not set."""
+        if not self._branching:
+            return
+        marked, deciding = self._given_worlds(base)[0], dict[str, list[str]]()
+        for kind, number in self._sources(marked):
+            world = self._only(marked, kind, number)
+            changed = [key for key in self._branching if self._value(world, key) != self._value(base, key)]
+            if changed and self._command(world) is not None:
+                deciding[self._plain(f"llmzero{kind}{number}q")] = changed
+        for name, keys in deciding.items():
+            more = f" and {len(keys) - 3} more" if len(keys) > 3 else ""
+            yield f"{', '.join(keys[:3])}{more}: as where {name} is not set; it has another value where it is"
+
+    def _program(self, mark: str) -> str:
+        return next(
+            (seen.programs[mark] for seen in self._seen.values() if mark in seen.programs), "a program"
+        )
+
+    def _deciding(self, key: str, base: World, world: World) -> str:
+        """What of programs or files an override depends on."""
+        shown = self._value(world, key)
+        marks = [each for each in _MARK.findall(shown or "") if each[0].lower() == "p"]
+        if marks:
+            self._shown[key] = f"{key}={shown}"
+            return self._of_mark(*marks[0])
+        value = self._value(base, key)
+        if world.prints == base.prints and world.files_there == base.files_there:
+            return "it changes from run to run"
+        files = world.files_there != base.files_there
+        seen = [self.seen(world), self.seen(base)]
+        sources = dict.fromkeys(
+            name for one in seen for name in (one.files if files else one.programs.values())
+        )
+        deciding = [
+            name
+            for name in list(sources)[:_MOST_NAMED]
+            if self._command(replace(world, only=name))
+            and self._value(replace(world, only=name), key) != value
+        ]
+        if not deciding:
+            return f"it depends on {'which files are there' if files else 'what programs print'}"
+        names = " and ".join(deciding[:3])
+        return (
+            f"it depends on whether {self._plain(names)} is there"
+            if files
+            else f"it depends on what `{names}` prints"
+        )
+
+    def _plain(self, text: str) -> str:
+        """A text with the marks replaced by what they stand for."""
+
+        def name(found: re.Match[str]) -> str:
+            match found[1].lower():
+                case "v":
+                    return f"${self._variables[int(found[2])]}"
+                case "a":
+                    return f"${found[2]}" if found[2] != "0" else "(typed)"
+            return f"$({self._program(found[0].lower())})"
+
+        return _MARK.sub(name, re.sub(rf"({_MARK.pattern})(?: \1)+", r"\1", text, flags=re.I))
+
+    def _other_commands(self, first: TrainerCommand, further: Sequence[TrainerCommand]) -> Iterator[str]:
+        if not further:
+            return
+        changed = list[str]()
+        for command in further:
+            other, own = command.overrides, first.overrides
+            changed += [f"{key}={other[key]}" for key in other if own.get(key) != other[key]]
+            changed += [f"no {key}" for key in own if key not in other]
+        several = list(dict.fromkeys(map(self._plain, changed)))
+        if not several:
+            yield "the script starts the trainer more than once, with the same overrides"
+            return
+        differ = ", ".join(several[:6]) + (", ..." if len(several) > 6 else "")
+        yield (
+            f"the script starts the trainer {plural(len(further), 'further time')}; the first command was "
+            f"read, the others differ in {differ}"
+        )
