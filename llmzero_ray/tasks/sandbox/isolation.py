@@ -244,16 +244,16 @@ def _bubblewrap(program: str, limits: SandboxLimits, uid: int | None) -> tuple[s
     """Namespaces and the places that are seen; root needs no user namespace, and could not change its user
     in one."""
     names = ("--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try")
+    host = ("--hostname", "sandbox")
     rights = ("--cap-drop", "ALL", "--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID")
     users = ("--unshare-user", "--disable-userns") if uid is None else rights
-    names += ("--hostname", "sandbox")
     scratch = ("--perms", "1777", "--size", str(limits.scratch), "--tmpfs", "/tmp")
     own = (
         *_folders((str(_INSIDE / "reward" / "file"),)),
         *_shown(str(_PACKAGE), str(_INSIDE / _PACKAGE.name)),
     )
     # The scratch directory first: Python itself may lie below /tmp and is shown on top of it.
-    return (program, "--die-with-parent", "--new-session", *names, *users, *scratch, *_places(), *own)
+    return (program, "--die-with-parent", "--new-session", *names, *host, *users, *scratch, *_places(), *own)
 
 
 def _filters() -> tuple[int, ...]:
