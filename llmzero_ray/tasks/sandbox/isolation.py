@@ -281,6 +281,7 @@ def _bubblewrap(
     """Namespaces and the places that are seen; root needs no user namespace, and could not change its user
     in one."""
     names = ("--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try")
+    host = ("--hostname", "sandbox")
     rights = ("--cap-drop", "ALL", "--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID")
     users = ("--unshare-user", "--disable-userns") if uid is None else rights
     scratch = ("--perms", "1777", "--size", str(limits.scratch), "--tmpfs", "/tmp")
@@ -289,8 +290,8 @@ def _bubblewrap(
         *_shown(str(_PACKAGE), str(_INSIDE / _PACKAGE.name)),
     )
     # The scratch directory first: Python itself may lie below /tmp and is shown on top of it.
-    names = (*names, "--hostname", "sandbox")
-    return (program, "--die-with-parent", "--new-session", *names, *users, *scratch, *rooms, *_places(), *own)
+    walls = (*names, *host, *users, *scratch, *rooms, *_places(), *own)
+    return (program, "--die-with-parent", "--new-session", *walls)
 
 
 def _filters() -> tuple[int, ...]:
