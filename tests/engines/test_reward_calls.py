@@ -23,6 +23,8 @@ from llmzero_ray.records import ItemOutcome
 from llmzero_ray.tasks.sandbox import Isolation
 from tests.builders import verl_settings
 from tests.marks import needs_sandbox
+from tests.tasks.builders import write_reward
+from tests.tasks.verl_files import TRUTHS, verl_task, with_truth
 
 pytest.importorskip("verl")
 
@@ -83,6 +85,29 @@ def test_a_result_without_a_score_is_an_error_of_that_sample(result: Any) -> Non
     score_here(lambda **_: next(results), [one, other], ["", ""])
     assert one.score is None and one.error is not None
     assert other.score == 1.0 and other.extra_fields["reward_extra_info"] == {"score": 1, "acc": 0.5}
+
+
+@needs_sandbox
+@pytest.mark.parametrize("kind", ["countdown", "Search-R1", "integer", "list of numbers"])
+def test_a_reward_in_the_sandbox_is_given_the_row_of_verls_file(kind: str, tmp_path: Path) -> None:
+    from omegaconf import OmegaConf
+    from verl.utils.dataset.rl_dataset import RLHFDataset
+
+    from llmzero_ray.engines.verl.reward_calls import arguments_of
+    from llmzero_ray.engines.verl.verl_hooks import NumberedRows
+
+    body = f"""right = float((data_source, ground_truth, extra_info["index"]) == {TRUTH_OF_ROW_1[kind]!r})
+return {{"score": right, "acc": right}}"""
+    directory = verl_task(tmp_path, with_truth(TRUTHS[kind]), write_reward(tmp_path, body))
+    config = OmegaConf.create({"filter_overlong_prompts": False, "cache_dir": str(tmp_path / "cache")})
+    rows = NumberedRows(RLHFDataset(str(directory / "train.parquet"), None, config))
+    worker = worker_of(dataclasses.replace(SETTINGS, reward_source=str(tmp_path / "my_reward.py")))
+    call = arguments_of(Trajectory(row=rows[1], session=0), "any")
+    [found] = asyncio.run(worker.score_samples([call]))
+    assert found["result"]["score"] == 1.0
+
+
+TRUTH_OF_ROW_1 = {kind: ("openai/gsm8k", truth(1), 1) for kind, truth in TRUTHS.items()}
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])

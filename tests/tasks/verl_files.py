@@ -8,7 +8,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pyarrow as pa
 
 from tests.tasks.builders import write_task
@@ -96,4 +95,6 @@ def verl_task(directory: Path, row: Callable[[int, str], Row], reward: Any) -> P
 
 def categories(rows: list[Row]) -> pa.Table:
     """The rows with the data source as one of pandas' categories."""
-    return pa.Table.from_pandas(pd.DataFrame(rows).astype({"data_source": "category"}))
+    table = pa.Table.from_pylist(rows)
+    place = table.schema.get_field_index("data_source")
+    return table.set_column(place, "data_source", table.column(place).dictionary_encode())
