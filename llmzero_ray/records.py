@@ -440,7 +440,7 @@ def as_number(value: Any) -> bool | int | float | None:
     try:
         number = float(value)
     except OverflowError:
-        return math.copysign(math.inf, int(value))
+        return math.inf if value > 0 else -math.inf  # type: ignore[operator]
     except ValueError:  # a signalling NaN
         return math.nan
     return int(value) if isinstance(value, Integral) else number
