@@ -15,6 +15,7 @@ import pytest
 
 from actors import stopper
 from actors.stopper import StopperActor
+from actors.stopper_client import StopperClient
 from llmzero_ray.agents.base import StopRequest
 from llmzero_ray.errors import StorageError
 from llmzero_ray.events import VerdictPosted
@@ -22,8 +23,9 @@ from llmzero_ray.metrics import Curves
 from llmzero_ray.records import MetricPoint, StopDecision
 from llmzero_ray.stopping.policy import StoppingPolicy
 from llmzero_ray.stopping.settings import StopperSettings
+from llmzero_ray.storage import SearchStorage
 from tests.agents import curves as c
-from tests.builders import make_config
+from tests.builders import Driver, make_config
 from tests.stopping.reports import sound
 from tests.stopping.test_policy import INCUMBENT
 from tests.waiting import PATIENCE_S
@@ -180,3 +182,21 @@ def test_a_full_disk_keeps_no_verdict_back_and_ends_no_watch(
     assert "step=13 the judgement could not be kept: no space left" in (
         tmp_path / "demo" / "logs" / "stopper.log"
     ).read_text(encoding="utf-8")
+
+
+def test_the_agent_is_told_what_was_left_when_the_phase_began(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    search = Driver(make_config(budget={"runs": 4, "compute": 1000.0}))
+    search.ready()
+    sent: list[tuple[Any, ...]] = []
+    handle = SimpleNamespace(watch=SimpleNamespace(remote=lambda *given: sent.append(given)))
+    StopperClient(search.core, SearchStorage(str(tmp_path), "demo"), handle).watch(0, 0, 0)
+    ((*_, budget),) = sent
+    assert (budget.compute.amount, budget.whole_compute, budget.runs) == (1000.0, 1000.0, 3)
+
+    watching = Watching(Thinker(stop=False), monkeypatch, tmp_path / "stopper")
+    watching.agent.may_answer.set()
+    running = dataclasses.replace(VIEW, curves=Curves(steps=(1,)))
+    request, _ = watching.actor._decide(c.TASK, running, (INCUMBENT,), (), budget)
+    assert request.budget == budget
