@@ -113,7 +113,7 @@ def test_storage_that_is_a_file_is_refused(run: Run, tmp_path: Path) -> None:
     ["s3://bucket/runs", "S3://bucket", "gs://b/runs", "az://b/r", "hdfs://h:9000/r", "https://h/r",
      "dbfs:/runs", "s3:/bucket/runs", "file://host/runs", "C:\\runs", "D:/runs", "\\\\server\\runs"],
 )  # fmt: skip
-@pytest.mark.parametrize("key", ["storage", "task.dir", "model.path", "agents.archive", "agents.prompts"])
+@pytest.mark.parametrize("key", ["storage", "task.dir", "model.path", "agents.prompts"])
 def test_an_address_in_place_of_a_path_is_refused_and_nothing_is_made(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str, address: str
 ) -> None:

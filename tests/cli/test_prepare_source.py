@@ -100,7 +100,7 @@ def test_the_gates_table_is_shown_for_a_reward_of_ones_own(
     out = capsys.readouterr().out
     assert "preparing the task: vetting the reward" in out
     assert "100.0% of 30, written as <answer>{answer}</answer>" in out
-    assert out.count("passed") == 9 and "FAILED" not in out
+    assert out.count("passed") == 10 and "FAILED" not in out
 
 
 @needs_sandbox
