@@ -215,6 +215,16 @@ def test_trajectories_carry_what_verl_reads_and_nothing_else(parts: Parts) -> No
     assert fields["extra_fields"][2]["reward_extra_info"][ROW_KEY] == 1
 
 
+def test_rows_named_by_texts_whose_truths_are_objects_are_rolled_out(parts: Parts) -> None:
+    truths = [{"ground_truth": {"target": [str(i)], "number": i}} for i in range(2)]
+    parts.run(parts.rollouts(), batch_of(2, index=["a-1", "b-2"], reward_model=truths))
+    (_, _, tags, fields), _ = parts.puts
+    assert {tag["status"] for tag in tags} == {"success"}
+    assert [fields["reward_model"][i] for i in (0, 2)] == truths
+    ((_, seeds, _),) = parts.requests
+    assert seeds[0] == [derive_seed(9, 3, "a-1", session) for session in range(2)]
+
+
 def test_answers_are_cut_to_the_response_length(parts: Parts) -> None:
     parts.run(parts.rollouts(actor_rollout_ref__rollout__response_length=1), batch_of(1))
     fields = parts.puts[0][3]

@@ -17,6 +17,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from numbers import Integral
 from typing import Any, TypeAlias
 
 from llmzero_ray.engines.verl.seeds import derive_seed
@@ -287,7 +288,13 @@ class BatchedRollouts:
             sample.text = text
             info = sample.extra_fields.get("reward_extra_info")
             if info is not None:
-                info[ROW_KEY] = int(sample.row.get("index", -1))
+                info[ROW_KEY] = row_number(sample.row.get("index"))
+
+
+def row_number(index: Any) -> int:
+    """A validation row's position; -1 for a training row whose file names it by a text, and which nobody
+    looks up."""
+    return int(index) if isinstance(index, Integral) else -1
 
 
 def refusal(config: Any, rows: Sequence[Mapping[str, Any]], *, has_processor: bool = False) -> str | None:
