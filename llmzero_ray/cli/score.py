@@ -21,8 +21,7 @@ from llmzero_ray.tasks.rewards.loading import RewardFunction, load_file, load_mo
 from llmzero_ray.tasks.rewards.registry import KINDS, reward_module, unmet
 from llmzero_ray.text import clean
 
-_TEXTS = ("data_source", "solution_str")
-_NEEDED = (*_TEXTS, "ground_truth")
+_TEXTS = ("data_source", "solution_str", "ground_truth")
 
 
 def score(
@@ -67,6 +66,8 @@ def score(
         raise ConfigError("score: --reward and --task name two rewards; give one of them.")
     choose = _chooser(reward, task, allow_unsandboxed=allow_unsandboxed)
     reward_options = dict(_option(text) for text in option)
+    # A reward of the user's own is given the truth as it stands; those that ship read text.
+    own = task is not None or (reward is not None and reward not in KINDS)
     n_rows = n_bad = 0
     with _opened(jsonl) as stream:
         for number, line in enumerate(stream, start=1):
@@ -74,7 +75,7 @@ def score(
                 continue
             n_rows += 1
             try:
-                text = _score_line(line, choose, reward_options)
+                text = _score_line(_row(line, any_truth=own), choose, reward_options)
             except TaskError as error:
                 n_bad += 1
                 typer.echo(clean(f"llmzero: {jsonl}, line {number}: {error}"), err=True)
@@ -111,8 +112,9 @@ def _shipped(data_source: str) -> RewardFunction:
     return load_module(reward_module(data_source))
 
 
-def _score_line(line: bytes, choose: Callable[[str], RewardFunction], options: Mapping[str, Any]) -> str:
-    row = _row(line)
+def _score_line(
+    row: Mapping[str, Any], choose: Callable[[str], RewardFunction], options: Mapping[str, Any]
+) -> str:
     reward = choose(row["data_source"])
     try:
         # A reward that prints must not break the stream of results.
@@ -128,22 +130,22 @@ def _score_line(line: bytes, choose: Callable[[str], RewardFunction], options: M
         raise TaskError(f"the reward returns {result!r:.200}, which is not JSON: {error}") from error
 
 
-def _row(line: bytes) -> dict[str, Any]:
+def _row(line: bytes, *, any_truth: bool) -> dict[str, Any]:
     try:
         held = json.loads(line.decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:
         raise TaskError(f"not JSON: {error}; write one JSON object a line") from error
     if not isinstance(held, dict):
-        raise TaskError(f"a JSON {type(held).__name__}; a row is an object with {', '.join(_NEEDED)}")
-    for name in _NEEDED:
-        if held.get(name) is None or (name in _TEXTS and not isinstance(held[name], str)):
+        raise TaskError(f"a JSON {type(held).__name__}; a row is an object with {', '.join(_TEXTS)}")
+    for name in _TEXTS:
+        is_truth = any_truth and name == "ground_truth" and held.get(name) is not None
+        if not isinstance(held.get(name), str) and not is_truth:
             given = f"is {held[name]!r:.80}" if name in held else "is missing"
-            allowed = "text" if name in _TEXTS else "what the task's rows hold"
-            raise TaskError(f"{name} {given}; it must be {allowed}")
+            raise TaskError(f"{name} {given}; it must be text (composite ground truths as a JSON string)")
     extra = held.get("extra_info")
     if extra is not None and not isinstance(extra, dict):
         raise TaskError(f"extra_info is {extra!r:.80}; it must be an object, or absent")
-    return {**{name: held[name] for name in _NEEDED}, "extra_info": extra or {}}
+    return {**{name: held[name] for name in _TEXTS}, "extra_info": extra or {}}
 
 
 @contextlib.contextmanager
@@ -160,7 +162,7 @@ def _opened(name: str) -> Iterator[BinaryIO]:
 
 def _option(text: str) -> tuple[str, Any]:
     key, equals, value = text.partition("=")
-    if not equals or not key.isidentifier() or key in (*_NEEDED, "extra_info"):
+    if not equals or not key.isidentifier() or key in (*_TEXTS, "extra_info"):
         raise TaskError(f"--option {text!r} is not KEY=VALUE with the name of an option of the reward")
     try:
         return key, json.loads(value)

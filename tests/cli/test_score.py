@@ -54,7 +54,7 @@ def test_every_row_gives_its_result_in_order(tmp_path: Path, capsys: pytest.Capt
         (json.dumps({**ROW, "data_source": "unheard"}), "Name a reward"),
         (json.dumps({**ROW, "solution_str": None}), "solution_str is None; it must be text"),
         (json.dumps({key: ROW[key] for key in ROW if key != "ground_truth"}), "ground_truth is missing"),
-        (json.dumps({**ROW, "ground_truth": None}), "ground_truth is None; it must be what the task's rows"),
+        (json.dumps({**ROW, "ground_truth": ["A"]}), "composite ground truths as a JSON string"),
         (json.dumps({**ROW, "extra_info": "x"}), "extra_info is 'x'; it must be an object"),
     ],
 )
@@ -128,6 +128,16 @@ def test_a_file_of_ones_own_may_print_and_raise(tmp_path: Path, capsys: pytest.C
     assert results(out) == [{"score": 0.5, "acc": 1}]
     assert "line 2: the reward raises RuntimeError: no" in err
     assert "line 3: the reward returns" in err
+
+
+def test_a_file_of_ones_own_is_given_a_truth_that_is_an_object(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = "def compute_score(ground_truth, **_):\n    return {'score': ground_truth['n'], 'acc': 1}\n"
+    (tmp_path / "own.py").write_text(own)
+    name = write(tmp_path / "rows.jsonl", {**ROW, "ground_truth": {"n": 0.25}})
+    assert score(["--jsonl", name, "--reward", str(tmp_path / "own.py"), "--allow-unsandboxed"]) == 0
+    assert results(capsys.readouterr().out) == [{"score": 0.25, "acc": 1}]
 
 
 @pytest.mark.parametrize(
