@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from statistics import fmean, stdev
 
 from llmzero_ray.errors import NonFiniteError
-from llmzero_ray.records import MetricPoint, from_json, to_json
+from llmzero_ray.records import MetricPoint, as_number, from_json, to_json
 
 # Names as VeRL logs them, one value per training step.
 REWARDS = ("critic/score/mean", "critic/rewards/mean")
@@ -149,11 +149,11 @@ def checked_point(point: MetricPoint) -> MetricPoint:
         TypeError: a metric or the validation score is not a number.
         NonFiniteError: the validation score is NaN or infinite.
     """
+    given = {**point.metrics, "val_score": 0.0 if point.val_score is None else point.val_score}
+    if wrong := [name for name, value in given.items() if as_number(value) is None]:
+        raise TypeError(f"step {point.step} reports metrics that are not numbers: {', '.join(wrong)}")
     found: MetricPoint = from_json(to_json(point))
     score = found.val_score
-    given = {**found.metrics, "val_score": 0.0 if score is None else score}
-    if wrong := [name for name, value in given.items() if not isinstance(value, int | float)]:
-        raise TypeError(f"step {point.step} reports metrics that are not numbers: {', '.join(wrong)}")
     if score is not None and not math.isfinite(score):
         raise NonFiniteError(f"step {point.step}: the validation score is {score}")
     return found

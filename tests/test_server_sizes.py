@@ -8,7 +8,14 @@ from pathlib import Path
 import pytest
 import yaml
 
-from llmzero_ray.config import FIXED_NUM_SEQS, FIXED_UTILIZATION, SearchConfig, load_config, parse_config
+from llmzero_ray.config import (
+    FIXED_NUM_SEQS,
+    FIXED_UTILIZATION,
+    SearchConfig,
+    load_config,
+    parse_config,
+    stored_config,
+)
 from llmzero_ray.config_changes import differing_keys
 from llmzero_ray.coordinator import root_hyperparameters
 from llmzero_ray.hyperparameters.table import GPU_MEMORY, MAX_NUM_SEQS
@@ -121,7 +128,8 @@ def test_a_resume_takes_what_the_search_began_with() -> None:
 
 def test_a_command_takes_the_recorded_numbers_of_a_search_that_has_trained(tmp_path: Path) -> None:
     root = inputs.copy_of("finished", tmp_path / "runs")
-    data = yaml.safe_load((root / "search.yaml").read_text())
+    written = yaml.safe_load((root / "search.yaml").read_text())
+    data = stored_config(written, source="search.yaml").to_json()
     recorded = data["engine"]["max_num_seqs"]
     assert recorded == FIXED_NUM_SEQS
     for given, code in ((recorded, 0), ("auto", 0), (recorded + 8, 2)):

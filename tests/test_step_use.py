@@ -52,7 +52,7 @@ def test_steps_beside_the_strategy_and_second_raises_that_lose_are_counted(tmp_p
 
 
 def test_a_start_from_scratch_can_win_and_a_failed_raise_has_lost(tmp_path: Path) -> None:
-    failed = Phase(val={0: 80, 10: 90}, steps=12, fails="oom_train")
+    failed = Phase(val={0: 80, 10: 90}, steps=12, fails="oom")
     phases = {2: failed, 3: Phase(val={0: 30, 10: 95})}
     facts = searched(tmp_path, phases=phases)
     found = count_steps(facts)

@@ -24,7 +24,7 @@ from typing import Any
 
 import yaml
 
-from tests.blackbox import journals
+from tests.blackbox import journals, public_api
 
 DATA = Path(__file__).parent / "data"
 RUNS = Path(__file__).parent / "runs"
@@ -49,7 +49,8 @@ def make_directory(case: Mapping[str, Any], directory: Path) -> Path:
     for name in case.get("runs", ()):
         copy_of(name, directory / "runs")
     if "as_file" in case:
-        shutil.copy(directory / "runs" / case["runs"][0] / "search.yaml", directory / case["as_file"])
+        known = public_api.load_stored(directory / "runs" / case["runs"][0] / "search.yaml")
+        (directory / case["as_file"]).write_text(known.to_yaml())
     for name, text in case.get("files", {}).items():
         (directory / name).parent.mkdir(parents=True, exist_ok=True)
         (directory / name).write_text(text)

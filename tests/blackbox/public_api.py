@@ -11,7 +11,8 @@ from typing import Any
 
 from llmzero_ray.cli.explain import node_facts
 from llmzero_ray.cli.main import main as llmzero
-from llmzero_ray.config import load_config
+from llmzero_ray.config import REMOVED, SearchConfig, load_config, stored_config
+from llmzero_ray.config_text import read_yaml
 from llmzero_ray.coordinator import check_decisions, replay, root_hyperparameters
 from llmzero_ray.engines.base import Slot
 from llmzero_ray.engines.verl.factory import idle_spec, verl_settings
@@ -26,7 +27,20 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 COMMAND_MODULE = "llmzero_ray.cli.main"
 """`python -m` of it is `llmzero`."""
 
-__all__ = ["CHECKOUT", "COMMAND_MODULE", "llmzero", "load_config", "load_strategy", "write_outcome"]
+__all__ = [
+    "CHECKOUT",
+    "COMMAND_MODULE",
+    "REMOVED",
+    "llmzero",
+    "load_config",
+    "load_strategy",
+    "write_outcome",
+]
+
+
+def load_stored(path: Path) -> SearchConfig:
+    """The configuration in a search's own directory, without settings that went since it was written."""
+    return stored_config(read_yaml(path), source=str(path))
 
 
 def replayed(root: Path) -> dict[str, Any]:

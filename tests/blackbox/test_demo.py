@@ -61,7 +61,7 @@ def test_the_digits_of_the_kept_demo_are_those_that_are_written_down(node: int) 
 
 
 def test_the_demo_is_still_configured_as_the_kept_one_but_for_when_the_stopper_judges() -> None:
-    kept = public_api.load_config(inputs.RUNS / "demo" / "search.yaml").to_json()
+    kept = public_api.load_stored(inputs.RUNS / "demo" / "search.yaml").to_json()
     now = public_api.load_config(public_api.CHECKOUT / "jobs" / "configs" / "local.yaml").to_json()
     for config in (kept, now):
         config.pop("storage")

@@ -12,6 +12,7 @@ from statistics import median, quantiles
 from typing import Any, TypeAlias
 
 from llmzero_ray.tasks.reward_validation.report import EXAMPLES, ValidationCheck, shown
+from llmzero_ray.tasks.rewards.gold_answers import as_text
 from llmzero_ray.tasks.sandbox import CallOutcome, ForeignValue
 
 REQUIRED_KEYS = ("score", "acc")
@@ -81,7 +82,7 @@ def describe_call(row: Row, response: str) -> str:
     """Split and index of the row, response and ground truth, each shortened."""
     truth, extra = row["reward_model"]["ground_truth"], row["extra_info"]
     place = f"{extra.get('split', '')} row {extra.get('index', '?')}".strip()
-    return f"{place}, answer {shown(response)}, ground truth {shown(truth)}"
+    return f"{place}, answer {shown(response)}, ground truth {shown(as_text(truth))}"
 
 
 @dataclass
