@@ -608,7 +608,7 @@ def test_others_see_that_a_search_is_being_started_and_with_what(tmp_path: Path)
         with being_started(root, lines.append) as other:  # of the same search, by another command
             other("waiting")
         assert start_of(root) == seen
-    assert lines == ["preparing the task (5%)", "waiting"]
+    assert lines == ["preparing the task: warm start (5%)", "waiting"]
     assert start_of(root) is None
     assert list(tmp_path.iterdir()) == []
 
