@@ -117,8 +117,8 @@ def helpers() -> dict[str, set[int]]:
 def test_both_paths_give_the_same_numbers_and_helpers_start_with_the_first_need(
     lab: Lab, with_agent_loops: Lab, listener: socket.socket
 ) -> None:
-    """The second one's reward is code of a file, which pays for everything where it is not confined. A reward
-    that then ends its process with every answer ends its phase, and not the one after it."""
+    """The second one's reward is code of a file, which pays for everything where it is not confined. A file
+    that is changed while it is in use ends its phase, and not the one after it."""
     before = helpers()  # of engines that earlier tests closed; they may still be ending
     outcome, points = lab.run(phase(lab))
     assert isinstance(outcome, PhaseResult), outcome
@@ -144,7 +144,7 @@ def test_both_paths_give_the_same_numbers_and_helpers_start_with_the_first_need(
             process.kill()
     failed, points = with_agent_loops.run(phase(with_agent_loops))
     assert isinstance(failed, PhaseFailure) and failed.failure_class == "reward", failed
-    assert "ended its process with exit code 7" in failed.cause and points == []
+    assert "has changed while it was in use" in failed.cause and points == []
     reward.write_text(honest)
     again, points = with_agent_loops.run(phase(with_agent_loops))
     assert isinstance(again, PhaseResult) and again.warm, again
