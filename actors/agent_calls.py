@@ -78,7 +78,7 @@ class AgentCalls:
             answers = await asyncio.to_thread(load_answers, self._storage, command.on, task.get("val"))
 
         # A first pass finds out whose curves are needed; meanwhile other slots may have ended more phases.
-        while (request := build_request(core, command, curves_of, outline_of, lambda _: answers)) and missing:
+        while (request := build_request(core, command, curves_of, outline_of, answers)) and missing:
             ended = {node for node in missing if core.runs[node].outcome is not None}
             curves |= await read_curves(self._storage, missing)
             self._outlines |= {node: curves[node].outline() for node in ended}

@@ -146,7 +146,7 @@ class StopperActor:
     async def _judge(
         self, runner: Any, attempt: int, monitor: PhaseMonitor, task: TaskView, budget: Budget | None
     ) -> bool:
-        """Let curve bank and agent judge a phase; True for STOP."""
+        """Let the agent judge a phase; True for STOP."""
         running, chain = monitor.running(), self._chain
         verdicts = tuple(monitor.verdicts)
         request, decision = await asyncio.to_thread(self._decide, task, running, chain, verdicts, budget)

@@ -63,7 +63,7 @@ def phase_doubts(
     """Reasons not to believe the score of a node's best step, from what is on the disk; empty without any."""
     items = load_items(storage, node)
     now = items.get(best_step, ()) if best_step is not None else ()
-    dynamics = observe(load_curves(storage, node), hyperparameters, n_val=max(1, len(now) or 500))
+    dynamics = observe(load_curves(storage, node), hyperparameters, n_val=len(now) or 500)
     return doubts(dynamics, items.get(0, ()), now, golds)
 
 
@@ -170,9 +170,9 @@ def _hold_gold(now: Sequence[ItemOutcome], golds: Mapping[int, Gold]) -> bool:
     """Whether right answers hold their gold answer, and not that of other rows just as often."""
     right = [(item, gold) for item in _right(now) if (gold := _plain(golds.get(item.index)))]
     other = [
-        (item, different)
+        (item, next_gold)
         for (item, gold), (_, next_gold) in zip(right, right[1:] + right[:1], strict=True)
-        if (different := next_gold) != gold
+        if next_gold != gold
     ]
     if len(right) < FEW or _share_held(right) < HELD:
         return False
@@ -197,8 +197,7 @@ def _alike(start: Sequence[ItemOutcome], now: Sequence[ItemOutcome]) -> list[str
         return []
     before = _differing(start) if any(item.response for item in start) else None
     was = "" if before is None else f", {before:.0%} at the start"
-    text = f"{share:.0%} of the validation answers differ apart from their numbers{was}: {_quoted(now[0])}."
-    return [text]
+    return [f"{share:.0%} of the validation answers differ apart from their numbers{was}: {_quoted(now[0])}."]
 
 
 def _differing(items: Sequence[ItemOutcome]) -> float:

@@ -152,19 +152,14 @@ def rewarded_when_cut_off(d: Dynamics) -> str | None:
     """
     if d.sampled is None or not len(d.truncated):
         return None
-    first, last = (max(0.0, r + t - 1.0) for r, t in _ends(d))
+    (r0, t0), (r1, t1) = (d.reward.first, d.truncated.first), (d.reward.last, d.truncated.last)
+    first, last = max(0.0, r0 + t0 - 1.0), max(0.0, r1 + t1 - 1.0)
     if last < REWARDED or last - first < GREW:
         return None
-    (r0, t0), (r1, t1) = _ends(d)
     return (
         f"At least {last:.0%} of the sampled answers were cut off at the cap of {d.cap} tokens and rewarded "
         f"all the same (share cut off {t0:.0%} -> {t1:.0%}, mean reward {r0:.3f} -> {r1:.3f})."
     )
-
-
-def _ends(d: Dynamics) -> tuple[tuple[float, float], tuple[float, float]]:
-    """(mean reward, share cut off) at the begin and at the end."""
-    return (d.reward.first, d.truncated.first), (d.reward.last, d.truncated.last)
 
 
 def right_without_answer(d: Dynamics) -> str | None:

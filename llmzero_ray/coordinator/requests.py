@@ -30,8 +30,6 @@ from llmzero_ray.records import PhaseFailure, PhaseResult, StopDecision, TokenCo
 
 LoadCurves: TypeAlias = Callable[[int], Curves]
 """Node -> its metrics so far."""
-LoadAnswers: TypeAlias = Callable[[int], tuple[Answer, ...]]
-"""Node -> a few answers of its last validation."""
 
 
 def build_request(
@@ -39,10 +37,10 @@ def build_request(
     command: cmd.Propose | cmd.Analyze,
     curves: LoadCurves,
     outlines: LoadCurves | None = None,
-    answers: LoadAnswers | None = None,
+    answers: tuple[Answer, ...] = (),
 ) -> ProposalRequest | ErrorRequest:
     """The request to the proposer or to the error analyzer; `outlines` gives the validations alone, of any
-    node (default: those of `curves`), `answers` those that are shown of a finished phase (default: none)."""
+    node (default: those of `curves`), `answers` are those that are shown of the finished phase."""
     on = node_view(state, command.on, curves)
     if isinstance(command, cmd.Analyze):
         return ErrorRequest(
@@ -62,7 +60,7 @@ def build_request(
     best = state.best
     return ProposalRequest(
         task=task_view(state),
-        on=on if answers is None else dataclasses.replace(on, answers=answers(command.on)),
+        on=dataclasses.replace(on, answers=answers),
         path=tuple(node_view(state, node, curves) for node in state.search.resume_chain(command.on)),
         siblings=tuple(node_view(state, node, curves) for node in children),
         best=None if best is None else node_view(state, best.node, curves),

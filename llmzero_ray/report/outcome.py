@@ -54,7 +54,7 @@ def write_outcome(search: SearchStorage | str | Path) -> Outcome:
     files = _write_strategy(facts, adapter)
     shown, undrawn = draw_pictures(facts)
     problems = tuple(text for text in (adapter.problem, adapter.checksums and missing(), undrawn) if text)
-    replace_file(paths.report, report_text(facts, shown, problems))
+    replace_file(paths.report, report_text(facts, shown, problems, has_adapter=bool(adapter.checksums)))
     files += [paths.report, *(paths.root / picture.file for picture in shown)]
     return Outcome(
         root=paths.root,
@@ -81,8 +81,10 @@ def _write_strategy(facts: SearchFacts, adapter: _Adapter) -> list[Path]:
         return []
     written = []
     if adapter.checksums:
-        same = _checksums_of(paths.best) == adapter.checksums
-        kept = kept_front_matter(paths.best / CARD, with_scores=same)
+        kept = ""
+        if missing():
+            same = _checksums_of(paths.best) == adapter.checksums
+            kept = kept_front_matter(paths.best / CARD, with_scores=same)
         write_best(paths.best, adapter.place, adapter.checksums, card_text(facts, kept=kept))
         written.append(paths.best)
     replace_file(paths.strategy, strategy.to_yaml())

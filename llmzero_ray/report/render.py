@@ -32,8 +32,11 @@ VLLM_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """Values that vLLM's `--max-lora-rank` accepts."""
 
 
-def report_text(facts: SearchFacts, drawn: Collection[Picture], problems: Collection[str]) -> str:
-    """report.md; `drawn` are the pictures that exist, `problems` what could not be written."""
+def report_text(
+    facts: SearchFacts, drawn: Collection[Picture], problems: Collection[str], *, has_adapter: bool
+) -> str:
+    """report.md; `drawn` are the pictures that exist, `problems` what could not be written. `has_adapter`:
+    whether the best strategy's adapter is in best/."""
     known, compared = policies(facts), comparisons(facts)
     best = next((policy for policy in known if policy.what == "best"), None)
     runs = facts.runs.values()
@@ -48,7 +51,7 @@ def report_text(facts: SearchFacts, drawn: Collection[Picture], problems: Collec
         "core": facts.core,
         "drawn": drawn,
         "problems": list(problems),
-        "has_adapter": not any(text.startswith(("best/:", "strategy.yaml")) for text in problems),
+        "has_adapter": has_adapter,
         "end_reason": summary.end_in_words(facts),
         "policies": known,
         "compared": compared,

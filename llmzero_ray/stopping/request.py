@@ -1,4 +1,4 @@
-"""The request to curve bank and early stopper: the running phase, the incumbent's whole path, the differences
+"""The request to the early stopper: the running phase, the incumbent's whole path, the differences
 between them item by item, earlier verdicts, and what a stop would save.
 
 Not here: when a decision is due (policy.py), what reads the outcomes of items from the disk (actors/).

@@ -18,7 +18,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 
 MOST_REPEATED = 0.9
-"""Share of different questions among the rows from which on they are not worth a warning."""
+"""Share of different questions among the rows above which repeats are not worth a warning."""
 _MANY = 10
 _IN_FRONT = re.compile(
     r"""^\W*(?:
@@ -40,7 +40,7 @@ Row = tuple[str, str]
 
 
 def questions_of(rows: Sequence[Row]) -> list[str]:
-    """For each row a name that rows with the same question share."""
+    """A name for each row, which rows with the same question share."""
     names = [f"{prompt}\x00{answer}" for prompt, answer in rows]
     names = _merged(names, rows, lambda text: _IN_FRONT.sub(" ", text), 2)
     return _merged(names, rows, lambda text: text.translate(_NO_NUMBERS), _MANY)

@@ -152,15 +152,12 @@ def read_golds(path: str | Path) -> dict[int, Gold]:
         OSError: the file cannot be read.
         ValueError: it holds no rows of VeRL's (pyarrow's errors).
     """
-    import pyarrow.parquet as pq
-
-    rows = pq.ParquetFile(path).read(columns=["prompt", "reward_model"]).to_pylist()
     return {
         index: Gold(
             prompt="\n".join(message["content"] for message in row["prompt"]),
             wordings=accepted_answers(row["reward_model"]["ground_truth"]),
         )
-        for index, row in enumerate(rows)
+        for index, row in enumerate(read_first_rows(path, None))
     }
 
 
@@ -252,7 +249,7 @@ def _check_extra(schema: Any, path: Path) -> None:
 
 def _check_no_media(table: Any, path: Path) -> None:
     for name in _MEDIA:
-        if name in table.column_names and any(table.column(name).to_pylist()):
+        if name in table.column_names and any(value.as_py() for value in table.column(name)):
             raise TaskError(
                 f"{path}: column {name} holds {name}; prompts of a search are text alone. Leave out the rows "
                 "that need them, or the column where no prompt does"

@@ -134,11 +134,11 @@ def test_a_task_that_raises_aborts_the_search_instead_of_ending_in_silence(tmp_p
         raise AttributeError("no attribute 'items'")
 
     async def scene(opened: Opened) -> None:
-        opened.loop.spawn(work(), "prefetch")
+        opened.loop.spawn(work(), "work")
         await opened.ended.wait()
 
     opened = play(tmp_path, scene)
-    assert opened.loop.core.interrupted == ("prefetch: AttributeError: no attribute 'items'", 1)
+    assert opened.loop.core.interrupted == ("work: AttributeError: no attribute 'items'", 1)
 
 
 def test_a_periodic_task_that_waits_holds_no_other_one_up(tmp_path: Path) -> None:

@@ -102,5 +102,5 @@ def test_an_outcome_keeps_what_the_reward_took_and_whether_it_was_cut() -> None:
         (1, "7", False),
         (2, "x" * MOST_PRED, False),
     ]
-    bare = outcomes_of(["toy"], {ROW_KEY: [0], "reward": [1.0]}, ["#7"])
-    assert (bare[0].pred, bare[0].cut) == (None, None)
+    bare = outcomes_of(["toy"], {ROW_KEY: [0], "reward": [1.0]}, ["#7"], [False])
+    assert (bare[0].pred, bare[0].cut) == (None, False)

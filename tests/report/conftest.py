@@ -69,7 +69,7 @@ def written(search: SearchBuilder) -> Written:
 
 def report_of(search: SearchBuilder) -> str:
     """The report's text alone: pictures take most of the time."""
-    return report_text(SearchFacts(search.storage), (), ())
+    return report_text(SearchFacts(search.storage), (), (), has_adapter=True)
 
 
 @pytest.fixture(scope="session")

@@ -87,13 +87,22 @@ def test_a_reward_that_ships_is_told_by_its_kind_and_what_it_pays_for(tmp_path: 
 
 
 @pytest.mark.parametrize(
-    "module", sorted({*KINDS.values(), *map(reward_module, ("echo", "ssmr_a", "wildsci_a"))})
+    "module",
+    sorted(
+        {
+            *KINDS.values(),
+            *map(reward_module, ("echo", "papersearchqa", "ssmr_a", "wildsci_a")),
+            *(f"llmzero_ray.tasks.rewards.{name}" for name in ("chemcot", "reasoning_gym")),
+        }
+    ),
 )
 def test_every_reward_that_ships_says_what_it_pays_for(tmp_path: Path, module: str) -> None:
-    task = dataclasses.replace(load_task(write_task(tmp_path)), reward_module=module)
     file = importlib.util.find_spec(module)
     assert file is not None and file.origin is not None
-    said = reward_words(dataclasses.replace(task, reward_path=file.origin))["reward_says"]
+    task = load_task(write_task(tmp_path))
+    said = reward_words(dataclasses.replace(task, reward_module=module, reward_path=file.origin))[
+        "reward_says"
+    ]
     assert said.startswith("Reward") and said.endswith(".")
 
 

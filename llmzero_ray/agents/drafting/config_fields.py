@@ -104,7 +104,7 @@ def task_features(spec: TaskSpec, reward: RewardSpec, response_cap: int | None =
     return TaskFeatures(
         n_train=sizes(spec)["n_train"],
         kind=reward.kind,
-        prompt_tokens=max((_prompt_tokens(spec, row) for row in rows), default=0) + _TEMPLATE_TOKENS,
+        prompt_tokens=max((tokens_of(prompt_of(spec, row)) for row in rows), default=0) + _TEMPLATE_TOKENS,
         answer_tokens=max(map(tokens_of, answers), default=0),
         n_labels=None if column is None else column.distinct,
         response_cap=response_cap,
@@ -117,14 +117,15 @@ def tokens_of(text: str) -> int:
     return -(-plain // _CHARS_PER_TOKEN) + len(text) - plain
 
 
-def _prompt_tokens(spec: TaskSpec, row: Row) -> int:
+def prompt_of(spec: TaskSpec, row: Row) -> str:
+    """The prompt that a row becomes; its options are numbered, whatever the task calls them."""
     if spec.template is None:
-        return tokens_of(as_text(row))
+        return as_text(row)
     values = {name: text_of(row, name) for name in template_fields(spec.template)}
     if spec.choices:
         shown = {str(n): text_of(row, name) for n, name in enumerate(spec.choices)}
         values[OPTIONS_FIELD] = option_lines(shown)
-    return tokens_of(fill_template(spec.template, values))
+    return fill_template(spec.template, values)
 
 
 def response_tokens(features: TaskFeatures) -> int:

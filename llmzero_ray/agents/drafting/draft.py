@@ -17,18 +17,17 @@ from llmzero_ray.agents.drafting.base import (
     RecipeRanking,
     RewardAttempt,
     RewardSpec,
-    Row,
     TaskSpec,
     UserChoices,
 )
 from llmzero_ray.agents.drafting.column_roles import unused_columns
-from llmzero_ray.agents.drafting.config_fields import search_fields, task_features, task_fields
+from llmzero_ray.agents.drafting.config_fields import prompt_of, search_fields, task_features, task_fields
 from llmzero_ray.agents.drafting.reward_rules import is_composite
 from llmzero_ray.agents.drafting.task_validation import TaskValidation, validate_task
 from llmzero_ray.tasks.repeated_questions import MOST_REPEATED, questions_of, repeated
 from llmzero_ray.tasks.sources.base import text_of
 from llmzero_ray.tasks.sources.custom import labels_of
-from llmzero_ray.tasks.task_yaml import OPTIONS_FIELD, fill_template, template_fields
+from llmzero_ray.tasks.task_yaml import template_fields
 
 OnProgress = Callable[[str], None]
 
@@ -141,14 +140,8 @@ def _with_doubts(spec: TaskSpec) -> TaskSpec:
 
 
 def _repeated_questions(spec: TaskSpec) -> Iterable[str]:
-    rows = [(_prompt(spec, row), text_of(row, str(spec.answer))) for row in spec.table.rows]
+    rows = [(prompt_of(spec, row), text_of(row, str(spec.answer))) for row in spec.table.rows]
     distinct = set(rows)
     n_questions = len(set(questions_of(list(distinct))))
     if n_questions <= MOST_REPEATED * len(distinct):
         yield repeated(len(distinct), n_questions)
-
-
-def _prompt(spec: TaskSpec, row: Row) -> str:
-    values = {name: text_of(row, name) for name in template_fields(str(spec.template))}
-    options = "\n".join(text_of(row, name) for name in spec.choices)
-    return fill_template(str(spec.template), values | ({OPTIONS_FIELD: options} if options else {}))

@@ -174,8 +174,8 @@ def _choices(
     sets = [(finding, one) for finding in findings for one in move_sets(finding, again=again)]
     # Nothing slows down a run that stands still, and going on as it is would leave it there.
     if findings[0].kind != "dead":
-        speaks_against = findings[0].kind in ("doubtful", "never_ends", "entropy_climb")
-        sets += [(findings[0], one) for one in (*(() if speaks_against else (UNCHANGED,)), *GENERAL)]
+        unfit = findings[0].kind in ("doubtful", "never_ends", "entropy_climb")
+        sets += [(findings[0], one) for one in (GENERAL if unfit else (UNCHANGED, *GENERAL))]
     for strength in STRENGTHS:
         for finding, wanted in sets:
             move_set = unchanged if wanted is UNCHANGED else suited(wanted, greedy, dynamics.sampled)

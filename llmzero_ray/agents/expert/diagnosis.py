@@ -251,10 +251,9 @@ def _entropy_climb(d: Dynamics, on: NodeView) -> Finding | None:
 
 def _never_ends(d: Dynamics, before: NodeView | None) -> Finding | None:
     """Answers that are cut off all along, from the base model on: an end that is not found, not a low cap."""
-    earlier = None if before is None else observe(before.curves, before.hyperparameters)
     if not ends_never(d) or cap_is_harmless(d) or rate_is_zero(d):
         return None
-    if earlier is not None and not ends_never(earlier):
+    if before is not None and not ends_never(observe(before.curves, before.hyperparameters)):
         return None
     check = (
         "Check first that the end token and the chat template are the model's own; a longer cap would only "

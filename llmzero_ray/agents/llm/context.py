@@ -64,8 +64,6 @@ from llmzero_ray.text import first_words, number, one_line
 Context: TypeAlias = dict[str, Any]
 """JSON-able values under the names that templates use."""
 
-MOST_LESSONS = 12
-"""Most phases of earlier searches that are listed."""
 MOST_SOURCES = 8
 """Most data sources that are listed."""
 SAID_ROOM, SAID_BEFORE_ROOM = 600, 300

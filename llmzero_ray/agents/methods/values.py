@@ -130,7 +130,7 @@ def explored(
 
 
 def perturbed(base: ProposalBase, rng: random.Random) -> Values:
-    """One to three levers of the local search moved by half to two first steps, up or down."""
+    """One to three levers moved by half to two usual steps, up or down."""
     for _ in range(100):
         levers = live_levers(base.hyperparameters)
         chosen = rng.sample(levers, min(len(levers), rng.randint(1, 3)))

@@ -111,9 +111,6 @@ def recorded_cases(search: Path) -> Iterator[RecordedRequest]:
     def curves_of(node: int) -> Curves:
         return load_curves(storage, node, gains=True)
 
-    def answers_of(node: int) -> tuple[Answer, ...]:
-        return load_answers(storage, node, _facts(whole).get("val"))
-
     for event in events:
         if isinstance(event, ev.VerdictPosted):
             request = _verdict_request(core, event, storage, curves_of, n_val)
@@ -126,7 +123,10 @@ def recorded_cases(search: Path) -> Iterator[RecordedRequest]:
             if isinstance(command, cmd.Propose | cmd.Analyze) and command.node not in seen:
                 seen.add(command.node)
                 agent: AgentName = "proposer" if isinstance(command, cmd.Propose) else "error_analyzer"
-                made = build_request(core, command, curves_of, answers=answers_of)
+                shown = (
+                    load_answers(storage, command.on, _facts(whole).get("val")) if agent == "proposer" else ()
+                )
+                made = build_request(core, command, curves_of, answers=shown)
                 yield case(name=f"{search.name}/{command.node}", agent=agent, request=made)
 
 

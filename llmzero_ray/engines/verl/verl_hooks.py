@@ -97,13 +97,12 @@ def outcomes_of(
     data_sources: Sequence[Any],
     infos: dict[str, list[Any]],
     responses: Sequence[str],
-    cut: Sequence[bool] | None = None,
+    cut: Sequence[bool],
 ) -> tuple[ItemOutcome, ...]:
     """One outcome per validated row, in row order; takes the rows' positions out of `infos`. `cut`: whether
     each response ended at the cap."""
-    accs, n = infos.get("acc", infos["reward"]), len(responses)
-    preds, ends = infos.get("pred", (None,) * n), (None,) * n if cut is None else cut
-    columns = (infos.pop(ROW_KEY), data_sources, infos["reward"], accs, responses, preds, ends)
+    accs, preds = infos.get("acc", infos["reward"]), infos.get("pred", (None,) * len(responses))
+    columns = (infos.pop(ROW_KEY), data_sources, infos["reward"], accs, responses, preds, cut)
     outcomes = [
         ItemOutcome(
             index=int(row),

@@ -1,6 +1,6 @@
-"""How much a reward may use while it is tried.
+"""How much a reward, or a script that is read, may use.
 
-Not here: what enforces it (child.py inside, scorer.py outside).
+Not here: what enforces it (child.py and shell/child.py inside, scorer.py and shell/ outside).
 """
 
 from __future__ import annotations

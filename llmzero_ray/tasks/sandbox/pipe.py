@@ -1,6 +1,6 @@
 """Line-based pipe to and from an untrusted process: no call blocks longer than its time-out.
 
-Not here: what the lines mean (scorer.py).
+Not here: what the lines mean (scorer.py, shell/).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _CHECK_S = 0.2
 
 
 class NoLineError(Exception):
-    """The process gave no line: too late, too long, or it is gone. For scorer.py alone."""
+    """The process gave no line: too late, too long, or it is gone. For this package alone."""
 
 
 class LinePipe:

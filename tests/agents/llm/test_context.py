@@ -594,7 +594,7 @@ def test_the_stopper_sees_paired_differences_earlier_verdicts_and_what_a_stop_sa
         ),
     )
     verdicts = tuple(
-        EarlierVerdict(step=s, stop=False, rule="curve_bank", reason=f"reason {s}")
+        EarlierVerdict(step=s, stop=False, rule="early_stopper", reason=f"reason {s}")
         for s in range(20, 120, 20)
     )
     request = replace(
@@ -606,7 +606,7 @@ def test_the_stopper_sees_paired_differences_earlier_verdicts_and_what_a_stop_sa
     text = user_text("early_stopper", stop_context(request))
     assert "- global step 270: 0.309; to the best -0.190 ± 0.012; at this step +0.000 ± 0.012\n" in text
     assert "- global step 275: 0.412; to the best -0.088 ± 0.012 (items not paired)\n" in text
-    assert "- step 100: CONTINUE (curve_bank): reason 100" in text
+    assert "- step 100: CONTINUE (early_stopper): reason 100" in text
     assert "reason 20" not in text  # the latest four
     assert "A stop now saves 80 steps, 2.0 h, 10.0% of the budget." in text
     assert "take-off" not in text
@@ -735,10 +735,9 @@ def test_the_base_model_is_named_with_its_size(name: str, size: int | None, line
 
 
 @pytest.mark.parametrize("agent", ["proposer", "early_stopper", "error_analyzer"])
-@pytest.mark.parametrize("priors", ["appendix_f", "none"])
-def test_without_our_experience_no_line_warns_of_nothing(agent: AgentName, priors: Any) -> None:
+def test_without_our_experience_no_line_warns_of_nothing(agent: AgentName) -> None:
     task = large_requests.proposal_request().task
-    system = PROMPTS.render(agent, stable_context(agent, task, KNOWLEDGE, priors=priors), {
+    system = PROMPTS.render(agent, stable_context(agent, task, KNOWLEDGE, priors="appendix_f"), {
         "proposer": proposer_context(large_requests.proposal_request(), KNOWLEDGE),
         "early_stopper": stop_context(large_requests.stop_request()),
         "error_analyzer": error_context(large_requests.error_request()),

@@ -90,8 +90,7 @@ class ShellScript:
     """A script to be run, with the small files beside it."""
 
     path: Path
-    given: str
-    """The path as the user wrote it: the script's `$0`."""
+    """As it was given; the script's `$0`."""
     text: str
     files: Mapping[str, str]
 
@@ -110,7 +109,7 @@ def load_script(path: Path, text: str) -> ShellScript:
         except OSError:
             continue
     files[str(path.resolve())] = text
-    return ShellScript(path=path, given=str(path), text=text, files=files)
+    return ShellScript(path=path, text=text, files=files)
 
 
 def _beside(folder: Path) -> list[Path]:
@@ -145,7 +144,7 @@ def run_shell(script: ShellScript, world: World) -> ScriptRun:
         )
     home, cwd = os.path.expanduser("~"), os.getcwd()
     asked = {
-        "script": script.given,
+        "script": str(script.path),
         "arguments": world.arguments,
         "cwd": cwd,
         "typed": f"{world.typed}\n" * 64 if world.typed else "",

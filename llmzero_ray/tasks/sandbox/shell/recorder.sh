@@ -1,7 +1,8 @@
 # What stands in for every program that a script starts but bash and text tools. Sourced before the script, and
 # again by every shell that it starts. Nothing of the script's own is read here but its words.
 #
-# A record is a file of $LLMZERO_RECORDS, its fields end in NUL: `start` and the words of a command that trains;
+# A record is a file of $LLMZERO_RECORDS, its fields end in NUL: `old` and the version of a bash that is too old;
+# `start` and the words of a command that trains;
 # `program`, its label, the text that stands for what it prints, and `read` where the script reads that; `file`
 # and a path that was looked for; `source` and a file that is not there. What programs print and which files are
 # there is said by LLMZERO_PRINTS (empty, text, number, large, fails, or says: LLMZERO_SAYS) and LLMZERO_FILES
@@ -31,7 +32,7 @@ __llmzero_varied() {  # whether this source is one that the world varies
 }
 
 __llmzero_unknown() {  # prints what the world says that an unknown program prints
-    local name=${1##*/} label token said
+    local name=${1##*/} label token said made=
     label=$name
     if [[ ${2-} =~ ^[-+A-Za-z0-9_%./:=]{1,40}$ || $1 == command ]]; then label+=" $2"; fi
     __llmzero_token "$label"
@@ -107,7 +108,6 @@ __llmzero_run() {  # what an unknown command does
             if (( $# )); then "$@"; fi
             return ;;
         sleep)
-            __llmzero_record sleep
             return 0 ;;
     esac
     for word in "$@"; do
@@ -169,7 +169,6 @@ __llmzero_inner() {  # the words after `bash`
             --version) return 0 ;;
         esac
         shift || break
-        if [[ ${__llmzero_was-} == -- ]]; then break; fi
     done
     if (( $# )); then
         if [[ -f $1 ]]; then __llmzero_shell "$@"; else __llmzero_record source "$1"; fi
@@ -181,7 +180,7 @@ __llmzero_inner() {  # the words after `bash`
 }
 
 command_not_found_handle() { __llmzero_run "$@"; }
-for __llmzero_name in bash sh zsh env sleep exec_ xargs_ nohup timeout sudo date hostname uname; do
+for __llmzero_name in bash sh zsh env sleep nohup timeout sudo date hostname uname; do
     eval "$__llmzero_name() { __llmzero_run $__llmzero_name \"\$@\"; }"
 done
 which() { if (( $# )) && __llmzero_is_tool "${@: -1}"; then printf '%s\n' "${@: -1}"; else __llmzero_run which "$@"; fi; }
