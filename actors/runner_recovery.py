@@ -20,6 +20,7 @@ from llmzero_ray.errors import CapacityError, EngineError, EngineLostError, Engi
 from llmzero_ray.metric_files import lost_phase, with_tokens
 from llmzero_ray.records import FailureClass, PhaseFailure
 from llmzero_ray.storage import SearchStorage
+from llmzero_ray.text import first_words
 
 from .event_loop import Post
 from .runner_pool import RunnerPool
@@ -213,10 +214,6 @@ def _cause_of(error: Any) -> LlmzeroError:
 
 
 def _first_line(error: Exception) -> str:
-    lines = [line for line in str(_cause_of(error)).splitlines() if line.strip()]
+    line = next((one for one in str(_cause_of(error)).splitlines() if one.strip()), type(error).__name__)
     # Without Ray's list of guesses at what may have killed a worker.
-    return (
-        lines[0].partition(" There are some potential root causes")[0][:300]
-        if lines
-        else type(error).__name__
-    )
+    return first_words(line.partition(" There are some potential root causes")[0], 300)

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import os
 import socket
+from pathlib import Path
 
 from llmzero_ray import commands as cmd
 from llmzero_ray import events as ev
 from llmzero_ray.coordinator import CoordinatorCore, replay
 from llmzero_ray.coordinator.runs import PhaseRun
-from llmzero_ray.journal import Journal
+from llmzero_ray.journal import Journal, check_server
 from llmzero_ray.metric_files import lost_phase
 from llmzero_ray.presence import SearchLock, last_heartbeat
 from llmzero_ray.records import Event
@@ -31,7 +32,10 @@ def finalize(storage: SearchStorage, reason: str) -> None:
     lock, before = SearchLock(root), last_heartbeat(root)
     lock.acquire(private_head=True, role="command")
     try:
-        journal = Journal(storage.journal_to_read())
+        address = storage.journal_address()
+        if not isinstance(address, Path):
+            check_server(address)
+        journal = Journal(address)
         core = replay(journal.history, root)
 
         def post(event: Event) -> None:

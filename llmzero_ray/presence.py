@@ -119,6 +119,10 @@ def _overwrite(path: Path, text: str) -> None:
         os.close(file)
 
 
+_UNREADABLE = (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError)
+"""Errors of reading a small file that may be anybody's."""
+
+
 def owner(root: Path) -> Owner | None:
     """The live coordinator of a search; None when there is none, also while a command holds the lock.
 
@@ -127,12 +131,13 @@ def owner(root: Path) -> Owner | None:
     path = root / "lock"
     try:
         body = json.loads(path.read_text(encoding="utf-8"))
-        found = Owner(**{key: body[key] for key in ("host", "pid", "private_head")})
+        host, private = one_line(str(body["host"]), 100), bool(body["private_head"])
+        found = Owner(host=host, pid=int(body["pid"]), private_head=private)
         if body.get("role") == "command":
             return None
         if found.host == socket.gethostname():
             return found if is_locked(path) else None
-    except (OSError, ValueError, KeyError):
+    except _UNREADABLE:
         return None
     beat = last_heartbeat(root)
     return found if beat is not None and time.time() - beat < STALE_S else None
@@ -149,7 +154,7 @@ def last_heartbeat(root: Path) -> float | None:
     path = root / "heartbeat"
     try:
         text = path.read_text(encoding="utf-8")
-        return float(text) if text else path.stat().st_mtime  # empty: as versions before 2026-12 wrote it
+        return float(text) if text else path.stat().st_mtime  # empty: as versions before 0.2 wrote it
     except (OSError, ValueError):
         return None
 
@@ -214,9 +219,14 @@ def start_of(root: Path) -> PendingStart | None:
     path = root / "starting"
     try:
         body = json.loads(path.read_text(encoding="utf-8"))
-        facts = {key: body[key] for key in ("host", "pid", "doing", "time")}
-        return PendingStart(**facts, alive=is_locked(path) if body["host"] == socket.gethostname() else None)
-    except (OSError, ValueError, KeyError, TypeError):
+        return PendingStart(
+            host=one_line(str(body["host"]), 100),
+            pid=int(body["pid"]),
+            doing=one_line(str(body["doing"]), 100),
+            time=float(body["time"]),
+            alive=is_locked(path) if body["host"] == socket.gethostname() else None,
+        )
+    except _UNREADABLE:
         return None
 
 

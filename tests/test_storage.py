@@ -756,3 +756,24 @@ def test_a_private_head_is_as_large_as_its_slots_ask_for() -> None:
     assert private_head_resources(config, has_gpus=False) == {"num_cpus": 3 * 14 + 2, "num_gpus": 6}
     assert private_head_resources(config, has_gpus=True) == {"num_cpus": 3 * 14 + 2}
     assert private_head_resources(make_config(), has_gpus=False)["num_cpus"] == 16
+
+
+@pytest.mark.parametrize(
+    ("file", "body"),
+    [
+        ("starting", {"host": "x", "pid": 1, "doing": "x", "time": "y"}),
+        ("starting", []),
+        ("lock", []),
+        ("lock", {"host": "x", "pid": "many", "private_head": True}),
+    ],
+)
+def test_a_file_of_signs_that_nobody_here_wrote_is_no_sign(tmp_path: Path, file: str, body: object) -> None:
+    (tmp_path / file).write_text(json.dumps(body))
+    assert (start_of(tmp_path), owner(tmp_path)) == (None, None)
+
+
+def test_signs_of_life_of_others_hold_no_control_characters(tmp_path: Path) -> None:
+    body = {"host": "x\x1b[2J", "pid": 1, "doing": "a\x1b]0;b\x07", "time": 1.0}
+    (tmp_path / "starting").write_text(json.dumps(body))
+    seen = start_of(tmp_path)
+    assert seen is not None and "\x1b" not in f"{seen} {seen.host} {seen.doing}"

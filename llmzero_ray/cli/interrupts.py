@@ -20,6 +20,7 @@ from typing import NoReturn
 
 from rich.console import Console
 
+from llmzero_ray.api_key import remove_key_file
 from llmzero_ray.cli.output import print_line
 from llmzero_ray.follow import Follower
 from llmzero_ray.presence import request
@@ -36,7 +37,7 @@ class Terminated(KeyboardInterrupt):
 
 
 def raise_on_termination(console: Console) -> None:
-    """Turn SIGTERM and SIGHUP into `Terminated`; to be called after Ray, which sets a handler of its own."""
+    """Turn SIGTERM and SIGHUP into `Terminated`. Call it again after Ray's start, which sets a handler."""
 
     def terminate(number: int, _: FrameType | None) -> NoReturn:
         console.quiet = number == signal.SIGHUP  # there is nothing left to write to
@@ -54,6 +55,7 @@ def leave_in_time(leave: Callable[[], None], code: int) -> None:
     leaving.start()
     leaving.join(_LEAVE_S)
     if leaving.is_alive():
+        remove_key_file()  # the end at once skips what else is to be done at the end
         atexit.register(_end_at_once, code)  # the last one registered is the first one called
 
 
@@ -68,6 +70,7 @@ class Interrupts:
     """The interrupt handler of one command."""
 
     def __init__(self, follower: Follower, console: Console, *, private_head: bool) -> None:
+        self._follower = follower
         self._root, self._name = follower.storage.paths.root, follower.storage.name
         self._console, self._private = console, private_head
         self._n_interrupts = 0
@@ -102,12 +105,20 @@ class Interrupts:
         if answer == "s":
             request(self._root, "stop", "Ctrl-C")
             self._print("stopping at the next step ...")
+        elif answer == "p" and self._is_ending():  # a pause would be refused
+            self._print(f"{self._name} was left on its last steps; the same command goes on with it")
+            return False
         elif answer == "p":
             request(self._root, "pause", "Ctrl-C" if ask else "SIGTERM")
             self._print("pausing ...")
         else:
             self._n_interrupts = 0
         return True
+
+    def _is_ending(self) -> bool:
+        """Whether no further run begins: only running phases and the final evaluation are left."""
+        core = self._follower.core
+        return core.ending is not None or core.stage in ("measuring", "writing")
 
     def _print(self, text: str) -> None:
         print_line(self._console, text)

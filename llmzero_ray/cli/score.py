@@ -66,7 +66,7 @@ def score(
         raise ConfigError("score: --reward and --task name two rewards; give one of them.")
     choose = _chooser(reward, task, allow_unsandboxed=allow_unsandboxed)
     reward_options = dict(_option(text) for text in option)
-    # A reward of the user's own is given the truth as it stands; those that ship read text.
+    # A task's reward and one of the user's own are given the truth as it stands; one named by kind gets text.
     own = task is not None or (reward is not None and reward not in KINDS)
     n_rows = n_bad = 0
     with _opened(jsonl) as stream:

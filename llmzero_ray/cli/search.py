@@ -21,7 +21,7 @@ from llmzero_ray.cli.view import outcome_lines
 from llmzero_ray.config import SearchConfig, load_config
 from llmzero_ray.config_changes import read_settings, with_changes
 from llmzero_ray.coordinator import not_started
-from llmzero_ray.errors import ConfigError, CoordinatorGoneError
+from llmzero_ray.errors import ConfigError, CoordinatorGoneError, LlmzeroError
 from llmzero_ray.follow import Follower
 from llmzero_ray.journal import trust
 from llmzero_ray.launch import launch
@@ -140,10 +140,7 @@ def start_and_follow(config: SearchConfig, settings: list[str], *, from_folder: 
         raise_on_termination(console)
         try:
             launched = launch(config, given, task_of, say, from_folder=from_folder)
-        except (
-            Terminated,
-            SystemExit,
-        ):  # Ray, which sets a handler of its own at its start, raises the latter
+        except (Terminated, SystemExit):  # the latter from Ray, whose start sets a handler of its own
             say(f"{config.name}: ended by a signal before it began; the same command starts it")
             return INTERRUPTED
         follower, someone, code = launched.follower, launched.found, 1
@@ -160,5 +157,8 @@ def start_and_follow(config: SearchConfig, settings: list[str], *, from_folder: 
             if not someone:
                 raise
             say(f"{config.name}: {someone} has gone; going on with the search")
+        except LlmzeroError as error:
+            code = error.exit_code
+            raise
         finally:
             leave_in_time(launched.leave, code)

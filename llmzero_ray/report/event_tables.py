@@ -95,7 +95,7 @@ def losses(facts: SearchFacts) -> Iterator[str]:
             what = "while idle" if event.node is None else f"while node {event.node} trained"
             yield f"Slot {event.slot} lost its runner {what}: {_whole_sentences(event.reason)}."
         elif isinstance(event, ev.SearchPaused | ev.SearchAborted):
-            yield f"The search was interrupted: {_whole_sentences(event.reason)}."
+            yield f"The search was interrupted: {collapse_whitespace(event.reason).removesuffix('.')}."
         elif isinstance(event, ev.CoordinatorStarted) and event.epoch > 1:
             yield f"Coordinator {event.epoch} took over."
 
@@ -104,7 +104,9 @@ def _whole_sentences(reason: str) -> str:
     """A reason on one line, without a last sentence that was cut off in the middle and without Ray's list of
     what may have killed a worker."""
     text = collapse_whitespace(reason).partition(" There are some potential root causes")[0]
-    whole = text if len(text) < _CUT else text[: text.rfind(". ") + 1] or f"{text} ..."
+    whole = (
+        text if len(text) < _CUT or text.endswith(" ...") else text[: text.rfind(". ") + 1] or f"{text} ..."
+    )
     return whole.rstrip().removesuffix(".")
 
 

@@ -17,8 +17,8 @@ from llmzero_ray.records import MetricPoint, StopDecision
 from llmzero_ray.stopping.policy import StoppingPolicy
 from llmzero_ray.stopping.rules import WATCHED
 
-READ = (*WATCHED, metrics.LENGTH, metrics.PROMPT_LENGTH)
-"""Metrics that rules and the price of a step read; only these are copied for a check."""
+READ = (*WATCHED, metrics.LENGTH, metrics.PROMPT_LENGTH, metrics.STEP_TIME)
+"""Metrics that rules, and what a stop saves, read; only these are copied for a check."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

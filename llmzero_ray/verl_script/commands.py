@@ -53,9 +53,8 @@ def _command(words: Sequence[str]) -> TrainerCommand | None:
             start, module = place, word
             if word.endswith(("main_ppo", "main_ppo.py")):
                 break
-    if start is None or re.search(
-        r"(^|[._/])(generation|gen|eval|sft|merger)", module.rpartition(".main")[2]
-    ):
+    name = module.rpartition("/")[2].rpartition(".main")[2]
+    if start is None or re.search(r"(^|[._])(generation|gen|eval|sft|merger)", name):
         return None
     overrides, options, others = dict[str, str](), dict[str, str](), list[str]()
     rest = iter(words[start + 1 :])

@@ -136,7 +136,6 @@ class _Placing:
     place: str
     value: Any = field(compare=False)
     given: str = field(compare=False)
-    key: str = field(compare=False)
     renamed: str = field(default="", compare=False)
 
 
@@ -153,8 +152,8 @@ def config_of(script: Script, base: Mapping[str, Any]) -> Translation:
         made.leave(given, _ELSEWHERE.get(key) or reason)
     placings = list[_Placing]()
     values: dict[str, Any] = {}
-    orders = [f"{key}={text}" for key, text in {**script.own, **script.overrides}.items()]
-    for key, text in {**script.own, **script.overrides}.items():
+    texts = {**script.own, **script.overrides}
+    for key, text in texts.items():
         given = f"{key}={text}"
         kind = next((reason for pattern, reason in _KINDS if re.fullmatch(pattern, key)), None)
         if key.endswith(".strategy") and text == "megatron":
@@ -175,18 +174,17 @@ def config_of(script: Script, base: Mapping[str, Any]) -> Translation:
         else:
             made.leave(given, found)
     _place(sorted(placings), made)
-    made.taken = {given: made.taken[given] for given in orders if given in made.taken}
+    in_order = (f"{key}={text}" for key, text in texts.items())
+    made.taken = {given: made.taken[given] for given in in_order if given in made.taken}
     for reason, several in kinds.items():
         if several:
             shown = several if len(several) <= 4 else [*several[:3], f"{len(several) - 3} more of the kind"]
             made.left[", ".join(shown)] = reason
             made.n_left += len(several) - (script.megatron in several)
-    cap = values.get("data.max_response_length")
-    if (
-        isinstance(cap, int) and not isinstance(cap, bool) and cap > 0
-    ):  # room in the engine, and the same validation
+    cap = "data.max_response_length"
+    if f"{cap}={texts.get(cap)}" in made.taken:  # room in the engine, and the same validation
         for place in ("engine.max_response_length", "eval.max_response_length"):
-            set_key(made.data, place, cap)
+            set_key(made.data, place, values[cap])
     if not _trains_adapter(script, values):
         made.remarks.append(
             "the script trains all weights; a search trains a LoRA adapter (model.lora_rank "
@@ -246,7 +244,7 @@ def _placing(key: str, value: Any, given: str) -> _Placing | str | None:
             else _placing(new, value, given)
         )
         if isinstance(found, _Placing):
-            return _Placing(found.place, found.value, given, new, new)
+            return _Placing(found.place, found.value, given, new)
         return f"VeRL {VERL_VERSION} has {new} in its place: {found or 'so in every search'}"
     if key in _SAME and _SAME[key] == value and type(_SAME[key]) is type(value):
         return None
@@ -259,17 +257,17 @@ def _placing(key: str, value: Any, given: str) -> _Placing | str | None:
     if key == f"{_R}name":
         return "a search samples with vLLM"
     if key in _FIELDS:
-        return _Placing(_FIELDS[key], value, given, key)
+        return _Placing(_FIELDS[key], value, given)
     if key.startswith("data.apply_chat_template_kwargs."):
-        return _Placing(f"engine.overrides.+{key}", value, given, key)
+        return _Placing(f"engine.overrides.+{key}", value, given)
     reason = VERL_SPACE.owned(key) if is_verl_key(key) or key in VERL_SPACE.by_key else None
     if reason is not None:
         return reason
     if key in VERL_SPACE.by_key:
-        return _Placing(f"root.overrides.{VERL_SPACE.short(key)}", value, given, key)
+        return _Placing(f"root.overrides.{VERL_SPACE.short(key)}", value, given)
     if is_verl_key(key):
         plus = "+" if key.startswith(OPEN_PREFIXES) else ""  # hydra adds a key only with it
-        return _Placing(f"engine.overrides.{plus}{key}", value, given, key)
+        return _Placing(f"engine.overrides.{plus}{key}", value, given)
     near = _misspelt(key)
     return f"VeRL {VERL_VERSION} has no such key" + (f"; did you mean {near}?" if near else "")
 
@@ -305,7 +303,7 @@ def _place(placings: list[_Placing], made: Translation) -> None:
 
 def _try(placing: _Placing, made: Translation, reasons: dict[str, str], given: set[str], steps: Any) -> bool:
     """Put a value at its place, unless a search cannot have it there."""
-    data = _copied(made.data)
+    data = dict(made.data)
     try:
         set_key(data, placing.place, placing.value)
         if placing.place == "phase.n_steps" and isinstance(steps, int) and steps > 0:
@@ -324,10 +322,6 @@ def _try(placing: _Placing, made: Translation, reasons: dict[str, str], given: s
         f" ({placing.renamed} in VeRL {VERL_VERSION})" if placing.renamed else ""
     )
     return True
-
-
-def _copied(data: Any) -> Any:
-    return {key: _copied(value) for key, value in data.items()} if isinstance(data, Mapping) else data
 
 
 def problem(data: Mapping[str, Any]) -> str | None:

@@ -129,11 +129,7 @@ class _Reader:
         """Key -> the override whose value is not known, with marks for what it is made of."""
         self._branching: list[str] = []
         """Keys whose values a variable or argument decides that the script does not set."""
-        mentioned = [
-            text
-            for place, text in script.files.items()
-            if place == str(script.path) or Path(place).name in script.text
-        ]
+        mentioned = [text for place, text in script.files.items() if Path(place).name in script.text]
         self._text = "\n".join([script.text, *mentioned])
 
     def found(self, remarks: list[str]) -> Script:
@@ -143,7 +139,7 @@ class _Reader:
         made = Script(remarks=remarks)
         given = command.overrides
         worlds = [world for world in self._all(self._worlds(base)) if self._command(world) is not None]
-        self._all(self._given_worlds(base)[:3])
+        self._all(self._given_worlds(base))
         keys = dict.fromkeys([*given, *(key for world in worlds for key in self._given(world))])
         for key in keys:
             reason = self._reason(key, base, worlds)
@@ -235,7 +231,8 @@ class _Reader:
         return (world(lambda kind, i: f"llmzero{kind}{i}q"), *numbers)
 
     def _given_worlds(self, base: World) -> list[World]:
-        """The first of the two that the trainer starts in."""
+        """The worlds in which variables and arguments are set; those that the script tests for being empty
+        only where the trainer does not start otherwise."""
         for tested in (False, True):
             worlds = list(self._variable_worlds(base, tested=tested))
             if any(self._command(world) for world in worlds):

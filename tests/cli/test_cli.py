@@ -15,6 +15,7 @@ import pytest
 import ray
 import yaml
 
+from llmzero_ray.events import REFERENCE
 from llmzero_ray.follow import Follower
 from llmzero_ray.presence import owner
 from llmzero_ray.storage import SearchStorage
@@ -43,8 +44,7 @@ class Command:
             task_dir,
             {"step_s": 0.1, "hold_until": str(self.released), **(script or {})},
             phase={"n_steps": 20, "max_steps": 20},
-            final={"default_recipe": False},
-            **blocks,
+            **{"final": {"default_recipe": False}, **blocks},
         )
         self.config.write_text(yaml.safe_dump(content))
 
@@ -214,6 +214,26 @@ def test_a_background_command_whose_head_dies_with_it_still_says_what_became_of_
     assert "paused (SIGTERM); the same command goes on with it" in output
     assert "Failed to connect to GCS" not in output  # Ray's last words, after a minute
     until_gone(command.leftovers)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
+def test_a_command_that_is_ended_while_its_search_is_measured_leaves_and_goes_on_later(
+    command: Command, task_dir: Path, number: signal.Signals
+) -> None:
+    command.write(task_dir, script={"hold": [REFERENCE]}, final={"default_recipe": True})
+    process = command.start()
+    command.until_step(REFERENCE, 3)
+    process.send_signal(number)
+    output, _ = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 130, output
+    assert "demo was left on its last steps; the same command goes on with it" in output
+    assert "refused (pause)" not in output
+    assert "Failed to connect to GCS" not in output
+    until_gone(command.leftovers)
+    code, output = command.run()
+    assert code == 0, output
+    assert "search demo has ended (budget)" in output
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ The scripts in scripts/ are made after those of other projects; GIVEN is what ba
 
 from __future__ import annotations
 
+import socket
 from itertools import permutations
 from pathlib import Path
 
@@ -137,11 +138,18 @@ def script_of(tmp_path: Path, text: str) -> Path:
         "trap 'exit 1' ERR\nf() { TRAIN N=8; }\ngrep -q x /dev/null || true\nf",
         "until TRAIN N=8; do sleep 9; done",
         "n=8; while read -r k v; do [ $k = n ] && n=$v; done <<< 'n 8'; TRAIN N=$n",
+        "python3 recipe/gen_x/main_ppo.py N=8",
     ],
 )  # fmt: skip
 def test_bash_itself_decides_what_a_value_is(text: str, tmp_path: Path) -> None:
     read = read_script(script_of(tmp_path, text))
     assert (read.overrides, read.unknown) == ({f"{R}n": "8"}, {})
+
+
+def test_a_strict_script_that_looks_for_a_program_is_read_to_its_trainer(tmp_path: Path) -> None:
+    text = "set -euo pipefail\nif ! command -v npu-smi > /dev/null; then echo none; fi\nTRAIN N=8"
+    read = read_script(script_of(tmp_path, text))
+    assert (read.overrides, read.remarks) == ({f"{R}n": "8"}, [])
 
 
 @pytest.mark.parametrize(
@@ -279,19 +287,28 @@ def test_a_script_that_gives_nothing_is_refused(
     assert not (tmp_path / "x.yaml").exists()
 
 
+def test_a_cap_that_is_not_taken_makes_no_room_either(tmp_path: Path) -> None:
+    made = config_of(
+        read_script(script_of(tmp_path, "TRAIN N=8 data.max_response_length=999999999")), {"name": "x"}
+    )
+    assert list(made.left) == ["data.max_response_length=999999999"]
+    assert "engine" not in made.data and "eval" not in made.data
+
+
 # --- the sandbox
 
 
 def test_nothing_of_a_script_reaches_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "kept").write_text("as it was")
-    text = (
-        f"echo x > kept; rm -f {tmp_path}/kept; touch new ~/llmzero_new {tmp_path}/new\n"
-        "x=$(< /etc/passwd); [ -n \"$x\" ] && read=1\n"
-        "(exec 3<>/dev/tcp/127.0.0.1/22) && net=1\n"
-        "TRAIN N=8 data.seed=${read:-0}${net:-0} data.train_batch_size=$(wc -c < kept)\n"
-    )  # fmt: skip
-    read = read_script(script_of(tmp_path, text))
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        text = (
+            f"echo x > kept; rm -f {tmp_path}/kept; touch new ~/llmzero_new {tmp_path}/new\n"
+            "x=$(< /etc/passwd); [ -n \"$x\" ] && read=1\n"
+            f"(exec 3<>/dev/tcp/127.0.0.1/{listening.getsockname()[1]}) && net=1\n"
+            "TRAIN N=8 data.seed=${read:-0}${net:-0}\n"
+        )  # fmt: skip
+        read = read_script(script_of(tmp_path, text))
     assert read.overrides[f"{R}n"] == "8" and read.overrides["data.seed"] == "00"
     assert (tmp_path / "kept").read_text() == "as it was"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["kept", "run.sh"]

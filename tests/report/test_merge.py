@@ -136,5 +136,5 @@ def test_a_config_that_is_too_large_is_not_read_whole(
     base = tmp_path / "base"
     shutil.copytree(str(search.config.model.path), base)
     with (base / "config.json").open("r+b") as file:
-        file.truncate(64 * 2**20)  # a file with a hole: NUL bytes
-    assert "is larger than 32 MiB" in refusal(search.root, tmp_path / "out", capsys, "--model", str(base))
+        file.truncate(256 * 2**20)  # a file with a hole: NUL bytes
+    assert "is larger than 128 MiB" in refusal(search.root, tmp_path / "out", capsys, "--model", str(base))

@@ -217,7 +217,8 @@ def make_a_tiny_model(directory: Path) -> None:
 def run_a_comparison(directory: Path) -> None:
     head = SimpleNamespace(
         disconnecting=contextlib.nullcontext,
-        join_if_there=lambda: True,
+        join_if_there=lambda: False,
+        start_private_head=lambda *_, **__: None,
         environment=lambda: {**os.environ, "RAY_ADDRESS": "there"},
     )
     actors = SimpleNamespace(head=head, runner_pool=SimpleNamespace(close_shared=lambda _: None))
@@ -235,3 +236,27 @@ HELPERS: dict[str, Callable[[Path], object]] = {
     "compare": run_a_comparison,
     "graphics cards": lambda _: server_sizes.card_gib(),
 }
+
+
+LEAVES_LATE = """
+import sys, threading
+from llmzero_ray.api_key import key_file
+from llmzero_ray.cli import interrupts
+
+interrupts._LEAVE_S = 0.1
+print(key_file(sys.argv[1], private_head=True))
+interrupts.leave_in_time(threading.Event().wait, 7)
+"""
+
+
+def test_a_command_that_cannot_leave_a_dead_head_takes_the_key_along(tmp_path: Path) -> None:
+    env = {**os.environ, "ANTHROPIC_API_KEY": "sk-ant-" + "x" * 40}
+    done = subprocess.run(
+        [sys.executable, "-c", LEAVES_LATE, str(tmp_path)],
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 7, done.stderr
+    assert done.stdout.startswith("/") and not Path(done.stdout.strip()).exists()

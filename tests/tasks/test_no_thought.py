@@ -222,7 +222,23 @@ def test_a_task_put_together_by_hand_is_opened_with_a_warning(
     with caplog.at_level(logging.WARNING):
         load_task(write_task(tmp_path / "task", reward=reward, **splits))
     [record] = caplog.records
-    assert f"pays 15 of 15 rows for {EXPRESSION}" in record.getMessage()
+    assert f"pays 10 of 10 rows for {EXPRESSION}" in record.getMessage()
+
+
+@needs_sandbox
+@pytest.mark.parametrize(
+    "truth", [["7"], {"target": 7, "numbers": [3, 4]}, '{"target": 7, "numbers": [3, 4]}']
+)
+def test_what_is_paid_for_the_text_of_a_truth_that_is_a_value_is_no_fault(tmp_path: Path, truth: Any) -> None:
+    text = truth if isinstance(truth, str) else json.dumps(truth)
+    rows = [row(n, f"Repeat: {text}", truth) for n in range(4)]
+    body = (
+        "import json\n"
+        "    text = ground_truth if isinstance(ground_truth, str) else json.dumps(ground_truth)\n"
+        "    right = float(text in solution_str)"
+    )
+    [check] = [one for one in report(tmp_path, body, rows).checks if one.name == "answers without thought"]
+    assert "the question itself" in check.found and check.passed
 
 
 # --- verifiers of reasoning-gym -----------------------------------------------------------------------------

@@ -7,6 +7,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from llmzero_ray.config_text import validated
@@ -186,6 +188,13 @@ def test_a_rationale_may_be_a_key_of_extra_info_and_an_unknown_one_is_refused(tm
         TaskError, match=r"no rationale 'hwo'; its columns: .*; keys of extra_info: index, how"
     ):
         read_examples(tmp_path / "x.parquet", lambda _, truth: truth, "hwo")
+
+
+def test_an_unknown_rationale_of_rows_without_extra_info_is_refused_too(tmp_path: Path) -> None:
+    bare = {key: value for key, value in row(0, "a", "1").items() if key != "extra_info"}
+    pq.write_table(pa.Table.from_pylist([bare]), tmp_path / "x.parquet")
+    with pytest.raises(TaskError, match=r"no rationale 'how'.*keys of extra_info: none"):
+        read_examples(tmp_path / "x.parquet", lambda _, truth: truth, "how")
 
 
 # --- tokens

@@ -46,19 +46,21 @@ def cluster(config: SearchConfig, lanes: int, name: str) -> Iterator[dict[str, s
         CapacityError: RAY_ADDRESS names a cluster that does not answer, or Ray does not start.
     """
     with _actors.head.disconnecting():
-        if not _actors.head.join_if_there():
+        private = not _actors.head.join_if_there()
+        if private:
             several = config.model_copy(update={"slots": config.slots.model_copy(update={"count": lanes})})
             has_gpus = resolve_platform(config.engine.platform) == "gpu"
             _actors.head.start_private_head((), **private_head_resources(several, has_gpus=has_gpus))
         try:
-            yield _with_key_file(_actors.head.environment(), config.storage)
+            env = _actors.head.environment()
+            yield _with_key_file(env, config.storage) if private else env
         finally:
             for lane in range(lanes):
                 _actors.runner_pool.close_shared(_slots_of(name, lane))
 
 
 def _with_key_file(env: Mapping[str, str], storage: str) -> dict[str, str]:
-    """The environment with a file in the place of the key: a search on a cluster takes no other."""
+    """The environment with a file in the place of the key: the searches join our head, and take no other."""
     key = key_file(storage, private_head=True)
     rest = {name: value for name, value in env.items() if name not in KEY_VARIABLES}
     return rest if key is None else {**rest, KEY_FILE_ENV: key}

@@ -36,7 +36,7 @@ from llmzero_ray.tasks.reward_validation.report import (
     shown,
     shown_result,
 )
-from llmzero_ray.tasks.rewards.gold_answers import gold_response
+from llmzero_ray.tasks.rewards.gold_answers import as_text, gold_response
 from llmzero_ray.tasks.rewards.loading import top_of
 from llmzero_ray.tasks.sandbox import CallOutcome, Sandbox, SandboxLimits
 from llmzero_ray.tasks.task_directory import Progress
@@ -216,7 +216,7 @@ class _Gate:
         for row, outcome in zip(self._rows, right, strict=True):
             truth = row["reward_model"]["ground_truth"]
             read = outcome.result.get("pred") if is_right(outcome) else None
-            answer = read if isinstance(read, str) and read else truth
+            answer = read if isinstance(read, str) and read else as_text(truth)
             by_source.setdefault(row["data_source"], []).append((row, answer))
         for source, answered in sorted(by_source.items()):
             rows = [row for row, _ in answered]
@@ -234,7 +234,7 @@ class _Gate:
             )
 
     def _no_thought(self) -> ValidationCheck:
-        """What answers earn that need no thought; the most frequent one is judged by `_constant`."""
+        """The check of what answers earn that need no thought."""
         probes = no_thought_probes(self._rows, self._gold)
         outcomes = self._score(
             self._first, [probe.response for probe in probes], [probe.row for probe in probes]

@@ -17,7 +17,7 @@ from statistics import fmean
 from typing import Any
 
 from llmzero_ray.tasks.reward_validation.calls import Row, accuracy_of, call_arguments, describe_call
-from llmzero_ray.tasks.rewards.gold_answers import accepted_answers
+from llmzero_ray.tasks.rewards.gold_answers import accepted_answers, as_text
 from llmzero_ray.tasks.rewards.loading import LoadedReward
 from llmzero_ray.text import collapse_whitespace
 
@@ -173,19 +173,21 @@ def _expression(question: str) -> str:
     return max((piece for piece in pieces if _EXPRESSION.search(piece)), key=len, default="")
 
 
-def _form(ground_truth: str, gold: str | None) -> tuple[Callable[[str], str], tuple[str, ...]]:
+def _form(ground_truth: Any, gold: str | None) -> tuple[Callable[[str], str], tuple[str, ...]]:
     """What gives a response for an answer, and the accepted answers; a bare answer where no right response is
     known."""
-    truths = accepted_answers(ground_truth)
-    if truths == (ground_truth,) and ground_truth.lstrip().startswith("{"):
-        truths = tuple(sorted(_texts_in(ground_truth), key=len, reverse=True))
+    text = as_text(ground_truth)
+    accepted = accepted_answers(text) or (text,)
+    truths = accepted
+    if accepted == (text,) and text.lstrip().startswith("{"):
+        truths = tuple(sorted(_texts_in(text), key=len, reverse=True)) or accepted
     held = next((truth for truth in truths if truth and truth in (gold or "")), None)
     if gold is None or held is None:
         return str, truths
     before, _, after = gold.rpartition(held)
     as_json = before.lstrip().startswith("{")
     form = lambda answer: before + (json.dumps(answer)[1:-1] if as_json else answer) + after  # noqa: E731
-    return form, truths if truths == accepted_answers(ground_truth) else (held,)
+    return form, truths if truths == accepted else (held,)
 
 
 def _texts_in(ground_truth: str) -> list[str]:

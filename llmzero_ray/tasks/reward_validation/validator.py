@@ -21,7 +21,7 @@ from llmzero_ray.tasks.task_directory import Progress, no_progress
 
 logger = logging.getLogger(__name__)
 _OPENED = 12
-"""Rows on which answers without thought are tried whenever a task is opened."""
+"""Most rows on which answers without thought are tried whenever a task is opened."""
 
 
 class RewardValidator:
@@ -65,7 +65,7 @@ class RewardValidator:
                 check_rows(reward, form, rows)
                 if form is not None:
                     gold_of = lambda row: gold_response(form, row["reward_model"]["ground_truth"])  # noqa: E731
-                    some = rows[:: max(1, len(rows) // _OPENED)]
+                    some = rows[:: -(-len(rows) // _OPENED)]
                     faults = [pay for pay in try_no_thought(reward, some, gold_of) if pay.is_fault]
                     for fault in faults:
                         logger.warning("%s: %s", reward, fault.text())

@@ -40,10 +40,8 @@ def gold_response(template: str, ground_truth: Any) -> str:
 
 
 def gold_responses(template: str, ground_truth: Any) -> list[str]:
-    """Responses of which a reward must accept one. A text has one. How a reward reads a right answer out of
-    another value is its own affair: the first wording, the JSON text and `str()` of it are tried."""
-    if isinstance(ground_truth, str):
-        return [template.replace("{answer}", ground_truth)]
+    """Responses of which a reward must accept one: the first wording, the JSON text and `str()` of the truth,
+    since a reward reads an answer out of a value in its own way. Plain text has one."""
     forms = (as_text(ground_truth), str(ground_truth))
     tried = [gold_response(template, ground_truth), *(template.replace("{answer}", each) for each in forms)]
     return list(dict.fromkeys(tried))

@@ -65,10 +65,11 @@ def read_examples(
     extra = [rationale] if rationale in file.schema_arrow.names else []
     columns = ["data_source", "prompt", "reward_model", "extra_info", *extra]
     rows = file.read(columns=columns).to_pylist()
-    if rationale is not None and not extra and rationale not in (rows[0].get("extra_info") or {}):
+    held = rows[0].get("extra_info") or {}
+    if rationale is not None and not extra and rationale not in held:
         raise TaskError(
             f"{path} has no rationale {rationale!r}; its columns: {', '.join(file.schema_arrow.names)}; keys "
-            f"of extra_info: {', '.join(rows[0]['extra_info'])}. Correct rationale, or leave it out."
+            f"of extra_info: {', '.join(held) or 'none'}. Correct rationale, or leave it out."
         )
     examples, dropped = list[SftExample](), Counter[str]()
     for row in rows:
