@@ -70,10 +70,14 @@ class Follower:
             if self.storage.config() is None and not self.storage.paths.journal.is_dir():
                 return ()  # the address of the journal is in the configuration, which is not written yet
             self._reader = JournalReader(self.storage.journal_to_read())
-        new = self._reader.poll()
-        for number, event in enumerate(new, start=len(self.events) + 1):
-            apply_recorded(self.core, event, number)
-        self.events += new
+        try:
+            new = self._reader.poll()
+            for number, event in enumerate(new, start=len(self.events) + 1):
+                apply_recorded(self.core, event, number)
+            self.events += new
+        except KeyboardInterrupt:  # between the two an event would be lost: the next call begins again
+            self.core, self.events, self._reader = CoordinatorCore(self.storage.paths), (), None
+            raise
         return new
 
     def worked_s(self, now: float | None = None) -> float:

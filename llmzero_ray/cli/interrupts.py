@@ -117,6 +117,7 @@ class Interrupts:
 
     def _is_ending(self) -> bool:
         """Whether no further run begins: only running phases and the final evaluation are left."""
+        self._follower.poll()
         core = self._follower.core
         return core.ending is not None or core.stage in ("measuring", "writing")
 

@@ -49,6 +49,8 @@ _CHANGING = re.compile(r"\b(S?RANDOM|EPOCH\w+|SECONDS|BASHPID|PPID|E?UID|mktemp)
 _MARK = re.compile(r"llmzero([vap])(\d+)q", re.I)
 _NUMBERS = (3, 4099)
 _MOST_NAMED, _MOST_COMPARED = 12, 8
+_AGAIN = 12
+"""Further runs of a script that draws numbers; two runs often draw the same one."""
 _PATIENCE_S = 30.0
 """Seconds after which no further world is tried for a script that starts no trainer."""
 
@@ -249,7 +251,9 @@ class _Reader:
         if seen.reads_programs:
             worlds += [replace(base, prints="says", says=text) for text in self._compared()]
         if _CHANGING.search(self._text):
-            worlds.append(replace(base, variables={**base.variables, "LLMZERO_AGAIN": "1"}))
+            worlds += [
+                replace(base, variables={**base.variables, "LLMZERO_AGAIN": str(n)}) for n in range(_AGAIN)
+            ]
         if any(self.seen(world).files for world in [base, *worlds]):
             worlds.append(replace(base, files_there=not base.files_there))
         return worlds

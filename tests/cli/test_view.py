@@ -17,6 +17,7 @@ from llmzero_ray.cli.event_text import event_line
 from llmzero_ray.cli.main import main
 from llmzero_ray.cli.view import live_view, outcome_lines
 from llmzero_ray.config import parse_config
+from llmzero_ray.coordinator import apply_recorded
 from llmzero_ray.errors import ConfigError
 from llmzero_ray.follow import Follower
 from llmzero_ray.journal import Journal
@@ -319,3 +320,24 @@ def test_a_phase_with_many_changes_shows_the_first_ones() -> None:
     line = event_line(search.core, planned)
     assert line is not None
     assert "and 2 more" in line
+
+
+def test_a_reading_that_ctrl_c_ends_loses_no_event(
+    storage: SearchStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = written(storage, half_way())
+    follower, n_applied = Follower(storage), 0
+
+    def interrupted(*arguments: object) -> None:
+        nonlocal n_applied
+        n_applied += 1
+        if n_applied == 5:
+            raise KeyboardInterrupt
+        apply_recorded(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("llmzero_ray.follow.apply_recorded", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        follower.poll()
+    follower.poll()
+    assert follower.events == whole.events
+    assert shown(follower) == shown(whole)
