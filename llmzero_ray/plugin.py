@@ -12,8 +12,11 @@ Not here: what each factory is called with (where it is called).
 from __future__ import annotations
 
 import importlib
+import tomllib
 from collections.abc import Callable, Iterable
+from functools import cache
 from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
 from typing import Any
 
 from llmzero_ray.errors import ConfigError
@@ -27,6 +30,7 @@ GROUPS = {
     "reward": "llmzero_ray.rewards",
 }
 """Field -> group of entry points whose names it takes."""
+_PROJECT = "llmzero-ray"
 
 
 def import_problem(package: str) -> str:
@@ -64,7 +68,8 @@ def registered(name: str, *, field: str, own: Iterable[str] = ()) -> EntryPoint:
     Raises:
         ConfigError: no installed package registers it.
     """
-    found = {point.name: point for point in entry_points(group=GROUPS[field])}
+    group = GROUPS[field]
+    found = points(group)
     if name in found:
         return found[name]
     known = [*own, *sorted(found)]
@@ -72,6 +77,42 @@ def registered(name: str, *, field: str, own: Iterable[str] = ()) -> EntryPoint:
     forms = [*known, *(() if field == "reward" else ("package.module:factory",))]
     raise ConfigError(
         f"{field} is {name!r}; must be {', '.join(forms)}, or a name that an "
-        f"installed package registers as an entry point of {GROUPS[field]}."
+        f"installed package registers as an entry point of {group}."
         + (f" Did you mean {near!r}?" if near else "")
     )
+
+
+def points(group: str) -> dict[str, EntryPoint]:
+    """Entry points of a group by name, this project's own first.
+
+    Raises:
+        ConfigError: two packages register the same name.
+    """
+    found = {name: EntryPoint(name, value, group) for name, value in _of_checkout().get(group, {}).items()}
+    for point in entry_points(group=group):
+        owner = _owner(point)
+        if owner == _PROJECT and _of_checkout():
+            continue  # as installed; the checkout may be newer
+        if point.name in found:
+            raise ConfigError(
+                f"{owner or point.value} registers {point.name!r} as an entry point of {group}, and "
+                f"{_owner(found[point.name]) or _PROJECT} does, too. Uninstall one of them, or name the "
+                "factory as package.module:factory."
+            )
+        found[point.name] = point
+    return found
+
+
+def _owner(point: EntryPoint) -> str:
+    return "" if point.dist is None else point.dist.name.lower().replace("_", "-")
+
+
+@cache
+def _of_checkout() -> dict[str, dict[str, str]]:
+    """Groups of this project's pyproject.toml where it lies beside the package; empty in a wheel."""
+    path = Path(__file__).resolve().parent.parent / "pyproject.toml"
+    try:
+        project = tomllib.loads(path.read_text(encoding="utf-8"))["project"]
+    except (OSError, ValueError, KeyError):
+        return {}
+    return dict(project.get("entry-points", {})) if project.get("name") == _PROJECT else {}
