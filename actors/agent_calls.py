@@ -13,19 +13,19 @@ import logging
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 
-from llmzero_ray import commands as cmd
-from llmzero_ray import events as ev
 from llmzero_ray.agents.backend import Agents
-from llmzero_ray.agents.base import Answer, ErrorRequest, ProposalRequest
-from llmzero_ray.agents.shown_answers import load_answers
 from llmzero_ray.coordinator import CoordinatorCore, build_request, request_record
+from llmzero_ray.dynamics.shown_answers import load_answers
 from llmzero_ray.errors import CapReachedError
-from llmzero_ray.failpoints import reach
-from llmzero_ray.metric_files import load_curves
-from llmzero_ray.metrics import Curves
 from llmzero_ray.records import Proposal
+from llmzero_ray.records import commands as cmd
+from llmzero_ray.records import events as ev
+from llmzero_ray.records.agents import Answer, ErrorRequest, ProposalRequest
+from llmzero_ray.records.metrics import Curves
 from llmzero_ray.search import MODEL_METHODS
 from llmzero_ray.storage import SearchStorage
+from llmzero_ray.storage.metric_files import load_curves
+from llmzero_ray.utils.failpoints import reach
 
 from .event_loop import Post
 

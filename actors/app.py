@@ -14,19 +14,19 @@ from typing import Any
 
 import ray
 
-from llmzero_ray import events as ev
 from llmzero_ray import version
 from llmzero_ray.agents.backend import agent_facts, needs_key
-from llmzero_ray.api_key import key_file, tracker_key_file
 from llmzero_ray.config import SearchConfig
 from llmzero_ray.coordinator import root_hyperparameters
 from llmzero_ray.errors import LlmzeroError
 from llmzero_ray.memory import memory_facts, model_facts
-from llmzero_ray.presence import owner
+from llmzero_ray.prepared import PreparedTask
+from llmzero_ray.prepared.confirmation import write_confirmation
+from llmzero_ray.prepared.task import task_facts
+from llmzero_ray.records import events as ev
 from llmzero_ray.storage import SearchStorage
-from llmzero_ray.tasks import PreparedTask
-from llmzero_ray.tasks.confirmation import write_confirmation
-from llmzero_ray.tasks.prepared import task_facts
+from llmzero_ray.storage.presence import owner
+from llmzero_ray.utils.api_key import key_file, tracker_key_file
 
 from .actor_handles import end_actor
 from .coordinator import SearchCoordinator

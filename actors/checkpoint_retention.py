@@ -9,14 +9,14 @@ import asyncio
 import logging
 from pathlib import Path
 
-from llmzero_ray import commands as cmd
-from llmzero_ray import events as ev
 from llmzero_ray.coordinator import CoordinatorCore, checkpoint_retention
 from llmzero_ray.errors import StorageError
-from llmzero_ray.failpoints import reach
-from llmzero_ray.manifests import problem_of
 from llmzero_ray.records import PhaseSpec
+from llmzero_ray.records import commands as cmd
+from llmzero_ray.records import events as ev
 from llmzero_ray.storage import SearchStorage
+from llmzero_ray.storage.manifests import problem_of
+from llmzero_ray.utils.failpoints import reach
 
 from .event_loop import Post
 

@@ -1,6 +1,6 @@
 """Control requests: files that commands left in the search's directory become events, or refusals.
 
-Not here: writing requests (llmzero_ray.presence), their validation (llmzero_ray.coordinator.steering).
+Not here: writing requests (storage/presence.py), their validation (coordinator/steering.py).
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import Any
 
 from pydantic import BaseModel, Field, ValidationError
 
-from llmzero_ray import events as ev
-from llmzero_ray.config_changes import with_changes
+from llmzero_ray.config.changes import with_changes
 from llmzero_ray.coordinator import CoordinatorCore, refusal
 from llmzero_ray.errors import CapacityError, LlmzeroError
 from llmzero_ray.hyperparameters import normalize
-from llmzero_ray.presence import Request, done_with, waiting_requests
 from llmzero_ray.records import Event
+from llmzero_ray.records import events as ev
+from llmzero_ray.storage.presence import Request, done_with, waiting_requests
 
 from .event_loop import Post
 from .placement import check_fixed_capacity

@@ -14,24 +14,24 @@ import os
 import socket
 from typing import Any
 
-from llmzero_ray import events as ev
-from llmzero_ray.api_key import use_key_file
-from llmzero_ray.config_changes import in_shared_slots
+from llmzero_ray.config.changes import in_shared_slots
 from llmzero_ray.coordinator import CoordinatorCore
 from llmzero_ray.errors import LlmzeroError
-from llmzero_ray.finalize import remove_leftovers
-from llmzero_ray.logs import log_to
-from llmzero_ray.presence import (
+from llmzero_ray.prepared import load_task
+from llmzero_ray.records import Event
+from llmzero_ray.records import events as ev
+from llmzero_ray.report.finalize import remove_leftovers
+from llmzero_ray.storage import SearchStorage
+from llmzero_ray.storage.presence import (
     HEARTBEAT_S,
     SearchLock,
     drop_ends,
     is_extension_requested,
     last_heartbeat,
 )
-from llmzero_ray.records import Event
-from llmzero_ray.storage import SearchStorage
-from llmzero_ray.tasks import load_task
 from llmzero_ray.tracking import TrackerProcess
+from llmzero_ray.utils.api_key import use_key_file
+from llmzero_ray.utils.logs import log_to
 
 from .actor_handles import end_actor, is_there
 from .agent_calls import AgentCalls

@@ -13,15 +13,15 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeAlias
 
-from llmzero_ray import commands as cmd
-from llmzero_ray import events as ev
-from llmzero_ray.commands import Command
 from llmzero_ray.coordinator import replay
 from llmzero_ray.errors import LlmzeroError
-from llmzero_ray.failpoints import reach
 from llmzero_ray.journal import Journal, trust
 from llmzero_ray.records import Event
+from llmzero_ray.records import commands as cmd
+from llmzero_ray.records import events as ev
+from llmzero_ray.records.commands import Command
 from llmzero_ray.storage import SearchStorage
+from llmzero_ray.utils.failpoints import reach
 
 from .threads import Threads
 

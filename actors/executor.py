@@ -13,13 +13,13 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from llmzero_ray import commands as cmd
-from llmzero_ray import events as ev
-from llmzero_ray.commands import Command
 from llmzero_ray.coordinator import CoordinatorCore
 from llmzero_ray.errors import LlmzeroError
-from llmzero_ray.failpoints import reach
+from llmzero_ray.records import commands as cmd
+from llmzero_ray.records import events as ev
+from llmzero_ray.records.commands import Command
 from llmzero_ray.storage import SearchStorage
+from llmzero_ray.utils.failpoints import reach
 
 from .agent_calls import AgentCalls
 from .checkpoint_retention import CheckpointRetention

@@ -9,15 +9,15 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from llmzero_ray import commands as cmd
-from llmzero_ray import events as ev
 from llmzero_ray.coordinator import CoordinatorCore
 from llmzero_ray.coordinator.final_evaluation import numbered
 from llmzero_ray.errors import EngineError, EngineLostError
-from llmzero_ray.metric_files import write_items
-from llmzero_ray.metrics import mean_score
+from llmzero_ray.prepared.aggregate import macro_average
+from llmzero_ray.records import commands as cmd
+from llmzero_ray.records import events as ev
+from llmzero_ray.records.metrics import mean_score
 from llmzero_ray.storage import SearchStorage
-from llmzero_ray.tasks.aggregate import macro_average
+from llmzero_ray.storage.metric_files import write_items
 
 from .event_loop import Post
 from .runner_pool import RunnerPool

@@ -12,7 +12,7 @@ from collections import Counter
 from typing import Any
 
 from llmzero_ray.coordinator import CoordinatorCore
-from llmzero_ray.events import REFERENCE
+from llmzero_ray.records.events import REFERENCE
 
 STATUSES = ("pending", "running", "completed", "early_stopped", "failed", "cancelled")
 ACTIONS = ("root", "evolve", "debug", "scratch", "clone", "stop")

@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from llmzero_ray import version
-from llmzero_ray.api_key import TRACKER_KEYS, key_hidden, remove_key_file
-from llmzero_ray.capacity import private_head_resources
 from llmzero_ray.config import SearchConfig
+from llmzero_ray.engines.capacity import private_head_resources
 from llmzero_ray.engines.verl.factory import resolve_platform
 from llmzero_ray.errors import CapacityError
-from llmzero_ray.text import one_line
+from llmzero_ray.utils.api_key import TRACKER_KEYS, key_hidden, remove_key_file
+from llmzero_ray.utils.text import one_line
 
 from .names import NAMESPACE
 

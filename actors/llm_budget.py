@@ -14,7 +14,6 @@ import uuid
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
-from llmzero_ray import events as ev
 from llmzero_ray.agents.backend import MODEL_BACKENDS, llm_settings
 from llmzero_ray.agents.llm.api_key import read_key
 from llmzero_ray.agents.llm.budget import BudgetLedger, LedgerEntry, Reservation
@@ -23,6 +22,7 @@ from llmzero_ray.agents.llm.messages import Usage
 from llmzero_ray.config import SearchConfig
 from llmzero_ray.errors import AgentError, CapReachedError, LlmzeroError
 from llmzero_ray.records import Event
+from llmzero_ray.records import events as ev
 
 from .names import NAMESPACE, coordinator_name
 

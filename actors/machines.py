@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from llmzero_ray.capacity import Machine
+from llmzero_ray.engines.capacity import Machine
 
 _GROUP = "ray.io/node-group"
 

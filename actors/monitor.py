@@ -12,13 +12,13 @@ import time
 from pathlib import Path
 from typing import Any
 
-from llmzero_ray import events as ev
 from llmzero_ray.coordinator import CoordinatorCore, busy_gpu_hours, over_budget
 from llmzero_ray.coordinator.runs import PhaseRun
 from llmzero_ray.journal import active_seconds
-from llmzero_ray.presence import beat
 from llmzero_ray.records import Event
+from llmzero_ray.records import events as ev
 from llmzero_ray.stage_times import LEAST_S, TimeLimits, time_limits
+from llmzero_ray.storage.presence import beat
 
 from .event_loop import Post
 from .gauges import Gauges

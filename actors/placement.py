@@ -3,7 +3,7 @@
 One STRICT_PACK group per machine of a slot, one bundle per GPU. Groups are detached and named, so that a
 restarted coordinator finds them. Waiting is asynchronous: one poll of Ray's table serves all waiting slots,
 and no thread is blocked. Not here: the runners on the groups (runner_pool.py), the arithmetic
-(llmzero_ray.capacity).
+(llmzero_ray.engines.capacity).
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from llmzero_ray.capacity import required_and_available, shortfall, side_cpus
 from llmzero_ray.config import SearchConfig
+from llmzero_ray.engines.capacity import required_and_available, shortfall, side_cpus
 from llmzero_ray.errors import CapacityError
 
 from .machines import cluster_machines, free_cpus

@@ -11,23 +11,12 @@ import logging
 import os
 from typing import Any
 
-from llmzero_ray.agents.answers import phase_doubts
 from llmzero_ray.config import parse_config
+from llmzero_ray.dynamics.answers import phase_doubts
 from llmzero_ray.engines.base import Engine, Slot
 from llmzero_ray.engines.phase_failure import failure_of
 from llmzero_ray.errors import EngineError, StorageError
-from llmzero_ray.failpoints import reach
-from llmzero_ray.logs import logging_to
-from llmzero_ray.metric_files import (
-    MetricWriter,
-    compact,
-    load_points,
-    saved_adapters,
-    stored_items,
-    with_gain,
-    with_tokens,
-)
-from llmzero_ray.metrics import checked_point
+from llmzero_ray.prepared.task import validation_golds
 from llmzero_ray.records import (
     ItemOutcome,
     MetricPoint,
@@ -37,8 +26,19 @@ from llmzero_ray.records import (
     from_json,
     to_json,
 )
+from llmzero_ray.records.metrics import checked_point
 from llmzero_ray.storage import SearchStorage
-from llmzero_ray.tasks.prepared import validation_golds
+from llmzero_ray.storage.metric_files import (
+    MetricWriter,
+    compact,
+    load_points,
+    saved_adapters,
+    stored_items,
+    with_gain,
+    with_tokens,
+)
+from llmzero_ray.utils.failpoints import reach
+from llmzero_ray.utils.logs import logging_to
 
 from .metric_buffer import MetricBuffer, PhaseKey
 
@@ -172,7 +172,7 @@ class PhaseRunner:
     def _made_engine(self) -> Engine:
         if self._engine is None:
             from llmzero_ray.engines.registry import make_engine
-            from llmzero_ray.tasks import load_task
+            from llmzero_ray.prepared import load_task
 
             log_dir = self._storage.paths.logs / f"slot-{self._slot.index}"
             log_dir.mkdir(parents=True, exist_ok=True)

@@ -12,15 +12,15 @@ import dataclasses
 import logging
 from typing import Any
 
-from llmzero_ray import commands as cmd
-from llmzero_ray import events as ev
 from llmzero_ray.coordinator import CoordinatorCore
 from llmzero_ray.engines.card_faults import card_fault
 from llmzero_ray.errors import CapacityError, EngineError, EngineLostError, EngineVersionError, LlmzeroError
-from llmzero_ray.metric_files import lost_phase, with_tokens
 from llmzero_ray.records import FailureClass, PhaseFailure
+from llmzero_ray.records import commands as cmd
+from llmzero_ray.records import events as ev
 from llmzero_ray.storage import SearchStorage
-from llmzero_ray.text import first_words
+from llmzero_ray.storage.metric_files import lost_phase, with_tokens
+from llmzero_ray.utils.text import first_words
 
 from .event_loop import Post
 from .runner_pool import RunnerPool

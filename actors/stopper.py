@@ -13,19 +13,19 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from llmzero_ray import events as ev
-from llmzero_ray.agents.base import Budget, EarlierVerdict, NodeView, StopRequest, TaskView
-from llmzero_ray.api_key import use_key_file
 from llmzero_ray.config import SearchConfig, parse_config
 from llmzero_ray.coordinator import overlay_record
 from llmzero_ray.errors import StorageError
-from llmzero_ray.failpoints import reach
-from llmzero_ray.logs import log_to
-from llmzero_ray.metric_files import load_items
 from llmzero_ray.records import ItemOutcome, StopDecision
+from llmzero_ray.records import events as ev
+from llmzero_ray.records.agents import Budget, EarlierVerdict, NodeView, StopRequest, TaskView
 from llmzero_ray.stopping.phase_monitor import PhaseMonitor
 from llmzero_ray.stopping.request import saving, stop_request
 from llmzero_ray.storage import SearchStorage
+from llmzero_ray.storage.metric_files import load_items
+from llmzero_ray.utils.api_key import use_key_file
+from llmzero_ray.utils.failpoints import reach
+from llmzero_ray.utils.logs import log_to
 
 from .actor_handles import find_actor
 from .agent_services import stopping_policy

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from llmzero_ray import commands as cmd
 from llmzero_ray.coordinator import (
     CoordinatorCore,
     budget_of,
@@ -16,8 +15,9 @@ from llmzero_ray.coordinator import (
     node_view,
     task_view,
 )
-from llmzero_ray.events import REFERENCE
-from llmzero_ray.metrics import Curves
+from llmzero_ray.records import commands as cmd
+from llmzero_ray.records.events import REFERENCE
+from llmzero_ray.records.metrics import Curves
 from llmzero_ray.storage import SearchStorage
 
 from .agent_calls import read_curves

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from llmzero_ray.events import VerdictPosted
+from llmzero_ray.records.events import VerdictPosted
 
 from .actor_handles import find_actor
 from .names import coordinator_name

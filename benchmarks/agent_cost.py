@@ -17,10 +17,10 @@ import json
 import statistics
 from pathlib import Path
 
-from llmzero_ray import events as ev
 from llmzero_ray.agents.llm.messages import Usage
 from llmzero_ray.agents.llm.prices import Price, cost, price_of
-from llmzero_ray.follow import Follower
+from llmzero_ray.coordinator.follow import Follower
+from llmzero_ray.records import events as ev
 from llmzero_ray.storage import SearchStorage
 
 TYPICAL = Path(__file__).parent / "agent_tokens.json"

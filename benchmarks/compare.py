@@ -29,10 +29,10 @@ from llmzero_ray.engines.base import Engine
 from llmzero_ray.engines.registry import make_engine
 from llmzero_ray.engines.verl.factory import idle_spec
 from llmzero_ray.hyperparameters import complete, normalize
+from llmzero_ray.prepared import PreparedTask, load_task
 from llmzero_ray.records import PhaseResult, PhaseSpec
 from llmzero_ray.report.comparison import Policy, policies
 from llmzero_ray.report.facts import SearchFacts
-from llmzero_ray.tasks import PreparedTask, load_task
 
 
 def main() -> None:

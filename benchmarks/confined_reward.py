@@ -26,15 +26,15 @@ from typing import Any
 from benchmarks.rollouts import SHIPPED, Processors, of_steps, run
 from benchmarks.slot import local_slot
 from llmzero_ray.config import SearchConfig, parse_config
-from llmzero_ray.config_text import read_yaml
+from llmzero_ray.config.yaml_text import read_yaml
 from llmzero_ray.engines.registry import make_engine
 from llmzero_ray.engines.verl import confined_reward
 from llmzero_ray.engines.verl.factory import idle_spec, verl_settings
-from llmzero_ray.files import file_digest
-from llmzero_ray.tasks import PreparedTask
+from llmzero_ray.prepared import PreparedTask
+from llmzero_ray.prepared.verl_rows import read_first_rows
 from llmzero_ray.tasks.prepare import prepare
 from llmzero_ray.tasks.rewards import marked_answer
-from llmzero_ray.tasks.verl_rows import read_first_rows
+from llmzero_ray.utils.files import file_digest
 
 PLACES = ("in place", "as a file")
 

@@ -28,11 +28,11 @@ from typing import Any
 
 import llmzero_ray
 from llmzero_ray.config import load_config
-from llmzero_ray.export import export_verl
+from llmzero_ray.config.strategy_file import StrategyPhase
 from llmzero_ray.hyperparameters import resolve
+from llmzero_ray.prepared import load_task
 from llmzero_ray.report import Strategy, load_strategy
-from llmzero_ray.strategy_file import StrategyPhase
-from llmzero_ray.tasks import load_task
+from llmzero_ray.strategy.export import export_verl
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _ACTOR = re.compile(r"^\([^()]*pid=\d+[^()]*\) ?")

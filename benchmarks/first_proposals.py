@@ -40,20 +40,19 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.slot import local_slot
-from llmzero_ray.agents.base import Budget, NodeView, OfferedCheckpoint, ProposalRequest, TaskView
 from llmzero_ray.agents.expert import ExpertProposer
 from llmzero_ray.agents.expert.apply_moves import ProposalBase
 from llmzero_ray.agents.methods.levers import changes_of, live_levers, moved_value
 from llmzero_ray.agents.prompt_eval.cases import RecordedRequest, write_cases
 from llmzero_ray.config import SearchConfig, parse_config
-from llmzero_ray.config_text import read_yaml
+from llmzero_ray.config.yaml_text import read_yaml
 from llmzero_ray.coordinator.plan import limits
 from llmzero_ray.engines.base import Engine
 from llmzero_ray.engines.registry import make_engine
 from llmzero_ray.engines.verl.factory import idle_spec
 from llmzero_ray.errors import HyperparameterError
 from llmzero_ray.hyperparameters import canonical, complete, diff, format_value, short
-from llmzero_ray.metric_files import MetricWriter, compact, load_curves
+from llmzero_ray.prepared import PreparedTask, load_task
 from llmzero_ray.records import (
     Hyperparameters,
     ItemOutcome,
@@ -62,9 +61,10 @@ from llmzero_ray.records import (
     PhaseSpec,
     ResumeFrom,
 )
-from llmzero_ray.significance import paired
+from llmzero_ray.records.agents import Budget, NodeView, OfferedCheckpoint, ProposalRequest, TaskView
+from llmzero_ray.records.significance import paired
 from llmzero_ray.storage import SearchStorage
-from llmzero_ray.tasks import PreparedTask, load_task
+from llmzero_ray.storage.metric_files import MetricWriter, compact, load_curves
 from llmzero_ray.tasks.prepare import prepare
 
 SHIPPED = Path(__file__).parent.parent / "jobs" / "configs" / "local.yaml"

@@ -29,14 +29,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from llmzero_ray import events as ev
-from llmzero_ray.compute import amount, token_cost, tokens_of
 from llmzero_ray.coordinator.runs import PhaseRun
 from llmzero_ray.errors import LlmzeroError
-from llmzero_ray.events import REFERENCE
-from llmzero_ray.metric_files import load_points
+from llmzero_ray.hyperparameters.compute import amount, token_cost, tokens_of
+from llmzero_ray.records import events as ev
+from llmzero_ray.records.events import REFERENCE
 from llmzero_ray.report.facts import SearchFacts
 from llmzero_ray.report.formatting import table
+from llmzero_ray.storage.metric_files import load_points
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,14 +23,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from llmzero_ray.agents.base import Budget, NodeView, OfferedCheckpoint, ProposalRequest, TaskView
 from llmzero_ray.agents.prompt_eval.cases import RECORDED, RecordedRequest, write_cases
 from llmzero_ray.config import parse_config
-from llmzero_ray.config_text import read_yaml
+from llmzero_ray.config.yaml_text import read_yaml
 from llmzero_ray.coordinator.plan import limits, root_hyperparameters
 from llmzero_ray.hyperparameters import VERL_SPACE
-from llmzero_ray.metrics import Curves
 from llmzero_ray.records import Hyperparameters, ResumeFrom
+from llmzero_ray.records.agents import Budget, NodeView, OfferedCheckpoint, ProposalRequest, TaskView
+from llmzero_ray.records.metrics import Curves
 
 CONFIG = Path(__file__).parent.parent / "jobs" / "configs" / "paper_4b.yaml"
 FILE = RECORDED / "published.json.gz"

@@ -27,8 +27,8 @@ from pathlib import Path
 
 import tests.conftest  # noqa: F401 - the environment that Ray reads once
 from actors.names import coordinator_name, runner_name
-from llmzero_ray import events as ev
 from llmzero_ray.coordinator.runs import PhaseRun
+from llmzero_ray.records import events as ev
 from llmzero_ray.storage import SearchStorage
 from llmzero_ray.tasks.prepare import prepare
 from tests.chaos.checks import losses, steps_lost

@@ -21,8 +21,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from llmzero_ray import commands as cmd
-from llmzero_ray import events as ev
 from llmzero_ray.config import SearchConfig
 from llmzero_ray.coordinator import CoordinatorCore, check_decisions, replay, root_hyperparameters
 from llmzero_ray.journal import Journal, JournalStore, LocalStore, open_store, read_all
@@ -38,6 +36,8 @@ from llmzero_ray.records import (
     ResumeFrom,
     StopDecision,
 )
+from llmzero_ray.records import commands as cmd
+from llmzero_ray.records import events as ev
 from llmzero_ray.storage import SearchPaths
 from tests.builders import TASK, make_config
 

@@ -21,6 +21,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from llmzero_ray.prepared.chem_subtasks import SUBTASKS, Subtask
 from llmzero_ray.tasks.rewards import (
     chemcot,
     exact_match,
@@ -31,7 +32,6 @@ from llmzero_ray.tasks.rewards import (
     ssmr,
     wildsci,
 )
-from llmzero_ray.tasks.rewards.chem_subtasks import SUBTASKS, Subtask
 from llmzero_ray.tasks.rewards.math_client import close
 
 SHORT_TARGET, CHEMISTRY_TARGET = 5_000, 300

@@ -27,11 +27,11 @@ import psutil
 
 from benchmarks.slot import local_slot
 from llmzero_ray.config import parse_config
-from llmzero_ray.config_text import read_yaml
+from llmzero_ray.config.yaml_text import read_yaml
 from llmzero_ray.engines.registry import make_engine
 from llmzero_ray.engines.verl.factory import idle_spec
+from llmzero_ray.prepared import PreparedTask
 from llmzero_ray.records import MetricPoint, PhaseResult, PhaseSpec
-from llmzero_ray.tasks import PreparedTask
 from llmzero_ray.tasks.prepare import prepare
 
 PATHS = ("per_request", "batched")

@@ -20,12 +20,12 @@ from pathlib import Path
 from typing import Any
 
 import tests.conftest  # noqa: F401 - the environment that Ray reads once
-from llmzero_ray import events as ev
-from llmzero_ray.agents.base import ErrorRequest, ProposalRequest, StopRequest
 from llmzero_ray.agents.expert import ExpertEarlyStopper, ExpertErrorAnalyzer, ExpertProposer
 from llmzero_ray.config import SearchConfig, parse_config
 from llmzero_ray.journal import read_all
 from llmzero_ray.records import Event, Proposal, StopDecision
+from llmzero_ray.records import events as ev
+from llmzero_ray.records.agents import ErrorRequest, ProposalRequest, StopRequest
 from llmzero_ray.storage import SearchStorage
 from llmzero_ray.tasks.prepare import prepare
 from tests.chaos.lab import Lab, until

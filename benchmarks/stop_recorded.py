@@ -26,14 +26,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from llmzero_ray.agents.base import EarlyStopper, NodeView, StopRequest, TaskView
 from llmzero_ray.agents.expert import ExpertEarlyStopper
 from llmzero_ray.agents.expert.early_stopper import FITTED, Thresholds
-from llmzero_ray.agents.standing import scores_along, standings
-from llmzero_ray.metrics import Curves
+from llmzero_ray.config.stopping import StopperSettings
+from llmzero_ray.dynamics.incumbent import scores_along, standings
 from llmzero_ray.records import ItemOutcome
+from llmzero_ray.records.agents import EarlyStopper, NodeView, StopRequest, TaskView
+from llmzero_ray.records.metrics import Curves
 from llmzero_ray.stopping.policy import StoppingPolicy
-from llmzero_ray.stopping.settings import StopperSettings
 
 RECORDED = Path(__file__).parent / "recorded_phases"
 DEVELOPMENT = ("rare_chain_a", "chain_sum_demo", "register of the tests")

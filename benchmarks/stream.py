@@ -31,7 +31,7 @@ import psutil
 
 from llmzero_ray.agents.knowledge import expected_metrics
 from llmzero_ray.hyperparameters import complete, defaults
-from llmzero_ray.metrics import KLS, REWARDS
+from llmzero_ray.records.metrics import KLS, REWARDS
 
 os.environ.setdefault("RAY_AUTH_MODE", "disabled")
 SEARCH = "stream"

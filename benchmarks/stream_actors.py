@@ -19,11 +19,11 @@ import ray
 
 from actors.metric_buffer import MetricBuffer, PhaseKey
 from actors.names import NAMESPACE, runner_name, stopper_name
-from llmzero_ray import events as ev
-from llmzero_ray.agents.base import NodeView, TaskView
 from llmzero_ray.engines.base import Slot
-from llmzero_ray.metrics import Curves
 from llmzero_ray.records import MetricPoint
+from llmzero_ray.records import events as ev
+from llmzero_ray.records.agents import NodeView, TaskView
+from llmzero_ray.records.metrics import Curves
 
 NODES_PER_SLOT = 100_000
 PATIENCE_S = 60.0

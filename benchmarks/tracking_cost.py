@@ -27,9 +27,9 @@ from typing import Any
 
 import llmzero_ray
 import tests.conftest  # noqa: F401 - the environment that Ray reads once
-from llmzero_ray import events as ev
-from llmzero_ray.metric_files import load_points
+from llmzero_ray.records import events as ev
 from llmzero_ray.report.facts import SearchFacts
+from llmzero_ray.storage.metric_files import load_points
 from llmzero_ray.tasks.prepare import prepare
 from llmzero_ray.tracking.backend_process import last_step
 from tests.searches import scripted_search

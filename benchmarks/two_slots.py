@@ -22,8 +22,8 @@ from llmzero_ray.config import parse_config
 from llmzero_ray.engines.base import Slot
 from llmzero_ray.engines.registry import make_engine
 from llmzero_ray.engines.verl.factory import idle_spec
+from llmzero_ray.prepared import PreparedTask, load_task
 from llmzero_ray.records import MetricPoint, PhaseFailure, PhaseResult, PhaseSpec
-from llmzero_ray.tasks import PreparedTask, load_task
 from llmzero_ray.tasks.prepare import prepare
 
 

@@ -27,10 +27,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import tests.conftest  # noqa: F401 - the environment that Ray reads once
-from llmzero_ray import events as ev
-from llmzero_ray.presence import last_heartbeat, request
 from llmzero_ray.records import Event
+from llmzero_ray.records import events as ev
 from llmzero_ray.storage import SearchStorage
+from llmzero_ray.storage.presence import last_heartbeat, request
 from llmzero_ray.tasks.prepare import prepare
 from tests.chaos.lab import Lab
 from tests.chaos.trial import scripted_config

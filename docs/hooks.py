@@ -17,11 +17,11 @@ from mkdocs.structure.files import File, Files
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from llmzero_ray import recipes
 from llmzero_ray.cli.catalogue import SUBCOMMANDS
 from llmzero_ray.cli.main import command_help
 from llmzero_ray.config import SearchConfig
-from llmzero_ray.config_text import allowed_values
+from llmzero_ray.config import presets as recipes
+from llmzero_ray.config.yaml_text import allowed_values
 from llmzero_ray.hyperparameters import SPACE, allowed
 from llmzero_ray.tasks.sft.config import SftConfig
 

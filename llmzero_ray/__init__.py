@@ -17,7 +17,7 @@ from llmzero_ray.version import __version__
 
 if TYPE_CHECKING:
     from llmzero_ray.api import RunningSearch, Search, open, prepare, replay, run  # noqa: A004
-    from llmzero_ray.follow import RunStatus
+    from llmzero_ray.coordinator.follow import RunStatus
 
 __all__ = ["RunStatus", "RunningSearch", "Search", "__version__", "open", "prepare", "replay", "run"]
 

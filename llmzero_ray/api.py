@@ -17,17 +17,18 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from llmzero_ray.config import SearchConfig, change_settings, resolve_config
-from llmzero_ray.config_text import read_yaml
+from llmzero_ray.config.yaml_text import read_yaml
+from llmzero_ray.coordinator.follow import RunStatus, run_status, stage_now
 from llmzero_ray.errors import ConfigError, SearchBusyError
-from llmzero_ray.follow import RunStatus, run_status, stage_now
-from llmzero_ray.launch import LOOK_S, LaunchedSearch, Say, launch, raise_if_broken
-from llmzero_ray.locate import find
-from llmzero_ray.presence import request
+from llmzero_ray.launch.start import LOOK_S, LaunchedSearch, Say, launch, raise_if_broken
+from llmzero_ray.prepared import PreparedTask
 from llmzero_ray.report import Strategy, write_outcome
 from llmzero_ray.report.best import adapter_checksums
+from llmzero_ray.report.best_strategy import best_strategy
 from llmzero_ray.report.facts import SearchFacts
-from llmzero_ray.report.recipe import best_strategy
-from llmzero_ray.strategy_replay import (
+from llmzero_ray.storage.locate import find
+from llmzero_ray.storage.presence import request
+from llmzero_ray.strategy.retrain import (
     ReplayComparison,
     compare,
     find_strategy,
@@ -46,7 +47,6 @@ from llmzero_ray.tables import (
     score_rows,
     table,
 )
-from llmzero_ray.tasks import PreparedTask
 from llmzero_ray.tasks.from_config import is_task_file, prepare_task_file, task_of
 
 if TYPE_CHECKING:
@@ -342,7 +342,7 @@ class Search:
         Raises:
             ConfigError: there is no such node.
         """
-        from llmzero_ray.metric_files import load_items
+        from llmzero_ray.storage.metric_files import load_items
 
         found = load_items(self._facts.storage, self._known(node))
         rows = [

@@ -15,12 +15,12 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from llmzero_ray.agents.backend import llm_settings
-from llmzero_ray.agents.base import AgentName
 from llmzero_ray.agents.llm.agents import PROPOSAL_TOKENS, VERDICT_TOKENS
 from llmzero_ray.agents.llm.messages import Usage
 from llmzero_ray.agents.llm.prices import FREE, Price, cost, price_of
 from llmzero_ray.agents.llm.token_bound import image_tokens
 from llmzero_ray.config import SearchConfig
+from llmzero_ray.records.agents import AgentName
 
 Course: TypeAlias = Literal["low", "planned", "high"]
 COURSES: tuple[Course, ...] = ("low", "planned", "high")

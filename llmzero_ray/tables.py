@@ -12,10 +12,10 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from llmzero_ray.coordinator.runs import PhaseRun
-from llmzero_ray.metric_files import load_points
 from llmzero_ray.records import PhaseFailure
 from llmzero_ray.report.comparison import SPLITS, policies
 from llmzero_ray.report.facts import SearchFacts, stop_reason
+from llmzero_ray.storage.metric_files import load_points
 
 if TYPE_CHECKING:
     import pyarrow as pa

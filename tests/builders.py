@@ -9,9 +9,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from llmzero_ray import commands as cmd
-from llmzero_ray import events as ev
-from llmzero_ray.commands import Command
 from llmzero_ray.config import SearchConfig, parse_config
 from llmzero_ray.coordinator import CoordinatorCore, root_hyperparameters
 from llmzero_ray.engines.verl.settings import VerlSettings
@@ -28,6 +25,9 @@ from llmzero_ray.records import (
     from_json,
     to_json,
 )
+from llmzero_ray.records import commands as cmd
+from llmzero_ray.records import events as ev
+from llmzero_ray.records.commands import Command
 from llmzero_ray.storage import SearchPaths
 
 ROOT = Path("/storage/demo")

@@ -16,8 +16,8 @@ from pathlib import Path
 
 from llmzero_ray.config import SearchConfig
 from llmzero_ray.engines.base import OnMetric, Slot
+from llmzero_ray.prepared import PreparedTask
 from llmzero_ray.records import ItemOutcome, MetricPoint, PhaseFailure, PhaseResult, PhaseSpec
-from llmzero_ray.tasks import PreparedTask
 
 from .fakes import ScriptedEngine, score_of
 

@@ -45,15 +45,15 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 
-from llmzero_ray.compute import ComputeClock
 from llmzero_ray.config import SearchConfig
 from llmzero_ray.engines.base import OnMetric, Slot, Stage
 from llmzero_ray.errors import EngineError, EngineLostError, EngineVersionError
-from llmzero_ray.failpoints import reach
-from llmzero_ray.manifests import problem_of, write_manifest
-from llmzero_ray.metrics import VAL_TOKENS
+from llmzero_ray.hyperparameters.compute import ComputeClock
+from llmzero_ray.prepared import PreparedTask
 from llmzero_ray.records import Checkpoint, ItemOutcome, MetricPoint, PhaseFailure, PhaseResult, PhaseSpec
-from llmzero_ray.tasks import PreparedTask
+from llmzero_ray.records.metrics import VAL_TOKENS
+from llmzero_ray.storage.manifests import problem_of, write_manifest
+from llmzero_ray.utils.failpoints import reach
 
 LR = "actor_rollout_ref.actor.optim.lr"
 BASE_SCORE = 0.25

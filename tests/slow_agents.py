@@ -6,8 +6,8 @@ import time
 from typing import Any
 
 from llmzero_ray.agents.backend import make_agents as make_known
-from llmzero_ray.agents.base import ErrorRequest, ProposalRequest, StopRequest
 from llmzero_ray.records import Proposal, StopDecision
+from llmzero_ray.records.agents import ErrorRequest, ProposalRequest, StopRequest
 
 PROPOSER_S = 2.0
 

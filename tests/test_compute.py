@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from llmzero_ray.compute import (
+from llmzero_ray.hyperparameters.compute import (
     ComputeClock,
     Next,
     amount,
@@ -17,8 +17,8 @@ from llmzero_ray.compute import (
     tokens_of,
 )
 from llmzero_ray.hyperparameters.table import PPO_EPOCHS, ROLLOUT_N, TRAIN_BATCH
-from llmzero_ray.metrics import LENGTH, PROMPT_LENGTH, VAL_TOKENS
 from llmzero_ray.records import ComputeLimit, PhaseFailure, TokenCost, TokenCounts
+from llmzero_ray.records.metrics import LENGTH, PROMPT_LENGTH, VAL_TOKENS
 
 RECIPE = {TRAIN_BATCH: 4, ROLLOUT_N: 2}
 STEP = {LENGTH: 10.0, PROMPT_LENGTH: 5.0}

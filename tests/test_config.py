@@ -11,8 +11,8 @@ import yaml
 from pydantic import BaseModel
 
 from llmzero_ray.config import REMOVED, SearchConfig, load_config, parse_config, stored_config
-from llmzero_ray.config_changes import differing_keys, in_shared_slots
-from llmzero_ray.config_text import read_yaml, replace_key
+from llmzero_ray.config.changes import differing_keys, in_shared_slots
+from llmzero_ray.config.yaml_text import read_yaml, replace_key
 from llmzero_ray.errors import ConfigError
 
 

@@ -12,11 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmzero_ray import commands as cmd
-from llmzero_ray import events as ev
-from llmzero_ray.agents.base import ErrorRequest, ProposalRequest
-from llmzero_ray.agents.standing import scores_along
-from llmzero_ray.commands import Command
 from llmzero_ray.config import load_config
 from llmzero_ray.coordinator import (
     CoordinatorCore,
@@ -34,10 +29,9 @@ from llmzero_ray.coordinator import (
     root_hyperparameters,
     task_view,
 )
+from llmzero_ray.dynamics.incumbent import scores_along
 from llmzero_ray.errors import ConfigError, JournalError
-from llmzero_ray.events import REFERENCE
 from llmzero_ray.memory import memory_facts
-from llmzero_ray.metrics import Curves
 from llmzero_ray.records import (
     Checkpoint,
     ComputeLimit,
@@ -51,6 +45,12 @@ from llmzero_ray.records import (
     from_json,
     to_json,
 )
+from llmzero_ray.records import commands as cmd
+from llmzero_ray.records import events as ev
+from llmzero_ray.records.agents import ErrorRequest, ProposalRequest
+from llmzero_ray.records.commands import Command
+from llmzero_ray.records.events import REFERENCE
+from llmzero_ray.records.metrics import Curves
 from llmzero_ray.stopping.request import stop_request
 from llmzero_ray.storage import SearchPaths
 from tests.builders import (

@@ -23,10 +23,11 @@ import llmzero_ray
 from benchmarks.suite import scores as suite_scores
 from benchmarks.suite.plan import LAST_METHODS, LAST_SEEDS
 from benchmarks.suite.room import rooms
-from llmzero_ray import recipes, version
+from llmzero_ray import version
 from llmzero_ray.cli.catalogue import SUBCOMMANDS
 from llmzero_ray.cli.main import _command, several_settings
 from llmzero_ray.config import SearchConfig
+from llmzero_ray.config import presets as recipes
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from llmzero_ray import commands as cmd
-from llmzero_ray import events as ev
-from llmzero_ray.config_changes import read_settings, with_changes
+from llmzero_ray.config.changes import read_settings, with_changes
 from llmzero_ray.coordinator import check_decisions, extension_problem, over_budget, refusal, replay
-from llmzero_ray.events import REFERENCE
 from llmzero_ray.records import PhaseResult
+from llmzero_ray.records import commands as cmd
+from llmzero_ray.records import events as ev
+from llmzero_ray.records.events import REFERENCE
 from tests.builders import ROOT, Driver, make_config, make_proposal, make_scored
 
 SCORES = (0.5, 0.7, 0.4, 0.6, 0.65, 0.3)

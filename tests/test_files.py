@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from llmzero_ray.files import FileLock, file_digest, is_locked, text_digest
+from llmzero_ray.utils.files import FileLock, file_digest, is_locked, text_digest
 
 HOLDER = """
 import sys
 from pathlib import Path
-from llmzero_ray.files import FileLock
+from llmzero_ray.utils.files import FileLock
 lock = FileLock(Path(sys.argv[1]))
 assert lock.acquire()
 print("held", flush=True)

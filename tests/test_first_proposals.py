@@ -14,7 +14,7 @@ import pytest
 from benchmarks import first_proposals
 from benchmarks.first_proposals import mean_and_error, results, run_error, table
 from llmzero_ray.engines.base import Slot
-from llmzero_ray.tasks import PreparedTask
+from llmzero_ray.prepared import PreparedTask
 from llmzero_ray.tasks.prepare import prepare
 from tests.fakes import ScriptedEngine
 

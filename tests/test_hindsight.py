@@ -12,8 +12,8 @@ import pytest
 from benchmarks import hindsight
 from benchmarks.hindsight import regret, searches, selection, stops, summary, text_of
 from llmzero_ray.hyperparameters.table import ROLLOUT_N, TRAIN_BATCH
-from llmzero_ray.metrics import LENGTH
 from llmzero_ray.records import StopDecision
+from llmzero_ray.records.metrics import LENGTH
 from llmzero_ray.report.facts import SearchFacts
 from tests.builders import make_config
 from tests.report.builder import Phase, SearchBuilder, items

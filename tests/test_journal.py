@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from llmzero_ray import events as ev
 from llmzero_ray.errors import JournalError, StorageError
-from llmzero_ray.files import create_file
 from llmzero_ray.journal import Journal, JournalReader, active_seconds, read_all
 from llmzero_ray.records import Event, StopDecision, from_json, to_json
+from llmzero_ray.records import events as ev
+from llmzero_ray.utils.files import create_file
 from tests.builders import Driver
 
 

@@ -8,11 +8,14 @@ from typing import Any
 
 import pytest
 
-from llmzero_ray import commands as cmd
-from llmzero_ray import events as ev
 from llmzero_ray.coordinator.plan import phase_seed
 from llmzero_ray.hyperparameters import scored_alike
-from llmzero_ray.metric_files import (
+from llmzero_ray.records import Checkpoint, ItemOutcome, KnownStart, MetricPoint, PhaseSpec, ResumeFrom
+from llmzero_ray.records import commands as cmd
+from llmzero_ray.records import events as ev
+from llmzero_ray.records.metrics import VAL_TOKENS
+from llmzero_ray.storage import SearchStorage
+from llmzero_ray.storage.metric_files import (
     MetricWriter,
     compact,
     load_curves,
@@ -23,9 +26,6 @@ from llmzero_ray.metric_files import (
     with_gain,
     with_tokens,
 )
-from llmzero_ray.metrics import VAL_TOKENS
-from llmzero_ray.records import Checkpoint, ItemOutcome, KnownStart, MetricPoint, PhaseSpec, ResumeFrom
-from llmzero_ray.storage import SearchStorage
 from tests.builders import LR, Driver, make_config, make_proposal, make_result
 
 GPUS = {"platform": "gpu"}

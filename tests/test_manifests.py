@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from llmzero_ray.errors import StorageError
-from llmzero_ray.manifests import problem_of, read_manifest, write_manifest
+from llmzero_ray.storage.manifests import problem_of, read_manifest, write_manifest
 
 
 @pytest.fixture

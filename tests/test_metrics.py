@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from llmzero_ray.errors import NonFiniteError
-from llmzero_ray.metrics import Score, checked_point, mean_score
 from llmzero_ray.records import ItemOutcome, MetricPoint
+from llmzero_ray.records.metrics import Score, checked_point, mean_score
 
 
 def point(**fields: Any) -> MetricPoint:

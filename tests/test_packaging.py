@@ -151,7 +151,7 @@ def test_explain_needs_only_the_core_dependencies(llmzero: Path, tmp_path: Path)
 # --- which actors belong to the library
 
 WHICH = (
-    "import sys; from llmzero_ray import _actors; names = _actors.names; "
+    "import sys; from llmzero_ray.launch import actors as _actors; names = _actors.names; "
     "print(_actors.package_name(), names.__file__, {'actors', 'llmzero_ray.actors'} & set(sys.modules))"
 )
 

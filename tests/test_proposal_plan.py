@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmzero_ray import commands as cmd
-from llmzero_ray import events as ev
-from llmzero_ray.agents.base import ErrorRequest, ProposalRequest
 from llmzero_ray.coordinator import build_request, replay
 from llmzero_ray.hyperparameters import VERL_SPACE
-from llmzero_ray.metrics import Curves
 from llmzero_ray.records import Proposal, ResumeFrom
+from llmzero_ray.records import commands as cmd
+from llmzero_ray.records import events as ev
+from llmzero_ray.records.agents import ErrorRequest, ProposalRequest
+from llmzero_ray.records.metrics import Curves
 from tests.builders import LR, ROOT, Driver, make_config, make_proposal
 
 KL = "actor_rollout_ref.actor.kl_loss_coef"

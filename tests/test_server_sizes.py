@@ -16,17 +16,17 @@ from llmzero_ray.config import (
     parse_config,
     stored_config,
 )
-from llmzero_ray.config_changes import differing_keys
+from llmzero_ray.config.changes import differing_keys
 from llmzero_ray.coordinator import root_hyperparameters
 from llmzero_ray.hyperparameters.table import GPU_MEMORY, MAX_NUM_SEQS
-from llmzero_ray.memory import assess
-from llmzero_ray.server_sizes import (
+from llmzero_ray.launch.server_sizes import (
     assessed,
     choose_server_sizes,
     largest_share,
     with_recorded_sizes,
     with_server_sizes,
 )
+from llmzero_ray.memory import assess
 from tests.blackbox import commands, inputs
 
 CONFIGS = Path(__file__).parent.parent / "jobs" / "configs"

@@ -6,9 +6,9 @@ import math
 
 import pytest
 
-from llmzero_ray.metrics import Score, mean_score, score_without_items
 from llmzero_ray.records import ItemOutcome
-from llmzero_ray.significance import Difference, independent, paired, score_interval
+from llmzero_ray.records.metrics import Score, mean_score, score_without_items
+from llmzero_ray.records.significance import Difference, independent, paired, score_interval
 from tests.report.builder import items
 
 

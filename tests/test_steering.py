@@ -10,9 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmzero_ray import commands as cmd
-from llmzero_ray import events as ev
-from llmzero_ray.agents.base import ProposalRequest
 from llmzero_ray.coordinator import (
     build_request,
     check_decisions,
@@ -23,8 +20,11 @@ from llmzero_ray.coordinator import (
 )
 from llmzero_ray.coordinator.steering import MAX_HINT, MAX_HINTS
 from llmzero_ray.errors import ConfigError
-from llmzero_ray.metrics import Curves
 from llmzero_ray.records import Event, PhaseFailure, PhaseResult, ResumeFrom
+from llmzero_ray.records import commands as cmd
+from llmzero_ray.records import events as ev
+from llmzero_ray.records.agents import ProposalRequest
+from llmzero_ray.records.metrics import Curves
 from tests.builders import LR, ROOT, Driver, make_config, make_failure, make_proposal
 
 
@@ -545,7 +545,7 @@ def test_nothing_that_is_pinned_is_ever_deleted(seed: int, limit: int) -> None:
 
 
 def test_unknown_settings_are_named() -> None:
-    from llmzero_ray.config_changes import read_settings
+    from llmzero_ray.config.changes import read_settings
 
     assert read_settings(["budget.runs=9", "checkpoints.max_gib=null"]) == {
         "budget.runs": 9,

@@ -18,12 +18,20 @@ from statistics import fmean
 
 import pytest
 
-from llmzero_ray.capacity import Machine, private_head_resources, required_and_available, shortfall, side_cpus
-from llmzero_ray.config_changes import with_changes
+from llmzero_ray.config.changes import with_changes
+from llmzero_ray.engines.capacity import (
+    Machine,
+    private_head_resources,
+    required_and_available,
+    shortfall,
+    side_cpus,
+)
 from llmzero_ray.errors import ConfigError, SearchBusyError, StorageError
-from llmzero_ray.events import REFERENCE
-from llmzero_ray.files import replace_file, storage_error
-from llmzero_ray.metric_files import (
+from llmzero_ray.records import ItemOutcome, MetricPoint
+from llmzero_ray.records.events import REFERENCE
+from llmzero_ray.records.metrics import Curves
+from llmzero_ray.storage import SearchStorage
+from llmzero_ray.storage.metric_files import (
     MetricWriter,
     compact,
     last_points,
@@ -33,8 +41,7 @@ from llmzero_ray.metric_files import (
     with_gain,
     write_items,
 )
-from llmzero_ray.metrics import Curves
-from llmzero_ray.presence import (
+from llmzero_ray.storage.presence import (
     Owner,
     SearchLock,
     beat,
@@ -47,8 +54,7 @@ from llmzero_ray.presence import (
     start_of,
     waiting_requests,
 )
-from llmzero_ray.records import ItemOutcome, MetricPoint
-from llmzero_ray.storage import SearchStorage
+from llmzero_ray.utils.files import replace_file, storage_error
 from tests.builders import Driver, make_config, make_failure, make_result
 
 
@@ -473,7 +479,7 @@ HOLD = """
 import sys
 from pathlib import Path
 from statistics import fmean
-from llmzero_ray.presence import SearchLock
+from llmzero_ray.storage.presence import SearchLock
 lock = SearchLock(Path(sys.argv[1]))
 lock.acquire(private_head=True)
 print("held", flush=True)
@@ -615,7 +621,7 @@ def test_others_see_that_a_search_is_being_started_and_with_what(tmp_path: Path)
 
 def test_a_start_that_was_killed_is_not_taken_for_one_at_work(tmp_path: Path) -> None:
     killed = (
-        "import os, signal, sys, pathlib; from llmzero_ray.presence import being_started\n"
+        "import os, signal, sys, pathlib; from llmzero_ray.storage.presence import being_started\n"
         "with being_started(pathlib.Path(sys.argv[1]), print) as say:\n"
         "    say('preparing the task'); os.kill(os.getpid(), signal.SIGKILL)"
     )

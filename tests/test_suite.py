@@ -33,11 +33,11 @@ from benchmarks.suite.tasks import (
     task_named,
 )
 from llmzero_ray.agents.methods.values import scheduled
+from llmzero_ray.config.schedule import read_schedule
 from llmzero_ray.errors import ConfigError, TaskError
-from llmzero_ray.search.schedule import read_schedule
-from llmzero_ray.tasks.confirmation import check_spare_rows, write_confirmation
+from llmzero_ray.prepared.confirmation import check_spare_rows, write_confirmation
+from llmzero_ray.prepared.task import load_task
 from llmzero_ray.tasks.prepare import FamilyRecipe
-from llmzero_ray.tasks.prepared import load_task
 from llmzero_ray.tasks.rewards import marked_answer
 from tests.blackbox import inputs
 from tests.marks import needs_sandbox

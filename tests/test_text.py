@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from llmzero_ray.text import (
+from llmzero_ray.utils.text import (
     duration,
     nearest,
     nearest_names,

@@ -18,9 +18,9 @@ from pathlib import Path
 
 from benchmarks.suite.tasks import MADE, TASKS, SuiteTask, model_of, recipe, task_named
 from llmzero_ray.errors import LlmzeroError
-from llmzero_ray.tasks.manifest import read_manifest
+from llmzero_ray.prepared.directory import no_progress
+from llmzero_ray.prepared.manifest import read_manifest
 from llmzero_ray.tasks.prepare import write_task
-from llmzero_ray.tasks.task_directory import no_progress
 
 
 def main() -> None:

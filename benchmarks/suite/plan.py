@@ -18,7 +18,7 @@ from typing import Any
 
 from benchmarks.suite.room import SEEDS, rooms
 from benchmarks.suite.tasks import BASE, TASKS, prepare, settings, task_named
-from llmzero_ray.config_text import read_yaml, to_yaml
+from llmzero_ray.config.yaml_text import read_yaml, to_yaml
 from llmzero_ray.errors import ConfigError, LlmzeroError
 
 METHODS: dict[str, dict[str, Any]] = {

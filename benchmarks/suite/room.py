@@ -25,17 +25,17 @@ from typing import Any
 
 from benchmarks.slot import local_slot
 from benchmarks.suite.tasks import HERE, TASKS, SuiteTask, config, digest, prepare, task_named
-from llmzero_ray.compute import amount, measured_cost, tokens_of
 from llmzero_ray.config import SearchConfig
-from llmzero_ray.config_text import read_yaml
+from llmzero_ray.config.yaml_text import read_yaml
 from llmzero_ray.coordinator.plan import phase_seed
 from llmzero_ray.engines.base import Engine
 from llmzero_ray.engines.registry import make_engine
 from llmzero_ray.engines.verl.factory import idle_spec
 from llmzero_ray.errors import ConfigError, EngineError, LlmzeroError
 from llmzero_ray.hyperparameters import complete, normalize
+from llmzero_ray.hyperparameters.compute import amount, measured_cost, tokens_of
+from llmzero_ray.prepared import PreparedTask
 from llmzero_ray.records import ComputeLimit, MetricPoint, PhaseFailure, PhaseResult, PhaseSpec, TokenCost
-from llmzero_ray.tasks import PreparedTask
 
 SEEDS = (101, 102, 103)
 """No comparison may use them."""

@@ -42,7 +42,7 @@ from benchmarks.suite.tasks import BASE, HERE, TASKS, SuiteTask, digest, setting
 from llmzero_ray.cli.compare import results
 from llmzero_ray.cli.compare.plan import ComparedRun
 from llmzero_ray.cli.compare.tables import lines as method_lines
-from llmzero_ray.config_text import read_yaml
+from llmzero_ray.config.yaml_text import read_yaml
 from llmzero_ray.errors import ConfigError, LlmzeroError
 
 SCORES = HERE / "scores.json"

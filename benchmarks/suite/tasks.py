@@ -22,16 +22,16 @@ from benchmarks.suite.families.long_sums import LongSums
 from benchmarks.suite.families.operation_codes import OperationCodes
 from benchmarks.suite.families.registers import Registers
 from llmzero_ray.config import SearchConfig, change_settings, parse_config
-from llmzero_ray.config_text import read_yaml
+from llmzero_ray.config.yaml_text import read_yaml
 from llmzero_ray.errors import ConfigError, TaskError
-from llmzero_ray.tasks.families.base import Family
+from llmzero_ray.prepared.directory import create_once, no_progress
+from llmzero_ray.prepared.families import Family
+from llmzero_ray.prepared.manifest import ModelEntry, RewardEntry, read_manifest, write_manifest
+from llmzero_ray.prepared.splits import CONFIRM, fresh_problems
+from llmzero_ray.prepared.task import PreparedTask, load_task
+from llmzero_ray.prepared.verl_rows import write_split
 from llmzero_ray.tasks.families.chain_sum import ChainSum
-from llmzero_ray.tasks.manifest import ModelEntry, RewardEntry, read_manifest, write_manifest
 from llmzero_ray.tasks.prepare import FamilyRecipe, to_rows, write_task
-from llmzero_ray.tasks.prepared import PreparedTask, load_task
-from llmzero_ray.tasks.splits import CONFIRM, fresh_problems
-from llmzero_ray.tasks.task_directory import create_once, no_progress
-from llmzero_ray.tasks.verl_rows import write_split
 
 HERE = Path(__file__).parent
 BASE = HERE / "suite.yaml"

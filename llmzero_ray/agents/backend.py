@@ -9,7 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
-from llmzero_ray.agents.base import (
+from llmzero_ray.agents.methods import PlanProposer
+from llmzero_ray.config import AgentModelConfig, AgentsConfig, ModelConfig, SearchConfig
+from llmzero_ray.config.yaml_text import validated
+from llmzero_ray.errors import CapReachedError, ConfigError
+from llmzero_ray.hyperparameters import space_with
+from llmzero_ray.records.agents import (
     SKILL_AGENT,
     AgentName,
     EarlyStopper,
@@ -17,14 +22,9 @@ from llmzero_ray.agents.base import (
     ModelRole,
     Proposer,
 )
-from llmzero_ray.agents.methods import PlanProposer
-from llmzero_ray.config import AgentModelConfig, AgentsConfig, ModelConfig, SearchConfig
-from llmzero_ray.config_text import validated
-from llmzero_ray.errors import CapReachedError, ConfigError
-from llmzero_ray.events import AgentCalled
-from llmzero_ray.hyperparameters import space_with
-from llmzero_ray.plugin import load_factory
+from llmzero_ray.records.events import AgentCalled
 from llmzero_ray.search import MODEL_METHODS, PLANNED
+from llmzero_ray.utils.plugins import load_factory
 
 if TYPE_CHECKING:
     from llmzero_ray.agents.llm.agents import DrawFigure

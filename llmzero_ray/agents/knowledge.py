@@ -20,7 +20,7 @@ from llmzero_ray.errors import ConfigError, HyperparameterError
 from llmzero_ray.hyperparameters import BY_KEY, canonical
 from llmzero_ray.hyperparameters.table import ENTROPY_COEFF, USE_KL_IN_REWARD, USE_KL_LOSS
 from llmzero_ray.records import Hyperparameters
-from llmzero_ray.text import collapse_whitespace, nearest
+from llmzero_ray.utils.text import collapse_whitespace, nearest
 
 METRICS, HYPERPARAMETERS = "metrics.yaml", "hyperparameters.yaml"
 APPENDIX_F = "appendix_f.yaml"

@@ -11,12 +11,12 @@ import importlib.util
 import random
 from typing import Any
 
-from llmzero_ray.agents.base import NodeView, ProposalRequest
 from llmzero_ray.agents.methods import values
 from llmzero_ray.agents.methods.proposer import PlanProposer
 from llmzero_ray.agents.methods.values import Values
 from llmzero_ray.errors import ConfigError
 from llmzero_ray.hyperparameters import BY_KEY, VERL_SPACE, canonical
+from llmzero_ray.records.agents import NodeView, ProposalRequest
 
 STARTUP = 3
 """Recipes of TPE that are drawn at random, of 8; Optuna's own 10 would be all of them."""

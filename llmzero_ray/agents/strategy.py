@@ -1,21 +1,21 @@
 """The proposer that repeats a strategy: `agents.proposer: strategy`, with its file in `agents.replay_from`.
 
 Each phase gets the configuration, start and length that the strategy's phase has. Nothing is judged: whether
-the phases were trained so is checked afterwards (llmzero_ray/strategy_replay.py), as a proposal that breaks a
-rule of this search is replaced.
+the phases were trained so is checked afterwards (strategy/retrain.py), as a proposal that breaks a rule of
+this search is replaced.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from llmzero_ray.agents.base import ProposalRequest
 from llmzero_ray.config import ModelConfig
+from llmzero_ray.config.strategy_file import Strategy, check_rank
 from llmzero_ray.errors import AgentError
 from llmzero_ray.hyperparameters import VERL_SPACE, normalize
 from llmzero_ray.records import Change, Diagnosis, Proposal, ResumeFrom
-from llmzero_ray.report.strategy import load_strategy
-from llmzero_ray.strategy_file import Strategy, check_rank
+from llmzero_ray.records.agents import ProposalRequest
+from llmzero_ray.storage.strategy import load_strategy
 
 
 class StrategyProposer:

@@ -32,7 +32,7 @@ SUBCOMMANDS = {
         "llmzero init --from run_qwen.sh --out search.yaml",
     ),
     "prepare": _command(
-        "prepare",
+        ".tasks.commands.prepare",
         "prepare",
         "make the task of a configuration: data, reward, tiny model",
         "llmzero prepare task.yaml",
@@ -58,7 +58,7 @@ SUBCOMMANDS = {
         "llmzero resume demo --set budget.runs=24",
     ),
     "warm-start": _command(
-        "warm_start",
+        ".tasks.commands.warm_start",
         "warm_start",
         "teach a base model a task's gold answers",
         "llmzero warm-start warm_start.yaml",
@@ -123,7 +123,7 @@ SUBCOMMANDS = {
         "llmzero set demo slots.count=3 agents.deadline_s=120",
     ),
     "draft": _command(
-        "draft",
+        ".tasks.commands.draft",
         "draft",
         "draft task.yaml and its reward from a folder and a sentence",
         'llmzero draft data/sums "Solve word problems" --out draft',
@@ -178,7 +178,7 @@ SUBCOMMANDS = {
         "llmzero explain runs/demo",
     ),
     "score": _command(
-        "score",
+        ".tasks.commands.score",
         "score",
         "score answers of a JSONL file with a reward",
         "llmzero score --jsonl answers.jsonl --reward math",

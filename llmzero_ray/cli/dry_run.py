@@ -31,12 +31,12 @@ from llmzero_ray.estimate import (
     first_limit,
     validates_every_start,
 )
-from llmzero_ray.files import small_text
 from llmzero_ray.hyperparameters import canonical
-from llmzero_ray.server_sizes import is_for_gpus, with_server_sizes
+from llmzero_ray.launch.server_sizes import is_for_gpus, with_server_sizes
+from llmzero_ray.prepared import PreparedTask, load_task
 from llmzero_ray.stage_times import StageTimes, estimated_stages
-from llmzero_ray.tasks import PreparedTask, load_task
-from llmzero_ray.text import plain
+from llmzero_ray.utils.files import small_text
+from llmzero_ray.utils.text import plain
 
 GIB = 2**30
 _UNKNOWN = "not known"

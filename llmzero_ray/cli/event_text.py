@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from llmzero_ray import events as ev
 from llmzero_ray.coordinator import CoordinatorCore
 from llmzero_ray.coordinator.final_evaluation import WHOLE
-from llmzero_ray.events import REFERENCE
 from llmzero_ray.hyperparameters import diff, format_value, short
 from llmzero_ray.records import Event, PhaseSpec
+from llmzero_ray.records import events as ev
+from llmzero_ray.records.events import REFERENCE
 from llmzero_ray.stopping.request import saving_text
-from llmzero_ray.text import one_line, plural, short_duration, size
+from llmzero_ray.utils.text import one_line, plural, short_duration, size
 
 POLICY_NAMES = {
     "base": "base model",

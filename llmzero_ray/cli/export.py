@@ -1,6 +1,6 @@
 """The command `export`: the strategy of a search for other tools.
 
-Not here: the files (llmzero_ray/export.py).
+Not here: the files (llmzero_ray/strategy/export.py).
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import typer
 from llmzero_ray.cli import options
 from llmzero_ray.cli.output import TerminalConsole, print_line
 from llmzero_ray.errors import ConfigError
-from llmzero_ray.export import export_verl
-from llmzero_ray.locate import find
+from llmzero_ray.prepared import load_task
 from llmzero_ray.report import load_strategy
+from llmzero_ray.report.best_strategy import best_strategy
 from llmzero_ray.report.facts import SearchFacts
-from llmzero_ray.report.recipe import best_strategy
-from llmzero_ray.tasks import load_task
+from llmzero_ray.storage.locate import find
+from llmzero_ray.strategy.export import export_verl
 
 
 def export(

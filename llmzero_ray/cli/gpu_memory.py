@@ -16,9 +16,9 @@ from rich.table import Table
 from llmzero_ray.cli.output import print_lines
 from llmzero_ray.config import SearchConfig
 from llmzero_ray.errors import ConfigError
+from llmzero_ray.launch.server_sizes import assessed, card_gib, is_for_gpus, largest_share
 from llmzero_ray.memory import GIB, Assessment, Moment, Range, assess, host_moments
-from llmzero_ray.server_sizes import assessed, card_gib, is_for_gpus, largest_share
-from llmzero_ray.tasks import PreparedTask
+from llmzero_ray.prepared import PreparedTask
 
 
 def memory_table(found: Assessment) -> Table:

@@ -13,13 +13,14 @@ from typing import Annotated, Any
 
 import typer
 
-from llmzero_ray import recipes, version
+from llmzero_ray import version
 from llmzero_ray.cli.output import TerminalConsole, print_line
 from llmzero_ray.config import SearchConfig
-from llmzero_ray.config_text import read_yaml, to_yaml
+from llmzero_ray.config import presets as recipes
+from llmzero_ray.config.yaml_text import read_yaml, to_yaml
 from llmzero_ray.errors import ConfigError
-from llmzero_ray.files import replace_file
-from llmzero_ray.text import nearest, one_line
+from llmzero_ray.utils.files import replace_file
+from llmzero_ray.utils.text import nearest, one_line
 from llmzero_ray.verl_script import Translation, config_of, problem, read_script
 
 _DEFAULT = "local"

@@ -20,10 +20,10 @@ from typing import NoReturn
 
 from rich.console import Console
 
-from llmzero_ray.api_key import remove_key_file
 from llmzero_ray.cli.output import print_line
-from llmzero_ray.follow import Follower
-from llmzero_ray.presence import request
+from llmzero_ray.coordinator.follow import Follower
+from llmzero_ray.storage.presence import request
+from llmzero_ray.utils.api_key import remove_key_file
 
 _DETACH_S = 5.0
 _LEAVE_S = 10.0

@@ -16,11 +16,11 @@ from rich.text import Text
 
 from llmzero_ray.cli import options
 from llmzero_ray.cli.output import TerminalConsole, print_line
+from llmzero_ray.coordinator.follow import Follower, run_status
 from llmzero_ray.errors import ConfigError, LlmzeroError
-from llmzero_ray.follow import Follower, run_status
-from llmzero_ray.presence import owner
 from llmzero_ray.storage import SearchStorage
-from llmzero_ray.text import one_line, short_duration
+from llmzero_ray.storage.presence import owner
+from llmzero_ray.utils.text import one_line, short_duration
 
 _NONE = "–"
 

@@ -22,8 +22,8 @@ from typer.core import TyperGroup
 from llmzero_ray import version
 from llmzero_ray.cli.catalogue import STARTS, SUBCOMMANDS, Subcommand
 from llmzero_ray.errors import ConfigError, LlmzeroError, StorageError
-from llmzero_ray.logs import show_warnings_plainly
-from llmzero_ray.text import clean, collapse_whitespace, nearest, one_line
+from llmzero_ray.utils.logs import show_warnings_plainly
+from llmzero_ray.utils.text import clean, collapse_whitespace, nearest, one_line
 
 _USAGE = 2
 _INTERRUPTED = 130
@@ -51,7 +51,7 @@ class _Subcommands(TyperGroup):
         if cmd_name not in SUBCOMMANDS:
             return None
         place = SUBCOMMANDS[cmd_name]
-        function = getattr(importlib.import_module(f"llmzero_ray.cli.{place.module}"), place.function)
+        function = getattr(importlib.import_module(f".{place.module}", "llmzero_ray.cli"), place.function)
         app = typer.Typer(**_PLAIN)
         app.command(cmd_name, help=_help(place, function), epilog=_examples(place))(function)
         command = typer.main.get_command(app)
@@ -123,7 +123,9 @@ def _command() -> Any:
 
 
 def _path(_context: Any, _param: Any, given: Any) -> Any:
-    from llmzero_ray.config_text import local_path  # with pydantic, which the list of commands does not need
+    from llmzero_ray.config.yaml_text import (
+        local_path,  # with pydantic, which the list of commands does not need
+    )
 
     return None if given is None else type(given)(local_path(str(given)))
 

@@ -1,4 +1,4 @@
-"""The command `merge`: base model and best adapter as one model. Not here: merging (llmzero_ray/merge.py)."""
+"""The command `merge`: base model and best adapter as one model. Not here: merging (strategy/merge.py)."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import typer
 
 from llmzero_ray.cli import options
 from llmzero_ray.cli.output import TerminalConsole, print_line
-from llmzero_ray.locate import find
-from llmzero_ray.merge import merge_best
 from llmzero_ray.report.facts import SearchFacts
+from llmzero_ray.storage.locate import find
+from llmzero_ray.strategy.merge import merge_best
 
 
 def merge(

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.segment import Segment
 from rich.text import Text
 
-from llmzero_ray.text import clean
+from llmzero_ray.utils.text import clean
 
 
 class TerminalConsole(Console):

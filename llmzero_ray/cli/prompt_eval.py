@@ -16,16 +16,16 @@ from rich.table import Table
 
 from llmzero_ray.agents.backend import check_agents
 from llmzero_ray.cli import options
-from llmzero_ray.cli.drafting import print_text
 from llmzero_ray.cli.output import TerminalConsole
 from llmzero_ray.config import SearchConfig, resolve_config
 from llmzero_ray.errors import CapReachedError, ConfigError
-from llmzero_ray.files import replace_file
+from llmzero_ray.tasks.commands.drafting import print_text
+from llmzero_ray.utils.files import replace_file
 
 if TYPE_CHECKING:
     from llmzero_ray.agents.prompt_eval.cases import RecordedRequest
     from llmzero_ray.agents.prompt_eval.evaluate import CaseResult
-    from llmzero_ray.events import AgentCalled
+    from llmzero_ray.records.events import AgentCalled
 
 _BELOW = 1
 

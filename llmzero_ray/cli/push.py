@@ -1,4 +1,4 @@
-"""The command `push`: the best adapter to the Hugging Face Hub. Not here: sending (llmzero_ray/push.py)."""
+"""The command `push`: the best adapter to the Hugging Face Hub. Not here: sending (strategy/push.py)."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import typer
 
 from llmzero_ray.cli import options
 from llmzero_ray.cli.output import TerminalConsole, print_line
-from llmzero_ray.hub import endpoint
-from llmzero_ray.locate import find
-from llmzero_ray.push import plan_facts, plan_push, send
-from llmzero_ray.text import plural
+from llmzero_ray.storage.locate import find
+from llmzero_ray.strategy.push import plan_facts, plan_push, send
+from llmzero_ray.utils.hub import endpoint
+from llmzero_ray.utils.text import plural
 
 
 def push(

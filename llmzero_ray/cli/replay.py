@@ -1,6 +1,6 @@
 """The command `replay`: train a found strategy again, and report it beside the original.
 
-Not here: its configuration and the comparison (llmzero_ray/strategy_replay.py), following it (search.py).
+Not here: its configuration and the comparison (llmzero_ray/strategy/retrain.py), following it (search.py).
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import typer
 from llmzero_ray.cli import options
 from llmzero_ray.cli.output import TerminalConsole, print_line, print_lines
 from llmzero_ray.cli.search import start_and_follow
-from llmzero_ray.config_changes import read_settings
+from llmzero_ray.config.changes import read_settings
 from llmzero_ray.errors import ConfigError
-from llmzero_ray.strategy_replay import compare, find_strategy, plan_replay, replay_task, write_comparison
+from llmzero_ray.strategy.retrain import compare, find_strategy, plan_replay, replay_task, write_comparison
 
 
 def replay(

@@ -15,15 +15,15 @@ import typer
 
 from llmzero_ray.cli import options
 from llmzero_ray.cli.output import TerminalConsole, print_line, print_lines
-from llmzero_ray.config_changes import differing_keys
+from llmzero_ray.config.changes import differing_keys
 from llmzero_ray.coordinator.runs import PhaseRun
 from llmzero_ray.errors import ConfigError
 from llmzero_ray.hyperparameters import diff as differences
 from llmzero_ray.hyperparameters import format_value, short
-from llmzero_ray.locate import find
 from llmzero_ray.records import Hyperparameters
 from llmzero_ray.report import write_outcome
 from llmzero_ray.report.facts import SearchFacts
+from llmzero_ray.storage.locate import find
 from llmzero_ray.tables import change_rows, node_row
 
 _NONE = "–"

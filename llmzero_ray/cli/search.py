@@ -1,7 +1,6 @@
 """The commands `search` and `resume`: start or find a search, then follow it.
 
-Not here: the start itself (llmzero_ray/launch.py), making the task (prepare.py), status and end of searches
-(status.py, stop.py).
+Not here: the start itself (launch/start.py), status and end of searches (status.py, stop.py).
 """
 
 from __future__ import annotations
@@ -13,19 +12,19 @@ from typing import Annotated
 import typer
 
 from llmzero_ray.cli import options
-from llmzero_ray.cli.drafting import user_choices
-from llmzero_ray.cli.initialize import FolderSearch, initialize
 from llmzero_ray.cli.output import TerminalConsole, print_line, print_lines
 from llmzero_ray.cli.terminal import INTERRUPTED, watch
 from llmzero_ray.cli.view import outcome_lines
 from llmzero_ray.config import SearchConfig, load_config
-from llmzero_ray.config_changes import read_settings, with_changes
+from llmzero_ray.config.changes import read_settings, with_changes
 from llmzero_ray.coordinator import not_started
+from llmzero_ray.coordinator.follow import Follower
 from llmzero_ray.errors import ConfigError, CoordinatorGoneError, LlmzeroError
-from llmzero_ray.follow import Follower
 from llmzero_ray.journal import trust
-from llmzero_ray.launch import launch
-from llmzero_ray.locate import find
+from llmzero_ray.launch.start import launch
+from llmzero_ray.storage.locate import find
+from llmzero_ray.tasks.commands.drafting import user_choices
+from llmzero_ray.tasks.commands.initialize import FolderSearch, initialize
 from llmzero_ray.tasks.from_config import task_of
 
 

@@ -14,12 +14,12 @@ from typing import Annotated
 
 import typer
 
-from llmzero_ray import _actors
 from llmzero_ray.cli.output import TerminalConsole, print_line, print_lines
 from llmzero_ray.config import hub_model
 from llmzero_ray.errors import ConfigError
-from llmzero_ray.private_files import private_file
-from llmzero_ray.tasks import check_model_dir
+from llmzero_ray.launch import actors as _actors
+from llmzero_ray.prepared import check_model_dir
+from llmzero_ray.utils.private_files import private_file
 
 _LOOK_S = 1.0
 

@@ -17,10 +17,10 @@ from llmzero_ray.cli.event_text import event_line
 from llmzero_ray.cli.output import TerminalConsole, print_line, print_lines
 from llmzero_ray.cli.view import live_view, outcome_lines
 from llmzero_ray.coordinator import not_started
-from llmzero_ray.follow import Follower, run_status
-from llmzero_ray.locate import find
-from llmzero_ray.presence import owner
-from llmzero_ray.text import short_duration
+from llmzero_ray.coordinator.follow import Follower, run_status
+from llmzero_ray.storage.locate import find
+from llmzero_ray.storage.presence import owner
+from llmzero_ray.utils.text import short_duration
 
 
 def status(

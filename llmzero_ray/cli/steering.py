@@ -12,20 +12,20 @@ from typing import Annotated, Any
 
 import typer
 
-from llmzero_ray import _actors
 from llmzero_ray.agents.backend import MODEL_BACKENDS
 from llmzero_ray.cli import options
 from llmzero_ray.cli.event_text import event_line
 from llmzero_ray.cli.output import TerminalConsole, print_line
-from llmzero_ray.config_changes import differing_keys, read_settings, settings_text, with_changes
+from llmzero_ray.config.changes import differing_keys, read_settings, settings_text, with_changes
 from llmzero_ray.coordinator import extension_problem
+from llmzero_ray.coordinator.follow import Follower
 from llmzero_ray.errors import ConfigError
-from llmzero_ray.events import RequestRefused
-from llmzero_ray.follow import Follower
-from llmzero_ray.launch import LOOK_S, end_check
-from llmzero_ray.locate import find
-from llmzero_ray.presence import Request, RequestKind, owner, request
+from llmzero_ray.launch import actors as _actors
+from llmzero_ray.launch.start import LOOK_S, end_check
+from llmzero_ray.records.events import RequestRefused
 from llmzero_ray.storage import SearchStorage
+from llmzero_ray.storage.locate import find
+from llmzero_ray.storage.presence import Request, RequestKind, owner, request
 
 _ANSWER_S = 60.0
 

@@ -11,17 +11,17 @@ import statistics
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from llmzero_ray import events as ev
 from llmzero_ray.config import SearchConfig, parse_config
-from llmzero_ray.config_changes import differing_keys
+from llmzero_ray.config.changes import differing_keys
+from llmzero_ray.coordinator.follow import Follower
 from llmzero_ray.errors import ConfigError
 from llmzero_ray.estimate import MeasuredTimes, Tokens
-from llmzero_ray.follow import Follower
-from llmzero_ray.locate import find
-from llmzero_ray.metric_files import load_points
-from llmzero_ray.metrics import STEP_TIME, TESTING_TIME
 from llmzero_ray.records import MetricPoint, PhaseResult
+from llmzero_ray.records import events as ev
+from llmzero_ray.records.metrics import STEP_TIME, TESTING_TIME
 from llmzero_ray.storage import SearchStorage
+from llmzero_ray.storage.locate import find
+from llmzero_ray.storage.metric_files import load_points
 
 DOCTOR_FILE = "doctor.json"
 """Below a search's directory: what its doctor found and measured."""

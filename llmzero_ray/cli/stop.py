@@ -10,15 +10,15 @@ from typing import Annotated
 
 import typer
 
-from llmzero_ray import _actors
 from llmzero_ray.cli import options
 from llmzero_ray.cli.output import TerminalConsole, print_line, print_lines
 from llmzero_ray.cli.view import outcome_lines
-from llmzero_ray.finalize import finalize
-from llmzero_ray.follow import Follower
-from llmzero_ray.launch import LOOK_S, end_check
-from llmzero_ray.locate import find
-from llmzero_ray.presence import owner, request
+from llmzero_ray.coordinator.follow import Follower
+from llmzero_ray.launch import actors as _actors
+from llmzero_ray.launch.start import LOOK_S, end_check
+from llmzero_ray.report.finalize import finalize
+from llmzero_ray.storage.locate import find
+from llmzero_ray.storage.presence import owner, request
 
 
 def stop(

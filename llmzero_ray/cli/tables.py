@@ -12,11 +12,11 @@ import typer
 from llmzero_ray.cli import options
 from llmzero_ray.cli.output import TerminalConsole, print_line
 from llmzero_ray.errors import ConfigError
-from llmzero_ray.files import replace_file
-from llmzero_ray.locate import find
 from llmzero_ray.report.facts import SearchFacts
 from llmzero_ray.report.paper_figures import draw
 from llmzero_ray.report.paper_tables import paper_tables
+from llmzero_ray.storage.locate import find
+from llmzero_ray.utils.files import replace_file
 
 
 def tables(

@@ -1,6 +1,6 @@
 """Follow a running search and show it: a redrawn tree on a terminal, else one line per event.
 
-Not here: starting (llmzero_ray/launch.py), the texts (view.py, event_text.py).
+Not here: starting (llmzero_ray/launch/start.py), the texts (view.py, event_text.py).
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from llmzero_ray.cli.event_text import event_line
 from llmzero_ray.cli.interrupts import Interrupts
 from llmzero_ray.cli.output import print_line, print_lines
 from llmzero_ray.cli.view import live_view, outcome_lines, progress_lines
-from llmzero_ray.follow import Follower
-from llmzero_ray.launch import LOOK_S, raise_if_broken
+from llmzero_ray.coordinator.follow import Follower
+from llmzero_ray.launch.start import LOOK_S, raise_if_broken
 
 _QUIET_S = 60.0
 """Without a terminal: longest time without a line while a phase trains."""

@@ -17,14 +17,14 @@ from rich.tree import Tree
 
 from llmzero_ray.cli.event_text import changes_text, global_step, policy_name, score_text
 from llmzero_ray.coordinator import CoordinatorCore, busy_gpu_hours
+from llmzero_ray.coordinator.follow import Follower
 from llmzero_ray.coordinator.runs import FinalJob, PhaseRun
-from llmzero_ray.events import REFERENCE
-from llmzero_ray.follow import Follower
-from llmzero_ray.metrics import REWARDS
 from llmzero_ray.records import PhaseFailure, PhaseResult, PhaseSpec
+from llmzero_ray.records.events import REFERENCE
+from llmzero_ray.records.metrics import REWARDS
+from llmzero_ray.records.significance import score_interval
 from llmzero_ray.search.base import Cut
-from llmzero_ray.significance import score_interval
-from llmzero_ray.text import short_duration
+from llmzero_ray.utils.text import short_duration
 
 _STYLES = {"completed": "green", "early_stopped": "yellow", "failed": "red", "running": "cyan"}
 _MARKS = {

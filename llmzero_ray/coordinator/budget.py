@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from llmzero_ray.config import SearchConfig
 from llmzero_ray.coordinator.state import SearchState
-from llmzero_ray.events import BudgetKind, BudgetReached
+from llmzero_ray.records.events import BudgetKind, BudgetReached
 from llmzero_ray.search import is_planned
 
 

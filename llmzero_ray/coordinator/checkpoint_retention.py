@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from llmzero_ray.coordinator.state import SearchState
-from llmzero_ray.events import REFERENCE
 from llmzero_ray.records import ResumeFrom
+from llmzero_ray.records.events import REFERENCE
 
 Place: TypeAlias = tuple[int, int]
 """(node, step) of an adapter."""

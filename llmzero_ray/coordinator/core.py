@@ -15,9 +15,6 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-from llmzero_ray import events as ev
-from llmzero_ray.commands import Command
-from llmzero_ray.compute import amount, token_cost
 from llmzero_ray.config import stored_config
 from llmzero_ray.coordinator import checkpoint_retention, steering
 from llmzero_ray.coordinator.final_evaluation import FinalEvaluation
@@ -27,10 +24,13 @@ from llmzero_ray.coordinator.plan import Planner
 from llmzero_ray.coordinator.runs import PhaseRun, SlotState, finite
 from llmzero_ray.coordinator.state import SearchState
 from llmzero_ray.errors import JournalError
-from llmzero_ray.events import REFERENCE
 from llmzero_ray.hyperparameters import space_with
+from llmzero_ray.hyperparameters.compute import amount, token_cost
 from llmzero_ray.memory import SearchMemory
 from llmzero_ray.records import Event, NodeKind, PhaseFailure, PhaseResult, ResumeFrom
+from llmzero_ray.records import events as ev
+from llmzero_ray.records.commands import Command
+from llmzero_ray.records.events import REFERENCE
 from llmzero_ray.search import is_planned, make_search
 from llmzero_ray.storage import SearchPaths
 

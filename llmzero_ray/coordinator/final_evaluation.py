@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 
-from llmzero_ray import commands as cmd
-from llmzero_ray import events as ev
-from llmzero_ray.commands import Command
-from llmzero_ray.compute import amount, spent
 from llmzero_ray.config import SearchConfig
 from llmzero_ray.coordinator.plan import Planner
 from llmzero_ray.coordinator.runs import FinalJob, PhaseRun, SlotState
 from llmzero_ray.coordinator.strategy_compute import compared_cost, compute_of, steps_within
-from llmzero_ray.events import REFERENCE
+from llmzero_ray.hyperparameters.compute import amount, spent
 from llmzero_ray.records import ComputeLimit, PhaseFailure, PhaseResult, PhaseSpec, TokenCost
+from llmzero_ray.records import commands as cmd
+from llmzero_ray.records import events as ev
+from llmzero_ray.records.commands import Command
+from llmzero_ray.records.events import REFERENCE
 from llmzero_ray.search import SearchNode
 
 TEST, CONFIRM = "test", "confirm"

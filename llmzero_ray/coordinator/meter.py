@@ -5,9 +5,9 @@ Not here: GPU hours of phases (core.py), limits (budget.py).
 
 from __future__ import annotations
 
-from llmzero_ray import events as ev
-from llmzero_ray.presence import STALE_S
 from llmzero_ray.records import Event
+from llmzero_ray.records import events as ev
+from llmzero_ray.storage.presence import STALE_S
 
 
 class Meter:

@@ -9,16 +9,16 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 
-from llmzero_ray import commands as cmd
-from llmzero_ray import events as ev
-from llmzero_ray.agents.base import base_of_changes
-from llmzero_ray.commands import Command
 from llmzero_ray.coordinator.plan import MAX_REFUSALS
 from llmzero_ray.coordinator.runs import PhaseRun
 from llmzero_ray.coordinator.state import SearchState
 from llmzero_ray.coordinator.steering import clone_problem
 from llmzero_ray.errors import ProposalError
 from llmzero_ray.records import Event, Hyperparameters, PhaseSpec, Proposal
+from llmzero_ray.records import commands as cmd
+from llmzero_ray.records import events as ev
+from llmzero_ray.records.agents import base_of_changes
+from llmzero_ray.records.commands import Command
 
 
 def next_commands(state: SearchState) -> list[Command]:

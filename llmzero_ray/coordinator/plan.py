@@ -11,13 +11,11 @@ from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Any
 
-from llmzero_ray.agents.base import base_of_changes
-from llmzero_ray.compute import spent, token_cost
 from llmzero_ray.config import SearchConfig
 from llmzero_ray.coordinator.runs import PhaseRun, without_infinities
 from llmzero_ray.errors import ConfigError, HyperparameterError, ProposalError
-from llmzero_ray.events import REFERENCE
 from llmzero_ray.hyperparameters import VERL_SPACE, Limits, Space, format_value, scored_alike, space_with
+from llmzero_ray.hyperparameters.compute import spent, token_cost
 from llmzero_ray.hyperparameters.table import GPU_MEMORY, LR, MAX_NUM_SEQS, MAX_RESPONSE
 from llmzero_ray.records import (
     Change,
@@ -29,9 +27,11 @@ from llmzero_ray.records import (
     Proposal,
     ResumeFrom,
 )
+from llmzero_ray.records.agents import base_of_changes
+from llmzero_ray.records.events import REFERENCE
 from llmzero_ray.search import nearest_saved_step
 from llmzero_ray.storage import SearchPaths
-from llmzero_ray.text import number_ranges
+from llmzero_ray.utils.text import number_ranges
 
 MAX_REFUSALS = 3
 """Proposals of one run: the first and two corrections; after that the parent's configuration is continued."""

@@ -13,12 +13,12 @@ from typing import Any
 
 from llmzero_ray.coordinator.core import CoordinatorCore
 from llmzero_ray.errors import ConfigError, JournalError, LlmzeroError
-from llmzero_ray.events import Decided, SearchStarted
-from llmzero_ray.presence import owner, start_of
 from llmzero_ray.records import Event
+from llmzero_ray.records.events import Decided, SearchStarted
 from llmzero_ray.search import Decision
 from llmzero_ray.storage import SearchPaths
-from llmzero_ray.text import one_line, short_duration
+from llmzero_ray.storage.presence import owner, start_of
+from llmzero_ray.utils.text import one_line, short_duration
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,8 +10,11 @@ from collections.abc import Callable, Mapping
 from pathlib import PurePath
 from typing import Any, TypeAlias
 
-from llmzero_ray import commands as cmd
-from llmzero_ray.agents.base import (
+from llmzero_ray.coordinator.state import SearchState
+from llmzero_ray.memory import GIB
+from llmzero_ray.records import PhaseFailure, PhaseResult, StopDecision, TokenCounts, to_json
+from llmzero_ray.records import commands as cmd
+from llmzero_ray.records.agents import (
     Answer,
     Budget,
     EarlierVerdict,
@@ -23,10 +26,7 @@ from llmzero_ray.agents.base import (
     StopRequest,
     TaskView,
 )
-from llmzero_ray.coordinator.state import SearchState
-from llmzero_ray.memory import GIB
-from llmzero_ray.metrics import Curves
-from llmzero_ray.records import PhaseFailure, PhaseResult, StopDecision, TokenCounts, to_json
+from llmzero_ray.records.metrics import Curves
 
 LoadCurves: TypeAlias = Callable[[int], Curves]
 """Node -> its metrics so far."""

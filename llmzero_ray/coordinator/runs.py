@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from llmzero_ray.events import CloneAsked, FinalScored, FinalWhat, RunnerSilent, VerdictPosted
-from llmzero_ray.metrics import Score
 from llmzero_ray.records import Checkpoint, NodeKind, PhaseFailure, PhaseResult, PhaseSpec, Proposal
+from llmzero_ray.records.events import CloneAsked, FinalScored, FinalWhat, RunnerSilent, VerdictPosted
+from llmzero_ray.records.metrics import Score
 from llmzero_ray.storage import SearchPaths
 
 Stage: TypeAlias = Literal["proposing", "planned", "done", "cancelled"]

@@ -6,16 +6,16 @@ Not here: state changes (core.py), commands (next_commands.py).
 
 from __future__ import annotations
 
-from llmzero_ray import events as ev
-from llmzero_ray.compute import spent, token_cost
 from llmzero_ray.config import SearchConfig
 from llmzero_ray.coordinator.final_evaluation import FinalEvaluation, numbered
 from llmzero_ray.coordinator.meter import Meter
 from llmzero_ray.coordinator.plan import Planner
 from llmzero_ray.coordinator.runs import PhaseRun, SlotState
-from llmzero_ray.events import REFERENCE
+from llmzero_ray.hyperparameters.compute import spent, token_cost
 from llmzero_ray.journal import ActiveTime
 from llmzero_ray.memory import SearchMemory
+from llmzero_ray.records import events as ev
+from llmzero_ray.records.events import REFERENCE
 from llmzero_ray.search import SearchMethod
 from llmzero_ray.storage import SearchPaths
 

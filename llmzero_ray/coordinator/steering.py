@@ -11,14 +11,14 @@ import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from llmzero_ray import events as ev
 from llmzero_ray.config import SearchConfig
-from llmzero_ray.config_changes import CHANGEABLE, settings_text, with_changes
+from llmzero_ray.config.changes import CHANGEABLE, settings_text, with_changes
 from llmzero_ray.coordinator.budget import reached_limits
 from llmzero_ray.coordinator.runs import PhaseRun
 from llmzero_ray.coordinator.state import SearchState
 from llmzero_ray.errors import ConfigError, ProposalError
 from llmzero_ray.records import Change, Diagnosis, Event, Proposal, ResumeFrom
+from llmzero_ray.records import events as ev
 
 MAX_HINT = 2000
 """Most characters of one hint; it is part of every later request to the proposer."""

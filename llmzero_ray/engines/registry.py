@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from llmzero_ray.engines.base import Engine, Slot
-from llmzero_ray.plugin import load_factory
+from llmzero_ray.utils.plugins import load_factory
 
 if TYPE_CHECKING:
     from llmzero_ray.config import SearchConfig
-    from llmzero_ray.tasks import PreparedTask
+    from llmzero_ray.prepared import PreparedTask
 
 
 def make_engine(config: SearchConfig, task: PreparedTask, slot: Slot, log_dir: str) -> Engine:

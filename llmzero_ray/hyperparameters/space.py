@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeAlias
 
 from llmzero_ray.errors import HyperparameterError
 from llmzero_ray.records import Hyperparameters, HyperparameterValue
-from llmzero_ray.text import clean, nearest, one_line
+from llmzero_ray.utils.text import clean, nearest, one_line
 
 AUTO = "auto"
 MAX_TEXT = 200

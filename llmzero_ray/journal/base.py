@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from llmzero_ray.errors import StorageError
-from llmzero_ray.text import collapse_whitespace
+from llmzero_ray.utils.text import collapse_whitespace
 
 
 class JournalStore(Protocol):

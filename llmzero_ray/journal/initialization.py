@@ -5,9 +5,9 @@ Not here: what else starts over (storage.py).
 
 from __future__ import annotations
 
-from llmzero_ray.events import SearchStarted
 from llmzero_ray.journal.names import read_names
 from llmzero_ray.journal.reader import JournalReader, Where
+from llmzero_ray.records.events import SearchStarted
 
 
 def keep_initialization(where: Where) -> bool:

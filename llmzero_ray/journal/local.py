@@ -1,6 +1,6 @@
 """A journal's objects as files of a directory.
 
-Not here: creating a file in one step (llmzero_ray/files.py).
+Not here: creating a file in one step (llmzero_ray/utils/files.py).
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from llmzero_ray.files import create_file, storage_error
 from llmzero_ray.journal.base import unreadable
+from llmzero_ray.utils.files import create_file, storage_error
 
 
 class LocalStore:

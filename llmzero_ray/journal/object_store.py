@@ -10,9 +10,9 @@ import re
 from typing import Any
 
 from llmzero_ray.errors import StorageError
-from llmzero_ray.files import storage_error
 from llmzero_ray.journal.base import unreadable
-from llmzero_ray.text import collapse_whitespace
+from llmzero_ray.utils.files import storage_error
+from llmzero_ray.utils.text import collapse_whitespace
 
 
 class ObjectStore:

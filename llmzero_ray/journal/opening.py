@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
-from llmzero_ray.config_text import OBJECT_STORES
+from llmzero_ray.config.yaml_text import OBJECT_STORES
 from llmzero_ray.errors import ConfigError, LlmzeroError, StorageError
 from llmzero_ray.journal.base import JournalStore
 from llmzero_ray.journal.local import LocalStore
 from llmzero_ray.journal.object_store import ObjectStore, brief, store_errors
-from llmzero_ray.text import one_line
+from llmzero_ray.utils.text import one_line
 
 CONNECT_S, REQUEST_S, ATTEMPTS = 5.0, 10.0, 3
 """Limits of a request: seconds to connect, seconds until its response, number of tries."""

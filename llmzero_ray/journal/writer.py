@@ -20,13 +20,13 @@ import uuid
 from pathlib import Path
 
 from llmzero_ray.errors import JournalError, LlmzeroError, StorageError
-from llmzero_ray.events import ENDS, INITIALIZATION, CoordinatorStarted
 from llmzero_ray.journal.epochs import Claim, Writer, read_claims, take_epoch, withdraw
 from llmzero_ray.journal.event_file import BodyError, decode, encode
 from llmzero_ray.journal.names import EventName, SegmentName, read_names
 from llmzero_ray.journal.reader import Entry, JournalReader, Where
 from llmzero_ray.journal.segments import SEGMENT_EVENTS, remove_events, write_segment
 from llmzero_ray.records import Event
+from llmzero_ray.records.events import ENDS, INITIALIZATION, CoordinatorStarted
 
 logger = logging.getLogger(__name__)
 _LOOSE = 64

@@ -14,7 +14,7 @@ from typing import Any
 
 from llmzero_ray.adapter_size import adapter_size
 from llmzero_ray.errors import ConfigError
-from llmzero_ray.files import small_text
+from llmzero_ray.utils.files import small_text
 
 _FAMILIES = {"qwen3": (True, False), "qwen2": (False, True), "llama": (False, False)}
 """`model_type` -> whether queries and keys are normalised, and whether their projections have biases."""

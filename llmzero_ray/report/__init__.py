@@ -3,8 +3,8 @@
 Not here: calls of actors; `status` shows a running search.
 """
 
+from llmzero_ray.config.strategy_file import Strategy
 from llmzero_ray.report.outcome import Outcome, write_outcome
-from llmzero_ray.report.strategy import load_strategy, phase_specs
-from llmzero_ray.strategy_file import Strategy
+from llmzero_ray.storage.strategy import load_strategy, phase_specs
 
 __all__ = ["Outcome", "Strategy", "load_strategy", "phase_specs", "write_outcome"]

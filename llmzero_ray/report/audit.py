@@ -17,7 +17,7 @@ import numpy as np
 from llmzero_ray.agents.expert.diagnosis import loosened_and_tightened
 from llmzero_ray.coordinator.runs import PhaseRun
 from llmzero_ray.hyperparameters import diff, short
-from llmzero_ray.metrics import Curves
+from llmzero_ray.records.metrics import Curves
 from llmzero_ray.report.facts import SearchFacts
 
 _NUMBER = r"[-+]?\d+(?:\.\d+)?(?:e[-+]?\d+)?"

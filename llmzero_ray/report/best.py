@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from llmzero_ray.errors import ConfigError, StorageError
-from llmzero_ray.files import file_digest, replace_directory, replace_file, storage_error
+from llmzero_ray.utils.files import file_digest, replace_directory, replace_file, storage_error
 
 ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors")
 CARD = "README.md"

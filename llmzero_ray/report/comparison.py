@@ -1,6 +1,6 @@
 """Comparison of three policies: base model, default recipe, best strategy.
 
-Not here: the arithmetic of noise (llmzero_ray/significance.py), the sentences (summary.py).
+Not here: the arithmetic of noise (llmzero_ray/records/significance.py), the sentences (summary.py).
 """
 
 from __future__ import annotations
@@ -8,15 +8,15 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
-from llmzero_ray.compute import spent
 from llmzero_ray.coordinator.final_evaluation import WHOLE
 from llmzero_ray.coordinator.runs import PhaseRun
 from llmzero_ray.coordinator.strategy_compute import compared_cost, compute_of
-from llmzero_ray.events import REFERENCE, FinalScored, FinalWhat
-from llmzero_ray.metrics import Score
+from llmzero_ray.hyperparameters.compute import spent
 from llmzero_ray.records import ItemOutcome, TokenCost
+from llmzero_ray.records.events import REFERENCE, FinalScored, FinalWhat
+from llmzero_ray.records.metrics import Score
+from llmzero_ray.records.significance import Difference, independent, paired
 from llmzero_ray.report.facts import SearchFacts
-from llmzero_ray.significance import Difference, independent, paired
 
 Split: TypeAlias = Literal["validation", "test"]
 SPLITS: tuple[Split, ...] = ("validation", "test")

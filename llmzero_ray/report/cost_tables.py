@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import median
 
-from llmzero_ray import events as ev
-from llmzero_ray import text
-from llmzero_ray.events import REFERENCE
 from llmzero_ray.records import PhaseResult
+from llmzero_ray.records import events as ev
+from llmzero_ray.records.events import REFERENCE
 from llmzero_ray.report import formatting as fmt
 from llmzero_ray.report.costs import Costs, cold_reason
 from llmzero_ray.report.facts import SearchFacts
+from llmzero_ray.utils import text
 
 
 def account_table(account: Costs) -> str:

@@ -9,12 +9,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 
-from llmzero_ray import events as ev
 from llmzero_ray.coordinator.meter import Meter
 from llmzero_ray.coordinator.steering import measures_alone
-from llmzero_ray.events import REFERENCE
 from llmzero_ray.journal import ActiveTime, active_seconds
 from llmzero_ray.records import Event, PhaseFailure, PhaseResult
+from llmzero_ray.records import events as ev
+from llmzero_ray.records.events import REFERENCE
 from llmzero_ray.report.facts import SearchFacts
 
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from llmzero_ray import events as ev
 from llmzero_ray.coordinator.runs import PhaseRun
-from llmzero_ray.decision_text import DecisionRow
 from llmzero_ray.records import PhaseFailure
+from llmzero_ray.records import events as ev
 from llmzero_ray.report import formatting as fmt
+from llmzero_ray.report.decision_text import DecisionRow
 from llmzero_ray.report.facts import SearchFacts
 from llmzero_ray.stopping.request import saving_text
-from llmzero_ray.text import collapse_whitespace
+from llmzero_ray.utils.text import collapse_whitespace
 
 _CUT = 300
 """Characters after which a runner's reason was cut off, in the middle of a word."""

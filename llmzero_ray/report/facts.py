@@ -16,12 +16,9 @@ from typing import Any
 from llmzero_ray.config import SearchConfig
 from llmzero_ray.coordinator import started_core
 from llmzero_ray.coordinator.runs import FinalJob, PhaseRun
-from llmzero_ray.events import REFERENCE, FinalWhat
 from llmzero_ray.hyperparameters import canonical, diff
 from llmzero_ray.hyperparameters.table import ROLLOUT_N, TRAIN_BATCH
 from llmzero_ray.journal import read_all
-from llmzero_ray.metric_files import load_curves, load_items, parquet_rows
-from llmzero_ray.metrics import Curves, Score, mean_score, score_without_items
 from llmzero_ray.records import (
     Event,
     Hyperparameters,
@@ -30,8 +27,11 @@ from llmzero_ray.records import (
     PhaseResult,
     ResumeFrom,
 )
+from llmzero_ray.records.events import REFERENCE, FinalWhat
+from llmzero_ray.records.metrics import Curves, Score, mean_score, score_without_items
 from llmzero_ray.search import SearchNode
 from llmzero_ray.storage import SearchPaths, SearchStorage
+from llmzero_ray.storage.metric_files import load_curves, load_items, parquet_rows
 
 
 @dataclass(frozen=True, kw_only=True)

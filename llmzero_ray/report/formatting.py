@@ -1,6 +1,6 @@
 """Formatting of numbers and tables as Markdown.
 
-Not here: sentences (report.md.j2), formats of other outputs (llmzero_ray/text.py).
+Not here: sentences (report.md.j2), formats of other outputs (llmzero_ray/utils/text.py).
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ import math
 from collections.abc import Iterable, Sequence
 
 from llmzero_ray.hyperparameters import format_value, short
-from llmzero_ray.metrics import Score
 from llmzero_ray.records import HyperparameterValue
+from llmzero_ray.records.metrics import Score
+from llmzero_ray.records.significance import Difference
 from llmzero_ray.report.facts import Changed
-from llmzero_ray.significance import Difference
-from llmzero_ray.text import collapse_whitespace, plain
+from llmzero_ray.utils.text import collapse_whitespace, plain
 
 NONE = "–"
 

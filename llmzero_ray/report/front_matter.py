@@ -9,12 +9,12 @@ import re
 from pathlib import Path
 from typing import Any
 
-from llmzero_ray.config_text import read_yaml, to_yaml
+from llmzero_ray.config.yaml_text import read_yaml, to_yaml
 from llmzero_ray.errors import ConfigError
-from llmzero_ray.plugin import import_problem
 from llmzero_ray.report.comparison import Policy, policies
 from llmzero_ray.report.facts import SearchFacts
-from llmzero_ray.text import one_line
+from llmzero_ray.utils.plugins import import_problem
+from llmzero_ray.utils.text import one_line
 
 TAGS = ("lora", "grpo", "reinforcement-learning", "llmzero", "verl")
 

@@ -10,15 +10,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from llmzero_ray.errors import LlmzeroError, StorageError
-from llmzero_ray.files import replace_file
 from llmzero_ray.report.best import CARD, adapter_checksums, check_inside, checked_best, write_best
+from llmzero_ray.report.best_strategy import best_strategy
 from llmzero_ray.report.facts import SearchFacts
 from llmzero_ray.report.front_matter import kept_front_matter, missing
 from llmzero_ray.report.pictures import draw_pictures
-from llmzero_ray.report.recipe import best_strategy
 from llmzero_ray.report.render import card_text, report_text
-from llmzero_ray.report.strategy import load_strategy
 from llmzero_ray.storage import SearchStorage
+from llmzero_ray.storage.strategy import load_strategy
+from llmzero_ray.utils.files import replace_file
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,16 +11,16 @@ from itertools import accumulate, cycle
 from pathlib import Path
 from typing import Any
 
-from llmzero_ray.compute import amount, token_cost, tokens_of
-from llmzero_ray.files import replace_file
 from llmzero_ray.hyperparameters import BY_KEY, short
-from llmzero_ray.metric_files import load_points
+from llmzero_ray.hyperparameters.compute import amount, token_cost, tokens_of
 from llmzero_ray.plots import style
 from llmzero_ray.report import formatting as fmt
 from llmzero_ray.report.comparison import policies
 from llmzero_ray.report.facts import PathPhase, SearchFacts
 from llmzero_ray.report.paper_tables import labels, node_tests
-from llmzero_ray.text import one_line
+from llmzero_ray.storage.metric_files import load_points
+from llmzero_ray.utils.files import replace_file
+from llmzero_ray.utils.text import one_line
 
 _COLOURS = (style.BLUE, style.VERMILLION, style.GREEN, style.PURPLE, style.ORANGE, style.SKY, style.BLACK)
 _LINES = ("-", "--", "-.", ":")

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 
-from llmzero_ray.compute import amount, token_cost, tokens_of
 from llmzero_ray.coordinator.runs import PhaseRun
 from llmzero_ray.hyperparameters import short
+from llmzero_ray.hyperparameters.compute import amount, token_cost, tokens_of
 from llmzero_ray.hyperparameters.table import (
     CLIP_HIGH,
     CLIP_LOW,
@@ -28,13 +28,13 @@ from llmzero_ray.hyperparameters.table import (
     TRAIN_BATCH,
     WEIGHT_DECAY,
 )
-from llmzero_ray.metric_files import load_points
-from llmzero_ray.metrics import Score
+from llmzero_ray.records.metrics import Score
 from llmzero_ray.report import formatting as fmt
 from llmzero_ray.report.audit import audit
 from llmzero_ray.report.comparison import policies
 from llmzero_ray.report.facts import SearchFacts, stop_reason
 from llmzero_ray.report.summary import part_table, policy_table
+from llmzero_ray.storage.metric_files import load_points
 
 CAPACITY = {MAX_RESPONSE: 1, ROLLOUT_N: 1, TRAIN_BATCH: 1, PPO_EPOCHS: 1}
 """Key -> the direction (1: up) that gives training more to work with."""

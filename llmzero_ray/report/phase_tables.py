@@ -8,17 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from llmzero_ray import text
 from llmzero_ray.agents.knowledge import MetricNote, metric_label, metric_notes
 from llmzero_ray.coordinator.runs import PhaseRun
 from llmzero_ray.hyperparameters import canonical, short
-from llmzero_ray.metrics import ENTROPY, GRAD_NORM, KL, LENGTH, LENGTH_AT_MAX, REWARDS, series
 from llmzero_ray.records import Diagnosis, PhaseFailure
+from llmzero_ray.records.metrics import ENTROPY, GRAD_NORM, KL, LENGTH, LENGTH_AT_MAX, REWARDS, series
 from llmzero_ray.report import formatting as fmt
+from llmzero_ray.report.best_strategy import score_at
 from llmzero_ray.report.facts import PathPhase, SearchFacts, stop_reason
-from llmzero_ray.report.recipe import score_at
 from llmzero_ray.report.tree_text import started_from
-from llmzero_ray.text import number
+from llmzero_ray.utils import text
+from llmzero_ray.utils.text import number
 
 SHOWN = (REWARDS[0], KL, ENTROPY, LENGTH, LENGTH_AT_MAX, GRAD_NORM)
 

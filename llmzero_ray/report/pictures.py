@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from llmzero_ray.files import replace_file, storage_error
-from llmzero_ray.plugin import import_problem
 from llmzero_ray.report.facts import SearchFacts
-from llmzero_ray.text import one_line
+from llmzero_ray.utils.files import replace_file, storage_error
+from llmzero_ray.utils.plugins import import_problem
+from llmzero_ray.utils.text import one_line
 
 FOLDER = "plots"
 
@@ -100,8 +100,8 @@ def _there(facts: SearchFacts, pictures: tuple[Picture, ...]) -> tuple[Picture, 
 
 def _drawings() -> dict[Picture, Callable[[SearchFacts], bytes | None]]:
     from llmzero_ray.report.plot_curves import draw_curves
-    from llmzero_ray.report.plot_recipe import draw_recipe
     from llmzero_ray.report.plot_scores import draw_scores
+    from llmzero_ray.report.plot_strategy import draw_recipe
     from llmzero_ray.report.plot_tree import draw_tree
 
     return {SCORES: draw_scores, CURVES: draw_curves, TREE: draw_tree, RECIPE: draw_recipe}

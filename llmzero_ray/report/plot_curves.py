@@ -11,8 +11,8 @@ from typing import Any
 
 from llmzero_ray.agents.knowledge import metric_label
 from llmzero_ray.hyperparameters.table import MAX_RESPONSE
-from llmzero_ray.metrics import ENTROPY, GRAD_NORM, KL, LENGTH, REWARDS, Curves
 from llmzero_ray.plots import style
+from llmzero_ray.records.metrics import ENTROPY, GRAD_NORM, KL, LENGTH, REWARDS, Curves
 from llmzero_ray.report import formatting as fmt
 from llmzero_ray.report.facts import PathPhase, SearchFacts
 from llmzero_ray.report.plot_scores import line_of

@@ -8,13 +8,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from llmzero_ray import text
 from llmzero_ray.coordinator.runs import PhaseRun
-from llmzero_ray.events import REFERENCE
-from llmzero_ray.metrics import Curves, Score
 from llmzero_ray.plots import style
+from llmzero_ray.records.events import REFERENCE
+from llmzero_ray.records.metrics import Curves, Score
 from llmzero_ray.report.comparison import policies
 from llmzero_ray.report.facts import PathPhase, SearchFacts
+from llmzero_ray.utils import text
 
 ENDS = {"failed": ("X", style.FAILED, 8.0), "early_stopped": ("s", style.EARLY, 6.5)}
 """How a run ended -> marker, colour and size at the end of its line."""

@@ -13,20 +13,20 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from llmzero_ray import events as ev
-from llmzero_ray import text
 from llmzero_ray.coordinator import check_decisions
-from llmzero_ray.decision_text import decision_row
 from llmzero_ray.hyperparameters import canonical
+from llmzero_ray.records import events as ev
+from llmzero_ray.records.significance import NOISE
 from llmzero_ray.report import cost_tables, event_tables, phase_tables, summary, tree_text
 from llmzero_ray.report import formatting as fmt
 from llmzero_ray.report.comparison import comparisons, policies
 from llmzero_ray.report.costs import costs
+from llmzero_ray.report.decision_text import decision_row
 from llmzero_ray.report.facts import SearchFacts
 from llmzero_ray.report.front_matter import front_matter, missing
 from llmzero_ray.report.pictures import CURVES, RECIPE, SCORES, TREE, Picture
-from llmzero_ray.significance import NOISE
-from llmzero_ray.text import clean, collapse_whitespace
+from llmzero_ray.utils import text
+from llmzero_ray.utils.text import clean, collapse_whitespace
 
 VLLM_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """Values that vLLM's `--max-lora-rank` accepts."""

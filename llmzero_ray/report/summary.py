@@ -6,12 +6,12 @@ Not here: the measurements themselves (comparison.py), the sentences (report.md.
 from __future__ import annotations
 
 from llmzero_ray.coordinator.final_evaluation import WHOLE
+from llmzero_ray.prepared.aggregate import task_score
 from llmzero_ray.records import TokenCost
+from llmzero_ray.records.significance import CLEAR, Difference, score_interval
 from llmzero_ray.report import formatting as fmt
 from llmzero_ray.report.comparison import Comparison, Policy, cost_of, searched
 from llmzero_ray.report.facts import SearchFacts
-from llmzero_ray.significance import CLEAR, Difference, score_interval
-from llmzero_ray.tasks.aggregate import task_score
 
 
 def end_in_words(facts: SearchFacts) -> str:

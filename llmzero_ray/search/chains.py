@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from llmzero_ray.config.schedule import Schedule, read_schedule
+from llmzero_ray.config.search_rules import MethodRules
 from llmzero_ray.errors import ConfigError
 from llmzero_ray.search.planned_search import Next, PlannedSearch
-from llmzero_ray.search.rules import MethodRules
 from llmzero_ray.search.run_plan import RunPlan
-from llmzero_ray.search.schedule import Schedule, read_schedule
 
 _FIRST = RunPlan(recipe="default", why="the default recipe first")
 

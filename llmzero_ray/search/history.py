@@ -12,13 +12,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, get_args
 
+from llmzero_ray.config.search_rules import SearchRules
 from llmzero_ray.errors import HistoryError, SearchError
 from llmzero_ray.records import NodeKind, PhaseStatus
 from llmzero_ray.search.decision import TreeDecision
-from llmzero_ray.search.rules import SearchRules
 from llmzero_ray.search.tree import NodeStatus
 from llmzero_ray.search.tree_search import TreeSearch, check_score
-from llmzero_ray.text import nearest
+from llmzero_ray.utils.text import nearest
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,11 +14,11 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, NamedTuple, get_args
 
+from llmzero_ray.config.search_rules import MethodRules
 from llmzero_ray.errors import SearchError
 from llmzero_ray.records import NodeKind, PhaseStatus
-from llmzero_ray.search import recipe
+from llmzero_ray.search import lineage as recipe
 from llmzero_ray.search.base import Cut, Decision, StopReason
-from llmzero_ray.search.rules import MethodRules
 from llmzero_ray.search.run_plan import RunPlan
 from llmzero_ray.search.tree import NodeStatus
 from llmzero_ray.search.tree_search import check_score

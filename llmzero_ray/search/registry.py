@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from llmzero_ray.plugin import load_factory
+from llmzero_ray.config.search_rules import MethodRules, SearchRules
 from llmzero_ray.search.base import SearchMethod
 from llmzero_ray.search.chains import (
     CapacityGuidebook,
@@ -17,9 +17,9 @@ from llmzero_ray.search.halving import AsynchronousHalving
 from llmzero_ray.search.independent import DefaultRecipe, GridSearch, RandomSearch, SuggestedRuns
 from llmzero_ray.search.planned_search import PlannedSearch
 from llmzero_ray.search.population import PopulationTraining
-from llmzero_ray.search.rules import MethodRules, SearchRules
 from llmzero_ray.search.skill_search import SkillSearch
 from llmzero_ray.search.tree_search import TreeSearch
+from llmzero_ray.utils.plugins import load_factory
 
 _METHODS: dict[str, Callable[[SearchRules, int | None], SearchMethod]] = {
     "llmzero": TreeSearch,

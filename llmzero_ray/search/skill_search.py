@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from llmzero_ray.config.search_rules import MethodRules, SearchRules
 from llmzero_ray.search.base import Decision
 from llmzero_ray.search.planned_search import Next, PlannedNode, PlannedSearch
-from llmzero_ray.search.rules import MethodRules, SearchRules
 from llmzero_ray.search.run_plan import RunPlan
 
 _ROOT = RunPlan(recipe="default", why="the default recipe first")

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
+from llmzero_ray.config.search_rules import SearchRules
 from llmzero_ray.records import NodeKind, PhaseStatus
-from llmzero_ray.search.rules import SearchRules
 
 NodeStatus: TypeAlias = Literal["running"] | PhaseStatus
 """`running` from the moment the node is begun: to the rules a pending and a training run are the same."""

@@ -18,13 +18,13 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, get_args
 
+from llmzero_ray.config.search_rules import SearchRules
 from llmzero_ray.errors import SearchError
 from llmzero_ray.records import NodeKind, PhaseStatus
-from llmzero_ray.search import recipe
+from llmzero_ray.search import lineage as recipe
 from llmzero_ray.search.base import Action, Cut, Decision, StopReason
 from llmzero_ray.search.decision import Seen, Trace, TreeDecision
 from llmzero_ray.search.reasons import reason_in_words
-from llmzero_ray.search.rules import SearchRules
 from llmzero_ray.search.tree import Tree, TreeNode
 from llmzero_ray.search.uct import TIE, exploration, fair_visits, q_value
 from llmzero_ray.search.values import Values

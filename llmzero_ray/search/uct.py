@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 
-from llmzero_ray.search.rules import SearchRules
+from llmzero_ray.config.search_rules import SearchRules
 
 TIE = 1e-12
 """Two UCT values closer than this are equal: what is left between them is rounding."""

@@ -10,10 +10,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable
 
-from llmzero_ray import metrics
-from llmzero_ray.agents.base import EarlierVerdict, NodeView
-from llmzero_ray.metrics import CurveBuilder
-from llmzero_ray.records import MetricPoint, StopDecision
+from llmzero_ray.records import MetricPoint, StopDecision, metrics
+from llmzero_ray.records.agents import EarlierVerdict, NodeView
+from llmzero_ray.records.metrics import CurveBuilder
 from llmzero_ray.stopping.policy import StoppingPolicy
 from llmzero_ray.stopping.rules import WATCHED
 

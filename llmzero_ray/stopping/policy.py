@@ -10,11 +10,11 @@ from __future__ import annotations
 import dataclasses
 import logging
 
-from llmzero_ray.agents.base import EarlyStopper, NodeView, StopRequest
-from llmzero_ray.metrics import STEP_TIME, Curves
+from llmzero_ray.config.stopping import StopperSettings
 from llmzero_ray.records import StopDecision
+from llmzero_ray.records.agents import EarlyStopper, NodeView, StopRequest
+from llmzero_ray.records.metrics import STEP_TIME, Curves
 from llmzero_ray.stopping.rules import Rule, make_rules
-from llmzero_ray.stopping.settings import StopperSettings
 from llmzero_ray.stopping.signals import annotate
 
 log = logging.getLogger(__name__)

@@ -10,13 +10,13 @@ import math
 from collections.abc import Sequence
 from statistics import fmean
 
-from llmzero_ray.agents.base import Budget, EarlierVerdict, NodeView, StopRequest, TaskView
-from llmzero_ray.agents.standing import LoadItems, scores_along, standings
-from llmzero_ray.compute import amount, step_tokens, token_cost
 from llmzero_ray.config import SearchConfig
-from llmzero_ray.metrics import STEP_TIME, series
+from llmzero_ray.dynamics.incumbent import LoadItems, scores_along, standings
+from llmzero_ray.hyperparameters.compute import amount, step_tokens, token_cost
 from llmzero_ray.records import Saving
-from llmzero_ray.text import short_duration
+from llmzero_ray.records.agents import Budget, EarlierVerdict, NodeView, StopRequest, TaskView
+from llmzero_ray.records.metrics import STEP_TIME, series
+from llmzero_ray.utils.text import short_duration
 
 
 def stop_request(

@@ -13,9 +13,18 @@ from itertools import pairwise
 from statistics import fmean, median
 from typing import Protocol
 
-from llmzero_ray.metrics import ADVANTAGE_MEAN, ENTROPY, GRAD_NORM, KLS, LOSS, PG_LOSS, REWARDS, Curves
+from llmzero_ray.config.stopping import StopperSettings
 from llmzero_ray.records import StopDecision
-from llmzero_ray.stopping.settings import StopperSettings
+from llmzero_ray.records.metrics import (
+    ADVANTAGE_MEAN,
+    ENTROPY,
+    GRAD_NORM,
+    KLS,
+    LOSS,
+    PG_LOSS,
+    REWARDS,
+    Curves,
+)
 
 WATCHED = (
     PG_LOSS,

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Protocol
 
-from llmzero_ray.agents.dynamics import Dynamics, fit, observe
-from llmzero_ray.agents.observations import (
+from llmzero_ray.dynamics.features import Dynamics, fit, observe
+from llmzero_ray.dynamics.observations import (
     NEAR_BASE,
     doubts_of_curves,
     entropy_climb,
@@ -22,13 +22,13 @@ from llmzero_ray.agents.observations import (
     rate_is_zero,
     reward_rising,
 )
-from llmzero_ray.metrics import (
+from llmzero_ray.records import Hyperparameters
+from llmzero_ray.records.metrics import (
     Curves,
     Series,
 )
-from llmzero_ray.records import Hyperparameters
 from llmzero_ray.stopping.rules import WATCHED, Collapse
-from llmzero_ray.text import number
+from llmzero_ray.utils.text import number
 
 HIGH_REWARD = 0.9
 """Mean reward from which low entropy and groups without contrast mean a learnt task (rewards in [0, 1])."""

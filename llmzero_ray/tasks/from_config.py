@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from llmzero_ray.config import SearchConfig
-from llmzero_ray.config_text import read_yaml
+from llmzero_ray.config.yaml_text import read_yaml
 from llmzero_ray.errors import ConfigError, StorageError
-from llmzero_ray.files import replace_file
-from llmzero_ray.tasks.prepared import DESCRIPTION, PreparedTask
-from llmzero_ray.tasks.task_directory import Progress, no_progress
+from llmzero_ray.prepared.directory import Progress, no_progress
+from llmzero_ray.prepared.task import DESCRIPTION, PreparedTask
 from llmzero_ray.tasks.task_yaml import TaskFile, load_task_file
+from llmzero_ray.utils.files import replace_file
 
 if TYPE_CHECKING:
     from llmzero_ray.tasks.sources.scan import Scanner

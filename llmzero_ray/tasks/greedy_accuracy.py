@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from llmzero_ray.tasks.families.base import Problem
+from llmzero_ray.prepared.families import Problem
 from llmzero_ray.tasks.rewards.marked_answer import compute_score
 from llmzero_ray.tasks.tiny_model import chat_prompt
 

@@ -22,9 +22,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, Any
 
-from llmzero_ray.api_key import without_secrets
 from llmzero_ray.errors import TaskError
-from llmzero_ray.tasks.families.base import Problem, WarmStart
+from llmzero_ray.prepared.families import Problem, WarmStart
+from llmzero_ray.utils.api_key import without_secrets
 
 _N_THREADS = "2"
 """Fixed, not the machine's number: torch's sums depend on how many threads share them."""

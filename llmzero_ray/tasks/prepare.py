@@ -15,23 +15,30 @@ from pathlib import Path
 from typing import Any
 
 from llmzero_ray.errors import TaskError
-from llmzero_ray.files import text_digest
-from llmzero_ray.tasks.families.base import GOLD_RESPONSE, REWARD_MODULE, Family, Problem
-from llmzero_ray.tasks.families.registry import family_named
-from llmzero_ray.tasks.manifest import FORMAT, Manifest, ModelEntry, RewardEntry, SplitFiles, write_manifest
-from llmzero_ray.tasks.model_process import MadeModel, ModelRequest, make_model_in_process
-from llmzero_ray.tasks.prepared import PreparedTask, load_task
-from llmzero_ray.tasks.sft import TRAINER_VERSION
-from llmzero_ray.tasks.splits import MAX_PROBLEMS, MAX_SEED, SPLITS, Splits, majority_share, make_splits
-from llmzero_ray.tasks.task_directory import (
+from llmzero_ray.prepared.directory import (
     Progress,
     check_same_recipe,
     create_once,
     no_progress,
     recipe_differences,
 )
+from llmzero_ray.prepared.families import GOLD_RESPONSE, REWARD_MODULE, Family, Problem
+from llmzero_ray.prepared.manifest import (
+    FORMAT,
+    Manifest,
+    ModelEntry,
+    RewardEntry,
+    SplitFiles,
+    write_manifest,
+)
+from llmzero_ray.prepared.splits import MAX_PROBLEMS, MAX_SEED, SPLITS, Splits, majority_share, make_splits
+from llmzero_ray.prepared.task import PreparedTask, load_task
+from llmzero_ray.prepared.verl_rows import verl_row, write_split
+from llmzero_ray.tasks.families.registry import family_named
+from llmzero_ray.tasks.model_process import MadeModel, ModelRequest, make_model_in_process
+from llmzero_ray.tasks.sft import TRAINER_VERSION
 from llmzero_ray.tasks.tiny_model import SHAPE
-from llmzero_ray.tasks.verl_rows import verl_row, write_split
+from llmzero_ray.utils.files import text_digest
 
 _MODEL = "model"
 _DATA_DONE, _TRAINING_DONE = 0.05, 0.97

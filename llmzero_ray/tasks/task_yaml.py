@@ -14,8 +14,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from llmzero_ray.config_text import LocalPath, StrictModel, load_file, validated
-from llmzero_ray.plugin import registered
+from llmzero_ray.config.yaml_text import LocalPath, StrictModel, load_file, validated
+from llmzero_ray.utils.plugins import registered
 
 DATASETS = ("chemcot", "papersearchqa", "ssmr", "wildsci")
 OPTIONS_FIELD = "options"

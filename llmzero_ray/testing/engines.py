@@ -19,10 +19,9 @@ from typing import TypeAlias, get_args
 
 import pytest
 
-from llmzero_ray.compute import amount, tokens_of
 from llmzero_ray.engines.base import Engine, Stage
 from llmzero_ray.errors import EngineError
-from llmzero_ray.manifests import problem_of
+from llmzero_ray.hyperparameters.compute import amount, tokens_of
 from llmzero_ray.records import (
     Checkpoint,
     ComputeLimit,
@@ -34,6 +33,7 @@ from llmzero_ray.records import (
     PhaseSpec,
     TokenCost,
 )
+from llmzero_ray.storage.manifests import problem_of
 
 Phase: TypeAlias = tuple[PhaseResult, list[MetricPoint]]
 """How a phase ended, and its points in the order in which they were reported."""

@@ -15,9 +15,9 @@ import sys
 import time
 from pathlib import Path
 
-from llmzero_ray.api_key import TRACKER_KEYS, without_secrets
 from llmzero_ray.config import TrackingConfig
 from llmzero_ray.storage import SearchStorage
+from llmzero_ray.utils.api_key import TRACKER_KEYS, without_secrets
 
 logger = logging.getLogger("llmzero_ray.tracking.handle")
 _AGAIN_S = 60.0

@@ -12,11 +12,11 @@ from typing import Any
 
 from llmzero_ray.coordinator import CoordinatorCore
 from llmzero_ray.coordinator.runs import PhaseRun
-from llmzero_ray.events import REFERENCE, PhaseFailed, PhaseFinished
 from llmzero_ray.hyperparameters import diff
-from llmzero_ray.metric_files import load_points
 from llmzero_ray.records import Event, PhaseResult
+from llmzero_ray.records.events import REFERENCE, PhaseFailed, PhaseFinished
 from llmzero_ray.storage import SearchStorage
+from llmzero_ray.storage.metric_files import load_points
 
 SUMMARY = "search"
 """Key of the run that stands for the whole search."""

@@ -25,12 +25,12 @@ from pathlib import Path
 from typing import Any
 
 from llmzero_ray.config import TrackingConfig
+from llmzero_ray.coordinator.follow import Follower
 from llmzero_ray.errors import LlmzeroError
-from llmzero_ray.events import PhaseFailed, PhaseFinished
-from llmzero_ray.follow import Follower
 from llmzero_ray.journal import trust
-from llmzero_ray.logs import log_to
+from llmzero_ray.records.events import PhaseFailed, PhaseFinished
 from llmzero_ray.storage import SearchStorage
+from llmzero_ray.utils.logs import log_to
 
 from .backend_process import FAILED, INCOMPLETE, RunOpening, last_step
 from .runs import TrackedPoint, TrackedRun, node_points, node_run, summary_points, summary_run

@@ -15,12 +15,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, pstdev
 
-from llmzero_ray.agents.base import NodeView, OfferedCheckpoint, ProposalRequest
-from llmzero_ray.agents.evidence import known_nodes
 from llmzero_ray.agents.methods.levers import Lever
+from llmzero_ray.dynamics.gains import known_nodes
 from llmzero_ray.errors import HyperparameterError
 from llmzero_ray.hyperparameters import Parameter, Space, format_value
 from llmzero_ray.records import Change, Diagnosis, Hyperparameters, HyperparameterValue, Proposal, ResumeFrom
+from llmzero_ray.records.agents import NodeView, OfferedCheckpoint, ProposalRequest
 
 TRIES = 32
 """Samples until one is no copy of a known phase; each is wider than the one before."""

@@ -13,8 +13,8 @@ from ray.tune.search.sample import Categorical, Domain, Float, Integer, Quantize
 
 from llmzero_ray.errors import ConfigError, HyperparameterError
 from llmzero_ray.hyperparameters import Parameter, Space
-from llmzero_ray.text import nearest
 from llmzero_ray.tune.trial_space import TrialSpace, category_name
+from llmzero_ray.utils.text import nearest
 
 _ALLOWED = "tune.uniform, tune.loguniform, tune.randint, tune.lograndint, tune.choice"
 

@@ -10,11 +10,11 @@ from typing import Any, TypeAlias
 
 from ray.tune import Stopper
 
-from llmzero_ray.agents.base import NodeView
+from llmzero_ray.config.stopping import StopperSettings
 from llmzero_ray.errors import ConfigError
 from llmzero_ray.records import StopDecision
+from llmzero_ray.records.agents import NodeView
 from llmzero_ray.stopping.policy import StoppingPolicy
-from llmzero_ray.stopping.settings import StopperSettings
 
 StopRule: TypeAlias = Callable[[NodeView, NodeView | None], bool | str | None]
 """(running phase, best phase so far) -> whether to stop the running one, or why. It is called at each result

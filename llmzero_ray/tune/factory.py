@@ -11,7 +11,6 @@ from ray import cloudpickle
 from llmzero_ray.config import AgentsConfig
 from llmzero_ray.errors import ConfigError
 from llmzero_ray.hyperparameters import Space
-from llmzero_ray.plugin import load_factory
 from llmzero_ray.search import SearchRules
 from llmzero_ray.tune.domains import trial_space
 from llmzero_ray.tune.early_stop import EarlyStops
@@ -21,6 +20,7 @@ from llmzero_ray.tune.proposals import AsyncProposals
 from llmzero_ray.tune.scheduler import TreeScheduler
 from llmzero_ray.tune.searcher import TreeSearcher
 from llmzero_ray.tune.state import Mode, TuneSearch
+from llmzero_ray.utils.plugins import load_factory
 
 
 def tree_search(

@@ -10,7 +10,6 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from llmzero_ray import _actors
 from llmzero_ray.agents.backend import (
     Agents,
     AgentServices,
@@ -19,11 +18,12 @@ from llmzero_ray.agents.backend import (
     llm_settings,
     make_agents,
 )
-from llmzero_ray.agents.base import ErrorRequest, ProposalRequest
 from llmzero_ray.config import AgentsConfig, SearchConfig, parse_config
 from llmzero_ray.errors import ConfigError
-from llmzero_ray.events import AgentCalled
+from llmzero_ray.launch import actors as _actors
 from llmzero_ray.records import Event, Proposal, from_json, to_json
+from llmzero_ray.records.agents import ErrorRequest, ProposalRequest
+from llmzero_ray.records.events import AgentCalled
 from llmzero_ray.storage import SearchStorage
 from llmzero_ray.tune.record_log import RecordLog
 

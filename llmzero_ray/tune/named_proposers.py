@@ -8,7 +8,6 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from llmzero_ray.agents.base import ErrorRequest, ProposalRequest
 from llmzero_ray.agents.expert import ExpertErrorAnalyzer, ExpertProposer
 from llmzero_ray.agents.expert.proposer import proposal_base
 from llmzero_ray.agents.methods.values import perturbed
@@ -16,6 +15,7 @@ from llmzero_ray.config import AgentsConfig
 from llmzero_ray.errors import ConfigError
 from llmzero_ray.hyperparameters import VERL_SPACE, Space
 from llmzero_ray.records import Change, Diagnosis, Proposal, ResumeFrom
+from llmzero_ray.records.agents import ErrorRequest, ProposalRequest
 from llmzero_ray.tune.any_space import AnySpaceProposer, RandomProposer, best_checkpoint
 from llmzero_ray.tune.language_model import LanguageModelProposer
 

@@ -15,7 +15,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from llmzero_ray.agents.base import (
+from llmzero_ray.errors import HyperparameterError, ProposalError
+from llmzero_ray.records import Change, Diagnosis, Proposal, ResumeFrom
+from llmzero_ray.records.agents import (
     Budget,
     ErrorRequest,
     OfferedCheckpoint,
@@ -23,12 +25,10 @@ from llmzero_ray.agents.base import (
     TaskView,
     base_of_changes,
 )
-from llmzero_ray.errors import HyperparameterError, ProposalError
-from llmzero_ray.records import Change, Diagnosis, Proposal, ResumeFrom
 from llmzero_ray.search import nearest_saved_step
-from llmzero_ray.text import number_ranges, one_line
 from llmzero_ray.tune.any_space import AnySpaceProposer, best_checkpoint
 from llmzero_ray.tune.state import TunePhase, TuneSearch
+from llmzero_ray.utils.text import number_ranges, one_line
 
 log = logging.getLogger(__name__)
 MAX_TRIES = 3

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from llmzero_ray.errors import StorageError
-from llmzero_ray.files import storage_error
+from llmzero_ray.utils.files import storage_error
 
 _FLUSHED_ONLY = ("result", "checkpoint")
 """Kinds of records that survive the death of the process, but perhaps not of the machine: there are many, and

@@ -12,8 +12,14 @@ from ray.tune.experiment import Trial
 from ray.tune.result import SHOULD_CHECKPOINT
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 
+from llmzero_ray.config.strategy_file import (
+    Strategy,
+    StrategyPhase,
+    TuneStrategy,
+    TuneStrategyPhase,
+    read_strategy,
+)
 from llmzero_ray.errors import ConfigError
-from llmzero_ray.strategy_file import Strategy, StrategyPhase, TuneStrategy, TuneStrategyPhase, read_strategy
 from llmzero_ray.tune import internals
 from llmzero_ray.tune.phase_start import CONFIG_KEY, PhaseStart
 from llmzero_ray.tune.scheduler import STEP, release_at_end

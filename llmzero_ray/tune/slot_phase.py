@@ -11,9 +11,9 @@ from typing import Any
 
 import ray
 
-from llmzero_ray import _actors
 from llmzero_ray.config import SearchConfig
 from llmzero_ray.errors import EngineLostError, LlmzeroError
+from llmzero_ray.launch import actors as _actors
 from llmzero_ray.records import MetricPoint, PhaseFailure, PhaseResult, PhaseSpec
 
 _WAIT_S = 10.0

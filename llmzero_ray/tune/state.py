@@ -13,10 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from llmzero_ray.agents.base import NodeView
+from llmzero_ray.config.strategy_file import TUNE_FORMAT, TuneStrategy, TuneStrategyPhase
 from llmzero_ray.errors import ConfigError
-from llmzero_ray.files import replace_file
-from llmzero_ray.metrics import curves_of
 from llmzero_ray.records import (
     Diagnosis,
     FailureClass,
@@ -30,13 +28,15 @@ from llmzero_ray.records import (
     from_json,
     to_json,
 )
+from llmzero_ray.records.agents import NodeView
+from llmzero_ray.records.metrics import curves_of
 from llmzero_ray.search import SearchRules, TreeSearch
 from llmzero_ray.search.tree_search import MAX_SCORE
-from llmzero_ray.strategy_file import TUNE_FORMAT, TuneStrategy, TuneStrategyPhase
-from llmzero_ray.text import nearest
 from llmzero_ray.tune.phase_start import PhaseStart
 from llmzero_ray.tune.record_log import RecordLog
 from llmzero_ray.tune.trial_space import TrialSpace
+from llmzero_ray.utils.files import replace_file
+from llmzero_ray.utils.text import nearest
 
 Mode = Literal["max", "min"]
 _MOST_SHOWN = 80

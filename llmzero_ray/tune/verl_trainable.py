@@ -22,15 +22,17 @@ from ray import tune
 from ray.tune import PlacementGroupFactory
 from ray.tune.result import DONE, SHOULD_CHECKPOINT
 
-from llmzero_ray import _actors
 from llmzero_ray.config import SearchConfig, change_settings, load_config, resolve_config
+from llmzero_ray.config.strategy_file import Strategy, TuneStrategy, check_rank, other_model
 from llmzero_ray.coordinator import limits, phase_seed, root_hyperparameters
 from llmzero_ray.errors import ConfigError, EngineError, LlmzeroError
-from llmzero_ray.hub_model import with_model_here
 from llmzero_ray.hyperparameters import Space
 from llmzero_ray.hyperparameters.verl_space import space_with
-from llmzero_ray.manifests import read_manifest
-from llmzero_ray.preflight import check_memory, check_platform, check_verl_keys
+from llmzero_ray.launch import actors as _actors
+from llmzero_ray.launch.hub_model import with_model_here
+from llmzero_ray.launch.preflight import check_memory, check_platform, check_verl_keys
+from llmzero_ray.launch.server_sizes import with_server_sizes
+from llmzero_ray.prepared import load_task
 from llmzero_ray.records import (
     Hyperparameters,
     MetricPoint,
@@ -39,10 +41,8 @@ from llmzero_ray.records import (
     PhaseSpec,
     ResumeFrom,
 )
-from llmzero_ray.server_sizes import with_server_sizes
 from llmzero_ray.storage import SearchPaths
-from llmzero_ray.strategy_file import Strategy, TuneStrategy, check_rank, other_model
-from llmzero_ray.tasks import load_task
+from llmzero_ray.storage.manifests import read_manifest
 from llmzero_ray.tune.phase_start import CONFIG_KEY, LINEAGE_KEY, PhaseStart
 from llmzero_ray.tune.slot_phase import SlotPhase
 from llmzero_ray.tune.state import failed_text

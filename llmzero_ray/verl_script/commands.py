@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from llmzero_ray.config_text import read_yaml
+from llmzero_ray.config.yaml_text import read_yaml
 from llmzero_ray.errors import ConfigError
 
 TRAINER = "verl.trainer.main_ppo"

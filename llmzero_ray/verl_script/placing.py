@@ -16,7 +16,7 @@ from difflib import SequenceMatcher
 from typing import Any
 
 from llmzero_ray.config import parse_config, set_key
-from llmzero_ray.config_text import read_yaml
+from llmzero_ray.config.yaml_text import read_yaml
 from llmzero_ray.coordinator import root_hyperparameters
 from llmzero_ray.errors import ConfigError, LlmzeroError
 from llmzero_ray.hyperparameters import VERL_SPACE, VERL_VERSION

@@ -4,7 +4,7 @@ One run would take what nobody knows here for a value: an argument, a variable t
 prints, whether a file is there. The script is therefore run in several worlds that differ in just these. A
 value that is the same in all of them is the script's own; any other is named with what it depends on.
 
-Not here: the sandbox (tasks/sandbox/shell), where a value goes (placing.py).
+Not here: the sandbox (prepared/sandbox/shell), where a value goes (placing.py).
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from functools import cached_property
 from pathlib import Path
 
 from llmzero_ray.errors import ConfigError, TaskError
-from llmzero_ray.tasks.sandbox.shell import Prints, ScriptRun, ShellScript, World, load_script, run_shell
-from llmzero_ray.text import number_ranges, one_line, plural
+from llmzero_ray.prepared.sandbox.shell import Prints, ScriptRun, ShellScript, World, load_script, run_shell
+from llmzero_ray.utils.text import number_ranges, one_line, plural
 from llmzero_ray.verl_script.commands import TRAINER, TrainerCommand, commands_of, own_configuration
 
 _COMMENT = re.compile(r"\s*#")

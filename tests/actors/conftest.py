@@ -12,9 +12,9 @@ import ray
 
 from actors import app
 from llmzero_ray.config import SearchConfig, parse_config
-from llmzero_ray.follow import Follower
+from llmzero_ray.coordinator.follow import Follower
+from llmzero_ray.prepared import PreparedTask, load_task
 from llmzero_ray.storage import SearchStorage
-from llmzero_ray.tasks import PreparedTask, load_task
 from llmzero_ray.tasks.prepare import prepare
 from tests.builders import with_blocks
 from tests.searches import scripted_search

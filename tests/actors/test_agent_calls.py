@@ -9,10 +9,10 @@ from types import SimpleNamespace
 from typing import Any
 
 from actors.agent_calls import AgentCalls
-from llmzero_ray import commands as cmd
-from llmzero_ray import events as ev
-from llmzero_ray.agents.base import ProposalRequest
 from llmzero_ray.records import Event, Proposal
+from llmzero_ray.records import commands as cmd
+from llmzero_ray.records import events as ev
+from llmzero_ray.records.agents import ProposalRequest
 from llmzero_ray.storage import SearchStorage
 from tests.builders import Driver, make_proposal
 from tests.waiting import PATIENCE_S

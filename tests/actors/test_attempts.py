@@ -14,10 +14,10 @@ import pytest
 from actors.runner import PhaseRunner
 from llmzero_ray.config import parse_config
 from llmzero_ray.engines.base import Slot
-from llmzero_ray.manifests import problem_of
-from llmzero_ray.metric_files import load_points
 from llmzero_ray.records import PhaseFailure, PhaseResult, PhaseSpec, to_json
 from llmzero_ray.storage import SearchStorage
+from llmzero_ray.storage.manifests import problem_of
+from llmzero_ray.storage.metric_files import load_points
 from tests.builders import Driver
 from tests.fakes import LR, score_of
 from tests.searches import scripted_search

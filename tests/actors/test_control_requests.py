@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from actors.control_requests import ControlRequests
-from llmzero_ray import events as ev
-from llmzero_ray.presence import request
 from llmzero_ray.records import Event
+from llmzero_ray.records import events as ev
+from llmzero_ray.storage.presence import request
 from tests.builders import Driver, make_config
 
 

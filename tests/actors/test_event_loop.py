@@ -11,11 +11,11 @@ import pytest
 
 from actors import event_loop
 from actors.event_loop import EventLoop
-from llmzero_ray import commands as cmd
-from llmzero_ray import events as ev
-from llmzero_ray.commands import Command
 from llmzero_ray.coordinator import CoordinatorCore
 from llmzero_ray.journal import read_all
+from llmzero_ray.records import commands as cmd
+from llmzero_ray.records import events as ev
+from llmzero_ray.records.commands import Command
 from llmzero_ray.storage import SearchStorage
 from tests.builders import Driver, make_config
 from tests.waiting import PATIENCE_S

@@ -11,11 +11,11 @@ import ray
 import yaml
 
 from actors.names import group_name
-from llmzero_ray import events as ev
 from llmzero_ray.coordinator import check_decisions
-from llmzero_ray.events import REFERENCE
-from llmzero_ray.metric_files import load_curves
-from llmzero_ray.presence import is_extension_requested, request
+from llmzero_ray.records import events as ev
+from llmzero_ray.records.events import REFERENCE
+from llmzero_ray.storage.metric_files import load_curves
+from llmzero_ray.storage.presence import is_extension_requested, request
 
 from .conftest import Search, left_over
 

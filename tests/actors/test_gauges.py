@@ -14,9 +14,9 @@ from ray.cluster_utils import Cluster
 from actors.gauges import ACTIONS, STATUSES, Gauges
 from actors.names import NAMESPACE, actor_options, stopper_name
 from actors.stopper import StopperActor, start_stopper
-from llmzero_ray import events as ev
 from llmzero_ray.coordinator import CoordinatorCore
 from llmzero_ray.records import Event
+from llmzero_ray.records import events as ev
 from llmzero_ray.storage import SearchPaths, SearchStorage
 from tests.builders import ROOT, Driver, make_config
 from tests.waiting import PATIENCE_S, wait_for_ray_nodes, wait_until

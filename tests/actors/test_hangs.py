@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from actors.monitor import HangDetector
-from llmzero_ray import events as ev
 from llmzero_ray.records import Event
+from llmzero_ray.records import events as ev
 from tests.builders import Driver, make_config
 
 

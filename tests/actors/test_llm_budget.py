@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from actors.llm_budget import LocalBudget, SearchBudget
-from llmzero_ray import events as ev
 from llmzero_ray.agents.llm.budget import CallBudget, Reservation, call_within_budget
 from llmzero_ray.agents.llm.client import MessagesClient
 from llmzero_ray.agents.llm.messages import LlmCall, TextBlock, Tool, Usage
@@ -18,6 +17,7 @@ from llmzero_ray.agents.llm.prices import Price, cost
 from llmzero_ray.agents.llm.settings import LlmSettings
 from llmzero_ray.errors import AgentError, CapReachedError, StorageError
 from llmzero_ray.records import Event, from_json, to_json
+from llmzero_ray.records import events as ev
 from tests.agents.llm.messages_server import KEY, Answer, MessagesServer, Reply, Request, Reset
 from tests.builders import make_config
 

@@ -21,12 +21,12 @@ from ray.cluster_utils import Cluster
 from actors import placement
 from actors.names import NAMESPACE, group_name
 from actors.placement import Placement
-from llmzero_ray import events as ev
 from llmzero_ray.config import SearchConfig
 from llmzero_ray.errors import CapacityError
-from llmzero_ray.nodes import nodes_up
-from llmzero_ray.preflight import check_machines, check_slots
-from llmzero_ray.tasks import load_task
+from llmzero_ray.launch.nodes import nodes_up
+from llmzero_ray.launch.preflight import check_machines, check_slots
+from llmzero_ray.prepared import load_task
+from llmzero_ray.records import events as ev
 from tests.searches import CHECKOUT, scripted_search
 from tests.waiting import PATIENCE_S, wait_for_ray_nodes, wait_until
 

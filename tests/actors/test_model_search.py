@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from llmzero_ray import events as ev
 from llmzero_ray.agents.backend import MODEL_BACKENDS
 from llmzero_ray.agents.llm.messages import Usage
 from llmzero_ray.agents.llm.prices import Price, cost
 from llmzero_ray.agents.llm.skills import Transcript
 from llmzero_ray.cli.view import outcome_lines
 from llmzero_ray.coordinator import check_decisions
+from llmzero_ray.records import events as ev
 from llmzero_ray.storage import SearchStorage
 from tests.agents.llm.messages_server import KEY, Answer, Fail, Hang, MessagesServer, Reply, Request
 
@@ -411,7 +411,7 @@ def test_the_journal_of_a_model_driven_search_is_read_back(
     search.start().wait()
     moved = tmp_path / "elsewhere"
     search.root.parent.rename(moved)
-    from llmzero_ray.follow import Follower
+    from llmzero_ray.coordinator.follow import Follower
 
     follower = Follower(SearchStorage(moved, search.config.name))
     follower.poll()

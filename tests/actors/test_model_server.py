@@ -15,8 +15,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from llmzero_ray import events as ev
-from llmzero_ray.follow import Follower
+from llmzero_ray.coordinator.follow import Follower
+from llmzero_ray.records import events as ev
 from llmzero_ray.storage import SearchStorage
 from llmzero_ray.tasks import tiny_model
 from tests.searches import CHECKOUT, run_search, scripted_search

@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 import pytest
 
-from llmzero_ray import events as ev
 from llmzero_ray.coordinator import check_decisions
-from llmzero_ray.report.strategy import load_strategy
+from llmzero_ray.records import events as ev
+from llmzero_ray.storage.strategy import load_strategy
 
 from .conftest import Search, left_over
 

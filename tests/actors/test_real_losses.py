@@ -19,8 +19,8 @@ import pytest
 from benchmarks.slot import local_slots, small_phase
 from benchmarks.two_slots import make_spec, start_runner
 from llmzero_ray.engines.base import Slot
+from llmzero_ray.prepared import PreparedTask
 from llmzero_ray.records import MetricPoint, PhaseResult, PhaseSpec
-from llmzero_ray.tasks import PreparedTask
 from llmzero_ray.tasks.prepare import prepare
 from tests.engines.verl.conftest import abandoned_segments, assert_same_metrics, processes_of, socket_files
 from tests.waiting import wait_until

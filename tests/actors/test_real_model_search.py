@@ -9,12 +9,12 @@ from statistics import fmean
 
 import pytest
 
-from llmzero_ray import events as ev
-from llmzero_ray.follow import Follower
-from llmzero_ray.metric_files import load_items
+from llmzero_ray.coordinator.follow import Follower
 from llmzero_ray.records import PhaseResult
-from llmzero_ray.significance import paired
+from llmzero_ray.records import events as ev
+from llmzero_ray.records.significance import paired
 from llmzero_ray.storage import SearchStorage
+from llmzero_ray.storage.metric_files import load_items
 from llmzero_ray.tasks.prepare import prepare
 from tests.agents.llm.messages_server import KEY, Answer, MessagesServer, Reply, Request
 from tests.searches import run_search, verl_search

@@ -11,14 +11,14 @@ from pathlib import Path
 import psutil
 import pytest
 
-from llmzero_ray import events as ev
 from llmzero_ray.agents.knowledge import expected_metrics, metric_notes, note_of
-from llmzero_ray.events import REFERENCE
-from llmzero_ray.follow import Follower
-from llmzero_ray.metric_files import load_curves, load_items
+from llmzero_ray.coordinator.follow import Follower
 from llmzero_ray.records import PhaseFailure, PhaseResult
-from llmzero_ray.report.strategy import load_strategy
+from llmzero_ray.records import events as ev
+from llmzero_ray.records.events import REFERENCE
 from llmzero_ray.storage import SearchStorage
+from llmzero_ray.storage.metric_files import load_curves, load_items
+from llmzero_ray.storage.strategy import load_strategy
 from llmzero_ray.tasks.prepare import prepare
 from tests.searches import CHECKOUT, run_search, verl_search
 from tests.security.watched import Watched

@@ -6,9 +6,9 @@ import asyncio
 from pathlib import Path
 
 from actors.runner_recovery import RunnerRecovery
-from llmzero_ray import events as ev
 from llmzero_ray.coordinator import CoordinatorCore
 from llmzero_ray.records import Event
+from llmzero_ray.records import events as ev
 from llmzero_ray.storage import SearchStorage
 from tests.builders import Driver, make_config
 

@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 import ray
 
-from llmzero_ray import events as ev
 from llmzero_ray.coordinator import check_decisions, replay
 from llmzero_ray.errors import LlmzeroError
-from llmzero_ray.events import REFERENCE
-from llmzero_ray.metric_files import load_curves, load_items
-from llmzero_ray.presence import owner, request
 from llmzero_ray.records import PhaseFailure, ResumeFrom
+from llmzero_ray.records import events as ev
+from llmzero_ray.records.events import REFERENCE
+from llmzero_ray.storage.metric_files import load_curves, load_items
+from llmzero_ray.storage.presence import owner, request
 from tests.fakes import score_of
 from tests.waiting import wait_until
 

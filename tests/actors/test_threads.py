@@ -16,8 +16,8 @@ from actors.event_loop import EventLoop
 from actors.monitor import SearchMonitor
 from actors.placement import Placement
 from actors.runner_pool import RunnerPool
-from llmzero_ray.presence import last_heartbeat, request
 from llmzero_ray.storage import SearchStorage
+from llmzero_ray.storage.presence import last_heartbeat, request
 from tests.builders import Driver, make_config
 from tests.waiting import PATIENCE_S
 

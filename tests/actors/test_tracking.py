@@ -10,8 +10,8 @@ from collections.abc import Callable
 import psutil
 import pytest
 
-from llmzero_ray import events as ev
-from llmzero_ray.metric_files import load_points
+from llmzero_ray.records import events as ev
+from llmzero_ray.storage.metric_files import load_points
 
 from .conftest import Search, left_over
 

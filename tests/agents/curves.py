@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from llmzero_ray import hyperparameters as hp
-from llmzero_ray.agents.base import NodeView, OfferedCheckpoint, TaskView
-from llmzero_ray.metrics import Curves
 from llmzero_ray.records import Hyperparameters
+from llmzero_ray.records.agents import NodeView, OfferedCheckpoint, TaskView
+from llmzero_ray.records.metrics import Curves
 
 TINY = hp.complete(
     hp.defaults(),

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from llmzero_ray import hyperparameters as hp
-from llmzero_ray.agents.answers import Gold, doubts, phase_doubts
-from llmzero_ray.agents.dynamics import observe
-from llmzero_ray.metric_files import MetricWriter, compact
-from llmzero_ray.metrics import LENGTH, LENGTH_AT_MAX, LENGTH_MAX, REWARDS, Curves
+from llmzero_ray.dynamics.answers import Gold, doubts, phase_doubts
+from llmzero_ray.dynamics.features import observe
 from llmzero_ray.records import ItemOutcome, MetricPoint
+from llmzero_ray.records.metrics import LENGTH, LENGTH_AT_MAX, LENGTH_MAX, REWARDS, Curves
 from llmzero_ray.storage import SearchStorage
+from llmzero_ray.storage.metric_files import MetricWriter, compact
 from tests.agents import curves as c
 
 N = 64

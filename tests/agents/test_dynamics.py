@@ -6,8 +6,8 @@ import math
 
 import pytest
 
-from llmzero_ray.agents.dynamics import change_point, clip_is_inert, find_spike, fit, observe, significance
-from llmzero_ray.metrics import Curves, Series, accuracy_error
+from llmzero_ray.dynamics.features import change_point, clip_is_inert, find_spike, fit, observe, significance
+from llmzero_ray.records.metrics import Curves, Series, accuracy_error
 from tests.agents import curves as c
 
 

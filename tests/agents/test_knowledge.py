@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from llmzero_ray import hyperparameters as hp
-from llmzero_ray.agents import dynamics
 from llmzero_ray.agents.knowledge import (
     Knowledge,
     MetricNote,
@@ -22,9 +21,10 @@ from llmzero_ray.agents.knowledge import (
     prompt_file,
 )
 from llmzero_ray.agents.llm.prompts import Prompts
+from llmzero_ray.dynamics import features as dynamics
 from llmzero_ray.errors import ConfigError
 from llmzero_ray.hyperparameters.verl_keys import is_verl_key
-from llmzero_ray.metrics import REWARDS
+from llmzero_ray.records.metrics import REWARDS
 from llmzero_ray.stopping import rules
 
 

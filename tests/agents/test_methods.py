@@ -10,17 +10,17 @@ from typing import Any
 import pytest
 
 from llmzero_ray.agents.backend import check_agents, make_agents
-from llmzero_ray.agents.base import NodeView, OfferedCheckpoint, ProposalRequest, TaskView
 from llmzero_ray.agents.methods import PlanProposer, values
 from llmzero_ray.agents.methods.levers import live_levers
+from llmzero_ray.config.schedule import Grid, Ranges, read_schedule, shipped
 from llmzero_ray.coordinator import root_hyperparameters
 from llmzero_ray.errors import ConfigError
 from llmzero_ray.hyperparameters import canonical, complete, normalize
 from llmzero_ray.hyperparameters.table import CLIP_HIGH, KL_LOSS_COEF, WARMUP_RATIO
 from llmzero_ray.records import Hyperparameters, Proposal, ResumeFrom
+from llmzero_ray.records.agents import NodeView, OfferedCheckpoint, ProposalRequest, TaskView
 from llmzero_ray.search import MethodRules, RunPlan
 from llmzero_ray.search.population import quantiles
-from llmzero_ray.search.schedule import Grid, Ranges, read_schedule, shipped
 from tests.agents import curves as c
 from tests.builders import make_config
 

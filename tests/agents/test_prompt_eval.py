@@ -13,7 +13,6 @@ from typing import Any
 import anthropic  # noqa: F401 - its first import takes seconds, which no deadline below should pay
 import pytest
 
-from llmzero_ray.agents.base import ErrorRequest, ProposalRequest
 from llmzero_ray.agents.prompt_eval.cases import (
     RECORDED,
     RecordedRequest,
@@ -26,6 +25,7 @@ from llmzero_ray.cli.main import main
 from llmzero_ray.errors import ConfigError
 from llmzero_ray.hyperparameters import canonical
 from llmzero_ray.records import Change, Diagnosis, Proposal, ResumeFrom, StopDecision
+from llmzero_ray.records.agents import ErrorRequest, ProposalRequest
 from tests.agents.llm.conftest import messages_server
 from tests.agents.llm.messages_server import Answer, Fail, MessagesServer, Reply, Request
 

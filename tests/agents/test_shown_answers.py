@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from llmzero_ray.agents.shown_answers import choose, load_answers
+from llmzero_ray.dynamics.shown_answers import choose, load_answers
 from llmzero_ray.engines.verl.batched_rollouts import ROW_KEY
 from llmzero_ray.engines.verl.verl_hooks import MOST_PRED, outcomes_of
-from llmzero_ray.metric_files import MetricWriter, compact, write_parquet
 from llmzero_ray.records import ItemOutcome, MetricPoint
 from llmzero_ray.storage import SearchStorage
+from llmzero_ray.storage.metric_files import MetricWriter, compact, write_parquet
 
 
 def item(index: int, acc: float, *, cut: bool | None = False, text: str = "the answer is 4") -> ItemOutcome:

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from llmzero_ray.agents.standing import scores_along, standings, standings_by_score
-from llmzero_ray.metrics import Curves
+from llmzero_ray.dynamics.incumbent import scores_along, standings, standings_by_score
 from llmzero_ray.records import ItemOutcome
+from llmzero_ray.records.metrics import Curves
 from tests.agents import curves as c
 
 ROOT = c.node(Curves(steps=(5, 10), val_steps=(5, 10), val_scores=(0.25, 0.5), start_score=0.0), node=0)

@@ -233,7 +233,7 @@ def register(monkeypatch: pytest.MonkeyPatch, group: str, name: str, value: str)
         points = (importlib.metadata.EntryPoint(name=name, value=value, group=group),)
         return importlib.metadata.EntryPoints(points).select(**wanted)
 
-    monkeypatch.setattr("llmzero_ray.plugin.entry_points", found)
+    monkeypatch.setattr("llmzero_ray.utils.plugins.entry_points", found)
 
 
 @pytest.mark.parametrize(
@@ -248,7 +248,7 @@ def register(monkeypatch: pytest.MonkeyPatch, group: str, name: str, value: str)
 def test_a_name_that_a_package_registers_is_taken_and_others_are_refused(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, field: str, group: str, value: str
 ) -> None:
-    from llmzero_ray.preflight import check_backends
+    from llmzero_ray.launch.preflight import check_backends
 
     register(monkeypatch, group, "of_a_package", value)
     block, key = field.split(".")
@@ -294,8 +294,8 @@ def test_a_reward_of_a_package_is_the_module_of_the_prepared_task(monkeypatch: p
 def test_a_reward_of_a_package_is_tried_in_the_sandbox(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    from llmzero_ray.tasks.manifest import RewardEntry
-    from llmzero_ray.tasks.reward_validation import RewardValidator
+    from llmzero_ray.prepared.manifest import RewardEntry
+    from llmzero_ray.prepared.reward_validation import RewardValidator
 
     package = tmp_path / "of_a_stranger"
     package.mkdir()

@@ -17,10 +17,10 @@ from llmzero_ray.cli.main import main
 from llmzero_ray.config import SearchConfig, load_config, parse_config
 from llmzero_ray.engines.verl.overrides import config_dir
 from llmzero_ray.errors import ConfigError
-from llmzero_ray.export import export_verl
 from llmzero_ray.hyperparameters import resolve
+from llmzero_ray.prepared import PreparedTask, load_task
 from llmzero_ray.report import Strategy, load_strategy
-from llmzero_ray.tasks import PreparedTask, load_task
+from llmzero_ray.strategy.export import export_verl
 from llmzero_ray.tasks.prepare import prepare
 from tests.report.conftest import Written, finished
 from tests.searches import CHECKOUT
@@ -197,7 +197,7 @@ def test_a_reward_that_is_not_there_is_refused_before_anything_is_written(
     import dataclasses
 
     config = config_of(finished, task)
-    for module in ("nowhere_at_all", "llmzero_ray.no_such_part", "llmzero_ray.text.inside"):
+    for module in ("nowhere_at_all", "llmzero_ray.no_such_part", "llmzero_ray.utils.text.inside"):
         lost = dataclasses.replace(task, reward_module=module, reward_top=None, reward_name="points")
         with pytest.raises(ConfigError, match=f"the reward {module}:points cannot be imported here"):
             export_verl(strategy, config, lost, tmp_path / "out")

@@ -15,10 +15,10 @@ import llmzero_ray
 from llmzero_ray.cli.main import main
 from llmzero_ray.config import parse_config
 from llmzero_ray.errors import AgentError, ConfigError
-from llmzero_ray.preflight import check_backends, strategy_note
+from llmzero_ray.launch.preflight import check_backends, strategy_note
+from llmzero_ray.prepared import PreparedTask, load_task
 from llmzero_ray.report import Strategy, load_strategy
-from llmzero_ray.strategy_replay import ReplayComparison, find_strategy, plan_replay, replay_task, rescaled
-from llmzero_ray.tasks import PreparedTask, load_task
+from llmzero_ray.strategy.retrain import ReplayComparison, find_strategy, plan_replay, replay_task, rescaled
 from llmzero_ray.tasks.prepare import prepare
 from tests.actors.conftest import Search as HeadSearch
 from tests.actors.conftest import make_search, task_dir

@@ -13,14 +13,14 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from llmzero_ray import events as ev
 from llmzero_ray.coordinator import CoordinatorCore, check_decisions, replay
 from llmzero_ray.coordinator.runs import PhaseRun
 from llmzero_ray.errors import LlmzeroError
 from llmzero_ray.journal import read_all
-from llmzero_ray.manifests import problem_of
-from llmzero_ray.metric_files import load_items, load_points
 from llmzero_ray.records import MetricPoint
+from llmzero_ray.records import events as ev
+from llmzero_ray.storage.manifests import problem_of
+from llmzero_ray.storage.metric_files import load_items, load_points
 from tests.fakes import BASE_SCORE, LR, learn
 
 from .witness import Witness

@@ -17,7 +17,7 @@ import psutil
 
 from actors.names import coordinator_name, runner_name, slot_of, stopper_name
 from llmzero_ray.coordinator.runs import PhaseRun
-from llmzero_ray.failpoints import PLACES
+from llmzero_ray.utils.failpoints import PLACES
 
 from .lab import Actor, Lab, kill, until
 from .witness import Witness

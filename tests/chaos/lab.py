@@ -23,7 +23,7 @@ from typing import Any
 
 import psutil
 
-from llmzero_ray.failpoints import VARIABLE
+from llmzero_ray.utils.failpoints import VARIABLE
 from tests.waiting import wait_for_ray_nodes
 
 CHECKOUT = Path(__file__).resolve().parents[2]

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from llmzero_ray import events as ev
 from llmzero_ray.journal import Journal
-from llmzero_ray.manifests import write_manifest
-from llmzero_ray.metric_files import MetricWriter, compact
 from llmzero_ray.records import Event, ItemOutcome, MetricPoint, PhaseResult
+from llmzero_ray.records import events as ev
 from llmzero_ray.storage import SearchStorage
+from llmzero_ray.storage.manifests import write_manifest
+from llmzero_ray.storage.metric_files import MetricWriter, compact
 from tests.builders import Driver, make_config
 from tests.fakes import BASE_SCORE, learn
 

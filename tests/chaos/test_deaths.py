@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from actors.names import runner_name
-from llmzero_ray import events as ev
 from llmzero_ray.config import SearchConfig
-from llmzero_ray.metric_files import load_points
-from llmzero_ray.presence import owner
+from llmzero_ray.records import events as ev
 from llmzero_ray.storage import SearchStorage
+from llmzero_ray.storage.metric_files import load_points
+from llmzero_ray.storage.presence import owner
 from llmzero_ray.tasks.prepare import prepare
 from tests.waiting import PATIENCE_S
 

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from actors.names import runner_name, stopper_name
-from llmzero_ray import events as ev
 from llmzero_ray.config import SearchConfig, parse_config
+from llmzero_ray.records import events as ev
 from llmzero_ray.storage import SearchStorage
 
 from .killer import Blow, Hand, Strike

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from llmzero_ray.coordinator import CoordinatorCore
+from llmzero_ray.coordinator.follow import Follower
 from llmzero_ray.coordinator.runs import PhaseRun
 from llmzero_ray.errors import LlmzeroError
-from llmzero_ray.follow import Follower
 from llmzero_ray.records import Event, PhaseFailure, PhaseResult
 from llmzero_ray.storage import SearchStorage
 

@@ -13,20 +13,21 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from llmzero_ray import _actors, launch
 from llmzero_ray.cli.main import main
 from llmzero_ray.config import SearchConfig, load_config, resolve_config
-from llmzero_ray.config_changes import read_settings
+from llmzero_ray.config.changes import read_settings
+from llmzero_ray.config.presets import path_of
 from llmzero_ray.coordinator import extension_problem
+from llmzero_ray.coordinator.follow import Follower
 from llmzero_ray.errors import ConfigError, EngineVersionError, TaskError
-from llmzero_ray.events import OutcomeWritten, PhaseStarted, SearchFinished
-from llmzero_ray.follow import Follower
 from llmzero_ray.journal import Journal
-from llmzero_ray.preflight import check_platform
-from llmzero_ray.recipes import path_of
+from llmzero_ray.launch import actors as _actors
+from llmzero_ray.launch import start as launch
+from llmzero_ray.launch.preflight import check_platform
+from llmzero_ray.prepared import load_task
+from llmzero_ray.prepared.task import check_same_task, task_facts
+from llmzero_ray.records.events import OutcomeWritten, PhaseStarted, SearchFinished
 from llmzero_ray.storage import SearchStorage
-from llmzero_ray.tasks import load_task
-from llmzero_ray.tasks.prepared import check_same_task, task_facts
 from tests.builders import Driver
 from tests.searches import scripted_search
 

@@ -15,10 +15,10 @@ import pytest
 import ray
 import yaml
 
-from llmzero_ray.events import REFERENCE
-from llmzero_ray.follow import Follower
-from llmzero_ray.presence import owner
+from llmzero_ray.coordinator.follow import Follower
+from llmzero_ray.records.events import REFERENCE
 from llmzero_ray.storage import SearchStorage
+from llmzero_ray.storage.presence import owner
 from tests.searches import CHECKOUT, scripted_search
 from tests.waiting import PATIENCE_S, until_gone, wait_until
 

@@ -24,7 +24,7 @@ from llmzero_ray.cli.compare.results import NEEDS_A_MODEL, RunOutcome, ended, ou
 from llmzero_ray.cli.compare.summary import report
 from llmzero_ray.cli.compare.tables import lines
 from llmzero_ray.cli.main import main
-from llmzero_ray.config_text import validated
+from llmzero_ray.config.yaml_text import validated
 from llmzero_ray.errors import ConfigError, LlmzeroError
 from llmzero_ray.records import TokenCost, TokenCounts
 from llmzero_ray.report.facts import SearchFacts

@@ -208,7 +208,7 @@ def test_a_task_that_other_machines_do_not_have_fails(
     cluster: Any, examine: Doctor, task_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shutil.copytree(task_dir, tmp_path / "task")
-    monkeypatch.setattr("llmzero_ray.tasks.prepared.Path.resolve", Path.absolute)
+    monkeypatch.setattr("llmzero_ray.prepared.task.Path.resolve", Path.absolute)
     monkeypatch.chdir(tmp_path)
     assert examine(task={"dir": "/proc/self/cwd/task"}, step=False) == 3
     assert "does not see /proc/self/cwd/task/train.parquet" in examine.rows["task files"]["found"]

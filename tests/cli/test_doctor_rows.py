@@ -21,9 +21,9 @@ from llmzero_ray.cli.doctor.rows import EXIT_CODES, CheckFinding, Row, exit_code
 from llmzero_ray.cli.doctor.scratch import Scratch
 from llmzero_ray.config import parse_config
 from llmzero_ray.errors import ConfigError, StorageError
-from llmzero_ray.nodes import HERE, Node, NoResult
-from llmzero_ray.tasks import PreparedTask
-from llmzero_ray.tasks.sandbox import Isolation
+from llmzero_ray.launch.nodes import HERE, Node, NoResult
+from llmzero_ray.prepared import PreparedTask
+from llmzero_ray.prepared.sandbox import Isolation
 
 GIB = 2**30
 NODES = (

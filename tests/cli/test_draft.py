@@ -11,8 +11,8 @@ import anthropic  # noqa: F401 - its first import takes seconds, which no deadli
 import pytest
 
 from llmzero_ray.cli.main import main
-from llmzero_ray.tasks.prepared import load_task, task_facts
-from llmzero_ray.tasks.sandbox import find_isolation
+from llmzero_ray.prepared.sandbox import find_isolation
+from llmzero_ray.prepared.task import load_task, task_facts
 from tests.agents.drafting.folders import questions, write_rows
 from tests.agents.drafting.scripts import model
 from tests.agents.llm.conftest import messages_server

@@ -15,8 +15,8 @@ from llmzero_ray.cli.dry_run import show_estimate
 from llmzero_ray.cli.step_times import DOCTOR_FILE, measured, step_seconds, validation_seconds
 from llmzero_ray.config import SearchConfig, parse_config
 from llmzero_ray.errors import ConfigError, TaskError
-from llmzero_ray.metric_files import load_points
 from llmzero_ray.records import MetricPoint, PhaseResult
+from llmzero_ray.storage.metric_files import load_points
 from llmzero_ray.tasks.tiny_model import SHAPE
 from tests.actors.conftest import Search
 from tests.builders import with_blocks

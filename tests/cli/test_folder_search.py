@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from llmzero_ray import events as ev
 from llmzero_ray.cli.main import main
 from llmzero_ray.coordinator import check_decisions
-from llmzero_ray.follow import Follower
+from llmzero_ray.coordinator.follow import Follower
+from llmzero_ray.records import events as ev
 from llmzero_ray.storage import SearchStorage
 from tests.actors.test_model_search import sensible
 from tests.agents.drafting.folders import questions, write_rows

@@ -13,7 +13,7 @@ from llmzero_ray.cli.dry_run import show_estimate
 from llmzero_ray.cli.gpu_memory import assessed, card_gib, is_for_gpus, memory_lines, show_memory
 from llmzero_ray.config import SearchConfig, load_config, parse_config
 from llmzero_ray.errors import TaskError
-from llmzero_ray.nodes import nodes_up
+from llmzero_ray.launch.nodes import nodes_up
 
 ROOT = Path(__file__).parents[2]
 MICRO = ("micro_batch_size", "log_prob_micro_batch_size", "ref_micro_batch_size")

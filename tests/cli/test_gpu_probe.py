@@ -10,7 +10,7 @@ from llmzero_ray.cli.doctor import gpu_probe
 from llmzero_ray.cli.doctor.gpu_probe import probe_gpus
 from llmzero_ray.cli.doctor.machine_findings import gpus
 from llmzero_ray.errors import EngineError
-from llmzero_ray.nodes import NoResult
+from llmzero_ray.launch.nodes import NoResult
 
 
 def answer(**changes: Any) -> dict[str, Any]:

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from jsonschema import Draft202012Validator
 
-from llmzero_ray import recipes
 from llmzero_ray.cli.init import schema_text
 from llmzero_ray.cli.main import main
 from llmzero_ray.config import load_config
-from llmzero_ray.config_text import read_yaml
+from llmzero_ray.config import presets as recipes
+from llmzero_ray.config.yaml_text import read_yaml
 from llmzero_ray.coordinator import root_hyperparameters
 from llmzero_ray.verl_script import read_script
 

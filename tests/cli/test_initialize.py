@@ -13,17 +13,17 @@ import pytest
 import yaml
 from rich.console import Console
 
-from llmzero_ray import events as ev
-from llmzero_ray.cli.drafting import user_choices
-from llmzero_ray.cli.initialize import FolderSearch, initialize
 from llmzero_ray.cli.main import main
 from llmzero_ray.config import SearchConfig
+from llmzero_ray.coordinator.follow import Follower
 from llmzero_ray.errors import LlmzeroError
-from llmzero_ray.follow import Follower
 from llmzero_ray.journal import Journal
+from llmzero_ray.prepared import load_task
+from llmzero_ray.prepared.task import task_facts
+from llmzero_ray.records import events as ev
 from llmzero_ray.storage import SearchStorage
-from llmzero_ray.tasks import load_task
-from llmzero_ray.tasks.prepared import task_facts
+from llmzero_ray.tasks.commands.drafting import user_choices
+from llmzero_ray.tasks.commands.initialize import FolderSearch, initialize
 from tests.agents.drafting.folders import questions, write_rows
 from tests.agents.drafting.scripts import judged, model
 from tests.agents.llm.conftest import messages_server

@@ -19,7 +19,7 @@ import ray
 import yaml
 from ray.cluster_utils import Cluster
 
-from llmzero_ray.follow import Follower
+from llmzero_ray.coordinator.follow import Follower
 from llmzero_ray.storage import SearchStorage
 from tests.searches import CHECKOUT, scripted_search
 from tests.waiting import PATIENCE_S, until_gone, wait_for_ray_nodes, wait_until

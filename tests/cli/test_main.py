@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 import llmzero_ray
-from llmzero_ray import _actors
 from llmzero_ray.cli.main import COMPLETE, SUBCOMMANDS, _command, main, several_settings
 from llmzero_ray.errors import CapacityError
-from llmzero_ray.metric_files import write_parquet
+from llmzero_ray.launch import actors as _actors
+from llmzero_ray.storage.metric_files import write_parquet
 
 
 def test_help_lists_every_command_with_what_it_does(capsys: pytest.CaptureFixture[str]) -> None:
@@ -95,7 +95,15 @@ def test_the_list_of_commands_imports_none_of_them() -> None:
 
 HEAVY = (
     *("ray", "torch", "verl", "vllm", "transformers", "anthropic", "optuna", "scipy", "pandas", "matplotlib"),
-    *("huggingface_hub", "jinja2", "hydra", "datasets", "obstore", "llmzero_ray.api", "llmzero_ray._actors"),
+    *(
+        "huggingface_hub",
+        "jinja2",
+        "hydra",
+        "datasets",
+        "obstore",
+        "llmzero_ray.api",
+        "llmzero_ray.launch.actors",
+    ),
 )
 READERS = (*HEAVY, "numpy", "pyarrow", "llmzero_ray.report", "llmzero_ray.agents.llm")
 
@@ -133,7 +141,7 @@ def test_a_command_that_reads_files_loads_little(
 def test_reading_metrics_does_not_load_pandas(tmp_path: Path) -> None:
     write_parquet(tmp_path / "metrics.parquet", {"step": [1, 2]})
     code = (
-        "import sys; from pathlib import Path; from llmzero_ray.metric_files import parquet_rows; "
+        "import sys; from pathlib import Path; from llmzero_ray.storage.metric_files import parquet_rows; "
         "print(parquet_rows(Path(sys.argv[1])), 'pandas' in sys.modules)"
     )
     words = [sys.executable, "-c", code, str(tmp_path / "metrics.parquet")]
@@ -234,7 +242,9 @@ def test_the_completion_script_of_a_shell_is_printed(shell: str, capsys: pytest.
 def test_a_start_says_what_it_does_before_ray_is_imported(tmp_path: Path) -> None:
     """Importing and starting Ray takes seconds, in which a terminal would stay blank."""
     code = (
-        "import sys, contextlib; from llmzero_ray import _actors; from llmzero_ray.cli.main import main\n"
+        "import sys, contextlib\n"
+        "from llmzero_ray.launch import actors as _actors\n"
+        "from llmzero_ray.cli.main import main\n"
         "import llmzero_ray.cli.serve\n"
         "class Seen:\n"
         "    def write(self, text):\n"

@@ -15,8 +15,8 @@ import yaml
 from llmzero_ray.agents.llm.prices import Price, cost
 from llmzero_ray.agents.llm.token_bound import probe_worst_case
 from llmzero_ray.cli.main import main
-from llmzero_ray.events import AgentCalled
-from llmzero_ray.start_checks import StartChecks
+from llmzero_ray.launch.start_checks import StartChecks
+from llmzero_ray.records.events import AgentCalled
 from llmzero_ray.storage import SearchStorage
 from tests.agents.llm.messages_server import KEY, Answer, Fail, Hang, MessagesServer
 from tests.searches import scripted_search

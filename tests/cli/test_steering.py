@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from llmzero_ray import events as ev
 from llmzero_ray.cli.main import main
 from llmzero_ray.coordinator import check_decisions
-from llmzero_ray.metric_files import load_curves
-from llmzero_ray.presence import last_heartbeat, owner, request
 from llmzero_ray.records import PhaseResult
+from llmzero_ray.records import events as ev
+from llmzero_ray.storage.metric_files import load_curves
+from llmzero_ray.storage.presence import last_heartbeat, owner, request
 from tests.actors.conftest import Search, left_over, pids_of
 from tests.waiting import PATIENCE_S
 
@@ -234,7 +234,7 @@ def test_a_malformed_request_is_refused_and_holds_no_later_one_up(make_search: M
 def test_a_search_goes_on_with_other_limits_and_says_which_keys_are_fixed(
     finished_root: Search, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from llmzero_ray.config_changes import with_changes
+    from llmzero_ray.config.changes import with_changes
 
     edited = with_changes(finished_root.config, {"budget.runs": 2, "slots.count": 2})
     path = tmp_path / "edited.yaml"

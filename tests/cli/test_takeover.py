@@ -17,12 +17,12 @@ import ray
 import yaml
 
 from actors import app
-from llmzero_ray import events as ev
 from llmzero_ray.cli.main import main
 from llmzero_ray.config import load_config
 from llmzero_ray.journal import Journal
-from llmzero_ray.presence import SearchLock, owner
+from llmzero_ray.records import events as ev
 from llmzero_ray.storage import SearchStorage
+from llmzero_ray.storage.presence import SearchLock, owner
 from tests import backend_with_hook
 from tests.actors.conftest import Search
 from tests.builders import Driver

@@ -13,7 +13,7 @@ import pytest
 
 from llmzero_ray.cli.main import main
 from llmzero_ray.config import SearchConfig, load_config
-from llmzero_ray.tasks.sandbox import CURE, Isolation, shell
+from llmzero_ray.prepared.sandbox import CURE, Isolation, shell
 from llmzero_ray.verl_script import Script, config_of, read_script
 from tests.marks import needs_sandbox
 

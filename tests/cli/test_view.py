@@ -12,19 +12,19 @@ import pytest
 from rich.console import Console
 
 import llmzero_ray
-from llmzero_ray import events as ev
 from llmzero_ray.cli.event_text import event_line
 from llmzero_ray.cli.main import main
 from llmzero_ray.cli.view import live_view, outcome_lines
 from llmzero_ray.config import parse_config
 from llmzero_ray.coordinator import apply_recorded
+from llmzero_ray.coordinator.follow import Follower
 from llmzero_ray.errors import ConfigError
-from llmzero_ray.follow import Follower
 from llmzero_ray.journal import Journal
-from llmzero_ray.metric_files import MetricWriter
-from llmzero_ray.presence import SearchLock, being_started
 from llmzero_ray.records import Event, MetricPoint, Saving, StopDecision
+from llmzero_ray.records import events as ev
 from llmzero_ray.storage import SearchStorage
+from llmzero_ray.storage.metric_files import MetricWriter
+from llmzero_ray.storage.presence import SearchLock, being_started
 from tests.builders import Driver, make_config, make_proposal, make_scored
 
 
@@ -335,7 +335,7 @@ def test_a_reading_that_ctrl_c_ends_loses_no_event(
             raise KeyboardInterrupt
         apply_recorded(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("llmzero_ray.follow.apply_recorded", interrupted)
+    monkeypatch.setattr("llmzero_ray.coordinator.follow.apply_recorded", interrupted)
     with pytest.raises(KeyboardInterrupt):
         follower.poll()
     follower.poll()

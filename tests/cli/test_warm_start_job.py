@@ -20,7 +20,8 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from llmzero_ray.cli.main import main
-from llmzero_ray.tasks import PreparedTask, tiny_model
+from llmzero_ray.prepared import PreparedTask
+from llmzero_ray.tasks import tiny_model
 from llmzero_ray.tasks.prepare import prepare
 from llmzero_ray.tasks.sft.config import load_sft
 from llmzero_ray.tasks.sft.job import only_one, open_job

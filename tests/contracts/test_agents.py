@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from llmzero_ray.agents.backend import Agents, AgentServices, agent_facts, make_agents
-from llmzero_ray.agents.base import ProposalRequest
 from llmzero_ray.agents.llm.budget import BudgetLedger
 from llmzero_ray.agents.llm.figures import draw_figure
 from llmzero_ray.agents.llm.prices import Price
 from llmzero_ray.agents.llm.proposal_response import bounds_of
 from llmzero_ray.hyperparameters import forbidden
 from llmzero_ray.records import Proposal, StopDecision, from_json, to_json
+from llmzero_ray.records.agents import ProposalRequest
 from llmzero_ray.storage import SearchStorage
 from tests.agents.llm.large_requests import error_request, proposal_request, stop_request
 from tests.agents.llm.messages_server import KEY, Answer, MessagesServer, Reply, Request

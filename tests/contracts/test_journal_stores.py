@@ -23,7 +23,6 @@ from pathlib import Path
 import pytest
 from obstore.store import LocalStore as LocalObjects
 
-from llmzero_ray import events as ev
 from llmzero_ray.errors import ConfigError, JournalError, StorageError
 from llmzero_ray.journal import (
     Journal,
@@ -40,6 +39,7 @@ from llmzero_ray.journal.names import SegmentName
 from llmzero_ray.journal.object_store import ObjectStore
 from llmzero_ray.journal.segments import write_segment
 from llmzero_ray.records import Event
+from llmzero_ray.records import events as ev
 from tests.builders import Driver
 from tests.waiting import PATIENCE_S
 
@@ -648,7 +648,7 @@ _CHILD = """
 import os, signal, sys, time
 from pathlib import Path
 from obstore.store import LocalStore as LocalObjects
-from llmzero_ray import events as ev
+from llmzero_ray.records import events as ev
 from llmzero_ray.errors import JournalError
 from llmzero_ray.journal import Journal
 from llmzero_ray.journal import LocalStore, open_store

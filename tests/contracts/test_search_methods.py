@@ -7,13 +7,13 @@ from typing import Any, ClassVar
 
 import pytest
 
-from llmzero_ray import commands as cmd
-from llmzero_ray import events as ev
 from llmzero_ray.agents.backend import make_agents
 from llmzero_ray.coordinator import build_request, check_decisions, replay
 from llmzero_ray.errors import ConfigError, SearchError
-from llmzero_ray.metrics import Curves
 from llmzero_ray.records import Event, from_json, to_json
+from llmzero_ray.records import commands as cmd
+from llmzero_ray.records import events as ev
+from llmzero_ray.records.metrics import Curves
 from llmzero_ray.search import PLANNED, MethodRules, SearchMethod, SearchRules, make_search
 from tests.builders import ROOT, Driver, make_config, make_proposal
 from tests.independent_runs import IndependentRuns

@@ -17,10 +17,10 @@ from llmzero_ray.engines.verl.factory import idle_spec, verl_settings
 from llmzero_ray.engines.verl.overrides import all_overrides, compose
 from llmzero_ray.errors import ConfigError
 from llmzero_ray.hyperparameters import resolve
+from llmzero_ray.launch.server_sizes import with_server_sizes
 from llmzero_ray.memory import Assessment, assess, read_shape, setup_of
-from llmzero_ray.server_sizes import with_server_sizes
+from llmzero_ray.prepared import PreparedTask
 from llmzero_ray.stage_times import estimated_stages, time_limits
-from llmzero_ray.tasks import PreparedTask
 from llmzero_ray.tasks.task_yaml import load_task_file
 
 CONFIGS = Path(__file__).parents[2] / "jobs" / "configs"

@@ -18,9 +18,9 @@ from llmzero_ray.engines.verl.batched_rollouts import Trajectory
 from llmzero_ray.engines.verl.failures import failure_class
 from llmzero_ray.engines.verl.settings import VerlSettings
 from llmzero_ray.errors import ConfigError, RewardError
-from llmzero_ray.files import text_digest
+from llmzero_ray.prepared.sandbox import Isolation
 from llmzero_ray.records import ItemOutcome
-from llmzero_ray.tasks.sandbox import Isolation
+from llmzero_ray.utils.files import text_digest
 from tests.builders import verl_settings
 from tests.marks import needs_sandbox
 from tests.tasks.builders import write_reward
@@ -272,7 +272,7 @@ def test_without_a_sandbox_a_files_code_is_refused_in_training_unless_that_is_al
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     none = Isolation(kind="none", why="bwrap is not installed")
-    monkeypatch.setattr("llmzero_ray.tasks.sandbox.isolation.find_isolation", lambda: none)
+    monkeypatch.setattr("llmzero_ray.prepared.sandbox.isolation.find_isolation", lambda: none)
     source = "def compute_score(**_): return {'score': 0.5, 'acc': 1.0}\n"
     settings = of_file(tmp_path / "reward.py", source)
     [refused] = ask(worker_of(settings), "7")

@@ -25,8 +25,8 @@ from llmzero_ray.engines.base import Slot
 from llmzero_ray.engines.verl.factory import idle_spec, make_verl_engine
 from llmzero_ray.errors import EngineLostError
 from llmzero_ray.hyperparameters import is_hot
+from llmzero_ray.prepared import PreparedTask, load_task
 from llmzero_ray.records import MetricPoint, PhaseFailure, PhaseResult, PhaseSpec
-from llmzero_ray.tasks import PreparedTask, load_task
 from llmzero_ray.tasks.sources.prepare import prepare_source
 from llmzero_ray.tasks.task_yaml import parse_task_file
 from tests.waiting import wait_until

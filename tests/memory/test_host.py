@@ -6,8 +6,8 @@ import pytest
 
 from llmzero_ray.cli.doctor.memory import on_machines
 from llmzero_ray.cli.gpu_memory import memory_lines
+from llmzero_ray.launch.nodes import Node, NoResult
 from llmzero_ray.memory import GIB, Moment, Setup, assess, host_moments
-from llmzero_ray.nodes import Node, NoResult
 from tests.builders import make_config
 from tests.memory.builders import SIZES, setup, shape
 

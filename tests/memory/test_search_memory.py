@@ -10,7 +10,6 @@ from dataclasses import replace
 
 import pytest
 
-from llmzero_ray.agents.base import ErrorRequest, MemoryView, NodeView, TaskView
 from llmzero_ray.agents.expert import ExpertErrorAnalyzer
 from llmzero_ray.config import SearchConfig, load_config
 from llmzero_ray.coordinator import root_hyperparameters
@@ -21,6 +20,7 @@ from llmzero_ray.memory.moments import LOG_PROBS, ROLLOUT, SERVER_START, UPDATE,
 from llmzero_ray.memory.relief import relief
 from llmzero_ray.memory.sizes import Moment
 from llmzero_ray.records import Hyperparameters, PhaseFailure
+from llmzero_ray.records.agents import ErrorRequest, MemoryView, NodeView, TaskView
 
 from .builders import A100_40, ROOT, SIZES, recipe
 

@@ -15,8 +15,8 @@ from llmzero_ray.engines.verl.overrides import all_overrides, compose, engine_ov
 from llmzero_ray.errors import ConfigError
 from llmzero_ray.hyperparameters import canonical, complete, defaults, resolve
 from llmzero_ray.memory import VERL_DEFAULTS, assess, read_shape, setup_of
+from llmzero_ray.prepared import load_task
 from llmzero_ray.records import PhaseSpec
-from llmzero_ray.tasks import load_task
 from tests.builders import verl_settings
 from tests.tasks.builders import rows, write_task
 

@@ -13,14 +13,10 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, Literal
 
-from llmzero_ray import commands as cmd
-from llmzero_ray import events as ev
-from llmzero_ray.commands import Command
 from llmzero_ray.config import SearchConfig
 from llmzero_ray.coordinator import CoordinatorCore, build_request, root_hyperparameters
 from llmzero_ray.journal import Journal
-from llmzero_ray.metric_files import MetricWriter, compact, load_curves, write_items
-from llmzero_ray.metrics import mean_score
+from llmzero_ray.prepared.aggregate import macro_average
 from llmzero_ray.records import (
     Checkpoint,
     Event,
@@ -34,8 +30,12 @@ from llmzero_ray.records import (
     Saving,
     StopDecision,
 )
+from llmzero_ray.records import commands as cmd
+from llmzero_ray.records import events as ev
+from llmzero_ray.records.commands import Command
+from llmzero_ray.records.metrics import mean_score
 from llmzero_ray.storage import SearchStorage
-from llmzero_ray.tasks.aggregate import macro_average
+from llmzero_ray.storage.metric_files import MetricWriter, compact, load_curves, write_items
 from tests.builders import make_config, make_proposal
 
 VERSIONS = {"verl": "0.9.1", "torch": "2.13.0+cpu"}

@@ -15,9 +15,9 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from llmzero_ray.cli.main import main
-from llmzero_ray.manifests import write_manifest
+from llmzero_ray.prepared import check_model_dir
 from llmzero_ray.report import write_outcome
-from llmzero_ray.tasks import check_model_dir
+from llmzero_ray.storage.manifests import write_manifest
 from llmzero_ray.tasks.greedy_accuracy import generate
 from llmzero_ray.tasks.tiny_model import make_model, make_tokenizer, save
 from tests.builders import make_config
@@ -93,7 +93,7 @@ def test_too_little_memory_or_disk_is_said_before_anything_is_loaded(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("llmzero_ray.merge._merged", lambda *_: pytest.fail("loaded"))
+    monkeypatch.setattr("llmzero_ray.strategy.merge._merged", lambda *_: pytest.fail("loaded"))
     usage = namedtuple("usage", "total used free")
     with monkeypatch.context() as change:
         change.setattr(shutil, "disk_usage", lambda _: usage(2**40, 2**40 - 2**20, 2**20))

@@ -15,8 +15,8 @@ import pytest
 import yaml
 from huggingface_hub import ModelCard
 
-from llmzero_ray import events as ev
 from llmzero_ray.errors import ConfigError, JournalError, StorageError
+from llmzero_ray.records import events as ev
 from llmzero_ray.report import load_strategy, write_outcome
 from llmzero_ray.storage import SearchPaths
 from tests.builders import make_config

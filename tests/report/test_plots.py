@@ -16,8 +16,8 @@ from llmzero_ray.plots import style
 from llmzero_ray.report.facts import SearchFacts
 from llmzero_ray.report.pictures import PICTURES
 from llmzero_ray.report.plot_curves import draw_curves
-from llmzero_ray.report.plot_recipe import draw_recipe, shown_keys
 from llmzero_ray.report.plot_scores import draw_scores, line_of
+from llmzero_ray.report.plot_strategy import draw_recipe, shown_keys
 from llmzero_ray.report.plot_tree import draw_tree, layout
 from tests.report.builder import Phase, proposal
 from tests.report.conftest import Written, scripted

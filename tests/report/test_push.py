@@ -19,8 +19,8 @@ from huggingface_hub import ModelCard
 from safetensors.torch import save_file
 
 from llmzero_ray.cli.main import main
-from llmzero_ray.manifests import write_manifest
 from llmzero_ray.report import write_outcome
+from llmzero_ray.storage.manifests import write_manifest
 from tests.builders import make_config
 from tests.hub_server import TOKEN, HubServer, Repository, hub_server, use
 from tests.report.builder import Phase, SearchBuilder

@@ -9,21 +9,21 @@ from pathlib import Path
 
 import pytest
 
-from llmzero_ray import events as ev
 from llmzero_ray.cli.event_text import event_line
 from llmzero_ray.cli.results import node_facts
 from llmzero_ray.cli.view import final_lines, outcome_lines
 from llmzero_ray.coordinator import node_view
-from llmzero_ray.follow import Follower
-from llmzero_ray.metrics import Curves
+from llmzero_ray.coordinator.follow import Follower
 from llmzero_ray.records import ItemOutcome, PhaseFailure
+from llmzero_ray.records import events as ev
+from llmzero_ray.records.metrics import Curves
+from llmzero_ray.report.best_strategy import best_strategy
 from llmzero_ray.report.comparison import Policy
 from llmzero_ray.report.costs import costs, stays_of
 from llmzero_ray.report.facts import SearchFacts
-from llmzero_ray.report.recipe import best_strategy
 from llmzero_ray.report.render import card_text
-from llmzero_ray.report.strategy import load_strategy
 from llmzero_ray.report.summary import reference_in_words, score_table
+from llmzero_ray.storage.strategy import load_strategy
 from tests.builders import make_config
 from tests.report.builder import T0, Phase, SearchBuilder, items, proposal
 from tests.report.conftest import Written, report_of, scripted

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from llmzero_ray.config_text import read_yaml
+from llmzero_ray.config.schedule import ParameterRange, Ranges, Schedule, read_schedule, shipped
+from llmzero_ray.config.yaml_text import read_yaml
 from llmzero_ray.errors import ConfigError, SearchError
 from llmzero_ray.search import METHODS, PROPOSED, MethodRules, RunPlan, SearchRules, is_planned, make_search
 from llmzero_ray.search.planned_search import PlannedSearch
 from llmzero_ray.search.population import quantiles
-from llmzero_ray.search.schedule import ParameterRange, Ranges, Schedule, read_schedule, shipped
 
 
 def make(method: str, budget: int | None = 8, seed: int = 1, **rules: Any) -> PlannedSearch:

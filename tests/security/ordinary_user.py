@@ -47,7 +47,7 @@ def why_no_ordinary_user() -> str:
     """Why no process can be run as a user without rights here, or none in a sandbox; empty when it can."""
     if os.geteuid() == 0 and not (shutil.which("unshare") and shutil.which("setpriv")):
         return "unshare or setpriv is not installed"
-    code = "from llmzero_ray.tasks.sandbox import find_isolation; print(find_isolation().why)"
+    code = "from llmzero_ray.prepared.sandbox import find_isolation; print(find_isolation().why)"
     done = subprocess.run(
         as_ordinary_user(sys.executable, "-B", "-c", code), capture_output=True, text=True, cwd=_ROOT
     )

@@ -16,11 +16,11 @@ from llmzero_ray.coordinator import replay
 from llmzero_ray.coordinator.plan import Planner
 from llmzero_ray.coordinator.runs import PhaseRun
 from llmzero_ray.errors import ConfigError, ProposalError
-from llmzero_ray.events import PhasePlanned, SearchStarted
 from llmzero_ray.hyperparameters import VERL_SPACE, Space, space_with
 from llmzero_ray.records import Diagnosis, Event, Proposal, from_json, to_json
+from llmzero_ray.records.events import PhasePlanned, SearchStarted
 from llmzero_ray.storage import SearchPaths
-from llmzero_ray.text import clean
+from llmzero_ray.utils.text import clean
 from tests.agents.llm.large_requests import proposal_request
 from tests.builders import Driver, make_config, make_proposal
 

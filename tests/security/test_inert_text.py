@@ -19,10 +19,10 @@ from llmzero_ray.cli import main as cli
 from llmzero_ray.cli.output import TerminalConsole, print_line
 from llmzero_ray.errors import TaskError
 from llmzero_ray.hyperparameters import format_value
-from llmzero_ray.logs import log_to
 from llmzero_ray.plots import style
 from llmzero_ray.report.pictures import TREE
 from llmzero_ray.report.render import inert
+from llmzero_ray.utils.logs import log_to
 
 HOSTILE = "a\x1b]0;owned\x07\x1b[2J\x9b31m\u202eb\x00\x08\rc"
 

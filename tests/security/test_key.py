@@ -19,8 +19,8 @@ import psutil
 import pytest
 import yaml
 
-from llmzero_ray import events as ev
-from llmzero_ray.follow import Follower
+from llmzero_ray.coordinator.follow import Follower
+from llmzero_ray.records import events as ev
 from llmzero_ray.storage import SearchStorage
 from llmzero_ray.tasks.prepare import prepare
 from tests.actors.test_model_search import sensible

@@ -14,15 +14,16 @@ from types import SimpleNamespace
 
 import pytest
 
-from llmzero_ray import api_key, server_sizes
 from llmzero_ray.cli.compare import lanes
 from llmzero_ray.cli.compare.plan import ComparedRun
 from llmzero_ray.errors import StorageError
-from llmzero_ray.private_files import MAX_SOCKET_PATH, private_directory, private_file
+from llmzero_ray.launch import server_sizes
+from llmzero_ray.prepared.families import WarmStart
+from llmzero_ray.prepared.sandbox import Sandbox
 from llmzero_ray.tasks import model_process
-from llmzero_ray.tasks.families.base import WarmStart
 from llmzero_ray.tasks.rewards import math_client
-from llmzero_ray.tasks.sandbox import Sandbox
+from llmzero_ray.utils import api_key
+from llmzero_ray.utils.private_files import MAX_SOCKET_PATH, private_directory, private_file
 from tests.builders import make_config
 from tests.marks import needs_sandbox
 
@@ -63,7 +64,10 @@ def test_a_path_for_sockets_leaves_room_for_their_names(
 
 def test_what_a_killed_process_left_is_removed_by_the_next_one(runtime_dir: Path) -> None:
     mine = private_directory("queue")
-    code = "import os; from llmzero_ray.private_files import private_directory as p; p('queue'); os._exit(9)"
+    code = (
+        "import os; from llmzero_ray.utils.private_files import private_directory\n"
+        "private_directory('queue'); os._exit(9)"
+    )
     subprocess.run([sys.executable, "-c", code], check=False)
     assert len(list(runtime_dir.iterdir())) == 2
     other = private_directory("queue")
@@ -240,7 +244,7 @@ HELPERS: dict[str, Callable[[Path], object]] = {
 
 LEAVES_LATE = """
 import sys, threading
-from llmzero_ray.api_key import key_file
+from llmzero_ray.utils.api_key import key_file
 from llmzero_ray.cli import interrupts
 
 interrupts._LEAVE_S = 0.1

@@ -60,7 +60,7 @@ def compute_score(data_source, solution_str, ground_truth, extra_info=None):
 
 SCORE = """
 import json, os, sys
-from llmzero_ray.tasks.sandbox import Sandbox, SandboxLimits
+from llmzero_ray.prepared.sandbox import Sandbox, SandboxLimits
 with Sandbox(sys.argv[1], limits=SandboxLimits(start_cpu_s=120)) as sandbox:
     row = dict(data_source="d", solution_str="x", ground_truth="x", extra_info={})
     [outcome] = sandbox.score([row])

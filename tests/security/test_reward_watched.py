@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from llmzero_ray.engines.verl import confined_reward
-from llmzero_ray.files import file_digest
-from llmzero_ray.tasks.manifest import RewardEntry
-from llmzero_ray.tasks.reward_validation.calls import call_arguments
-from llmzero_ray.tasks.reward_validation.full import open_sandbox
+from llmzero_ray.prepared.manifest import RewardEntry
+from llmzero_ray.prepared.reward_validation.calls import call_arguments
+from llmzero_ray.prepared.reward_validation.full import open_sandbox
+from llmzero_ray.utils.files import file_digest
 from tests.marks import needs_sandbox
 
 SPY = '''

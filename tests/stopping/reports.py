@@ -7,8 +7,8 @@ import math
 from collections.abc import Sequence
 from random import Random
 
-from llmzero_ray.metrics import KLS, REWARDS
 from llmzero_ray.records import MetricPoint
+from llmzero_ray.records.metrics import KLS, REWARDS
 
 LEVELS = {
     "critic/score/mean": (0.5, 0.15),

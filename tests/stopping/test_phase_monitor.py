@@ -7,12 +7,12 @@ from collections.abc import Sequence
 
 import pytest
 
-from llmzero_ray.agents.base import NodeView, StopRequest
-from llmzero_ray.metrics import CurveBuilder, Curves, curves_of
+from llmzero_ray.config.stopping import StopperSettings
 from llmzero_ray.records import MetricPoint, StopDecision
+from llmzero_ray.records.agents import NodeView, StopRequest
+from llmzero_ray.records.metrics import CurveBuilder, Curves, curves_of
 from llmzero_ray.stopping.phase_monitor import PhaseMonitor
 from llmzero_ray.stopping.policy import StoppingPolicy
-from llmzero_ray.stopping.settings import StopperSettings
 from tests.agents import curves as c
 from tests.stopping.reports import polled, published
 from tests.stopping.test_policy import INCUMBENT, Recorder

@@ -6,12 +6,12 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
-from llmzero_ray.agents.base import NodeView, StopRequest, TaskView
 from llmzero_ray.agents.expert import ExpertEarlyStopper
-from llmzero_ray.metrics import Curves
+from llmzero_ray.config.stopping import StopperSettings
 from llmzero_ray.records import StopDecision
+from llmzero_ray.records.agents import NodeView, StopRequest, TaskView
+from llmzero_ray.records.metrics import Curves
 from llmzero_ray.stopping.policy import StoppingPolicy
-from llmzero_ray.stopping.settings import StopperSettings
 from tests.agents import curves as c
 
 INCUMBENT = c.node(c.csum_steady(), node=0)

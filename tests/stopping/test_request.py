@@ -6,11 +6,11 @@ import dataclasses
 
 import pytest
 
-from llmzero_ray.agents.base import EarlierVerdict
-from llmzero_ray.compute import amount, token_cost, tokens_of
 from llmzero_ray.config import SearchConfig
-from llmzero_ray.metrics import LENGTH, PROMPT_LENGTH, Curves
+from llmzero_ray.hyperparameters.compute import amount, token_cost, tokens_of
 from llmzero_ray.records import Saving
+from llmzero_ray.records.agents import EarlierVerdict
+from llmzero_ray.records.metrics import LENGTH, PROMPT_LENGTH, Curves
 from llmzero_ray.stopping.request import saving, saving_text, stop_request
 from tests.agents import curves as c
 from tests.builders import make_config

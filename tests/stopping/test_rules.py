@@ -8,9 +8,9 @@ from functools import partial
 
 import pytest
 
-from llmzero_ray.metrics import Curves
+from llmzero_ray.config.stopping import StopperSettings
+from llmzero_ray.records.metrics import Curves
 from llmzero_ray.stopping.rules import Collapse, NonFinite, Rule, make_rules
-from llmzero_ray.stopping.settings import StopperSettings
 from tests.agents import curves as c
 
 HEALTHY: list[Callable[[], Curves]] = [

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from llmzero_ray.config_text import validated
+from llmzero_ray.config.stopping import StopperSettings
+from llmzero_ray.config.yaml_text import validated
 from llmzero_ray.errors import ConfigError
-from llmzero_ray.stopping.settings import StopperSettings
 
 
 @pytest.mark.parametrize(

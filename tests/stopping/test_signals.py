@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llmzero_ray.agents.dynamics import observe
-from llmzero_ray.metrics import Curves
+from llmzero_ray.dynamics.features import observe
+from llmzero_ray.records.metrics import Curves
 from llmzero_ray.stopping.signals import (
     EntropyCollapse,
     annotate,

@@ -16,13 +16,13 @@ import pytest
 from actors import stopper
 from actors.stopper import StopperActor
 from actors.stopper_client import StopperClient
-from llmzero_ray.agents.base import StopRequest
+from llmzero_ray.config.stopping import StopperSettings
 from llmzero_ray.errors import StorageError
-from llmzero_ray.events import VerdictPosted
-from llmzero_ray.metrics import Curves
 from llmzero_ray.records import MetricPoint, StopDecision
+from llmzero_ray.records.agents import StopRequest
+from llmzero_ray.records.events import VerdictPosted
+from llmzero_ray.records.metrics import Curves
 from llmzero_ray.stopping.policy import StoppingPolicy
-from llmzero_ray.stopping.settings import StopperSettings
 from llmzero_ray.storage import SearchStorage
 from tests.agents import curves as c
 from tests.builders import Driver, make_config

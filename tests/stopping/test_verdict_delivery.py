@@ -11,8 +11,8 @@ import ray.exceptions
 
 from actors import verdict_delivery
 from actors.verdict_delivery import VerdictDelivery
-from llmzero_ray.events import VerdictPosted
 from llmzero_ray.records import StopDecision
+from llmzero_ray.records.events import VerdictPosted
 
 
 class Coordinator:

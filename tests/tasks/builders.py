@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from llmzero_ray.tasks.families.base import Problem, WarmStart
+from llmzero_ray.prepared.families import Problem, WarmStart
 
 WEIGHTS = "\x02\0\0\0\0\0\0\0{}"
 """A safetensors file without tensors, as text."""

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from llmzero_ray.tasks import PreparedTask
+from llmzero_ray.prepared import PreparedTask
 from llmzero_ray.tasks.prepare import prepare
 
 

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llmzero_ray.errors import TaskError
-from llmzero_ray.metrics import Score, macro_mean
-from llmzero_ray.tasks.aggregate import CHEMCOT_19, macro_average, task_score, validation_score
-from llmzero_ray.tasks.rewards.chem_subtasks import subtask_named
+from llmzero_ray.prepared.aggregate import CHEMCOT_19, macro_average, task_score, validation_score
+from llmzero_ray.prepared.chem_subtasks import subtask_named
+from llmzero_ray.records.metrics import Score, macro_mean
 
 
 def rows(**counts: tuple[int, int]) -> list[tuple[str, float]]:

@@ -11,14 +11,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from llmzero_ray.errors import TaskError
-from llmzero_ray.files import file_digest
-from llmzero_ray.tasks import load_task
-from llmzero_ray.tasks.confirmation import check_spare_rows, write_confirmation
+from llmzero_ray.prepared import load_task
+from llmzero_ray.prepared.confirmation import check_spare_rows, write_confirmation
+from llmzero_ray.prepared.splits import SPLITS
+from llmzero_ray.prepared.task import PreparedTask
 from llmzero_ray.tasks.prepare import prepare
-from llmzero_ray.tasks.prepared import PreparedTask
 from llmzero_ray.tasks.sources.prepare import prepare_source
-from llmzero_ray.tasks.splits import SPLITS
 from llmzero_ray.tasks.task_yaml import parse_task_file
+from llmzero_ray.utils.files import file_digest
 from tests.tasks.synthetic import write_jsonl
 
 

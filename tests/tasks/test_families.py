@@ -12,7 +12,7 @@ from types import ModuleType
 import pytest
 
 from llmzero_ray.errors import TaskError
-from llmzero_ray.tasks.families.base import Family, Problem
+from llmzero_ray.prepared.families import Family, Problem
 from llmzero_ray.tasks.families.chain_sum import ChainSum
 from llmzero_ray.tasks.families.echo import Echo
 from llmzero_ray.tasks.families.expressions import partial_results, worked_answer

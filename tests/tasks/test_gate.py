@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from llmzero_ray.errors import TaskError
-from llmzero_ray.tasks import load_task
-from llmzero_ray.tasks.manifest import RewardEntry
-from llmzero_ray.tasks.reward_validation import RewardValidator
-from llmzero_ray.tasks.reward_validation.calls import call_arguments
-from llmzero_ray.tasks.reward_validation.probe_responses import GOLD_FORMS, hostile_responses
-from llmzero_ray.tasks.reward_validation.report import ValidationReport, shown
-from llmzero_ray.tasks.rewards.loading import load_task_reward
-from llmzero_ray.tasks.sandbox import Isolation, Sandbox, SandboxLimits
+from llmzero_ray.prepared import load_task
+from llmzero_ray.prepared.manifest import RewardEntry
+from llmzero_ray.prepared.reward import load_task_reward
+from llmzero_ray.prepared.reward_validation import RewardValidator
+from llmzero_ray.prepared.reward_validation.calls import call_arguments
+from llmzero_ray.prepared.reward_validation.probe_responses import GOLD_FORMS, hostile_responses
+from llmzero_ray.prepared.reward_validation.report import ValidationReport, shown
+from llmzero_ray.prepared.sandbox import Isolation, Sandbox, SandboxLimits
 from llmzero_ray.tasks.sources.prepare import prepare_source
 from llmzero_ray.tasks.sources.summary import Summary
 from llmzero_ray.tasks.task_yaml import parse_task_file
@@ -226,7 +226,7 @@ def test_opening_a_vetted_task_runs_no_code_of_the_user(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     task = own_task(tmp_path).task
-    monkeypatch.setattr("llmzero_ray.tasks.sandbox.scorer.Sandbox._started", lambda _: 1 / 0)
+    monkeypatch.setattr("llmzero_ray.prepared.sandbox.scorer.Sandbox._started", lambda _: 1 / 0)
     assert load_task(task.directory) == task
 
 
@@ -254,7 +254,7 @@ def test_a_vetted_task_is_refused_on_a_machine_without_a_sandbox_unless_that_is_
 ) -> None:
     task = own_task(tmp_path).task
     found = Isolation(kind=kind, why="bwrap is not installed")
-    monkeypatch.setattr("llmzero_ray.tasks.sandbox.isolation.find_isolation", lambda: found)
+    monkeypatch.setattr("llmzero_ray.prepared.sandbox.isolation.find_isolation", lambda: found)
     with pytest.raises(TaskError, match=r"read your files.*install bubblewrap.*allow_unsandboxed: true"):
         load_task(task.directory)
     manifest = Path(task.directory) / "manifest.json"

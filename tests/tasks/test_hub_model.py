@@ -11,8 +11,8 @@ import pytest
 
 from llmzero_ray.config import SearchConfig
 from llmzero_ray.errors import ConfigError, HubError, TaskError
-from llmzero_ray.hub_model import with_model_here
-from llmzero_ray.tasks import check_model_dir
+from llmzero_ray.launch.hub_model import with_model_here
+from llmzero_ray.prepared import check_model_dir
 from tests.builders import make_config
 from tests.hub_server import HubServer, Repository, hub_server, use
 from tests.tasks.builders import WEIGHTS

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from llmzero_ray.errors import TaskError
-from llmzero_ray.tasks import check_model_dir
+from llmzero_ray.prepared import check_model_dir
 from tests.tasks.builders import WEIGHTS, write_model
 
 

@@ -12,16 +12,16 @@ from typing import Any
 
 import pytest
 
-from llmzero_ray.tasks import load_task
-from llmzero_ray.tasks.families.base import GOLD_RESPONSE, REWARD_MODULE
+from llmzero_ray.prepared import load_task
+from llmzero_ray.prepared.families import GOLD_RESPONSE, REWARD_MODULE
+from llmzero_ray.prepared.manifest import RewardEntry
+from llmzero_ray.prepared.reward import load_module
+from llmzero_ray.prepared.reward_validation import RewardAccuracy, RewardValidator
+from llmzero_ray.prepared.reward_validation.report import ValidationReport
+from llmzero_ray.prepared.shipped_rewards import KINDS
 from llmzero_ray.tasks.families.registry import FAMILIES
-from llmzero_ray.tasks.manifest import RewardEntry
 from llmzero_ray.tasks.prepare import to_rows
-from llmzero_ray.tasks.reward_validation import RewardAccuracy, RewardValidator
-from llmzero_ray.tasks.reward_validation.report import ValidationReport
 from llmzero_ray.tasks.rewards import math_client
-from llmzero_ray.tasks.rewards.loading import load_module
-from llmzero_ray.tasks.rewards.registry import KINDS
 from llmzero_ray.tasks.sources.prepare import prepare_source
 from llmzero_ray.tasks.task_yaml import parse_task_file
 from tests.marks import needs_sandbox

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from llmzero_ray.errors import StorageError, TaskError
-from llmzero_ray.tasks import PreparedTask, load_task
+from llmzero_ray.prepared import PreparedTask, load_task
 from llmzero_ray.tasks.prepare import prepare
 from tests.tasks.builders import write_task
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from llmzero_ray.tasks.repeated_questions import questions_of, shared_with_train
+from llmzero_ray.prepared.repeated_questions import questions_of, shared_with_train
 
 SIX = {
     "What is the capital of France?": "Paris",

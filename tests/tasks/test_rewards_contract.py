@@ -18,9 +18,10 @@ from hypothesis import strategies as st
 
 from benchmarks.reward_rate import hostile_responses
 from llmzero_ray.errors import TaskError
-from llmzero_ray.tasks.rewards import math_client, registry
-from llmzero_ray.tasks.rewards.chem_subtasks import SUBTASKS
-from llmzero_ray.tasks.rewards.loading import load_module
+from llmzero_ray.prepared import shipped_rewards as registry
+from llmzero_ray.prepared.chem_subtasks import SUBTASKS
+from llmzero_ray.prepared.reward import load_module
+from llmzero_ray.tasks.rewards import math_client
 
 KEYS = ["score", "acc", "fmt_ok", "pred"]
 TASKS = ("chemcot", "papersearchqa", "ssmr", "wildsci")
@@ -189,7 +190,7 @@ def test_the_data_source_finds_its_reward(source: str, module: str) -> None:
 
 
 def test_every_shipped_family_has_its_reward() -> None:
-    from llmzero_ray.tasks.families.base import REWARD_MODULE
+    from llmzero_ray.prepared.families import REWARD_MODULE
     from llmzero_ray.tasks.families.registry import FAMILIES
 
     assert {registry.reward_module(family.name) for family in FAMILIES} == {REWARD_MODULE}

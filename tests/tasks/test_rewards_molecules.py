@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from llmzero_ray.prepared.chem_subtasks import ORACLES, missing_requirements
 from llmzero_ray.tasks.rewards import molecules
-from llmzero_ray.tasks.rewards.chem_subtasks import ORACLES, missing_requirements
 from llmzero_ray.tasks.rewards.chemcot import MIN_SIMILARITY, compute_score
 from llmzero_ray.tasks.rewards.functional_groups import SMARTS
 

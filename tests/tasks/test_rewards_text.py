@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from llmzero_ray.errors import TaskError
+from llmzero_ray.prepared.gold_answers import accepted_answers, normalize_answer
 from llmzero_ray.tasks.rewards import exact_match, papersearchqa, regex_match
-from llmzero_ray.tasks.rewards.gold_answers import accepted_answers, normalize_answer
 from llmzero_ray.tasks.rewards.regex_match import check_pattern
 
 GOLD = json.dumps({"target": ["IL-6", "Interleukin 6", "the interleukin-6"]})

@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from llmzero_ray.errors import TaskError
-from llmzero_ray.tasks.sandbox import (
+from llmzero_ray.prepared.sandbox import (
     CallOutcome,
     ForeignValue,
     Isolation,

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from llmzero_ray.errors import RewardError
-from llmzero_ray.tasks.sandbox import SandboxLimits, SandboxService
+from llmzero_ray.prepared.sandbox import SandboxLimits, SandboxService
 from tests.marks import needs_sandbox
 from tests.waiting import wait_until
 

@@ -11,11 +11,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from llmzero_ray.config_text import validated
+from llmzero_ray.config.yaml_text import validated
 from llmzero_ray.errors import ConfigError, StorageError, TaskError
-from llmzero_ray.tasks import PreparedTask
-from llmzero_ray.tasks.manifest import Manifest, RewardEntry, SplitFile, SplitFiles
-from llmzero_ray.tasks.rewards.registry import KINDS
+from llmzero_ray.prepared import PreparedTask
+from llmzero_ray.prepared.manifest import Manifest, RewardEntry, SplitFile, SplitFiles
+from llmzero_ray.prepared.shipped_rewards import KINDS
 from llmzero_ray.tasks.sft.config import SftConfig, load_sft
 from llmzero_ray.tasks.sft.examples import EncodedExamples, SftExample, encode
 from llmzero_ray.tasks.sft.gold import NO_GOLD, NO_RATIONALE, gold_responses, read_examples

@@ -12,9 +12,9 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from llmzero_ray.config_text import validated
+from llmzero_ray.config.yaml_text import validated
 from llmzero_ray.errors import StorageError, TaskError
-from llmzero_ray.tasks import PreparedTask, check_model_dir
+from llmzero_ray.prepared import PreparedTask, check_model_dir
 from llmzero_ray.tasks.sft import checkpoints, worker
 from llmzero_ray.tasks.sft.config import SftConfig
 from llmzero_ray.tasks.sft.examples import EncodedExamples

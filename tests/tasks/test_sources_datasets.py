@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from llmzero_ray.errors import TaskError
-from llmzero_ray.tasks import load_task
-from llmzero_ray.tasks.manifest import read_manifest
+from llmzero_ray.prepared import load_task
+from llmzero_ray.prepared.manifest import read_manifest
 from llmzero_ray.tasks.rewards.molecules import read_molecule
 from llmzero_ray.tasks.rewards.papersearchqa import compute_score
 from llmzero_ray.tasks.sources.base import DatasetAdapter, Rejection, TaskExample

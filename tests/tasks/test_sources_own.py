@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from llmzero_ray.errors import ConfigError, TaskError
-from llmzero_ray.tasks import load_task
+from llmzero_ray.prepared import load_task
 from llmzero_ray.tasks.rewards.reasoning_gym import compute_score, is_safe
 from llmzero_ray.tasks.sources.prepare import prepare_source
 from llmzero_ray.tasks.sources.summary import Summary

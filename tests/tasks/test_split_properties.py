@@ -10,6 +10,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from llmzero_ray.prepared.splits import SPLITS
 from llmzero_ray.tasks.sources.base import Shares
 from llmzero_ray.tasks.sources.selection import (
     ROW_KEYS,
@@ -20,7 +21,6 @@ from llmzero_ray.tasks.sources.selection import (
     select,
     set_aside,
 )
-from llmzero_ray.tasks.splits import SPLITS
 
 
 @dataclass(frozen=True)

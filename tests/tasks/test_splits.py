@@ -11,10 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from llmzero_ray.errors import TaskError
-from llmzero_ray.tasks.families.base import Family, Problem
-from llmzero_ray.tasks.families.registry import FAMILIES, family_named
-from llmzero_ray.tasks.prepare import to_rows
-from llmzero_ray.tasks.splits import (
+from llmzero_ray.prepared.families import Family, Problem
+from llmzero_ray.prepared.splits import (
     MAX_PROBLEMS,
     MAX_SEED,
     Splits,
@@ -22,7 +20,9 @@ from llmzero_ray.tasks.splits import (
     majority_share,
     make_splits,
 )
-from llmzero_ray.tasks.verl_rows import write_parquet
+from llmzero_ray.prepared.verl_rows import write_parquet
+from llmzero_ray.tasks.families.registry import FAMILIES, family_named
+from llmzero_ray.tasks.prepare import to_rows
 from tests.tasks.builders import Numbers
 
 SIZES = {"train": 200, "val": 50, "test": 50}

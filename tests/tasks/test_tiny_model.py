@@ -12,8 +12,8 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 from llmzero_ray.errors import TaskError
-from llmzero_ray.tasks import PreparedTask, check_model_dir
-from llmzero_ray.tasks.families.base import Problem, WarmStart
+from llmzero_ray.prepared import PreparedTask, check_model_dir
+from llmzero_ray.prepared.families import Problem, WarmStart
 from llmzero_ray.tasks.greedy_accuracy import generate, greedy_accuracy
 from llmzero_ray.tasks.model_process import ModelRequest, make_model_in_process
 from llmzero_ray.tasks.rewards.marked_answer import compute_score

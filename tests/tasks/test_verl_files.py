@@ -10,9 +10,9 @@ import pytest
 
 from llmzero_ray.cli.main import main
 from llmzero_ray.errors import TaskError
-from llmzero_ray.tasks import load_task
-from llmzero_ray.tasks.rewards.gold_answers import accepted_answers
-from llmzero_ray.tasks.verl_rows import read_first_rows
+from llmzero_ray.prepared import load_task
+from llmzero_ray.prepared.gold_answers import accepted_answers
+from llmzero_ray.prepared.verl_rows import read_first_rows
 from tests.tasks import verl_files
 from tests.tasks.builders import write_reward, write_rows
 from tests.tasks.verl_files import SHAPES, TRUTHS, verl_row, verl_task, with_truth

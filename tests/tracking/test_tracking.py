@@ -24,15 +24,15 @@ from typing import Any
 
 import pytest
 
-from llmzero_ray.api_key import TRACKER_KEYS, key_hidden, remove_key_file, tracker_key_file
 from llmzero_ray.config import TrackingConfig, parse_config
 from llmzero_ray.errors import ConfigError
-from llmzero_ray.metric_files import load_points
 from llmzero_ray.report.facts import SearchFacts
+from llmzero_ray.storage.metric_files import load_points
 from llmzero_ray.tracking import TrackerProcess, backend_process, tracker_keys
 from llmzero_ray.tracking.backend_process import RunOpening, last_step
 from llmzero_ray.tracking.runs import node_run, summary_points
 from llmzero_ray.tracking.tracker import track
+from llmzero_ray.utils.api_key import TRACKER_KEYS, key_hidden, remove_key_file, tracker_key_file
 from tests.blackbox.inputs import copy_of
 from tests.waiting import wait_until
 

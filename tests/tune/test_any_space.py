@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from llmzero_ray.agents.base import NodeView, OfferedCheckpoint, ProposalRequest, TaskView
 from llmzero_ray.hyperparameters import Parameter, Space
-from llmzero_ray.metrics import Curves
 from llmzero_ray.records import PhaseFailure, Proposal, ResumeFrom
+from llmzero_ray.records.agents import NodeView, OfferedCheckpoint, ProposalRequest, TaskView
+from llmzero_ray.records.metrics import Curves
 from llmzero_ray.tune.any_space import AnySpaceProposer, best_checkpoint
 
 SPACE = Space(

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from ray import cloudpickle, tune
 
-from llmzero_ray.agents.base import NodeView, ProposalRequest
 from llmzero_ray.errors import ConfigError
+from llmzero_ray.records.agents import NodeView, ProposalRequest
 from llmzero_ray.search import SearchRules
 from llmzero_ray.tune import StrategyReplay, tree_search
 from tests.tune import trainables

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from llmzero_ray.agents.base import ProposalRequest
+from llmzero_ray.records.agents import ProposalRequest
 from llmzero_ray.tasks.prepare import prepare
 from llmzero_ray.tune import verl_trainable
 from tests.searches import verl_search

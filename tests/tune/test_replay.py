@@ -11,7 +11,7 @@ from ray.tune.experiment import Trial
 
 from llmzero_ray.config import parse_config
 from llmzero_ray.errors import ConfigError
-from llmzero_ray.report.strategy import load_strategy
+from llmzero_ray.storage.strategy import load_strategy
 from llmzero_ray.tune import StrategyReplay
 from llmzero_ray.tune.phase_start import PhaseStart
 from llmzero_ray.tune.verl_trainable import VerlTrainable

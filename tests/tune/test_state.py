@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from llmzero_ray.config_text import read_yaml
+from llmzero_ray.config.yaml_text import read_yaml
 from llmzero_ray.errors import StorageError
 from llmzero_ray.hyperparameters import Parameter, Space
 from llmzero_ray.records import ResumeFrom

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from ray import cloudpickle, tune
 
-from llmzero_ray.agents.base import NodeView, ProposalRequest
+from llmzero_ray.config.stopping import StopperSettings
 from llmzero_ray.errors import ConfigError
 from llmzero_ray.hyperparameters import VERL_SPACE
 from llmzero_ray.records import Diagnosis, Proposal, ResumeFrom, StopDecision
-from llmzero_ray.stopping.settings import StopperSettings
+from llmzero_ray.records.agents import NodeView, ProposalRequest
 from llmzero_ray.tune import get_checkpoint, tree_search
 from llmzero_ray.tune.early_stop import EarlyStops
 from llmzero_ray.tune.phase_start import PhaseStart

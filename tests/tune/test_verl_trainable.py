@@ -12,8 +12,8 @@ import ray
 from ray import tune
 
 from actors.names import NAMESPACE
-from llmzero_ray.agents.base import ProposalRequest
 from llmzero_ray.errors import CapacityError
+from llmzero_ray.records.agents import ProposalRequest
 from llmzero_ray.report import load_strategy
 from llmzero_ray.tasks.prepare import prepare
 from llmzero_ray.tune import StrategyReplay, tree_search, verl_trainable

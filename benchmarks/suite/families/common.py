@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from llmzero_ray.tasks.families.base import WarmStart
+from llmzero_ray.prepared.families import WarmStart
 
 Mix = tuple[float, float, float]
 """Odds of a bare answer, every second intermediate result, and all of them."""

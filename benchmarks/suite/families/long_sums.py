@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from benchmarks.suite.families.common import Mix, plan_of
-from llmzero_ray.tasks.families.base import Problem, WarmStart
+from llmzero_ray.prepared.families import Problem, WarmStart
 from llmzero_ray.tasks.families.expressions import partial_results, worked_answer
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from benchmarks.suite.families.common import plan_of
-from llmzero_ray.tasks.families.base import Problem, WarmStart
+from llmzero_ray.prepared.families import Problem, WarmStart
 
 _OPERATIONS: tuple[Callable[[int, int], int], ...] = (
     lambda a, b: (a + b) % 10,

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from benchmarks.suite.families.common import Mix
-from llmzero_ray.tasks.families.base import Problem, WarmStart
+from llmzero_ray.prepared.families import Problem, WarmStart
 from llmzero_ray.tasks.families.expressions import partial_results, worked_answer
 
 

@@ -14,10 +14,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal, TypeAlias
 
-from llmzero_ray.agents.base import NodeView
-from llmzero_ray.agents.dynamics import Dynamics, Validation, change_point, fit, observe
-from llmzero_ray.agents.evidence import CLEAR
-from llmzero_ray.agents.observations import (
+from llmzero_ray.dynamics.features import Dynamics, Validation, change_point, fit, observe
+from llmzero_ray.dynamics.gains import CLEAR
+from llmzero_ray.dynamics.observations import (
     any_spike,
     cap_is_harmless,
     course,
@@ -47,7 +46,8 @@ from llmzero_ray.hyperparameters.table import (
     TEMPERATURE,
 )
 from llmzero_ray.records import Diagnosis, DiagnosisState, Hyperparameters
-from llmzero_ray.text import number
+from llmzero_ray.records.agents import NodeView
+from llmzero_ray.utils.text import number
 
 Kind: TypeAlias = Literal[
     "doubtful", "dead", "collapse", "kl_spike", "entropy_collapse", "entropy_climb", "never_ends",

@@ -15,14 +15,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from llmzero_ray.agents.base import Standing, StopRequest
-from llmzero_ray.agents.dynamics import Dynamics, Validation, fit, observe
-from llmzero_ray.agents.observations import rate_is_zero, reward_rising, stands_still
-from llmzero_ray.agents.standing import standings_by_score
-from llmzero_ray.metrics import Series
+from llmzero_ray.dynamics.features import Dynamics, Validation, fit, observe
+from llmzero_ray.dynamics.incumbent import standings_by_score
+from llmzero_ray.dynamics.observations import rate_is_zero, reward_rising, stands_still
 from llmzero_ray.records import StopDecision
-from llmzero_ray.significance import Difference
-from llmzero_ray.text import number
+from llmzero_ray.records.agents import Standing, StopRequest
+from llmzero_ray.records.metrics import Series
+from llmzero_ray.records.significance import Difference
+from llmzero_ray.utils.text import number
 
 RULE = "early_stopper"
 

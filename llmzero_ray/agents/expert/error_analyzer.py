@@ -16,7 +16,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from llmzero_ray.agents.base import ErrorRequest, OfferedCheckpoint
 from llmzero_ray.agents.expert.rejection import mentioned_keys
 from llmzero_ray.agents.expert.resume import best_scored, count_epochs
 from llmzero_ray.errors import HyperparameterError
@@ -49,6 +48,7 @@ from llmzero_ray.records import (
     Proposal,
     ResumeFrom,
 )
+from llmzero_ray.records.agents import ErrorRequest, OfferedCheckpoint
 
 _Values: TypeAlias = Mapping[str, tuple[HyperparameterValue, str]]
 """Key -> (new value, reason)."""

@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from llmzero_ray.agents.base import ProposalRequest
-from llmzero_ray.agents.evidence import known_nodes
 from llmzero_ray.agents.expert.apply_moves import ChangePlan, ProposalBase, apply_moves
 from llmzero_ray.agents.expert.moves import Move, MoveSet
 from llmzero_ray.agents.expert.rejection import mentioned_keys
+from llmzero_ray.dynamics.gains import known_nodes
 from llmzero_ray.errors import HyperparameterError
 from llmzero_ray.hyperparameters import BY_KEY, complete, diff
 from llmzero_ray.hyperparameters.table import (
@@ -28,6 +27,7 @@ from llmzero_ray.hyperparameters.table import (
     TEMPERATURE,
 )
 from llmzero_ray.records import Change, Hyperparameters, HyperparameterValue
+from llmzero_ray.records.agents import ProposalRequest
 
 _INHERITED = ("optimisation", "clipping", "kl", "rollout")
 """Groups of hyper-parameters whose last values on the best path a fresh start inherits."""

@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from llmzero_ray.agents.evidence import DESTROYED
 from llmzero_ray.agents.expert.diagnosis import Finding, Kind
+from llmzero_ray.dynamics.gains import DESTROYED
 from llmzero_ray.hyperparameters.table import (
     ADV_NORM,
     CLIP_HIGH,

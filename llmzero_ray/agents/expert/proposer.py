@@ -14,16 +14,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from llmzero_ray.agents.base import NodeView, ProposalRequest
-from llmzero_ray.agents.dynamics import Dynamics, observe
-from llmzero_ray.agents.evidence import (
-    Attempt,
-    attempts,
-    known_nodes,
-    losing_rates,
-    lowest_losing_raise,
-    went_on,
-)
 from llmzero_ray.agents.expert.apply_moves import ChangePlan, ProposalBase
 from llmzero_ray.agents.expert.choice import Tried, choose
 from llmzero_ray.agents.expert.diagnosis import Finding, diagnose
@@ -32,8 +22,18 @@ from llmzero_ray.agents.expert.error_analyzer import ExpertErrorAnalyzer
 from llmzero_ray.agents.expert.fresh_start import fresh_length, fresh_plan
 from llmzero_ray.agents.expert.moves import UNCHANGED, MoveSet
 from llmzero_ray.agents.expert.resume import StartPoint, choose_length, choose_start, count_epochs
+from llmzero_ray.dynamics.features import Dynamics, observe
+from llmzero_ray.dynamics.gains import (
+    Attempt,
+    attempts,
+    known_nodes,
+    losing_rates,
+    lowest_losing_raise,
+    went_on,
+)
 from llmzero_ray.hyperparameters import Limits, diff, format_value, short
 from llmzero_ray.records import Diagnosis, Hyperparameters, Proposal
+from llmzero_ray.records.agents import NodeView, ProposalRequest
 
 __all__ = ["ExpertEarlyStopper", "ExpertErrorAnalyzer", "ExpertProposer"]
 

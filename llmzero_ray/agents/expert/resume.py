@@ -10,11 +10,11 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from llmzero_ray.agents.base import NodeView, OfferedCheckpoint, TaskView
 from llmzero_ray.agents.expert.diagnosis import Finding, Kind
 from llmzero_ray.hyperparameters.table import TRAIN_BATCH
-from llmzero_ray.metrics import accuracy_error
 from llmzero_ray.records import Hyperparameters, ResumeFrom
+from llmzero_ray.records.agents import NodeView, OfferedCheckpoint, TaskView
+from llmzero_ray.records.metrics import accuracy_error
 
 _GO_ON: tuple[Kind, ...] = (
     "take_off",

@@ -13,13 +13,6 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, TypeAlias
 
-from llmzero_ray.agents.base import (
-    AgentName,
-    ErrorRequest,
-    ProposalRequest,
-    StopRequest,
-    TaskView,
-)
 from llmzero_ray.agents.expert import ExpertEarlyStopper, ExpertErrorAnalyzer, ExpertProposer
 from llmzero_ray.agents.knowledge import Priors
 from llmzero_ray.agents.llm import context
@@ -30,7 +23,14 @@ from llmzero_ray.agents.llm.response_schemas import TOOLS, ErrorSchema, Proposal
 from llmzero_ray.errors import AgentError, CapReachedError
 from llmzero_ray.hyperparameters import VERL_SPACE, Space
 from llmzero_ray.records import Diagnosis, Proposal, StopDecision
-from llmzero_ray.text import collapse_whitespace
+from llmzero_ray.records.agents import (
+    AgentName,
+    ErrorRequest,
+    ProposalRequest,
+    StopRequest,
+    TaskView,
+)
+from llmzero_ray.utils.text import collapse_whitespace
 
 logger = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import httpx2
 
 from llmzero_ray.agents.llm.errors import LlmCallError
-from llmzero_ray.text import one_line
+from llmzero_ray.utils.text import one_line
 
 _MAX_BYTES = 16 * 1024**2
 """A response is a few kilobytes."""

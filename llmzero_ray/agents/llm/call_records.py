@@ -14,13 +14,13 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, replace
 from typing import Any, TypeAlias
 
-from llmzero_ray import events as ev
 from llmzero_ray.agents.llm.agent_client import CallReport
 from llmzero_ray.agents.llm.budget import BudgetLedger, LedgerEntry, Reservation
 from llmzero_ray.agents.llm.messages import ImageBlock, LlmCall, LlmResponse, TextBlock, Usage
 from llmzero_ray.agents.llm.prices import Price
-from llmzero_ray.files import text_digest
 from llmzero_ray.records import Event
+from llmzero_ray.records import events as ev
+from llmzero_ray.utils.files import text_digest
 
 logger = logging.getLogger(__name__)
 

@@ -35,8 +35,8 @@ from llmzero_ray.agents.llm.messages_api import (
 from llmzero_ray.agents.llm.prices import FREE
 from llmzero_ray.agents.llm.settings import LlmSettings
 from llmzero_ray.agents.llm.token_bound import probe_worst_case, worst_case
-from llmzero_ray.api_key import CUSTOM_HEADERS_ENV
 from llmzero_ray.errors import ConfigError, LlmzeroError
+from llmzero_ray.utils.api_key import CUSTOM_HEADERS_ENV
 
 if TYPE_CHECKING:
     from anthropic import AsyncAnthropic

@@ -10,25 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias, get_args
 
-from llmzero_ray.agents.base import (
-    AgentName,
-    Answer,
-    EarlierVerdict,
-    ErrorRequest,
-    MemoryView,
-    NodeView,
-    ProposalRequest,
-    Standing,
-    StopRequest,
-    TaskView,
-)
-from llmzero_ray.agents.dynamics import observe
 from llmzero_ray.agents.expert.early_stopper import takes_off
 from llmzero_ray.agents.knowledge import Knowledge, MetricNote, Priors
 from llmzero_ray.agents.llm import context_nodes as nodes
 from llmzero_ray.agents.llm.context_budget import budget_lines, without_own_steps
 from llmzero_ray.agents.llm.context_metrics import describe, gain_course, summarise, validation_course
 from llmzero_ray.agents.llm.prompt_text import middle_cut, quote, safe_name, score
+from llmzero_ray.dynamics.features import observe
 from llmzero_ray.hyperparameters import (
     NAMES,
     VERL_SPACE,
@@ -42,7 +30,20 @@ from llmzero_ray.hyperparameters import (
     short,
 )
 from llmzero_ray.hyperparameters.table import MAX_RESPONSE, TRAIN_BATCH
-from llmzero_ray.metrics import (
+from llmzero_ray.records import DiagnosisState, Hyperparameters, Proposal
+from llmzero_ray.records.agents import (
+    AgentName,
+    Answer,
+    EarlierVerdict,
+    ErrorRequest,
+    MemoryView,
+    NodeView,
+    ProposalRequest,
+    Standing,
+    StopRequest,
+    TaskView,
+)
+from llmzero_ray.records.metrics import (
     ENTROPY,
     KL,
     LENGTH,
@@ -56,10 +57,9 @@ from llmzero_ray.metrics import (
     accuracy_error,
     series,
 )
-from llmzero_ray.records import DiagnosisState, Hyperparameters, Proposal
-from llmzero_ray.significance import Difference
+from llmzero_ray.records.significance import Difference
 from llmzero_ray.stopping.request import saving_text
-from llmzero_ray.text import first_words, number, one_line
+from llmzero_ray.utils.text import first_words, number, one_line
 
 Context: TypeAlias = dict[str, Any]
 """JSON-able values under the names that templates use."""

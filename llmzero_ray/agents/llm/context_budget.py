@@ -10,11 +10,11 @@ import math
 from collections.abc import Iterable
 from statistics import fmean, median
 
-from llmzero_ray.agents.base import Budget, NodeView
-from llmzero_ray.compute import amount, step_tokens, tokens_so_far
-from llmzero_ray.metrics import LENGTH, PROMPT_LENGTH, STEP_TIME, VAL_TOKENS, series
+from llmzero_ray.hyperparameters.compute import amount, step_tokens, tokens_so_far
 from llmzero_ray.records import TokenCounts
-from llmzero_ray.text import number, number_ranges
+from llmzero_ray.records.agents import Budget, NodeView
+from llmzero_ray.records.metrics import LENGTH, PROMPT_LENGTH, STEP_TIME, VAL_TOKENS, series
+from llmzero_ray.utils.text import number, number_ranges
 
 
 def budget_lines(

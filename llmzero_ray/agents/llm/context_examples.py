@@ -8,8 +8,17 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from llmzero_ray import metrics
-from llmzero_ray.agents.base import (
+from llmzero_ray.agents.knowledge import Knowledge
+from llmzero_ray.agents.llm.context import (
+    Context,
+    error_context,
+    proposer_context,
+    stable_context,
+    stop_context,
+)
+from llmzero_ray.hyperparameters import complete, defaults
+from llmzero_ray.records import ComputeLimit, Diagnosis, PhaseFailure, metrics
+from llmzero_ray.records.agents import (
     AgentName,
     Answer,
     Budget,
@@ -21,17 +30,7 @@ from llmzero_ray.agents.base import (
     StopRequest,
     TaskView,
 )
-from llmzero_ray.agents.knowledge import Knowledge
-from llmzero_ray.agents.llm.context import (
-    Context,
-    error_context,
-    proposer_context,
-    stable_context,
-    stop_context,
-)
-from llmzero_ray.hyperparameters import complete, defaults
-from llmzero_ray.metrics import STEP_TIME, Curves
-from llmzero_ray.records import ComputeLimit, Diagnosis, PhaseFailure
+from llmzero_ray.records.metrics import STEP_TIME, Curves
 
 TASK = TaskView(
     name="example",

@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby, pairwise
 from statistics import fmean
 
-from llmzero_ray.agents.dynamics import Trend, change_point, fit
 from llmzero_ray.agents.knowledge import MetricNote, note_of
 from llmzero_ray.agents.llm.prompt_text import safe_name
-from llmzero_ray.metrics import (
+from llmzero_ray.dynamics.features import Trend, change_point, fit
+from llmzero_ray.records.metrics import (
     ENTROPY,
     EPOCH,
     GLOBAL_STEP,
@@ -28,7 +28,7 @@ from llmzero_ray.metrics import (
     Series,
     series,
 )
-from llmzero_ray.text import number
+from llmzero_ray.utils.text import number
 
 POINTS = 12
 """Most validations that are shown, and most stretches of a longer series."""

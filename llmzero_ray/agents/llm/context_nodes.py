@@ -10,15 +10,15 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from llmzero_ray.agents.base import NodeView, OfferedCheckpoint, ProposalRequest
 from llmzero_ray.agents.llm.context_budget import phase_cost
 from llmzero_ray.agents.llm.context_metrics import FEW_POINTS, gain_text, validation_course
 from llmzero_ray.agents.llm.prompt_text import score
 from llmzero_ray.hyperparameters import SPACE, diff, format_value, short
 from llmzero_ray.hyperparameters.table import TEMPERATURE
-from llmzero_ray.metrics import REWARDS, Curves, accuracy_error, series
 from llmzero_ray.records import Hyperparameters, HyperparameterValue
-from llmzero_ray.text import first_words, number, number_ranges, one_line
+from llmzero_ray.records.agents import NodeView, OfferedCheckpoint, ProposalRequest
+from llmzero_ray.records.metrics import REWARDS, Curves, accuracy_error, series
+from llmzero_ray.utils.text import first_words, number, number_ranges, one_line
 
 MOST_CHANGES = 8
 """Changes of one node that are shown."""

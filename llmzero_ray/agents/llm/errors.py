@@ -10,7 +10,7 @@ from typing import Literal, TypeAlias
 
 from llmzero_ray.agents.llm.messages import Usage
 from llmzero_ray.errors import AgentError
-from llmzero_ray.text import one_line
+from llmzero_ray.utils.text import one_line
 
 ErrorKind: TypeAlias = Literal[
     "no_key",

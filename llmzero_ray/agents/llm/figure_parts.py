@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from llmzero_ray.metrics import accuracy_error
 from llmzero_ray.plots import style
-from llmzero_ray.text import number
+from llmzero_ray.records.metrics import accuracy_error
+from llmzero_ray.utils.text import number
 
 _SIZE = {"font.size": 7.5, "axes.titlesize": 8.5, "axes.labelsize": 7.5, "legend.fontsize": 7.5}
 

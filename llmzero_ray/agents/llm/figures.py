@@ -12,11 +12,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from llmzero_ray.agents.base import NodeView, StopRequest
 from llmzero_ray.agents.llm import figure_parts
 from llmzero_ray.errors import AgentError
 from llmzero_ray.hyperparameters.table import MAX_RESPONSE
-from llmzero_ray.metrics import (
+from llmzero_ray.plots import style
+from llmzero_ray.records.agents import NodeView, StopRequest
+from llmzero_ray.records.metrics import (
     ADVANTAGE_MAX,
     ADVANTAGE_MIN,
     CLIPFRAC,
@@ -31,7 +32,6 @@ from llmzero_ray.metrics import (
     Curves,
     series,
 )
-from llmzero_ray.plots import style
 
 COMPOSITE_WIDTH, ROW_HEIGHT = 1100, 270
 OVERLAY_SIZE = (900, 520)

@@ -17,7 +17,7 @@ import yaml
 from llmzero_ray.agents.knowledge import prompt_directory
 from llmzero_ray.agents.llm.messages import Usage
 from llmzero_ray.errors import ConfigError
-from llmzero_ray.text import nearest
+from llmzero_ray.utils.text import nearest
 
 PRICE_FILE = "prices.yaml"
 """In a user's directory of prompts: a table that replaces the package's."""

@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 import re
 
-from llmzero_ray.files import text_digest
-from llmzero_ray.text import CUT, clean
+from llmzero_ray.utils.files import text_digest
+from llmzero_ray.utils.text import CUT, clean
 
 _NAME = re.compile(r"[^\w./@:+-]+", re.ASCII)
 

@@ -13,7 +13,6 @@ from functools import cached_property, lru_cache
 from types import TracebackType
 from typing import Any, TypeAlias, get_args
 
-from llmzero_ray.agents.base import AgentName
 from llmzero_ray.agents.knowledge import (
     APPENDIX_F,
     HYPERPARAMETERS,
@@ -27,8 +26,9 @@ from llmzero_ray.agents.knowledge import (
 )
 from llmzero_ray.agents.llm.prompt_text import quote
 from llmzero_ray.errors import ConfigError
-from llmzero_ray.files import text_digest
-from llmzero_ray.text import nearest
+from llmzero_ray.records.agents import AgentName
+from llmzero_ray.utils.files import text_digest
+from llmzero_ray.utils.text import nearest
 
 AGENTS: tuple[AgentName, ...] = get_args(AgentName)
 

@@ -14,7 +14,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from llmzero_ray.agents.base import ErrorRequest, OfferedCheckpoint, ProposalRequest, TaskView
 from llmzero_ray.agents.expert.rejection import mentioned_keys
 from llmzero_ray.agents.expert.resume import best_scored, count_epochs
 from llmzero_ray.agents.llm.response_schemas import ChangeSchema, CheckpointSchema, LengthSchema
@@ -26,7 +25,8 @@ from llmzero_ray.hyperparameters import (
     format_value,
 )
 from llmzero_ray.records import Change, Diagnosis, Hyperparameters, HyperparameterValue, Proposal, ResumeFrom
-from llmzero_ray.text import one_line
+from llmzero_ray.records.agents import ErrorRequest, OfferedCheckpoint, ProposalRequest, TaskView
+from llmzero_ray.utils.text import one_line
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,10 +11,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
 
-from llmzero_ray.agents.base import AgentName
 from llmzero_ray.agents.llm.structured_output import FEW, ResponseSchema, ResponseTool, Text, Texts
 from llmzero_ray.records import DiagnosisState
-from llmzero_ray.text import clean
+from llmzero_ray.records.agents import AgentName
+from llmzero_ray.utils.text import clean
 
 _LARGEST = 2**53
 """Whole numbers beyond it are no floats any more."""

@@ -8,8 +8,8 @@ from typing import Literal, TypeAlias
 
 from pydantic import Field, field_validator, model_validator
 
-from llmzero_ray.api_key import KEY_ENV, KEY_FILE_ENV
-from llmzero_ray.config_text import StrictModel
+from llmzero_ray.config.yaml_text import StrictModel
+from llmzero_ray.utils.api_key import KEY_ENV, KEY_FILE_ENV
 
 PUBLIC_URL = "https://api.anthropic.com"
 

@@ -13,7 +13,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, StringConstraints, 
 
 from llmzero_ray.agents.llm.messages import Tool
 from llmzero_ray.errors import ProposalError
-from llmzero_ray.text import clean, one_line
+from llmzero_ray.utils.text import clean, one_line
 
 _MAX_TEXT = 2000
 _MAX_ENTRIES = 12

@@ -10,7 +10,6 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from llmzero_ray.agents.base import OfferedCheckpoint, ProposalRequest
 from llmzero_ray.agents.expert.apply_moves import ChangePlan, ProposalBase
 from llmzero_ray.agents.expert.moves import MoveSet
 from llmzero_ray.agents.expert.proposer import proposal_base, write
@@ -19,10 +18,11 @@ from llmzero_ray.agents.expert.resume import StartPoint
 from llmzero_ray.agents.methods import values
 from llmzero_ray.agents.methods.levers import changes_of
 from llmzero_ray.agents.methods.values import Values
+from llmzero_ray.config.schedule import Grid, ParameterRange, Ranges, read_schedule, shipped
 from llmzero_ray.hyperparameters import VERL_SPACE
 from llmzero_ray.records import Diagnosis, HyperparameterValue, Proposal
+from llmzero_ray.records.agents import OfferedCheckpoint, ProposalRequest
 from llmzero_ray.search import MethodRules, RunPlan
-from llmzero_ray.search.schedule import Grid, ParameterRange, Ranges, read_schedule, shipped
 
 _DIGITS = 3
 _PLANNED = Diagnosis(state="unknown", summary="Planned by the search method; nothing was diagnosed.")

@@ -13,9 +13,9 @@ from collections.abc import Mapping, Sequence
 
 from llmzero_ray.agents.expert.apply_moves import ProposalBase
 from llmzero_ray.agents.methods.levers import changes_of, live_levers, moved_value
+from llmzero_ray.config.schedule import ParameterRange, Schedule
 from llmzero_ray.hyperparameters import BY_KEY, canonical
 from llmzero_ray.records import Hyperparameters, HyperparameterValue
-from llmzero_ray.search.schedule import ParameterRange, Schedule
 
 FACTORS = (1.2, 0.8)
 """Of an explored value (Jaderberg et al. 2017; Ray Tune's default, in its order)."""

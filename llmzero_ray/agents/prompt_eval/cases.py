@@ -17,9 +17,23 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from llmzero_ray import commands as cmd
-from llmzero_ray import events as ev
-from llmzero_ray.agents.base import (
+from llmzero_ray.coordinator import (
+    CoordinatorCore,
+    budget_of,
+    build_request,
+    earlier_verdicts,
+    incumbent_chain,
+    node_view,
+    started_core,
+    task_view,
+)
+from llmzero_ray.dynamics.shown_answers import load_answers
+from llmzero_ray.errors import ConfigError, JournalError
+from llmzero_ray.journal import read_all
+from llmzero_ray.records import commands as cmd
+from llmzero_ray.records import events as ev
+from llmzero_ray.records import from_json, register_record, to_json
+from llmzero_ray.records.agents import (
     AgentName,
     Answer,
     Budget,
@@ -33,26 +47,12 @@ from llmzero_ray.agents.base import (
     StopRequest,
     TaskView,
 )
-from llmzero_ray.agents.shown_answers import load_answers
-from llmzero_ray.coordinator import (
-    CoordinatorCore,
-    budget_of,
-    build_request,
-    earlier_verdicts,
-    incumbent_chain,
-    node_view,
-    started_core,
-    task_view,
-)
-from llmzero_ray.errors import ConfigError, JournalError
-from llmzero_ray.files import replace_file
-from llmzero_ray.journal import read_all
-from llmzero_ray.metric_files import load_curves, load_items
-from llmzero_ray.metrics import Curves
-from llmzero_ray.records import from_json, register_record, to_json
-from llmzero_ray.significance import Difference
+from llmzero_ray.records.metrics import Curves
+from llmzero_ray.records.significance import Difference
 from llmzero_ray.stopping.request import stop_request
 from llmzero_ray.storage import SearchStorage
+from llmzero_ray.storage.metric_files import load_curves, load_items
+from llmzero_ray.utils.files import replace_file
 
 RECORDED = Path(__file__).parent / "recorded"
 """The set that ships."""

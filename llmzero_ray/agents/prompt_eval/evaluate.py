@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from llmzero_ray.agents.backend import Agents, AgentServices, agent_facts, make_agents
-from llmzero_ray.agents.base import ErrorRequest, ProposalRequest, StopRequest
 from llmzero_ray.agents.llm.budget import BudgetLedger
 from llmzero_ray.agents.llm.call_records import ledger_of
 from llmzero_ray.agents.llm.figures import draw_figure
@@ -20,10 +19,11 @@ from llmzero_ray.agents.prompt_eval.cases import RecordedRequest
 from llmzero_ray.agents.prompt_eval.scoring import CHECKS, proposal_checks, statements, verdict_checks
 from llmzero_ray.config import SearchConfig
 from llmzero_ray.errors import CapReachedError
-from llmzero_ray.events import AgentCalled
-from llmzero_ray.metrics import Score
 from llmzero_ray.records import Event, Proposal, StopDecision
-from llmzero_ray.significance import score_interval
+from llmzero_ray.records.agents import ErrorRequest, ProposalRequest, StopRequest
+from llmzero_ray.records.events import AgentCalled
+from llmzero_ray.records.metrics import Score
+from llmzero_ray.records.significance import score_interval
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,13 +21,13 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import fmean
 
-from llmzero_ray.agents.base import ErrorRequest, NodeView, ProposalRequest, StopRequest
 from llmzero_ray.agents.expert.diagnosis import direction, loosened_and_tightened
 from llmzero_ray.agents.llm.proposal_response import bounds_of
 from llmzero_ray.errors import HyperparameterError
 from llmzero_ray.hyperparameters import VERL_SPACE
-from llmzero_ray.metrics import Curves
 from llmzero_ray.records import Hyperparameters, Proposal, StopDecision
+from llmzero_ray.records.agents import ErrorRequest, NodeView, ProposalRequest, StopRequest
+from llmzero_ray.records.metrics import Curves
 
 CHECKS = ("form", "keys", "values", "start", "length", "new", "direction", "moves", "statements")
 _HELD = ("declining", "collapsing")

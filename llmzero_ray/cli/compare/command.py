@@ -31,10 +31,10 @@ from llmzero_ray.cli.compare.results import NEEDS_A_MODEL, RunOutcome, ended, ou
 from llmzero_ray.cli.compare.summary import report
 from llmzero_ray.cli.output import TerminalConsole, print_line
 from llmzero_ray.config import SearchConfig
-from llmzero_ray.config_text import load_file
+from llmzero_ray.config.yaml_text import load_file
 from llmzero_ray.errors import ConfigError
-from llmzero_ray.files import replace_file
-from llmzero_ray.preflight import check_backends
+from llmzero_ray.launch.preflight import check_backends
+from llmzero_ray.utils.files import replace_file
 
 
 def compare(

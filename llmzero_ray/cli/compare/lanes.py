@@ -15,16 +15,16 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from llmzero_ray import _actors
-from llmzero_ray.api_key import KEY_FILE_ENV, KEY_VARIABLES, key_file
-from llmzero_ray.capacity import private_head_resources
 from llmzero_ray.cli.compare.plan import ComparedRun
 from llmzero_ray.config import SearchConfig
-from llmzero_ray.config_changes import in_shared_slots
-from llmzero_ray.config_text import to_yaml
+from llmzero_ray.config.changes import in_shared_slots
+from llmzero_ray.config.yaml_text import to_yaml
+from llmzero_ray.engines.capacity import private_head_resources
 from llmzero_ray.engines.verl.factory import resolve_platform
 from llmzero_ray.errors import LlmzeroError
-from llmzero_ray.files import replace_file
+from llmzero_ray.launch import actors as _actors
+from llmzero_ray.utils.api_key import KEY_FILE_ENV, KEY_VARIABLES, key_file
+from llmzero_ray.utils.files import replace_file
 
 _NO_FAULT = (3, 4)
 """Exit codes of storage and capacity."""

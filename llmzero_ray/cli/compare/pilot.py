@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from llmzero_ray.cli.compare.plan import PILOT, ComparedRun, ComparePlan, times_of, with_keys
-from llmzero_ray.compute import amount, measured_cost, plus
 from llmzero_ray.config import SearchConfig
 from llmzero_ray.errors import ConfigError
-from llmzero_ray.files import replace_file
-from llmzero_ray.metric_files import load_points
+from llmzero_ray.hyperparameters.compute import amount, measured_cost, plus
 from llmzero_ray.records import TokenCost, TokenCounts
 from llmzero_ray.report.facts import SearchFacts
 from llmzero_ray.search import PROPOSED
+from llmzero_ray.storage.metric_files import load_points
+from llmzero_ray.utils.files import replace_file
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,14 +16,14 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic import BeforeValidator, Field, model_validator
 
 import llmzero_ray
-from llmzero_ray import recipes
 from llmzero_ray.config import SearchConfig, parse_config
-from llmzero_ray.config_text import LocalPath, StrictModel, read_yaml, replace_key, setting
+from llmzero_ray.config import presets as recipes
+from llmzero_ray.config.yaml_text import LocalPath, StrictModel, read_yaml, replace_key, setting
 from llmzero_ray.errors import ConfigError
-from llmzero_ray.files import file_digest, text_digest
+from llmzero_ray.prepared.manifest import MANIFEST, read_manifest
+from llmzero_ray.prepared.splits import SPLITS
 from llmzero_ray.search import PROPOSED
-from llmzero_ray.tasks.manifest import MANIFEST, read_manifest
-from llmzero_ray.tasks.splits import SPLITS
+from llmzero_ray.utils.files import file_digest, text_digest
 
 _Tuple = BeforeValidator(lambda value: tuple(value) if isinstance(value, list) else value)
 _NAME = r"^[a-z0-9][a-z0-9_]{0,19}$"

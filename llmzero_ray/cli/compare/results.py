@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from llmzero_ray.compute import plus, spent, token_cost
 from llmzero_ray.errors import LlmzeroError
+from llmzero_ray.hyperparameters.compute import plus, spent, token_cost
 from llmzero_ray.records import TokenCounts
 from llmzero_ray.report.facts import SearchFacts
 from llmzero_ray.report.paper_figures import best_so_far

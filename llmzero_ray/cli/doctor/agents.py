@@ -12,11 +12,11 @@ import urllib.request
 from typing import TYPE_CHECKING, Any
 
 from llmzero_ray.agents.backend import agent_facts, llm_settings, load_plugins
-from llmzero_ray.api_key import key_file_in_use
 from llmzero_ray.cli.doctor.rows import CheckFinding
 from llmzero_ray.config import AgentsConfig, SearchConfig, parse_config
 from llmzero_ray.errors import LlmzeroError
-from llmzero_ray.nodes import Node, NoResult, run_on_nodes
+from llmzero_ray.launch.nodes import Node, NoResult, run_on_nodes
+from llmzero_ray.utils.api_key import key_file_in_use
 
 if TYPE_CHECKING:
     from llmzero_ray.agents.llm.settings import LlmSettings

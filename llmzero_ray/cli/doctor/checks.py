@@ -12,9 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
-from llmzero_ray import _actors
 from llmzero_ray.agents.backend import needs_key
-from llmzero_ray.api_key import key_file
 from llmzero_ray.cli.doctor import agents, cluster, files, machine_findings, memory, sockets, training
 from llmzero_ray.cli.doctor.clocks import clock_offsets
 from llmzero_ray.cli.doctor.gpu_probe import PROBE_S, probe_gpus
@@ -23,13 +21,15 @@ from llmzero_ray.cli.doctor.rows import CheckFinding, Kind, Row, skipped
 from llmzero_ray.cli.doctor.scratch import Scratch
 from llmzero_ray.config import SearchConfig
 from llmzero_ray.errors import ConfigError, LlmzeroError
+from llmzero_ray.launch import actors as _actors
+from llmzero_ray.launch.nodes import Node, NoResult, run_on_nodes
+from llmzero_ray.launch.preflight import check_platform
+from llmzero_ray.launch.server_sizes import is_for_gpus, with_server_sizes
 from llmzero_ray.memory import Assessment
-from llmzero_ray.nodes import Node, NoResult, run_on_nodes
-from llmzero_ray.preflight import check_platform
-from llmzero_ray.presence import owner
-from llmzero_ray.server_sizes import is_for_gpus, with_server_sizes
+from llmzero_ray.prepared import PreparedTask, load_task
 from llmzero_ray.storage import SearchStorage
-from llmzero_ray.tasks import PreparedTask, load_task
+from llmzero_ray.storage.presence import owner
+from llmzero_ray.utils.api_key import key_file
 
 Stage: TypeAlias = Literal["files", "cluster", "slots", "machines", "training"]
 _CHECK_S = 180.0

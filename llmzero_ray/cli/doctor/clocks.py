@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 
 from llmzero_ray.cli.doctor.probes import now
-from llmzero_ray.nodes import Node, NoResult, run_on_nodes
+from llmzero_ray.launch.nodes import Node, NoResult, run_on_nodes
 
 _TRIES = 3
 

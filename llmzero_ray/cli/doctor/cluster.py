@@ -5,13 +5,13 @@ Not here: files (files.py), agents (agents.py), training (training.py).
 
 from __future__ import annotations
 
-from llmzero_ray import _actors
-from llmzero_ray.capacity import shortfall, side_cpus
 from llmzero_ray.cli.doctor.rows import CheckFinding
 from llmzero_ray.config import SearchConfig
 from llmzero_ray.coordinator import root_hyperparameters
+from llmzero_ray.engines.capacity import shortfall, side_cpus
 from llmzero_ray.engines.registry import engine_factory
-from llmzero_ray.tasks import PreparedTask
+from llmzero_ray.launch import actors as _actors
+from llmzero_ray.prepared import PreparedTask
 
 MUST_GROW = "the machines that are up do not hold the slots, and more may be added"
 

@@ -23,9 +23,9 @@ from llmzero_ray.cli.gpu_memory import memory_table
 from llmzero_ray.cli.output import TerminalConsole, print_line
 from llmzero_ray.cli.step_times import DOCTOR_FILE, FORMAT, read_doctor
 from llmzero_ray.config import load_config
-from llmzero_ray.files import replace_file
-from llmzero_ray.hub_model import with_model_here
+from llmzero_ray.launch.hub_model import with_model_here
 from llmzero_ray.storage import SearchStorage
+from llmzero_ray.utils.files import replace_file
 
 _WIDTH = 120
 """Columns where no terminal says how many there are."""

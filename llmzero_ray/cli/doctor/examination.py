@@ -11,7 +11,6 @@ from typing import Any
 
 from rich.console import Console
 
-from llmzero_ray import _actors
 from llmzero_ray.cli.doctor import training
 from llmzero_ray.cli.doctor.checks import CHECKS, Check, Context, Stage
 from llmzero_ray.cli.doctor.probes import probe_machine
@@ -20,7 +19,8 @@ from llmzero_ray.cli.doctor.time_limit import within
 from llmzero_ray.cli.interrupts import raise_on_termination
 from llmzero_ray.cli.output import print_line
 from llmzero_ray.errors import LlmzeroError
-from llmzero_ray.nodes import nodes_up, run_on_nodes
+from llmzero_ray.launch import actors as _actors
+from llmzero_ray.launch.nodes import nodes_up, run_on_nodes
 
 _LOOK_S = 180.0
 

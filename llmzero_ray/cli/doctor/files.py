@@ -15,10 +15,10 @@ from llmzero_ray.cli.doctor.scratch import scratch_of
 from llmzero_ray.cli.dry_run import size_of_adapter
 from llmzero_ray.config import SearchConfig
 from llmzero_ray.estimate import disk_bytes
-from llmzero_ray.nodes import HERE, Node, NoResult, run_on_nodes
+from llmzero_ray.launch.nodes import HERE, Node, NoResult, run_on_nodes
+from llmzero_ray.prepared import PreparedTask, check_model_dir
 from llmzero_ray.storage import SearchStorage
-from llmzero_ray.tasks import PreparedTask, check_model_dir
-from llmzero_ray.text import GIB
+from llmzero_ray.utils.text import GIB
 
 FILES_S = 300.0
 """Longest wait for machines to read a task's files."""

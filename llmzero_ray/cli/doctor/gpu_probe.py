@@ -14,8 +14,8 @@ import sys
 import traceback
 from typing import Any
 
-from llmzero_ray.api_key import without_secrets
 from llmzero_ray.errors import EngineError
+from llmzero_ray.utils.api_key import without_secrets
 
 PROBE_S = 240.0
 """Imports, a context on each GPU and the first collective of NCCL."""

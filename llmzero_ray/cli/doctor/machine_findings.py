@@ -1,6 +1,6 @@
 """Findings from the probes of all machines, one row each. Pure.
 
-Not here: running the probes (llmzero_ray.nodes).
+Not here: running the probes (llmzero_ray.launch.nodes).
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from typing import Any, TypeVar
 
 from llmzero_ray.cli.doctor.rows import CheckFinding, Status, first_few
 from llmzero_ray.engines.verl.internals import driver_problem
-from llmzero_ray.nodes import HERE, Node, NoResult
-from llmzero_ray.tasks import PreparedTask
-from llmzero_ray.tasks.sandbox import CURE, Isolation
+from llmzero_ray.launch.nodes import HERE, Node, NoResult
+from llmzero_ray.prepared import PreparedTask
+from llmzero_ray.prepared.sandbox import CURE, Isolation
 
 T = TypeVar("T")
 

@@ -17,10 +17,10 @@ from llmzero_ray.cli.gpu_memory import (
 )
 from llmzero_ray.config import SearchConfig
 from llmzero_ray.errors import ConfigError
+from llmzero_ray.launch.nodes import Node, NoResult, run_on_nodes
+from llmzero_ray.launch.server_sizes import assessed, card_gib
 from llmzero_ray.memory import Assessment
-from llmzero_ray.nodes import Node, NoResult, run_on_nodes
-from llmzero_ray.server_sizes import assessed, card_gib
-from llmzero_ray.tasks import PreparedTask
+from llmzero_ray.prepared import PreparedTask
 
 _ORDER: tuple[Status, ...] = ("ok", "warn", "FAIL")
 _STATUS: Mapping[str, Status] = {"fits": "ok", "tight": "warn", "does not fit": "FAIL"}

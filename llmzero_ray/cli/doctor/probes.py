@@ -1,7 +1,7 @@
 """Probes of one machine, as plain values: versions, free space, sandbox, files, the storage.
 
-Each function runs as a Ray task on one node. Not here: starting it there (llmzero_ray.nodes), interpretation
-of the results (machine_findings.py).
+Each function runs as a Ray task on one node. Not here: starting it there (launch/nodes.py), interpretation of
+the results (machine_findings.py).
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from typing import Any
 
 from llmzero_ray import version
 from llmzero_ray.errors import LlmzeroError, StorageError
-from llmzero_ray.files import file_digest, storage_error, text_digest
-from llmzero_ray.tasks.sandbox import Isolation, find_isolation
+from llmzero_ray.prepared.sandbox import Isolation, find_isolation
+from llmzero_ray.utils.files import file_digest, storage_error, text_digest
 
 PACKAGES = ("ray", "verl", "vllm", "torch", "transformers", "peft", "numpy")
 ROOMS = ("/tmp", "/dev/shm")

@@ -12,7 +12,7 @@ from pathlib import Path
 from llmzero_ray.cli.doctor.time_limit import within
 from llmzero_ray.config import SearchConfig
 from llmzero_ray.errors import StorageError
-from llmzero_ray.files import FileLock, storage_error
+from llmzero_ray.utils.files import FileLock, storage_error
 
 _REMOVE_S = 60.0
 

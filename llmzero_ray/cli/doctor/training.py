@@ -15,7 +15,6 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from llmzero_ray import _actors
 from llmzero_ray.cli.doctor.rows import CheckFinding, Row
 from llmzero_ray.cli.doctor.scratch import scratch_of
 from llmzero_ray.cli.doctor.training_rows import SlotTrial, rows_of, seconds_of
@@ -23,10 +22,11 @@ from llmzero_ray.config import SearchConfig
 from llmzero_ray.coordinator import root_hyperparameters
 from llmzero_ray.coordinator.plan import Planner
 from llmzero_ray.errors import CapacityError, LlmzeroError
+from llmzero_ray.launch import actors as _actors
+from llmzero_ray.prepared import PreparedTask
 from llmzero_ray.records import PhaseFailure, PhaseResult, PhaseSpec
 from llmzero_ray.stage_times import time_limits
 from llmzero_ray.storage import SearchStorage
-from llmzero_ray.tasks import PreparedTask
 
 STEPS = 2
 _NAME_CHARS = 56

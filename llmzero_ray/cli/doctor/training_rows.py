@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from llmzero_ray.cli.doctor.rows import Row, Status
 from llmzero_ray.cli.step_times import step_seconds, validation_seconds
 from llmzero_ray.config import SearchConfig
-from llmzero_ray.metric_files import load_items, load_points
-from llmzero_ray.metrics import mean_score
 from llmzero_ray.records import ItemOutcome, PhaseFailure, PhaseResult
+from llmzero_ray.records.metrics import mean_score
 from llmzero_ray.storage import SearchStorage
+from llmzero_ray.storage.metric_files import load_items, load_points
 
 _TODO = {
     "oom": "lower engine.gpu_memory_utilization, batch or response length, or take more GPUs a slot",

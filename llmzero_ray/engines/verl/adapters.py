@@ -17,9 +17,9 @@ import torch
 
 from llmzero_ray.engines.verl.seeds import derive_seed
 from llmzero_ray.engines.verl.settings import OPTIMIZER_FILE
-from llmzero_ray.failpoints import reach
-from llmzero_ray.files import replace_directory
-from llmzero_ray.manifests import write_manifest
+from llmzero_ray.storage.manifests import write_manifest
+from llmzero_ray.utils.failpoints import reach
+from llmzero_ray.utils.files import replace_directory
 
 
 def reshard(module: torch.nn.Module) -> None:

@@ -18,8 +18,8 @@ from typing import Any
 from llmzero_ray.engines.verl.canary import LogProbs, difference
 from llmzero_ray.engines.verl.seeds import derive_seed
 from llmzero_ray.errors import EffectiveConfigError, NonFiniteError
-from llmzero_ray.metrics import GRAD_NORM, LOSS, PG_LOSS, REWARDS
 from llmzero_ray.records import Hyperparameters, PhaseSpec
+from llmzero_ray.records.metrics import GRAD_NORM, LOSS, PG_LOSS, REWARDS
 
 _ACTOR = "actor_rollout_ref.actor"
 _ROLLOUT = "actor_rollout_ref.rollout"

@@ -2,7 +2,7 @@
 
 It has each answer scored in a sandbox, as when the reward was tried. A reward worker has one sandbox for as
 long as it lives; what is waiting is scored in batches. An answer that cannot be scored has no score, and VeRL
-leaves it out. Not here: the sandbox (tasks/sandbox), what too many answers without a score mean for a phase
+leaves it out. Not here: the sandbox (prepared/sandbox), what too many answers without a score mean for a phase
 (reward_calls.py).
 """
 
@@ -15,10 +15,10 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from llmzero_ray.errors import TaskError
-from llmzero_ray.tasks.reward_validation import result_problem
-from llmzero_ray.tasks.rewards.loading import ALLOW_IN_MANIFEST, top_of
-from llmzero_ray.tasks.sandbox import ForeignValue, SandboxService
-from llmzero_ray.tasks.verl_rows import plain
+from llmzero_ray.prepared.reward import ALLOW_IN_MANIFEST, top_of
+from llmzero_ray.prepared.reward_validation import result_problem
+from llmzero_ray.prepared.sandbox import ForeignValue, SandboxService
+from llmzero_ray.prepared.verl_rows import plain
 
 if TYPE_CHECKING:
     from llmzero_ray.engines.verl.settings import VerlSettings

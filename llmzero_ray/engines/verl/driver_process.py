@@ -27,8 +27,8 @@ from llmzero_ray.engines.verl.queue_keys import forget_keys
 from llmzero_ray.engines.verl.settings import VerlSettings
 from llmzero_ray.engines.verl.stage_clock import StageClock
 from llmzero_ray.errors import EngineError, EngineLostError
-from llmzero_ray.private_files import private_directory
 from llmzero_ray.records import PhaseSpec
+from llmzero_ray.utils.private_files import private_directory
 
 logger = logging.getLogger(__name__)
 

@@ -40,8 +40,8 @@ from llmzero_ray.engines.verl.settings import VerlSettings
 from llmzero_ray.engines.verl.stage_clock import StageClock
 from llmzero_ray.errors import EngineError, EngineLostError
 from llmzero_ray.hyperparameters import resolve
-from llmzero_ray.manifests import problem_of
 from llmzero_ray.records import ItemOutcome, PhaseFailure, PhaseResult, PhaseSpec
+from llmzero_ray.storage.manifests import problem_of
 
 logger = logging.getLogger(__name__)
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from llmzero_ray import version
-from llmzero_ray.api_key import SECRET_VARIABLES, without_key
 from llmzero_ray.engines.verl.internals import (
     QUEUE_DIR_ENV,
     QUEUE_NAMESPACE_ENV,
@@ -16,7 +15,8 @@ from llmzero_ray.engines.verl.internals import (
     SOCKET_SCOPE_ENV,
 )
 from llmzero_ray.engines.verl.settings import VerlSettings
-from llmzero_ray.files import text_digest
+from llmzero_ray.utils.api_key import SECRET_VARIABLES, without_key
+from llmzero_ray.utils.files import text_digest
 
 EXECUTOR = "+actor_rollout_ref.rollout.engine_kwargs.vllm.distributed_executor_backend"
 """Set to `mp` on the CPU, vLLM's engine gets processes of its own, as it has on GPUs."""

@@ -18,7 +18,7 @@ from llmzero_ray.stage_times import time_limits
 
 if TYPE_CHECKING:
     from llmzero_ray.config import SearchConfig
-    from llmzero_ray.tasks import PreparedTask
+    from llmzero_ray.prepared import PreparedTask
 
 _MICRO_BATCH_LIMIT = {"cpu": 128, "gpu": 16}
 """Sequences per GPU. A tiny model on the CPU wants one large pass; GPUs have long sequences to fit."""

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from llmzero_ray.capacity import QUEUE_UNITS
+from llmzero_ray.engines.capacity import QUEUE_UNITS
 from llmzero_ray.engines.verl import confined_reward
 from llmzero_ray.engines.verl.settings import VerlSettings
 from llmzero_ray.errors import ConfigError

@@ -15,12 +15,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from llmzero_ray.compute import ComputeClock
 from llmzero_ray.engines.verl.settings import OPTIMIZER_FILE, VerlSettings
 from llmzero_ray.errors import EngineError
+from llmzero_ray.hyperparameters.compute import ComputeClock
 from llmzero_ray.hyperparameters.table import LORA_ALPHA, LORA_RANK
-from llmzero_ray.manifests import problem_of
-from llmzero_ray.metrics import best_validation
 from llmzero_ray.records import (
     Checkpoint,
     FailureClass,
@@ -31,6 +29,8 @@ from llmzero_ray.records import (
     ResumeFrom,
     adapter_name,
 )
+from llmzero_ray.records.metrics import best_validation
+from llmzero_ray.storage.manifests import problem_of
 
 
 @dataclass

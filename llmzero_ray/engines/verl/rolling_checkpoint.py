@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from llmzero_ray.errors import StorageError
-from llmzero_ray.manifests import NAME, problem_of, read_manifest, write_manifest
 from llmzero_ray.records import PhaseSpec, to_json
+from llmzero_ray.storage.manifests import NAME, problem_of, read_manifest, write_manifest
 
 logger = logging.getLogger(__name__)
 

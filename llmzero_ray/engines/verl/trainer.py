@@ -32,7 +32,6 @@ from verl.utils.dataset.rl_dataset import collate_fn
 from verl.utils.tokenizer.continuous_token_wiring import create_continuous_token_builder
 from verl.workers.rollout.replica import RolloutReplicaRegistry
 
-from llmzero_ray.compute import ComputeClock
 from llmzero_ray.engines.verl import canary, config_check, full_checkpoint, patches
 from llmzero_ray.engines.verl.agent_loops import PhaseAgentLoopManager
 from llmzero_ray.engines.verl.batched_rollouts import BatchedRollouts
@@ -64,9 +63,10 @@ from llmzero_ray.engines.verl.verl_hooks import (
     with_wrong,
 )
 from llmzero_ray.engines.verl.workers import PhaseWorker
-from llmzero_ray.failpoints import reach
-from llmzero_ray.metrics import MERGE_ROUNDING, VAL_TOKENS
+from llmzero_ray.hyperparameters.compute import ComputeClock
 from llmzero_ray.records import Checkpoint, ItemOutcome, MetricPoint
+from llmzero_ray.records.metrics import MERGE_ROUNDING, VAL_TOKENS
+from llmzero_ray.utils.failpoints import reach
 
 logger = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from llmzero_ray.errors import TaskError
-from llmzero_ray.tasks.families.base import Problem, WarmStart
+from llmzero_ray.prepared.families import Problem, WarmStart
 from llmzero_ray.tasks.families.expressions import partial_results, worked_answer
 from llmzero_ray.tasks.rewards.marked_answer import MARK
 

@@ -12,7 +12,7 @@ import random
 import string
 from collections.abc import Iterator
 
-from llmzero_ray.tasks.families.base import Problem, WarmStart
+from llmzero_ray.prepared.families import Problem, WarmStart
 
 # Share of demonstrations that show (the right digit, the next digit); the rest show any digit.
 _LEARNT = (0.7, 0.0)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 
-from llmzero_ray.tasks.families.base import Problem, WarmStart
+from llmzero_ray.prepared.families import Problem, WarmStart
 from llmzero_ray.tasks.families.expressions import partial_results, worked_answer
 
 _WORKED_STARTS = "0123"

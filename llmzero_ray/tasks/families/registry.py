@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from llmzero_ray.errors import TaskError
-from llmzero_ray.tasks.families.base import Family
+from llmzero_ray.prepared.families import Family
 from llmzero_ray.tasks.families.chain_sum import ChainSum
 from llmzero_ray.tasks.families.echo import Echo
 from llmzero_ray.tasks.families.register import Register

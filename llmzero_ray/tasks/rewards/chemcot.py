@@ -21,8 +21,8 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any
 
+from llmzero_ray.prepared.chem_subtasks import Rule, Subtask, subtask_named
 from llmzero_ray.tasks.rewards import molecules
-from llmzero_ray.tasks.rewards.chem_subtasks import Rule, Subtask, subtask_named
 from llmzero_ray.tasks.rewards.choice_letter import bare_letter
 from llmzero_ray.tasks.rewards.extraction import Result, result, visible
 from llmzero_ray.tasks.rewards.functional_groups import group_named

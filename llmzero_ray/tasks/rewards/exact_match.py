@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from llmzero_ray.prepared.gold_answers import accepted_answers, normalize_answer
 from llmzero_ray.tasks.rewards.extraction import Result, marked_or_whole, result, visible
-from llmzero_ray.tasks.rewards.gold_answers import accepted_answers, normalize_answer
 from llmzero_ray.tasks.rewards.reward_options import options_of_row
 
 

@@ -16,8 +16,8 @@ from fractions import Fraction
 from typing import Any
 
 from llmzero_ray.errors import TaskError
+from llmzero_ray.prepared.gold_answers import accepted_answers
 from llmzero_ray.tasks.rewards.extraction import Result, has_box, last_boxed, last_tagged, result, visible
-from llmzero_ray.tasks.rewards.gold_answers import accepted_answers
 from llmzero_ray.tasks.rewards.math_client import is_equivalent
 from llmzero_ray.tasks.rewards.reward_options import options_of_row
 

@@ -18,7 +18,7 @@ import sys
 import threading
 from pathlib import Path
 
-from llmzero_ray.api_key import without_secrets
+from llmzero_ray.utils.api_key import without_secrets
 
 _SERVER = Path(__file__).with_name("math_server.py")
 START_TIMEOUT_S = 120.0

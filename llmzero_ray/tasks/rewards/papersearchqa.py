@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from llmzero_ray.prepared.gold_answers import accepted_answers, normalize_answer
 from llmzero_ray.tasks.rewards.extraction import Result, last_tagged, result, too_many_tags, visible
-from llmzero_ray.tasks.rewards.gold_answers import accepted_answers, normalize_answer
 
 MAX_TAGS = 10
 TAG_FACTOR = 0.25

@@ -14,8 +14,8 @@ from importlib import import_module
 from typing import Any
 
 from llmzero_ray.errors import TaskError
+from llmzero_ray.prepared.gold_answers import accepted_answers
 from llmzero_ray.tasks.rewards.extraction import Result, result, visible
-from llmzero_ray.tasks.rewards.gold_answers import accepted_answers
 from llmzero_ray.tasks.rewards.reward_options import options_of_row
 
 TIMEOUT_S = 0.25

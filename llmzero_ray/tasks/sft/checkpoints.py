@@ -20,9 +20,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from llmzero_ray.errors import StorageError
-from llmzero_ray.failpoints import reach
-from llmzero_ray.files import storage_error
-from llmzero_ray.manifests import problem_of, write_manifest
+from llmzero_ray.storage.manifests import problem_of, write_manifest
+from llmzero_ray.utils.failpoints import reach
+from llmzero_ray.utils.files import storage_error
 
 logger = logging.getLogger(__name__)
 CHECKPOINTS = "checkpoints"

@@ -11,8 +11,8 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from llmzero_ray import recipes
-from llmzero_ray.config_text import LocalPath, StrictModel, load_file
+from llmzero_ray.config import presets as recipes
+from llmzero_ray.config.yaml_text import LocalPath, StrictModel, load_file
 from llmzero_ray.tasks.task_yaml import Names
 
 CHANGEABLE = ("checkpoint_every", "checkpoints_kept", "max_failures", "start_timeout_s")

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from llmzero_ray.errors import TaskError
-from llmzero_ray.files import replace_file
+from llmzero_ray.utils.files import replace_file
 
 Encoded: TypeAlias = tuple[list[int], list[int]]
 """Token ids of a prompt and of the response to it."""

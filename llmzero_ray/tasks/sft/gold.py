@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from llmzero_ray.errors import TaskError
-from llmzero_ray.tasks.manifest import Manifest
-from llmzero_ray.tasks.rewards.gold_answers import gold_response
-from llmzero_ray.tasks.rewards.registry import KINDS
+from llmzero_ray.prepared.gold_answers import gold_response
+from llmzero_ray.prepared.manifest import Manifest
+from llmzero_ray.prepared.shipped_rewards import KINDS
 from llmzero_ray.tasks.sft.examples import SftExample
 
 GoldResponse: TypeAlias = Callable[[str, str], str | None]

@@ -15,15 +15,15 @@ from typing import Any, TypeAlias
 from uuid import uuid4
 
 from llmzero_ray.errors import ConfigError, StorageError, TaskError
-from llmzero_ray.files import FileLock, file_digest, replace_file, storage_error, text_digest
-from llmzero_ray.tasks.manifest import MANIFEST, read_manifest
-from llmzero_ray.tasks.model_dir import check_model_dir
-from llmzero_ray.tasks.prepared import load_task
+from llmzero_ray.prepared.manifest import MANIFEST, read_manifest
+from llmzero_ray.prepared.model_dir import check_model_dir
+from llmzero_ray.prepared.task import load_task
 from llmzero_ray.tasks.sft import TRAINER_VERSION
 from llmzero_ray.tasks.sft.config import CHANGEABLE, SftConfig
 from llmzero_ray.tasks.sft.examples import EncodedExamples, encode
 from llmzero_ray.tasks.sft.gold import gold_responses, read_examples
 from llmzero_ray.tasks.sft.models import load_tokenizer
+from llmzero_ray.utils.files import FileLock, file_digest, replace_file, storage_error, text_digest
 
 IDENTITY, RESULT, TURN = "identity.json", "warm_start.json", ".turn"
 EXAMPLES = "examples"

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from llmzero_ray.errors import CapacityError, EngineError, LlmzeroError
-from llmzero_ray.files import replace_file
 from llmzero_ray.tasks.sft.config import SftConfig
 from llmzero_ray.tasks.sft.job import Job
 from llmzero_ray.tasks.sft.progress import ProgressReader
+from llmzero_ray.utils.files import replace_file
 
 _LOOK_S = 0.5
 RAY_STATE = ".ray_train"

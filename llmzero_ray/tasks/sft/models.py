@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from llmzero_ray.errors import TaskError
-from llmzero_ray.files import replace_directory, storage_error
 from llmzero_ray.tasks.sft.config import LoraSettings
+from llmzero_ray.utils.files import replace_directory, storage_error
 
 MODEL, ADAPTER = "model", "adapter"
 """Directories of the result: all weights, and the LoRA adapter in PEFT's form."""

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from llmzero_ray.files import storage_error
+from llmzero_ray.utils.files import storage_error
 
 FILE = "metrics.jsonl"
 LOSS, LR, GRAD_NORM, VAL_LOSS = "train/loss", "train/lr", "train/grad_norm", "val/loss"

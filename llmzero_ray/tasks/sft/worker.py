@@ -21,12 +21,12 @@ import torch.distributed as dist
 from transformers import TrainingArguments
 from transformers.integrations.deepspeed import unset_hf_deepspeed_config
 
-from llmzero_ray.files import replace_file
 from llmzero_ray.tasks.sft import checkpoints, models
 from llmzero_ray.tasks.sft.examples import EncodedExamples
 from llmzero_ray.tasks.sft.job import EXAMPLES, RESULT, Job, check_turn
 from llmzero_ray.tasks.sft.progress import ProgressWriter
 from llmzero_ray.tasks.sft.trainer import ProgressCallback, SftTrainer, training_arguments
+from llmzero_ray.utils.files import replace_file
 
 _PACKAGES = ("llmzero-ray", "torch", "deepspeed", "transformers", "accelerate", "peft", "ray")
 

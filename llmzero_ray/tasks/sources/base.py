@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeAlias
 
-from llmzero_ray.tasks.manifest import RewardEntry
+from llmzero_ray.prepared.manifest import RewardEntry
 
 Record: TypeAlias = Mapping[str, Any]
 """One raw row: column -> value."""

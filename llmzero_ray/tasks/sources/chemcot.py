@@ -16,14 +16,14 @@ from functools import lru_cache
 from typing import Any, Literal
 
 from llmzero_ray.errors import TaskError
-from llmzero_ray.tasks.manifest import RewardEntry
-from llmzero_ray.tasks.rewards.chem_subtasks import (
+from llmzero_ray.prepared.chem_subtasks import (
     ORACLES,
     SUBTASKS,
     Subtask,
     missing_requirements,
     subtask_named,
 )
+from llmzero_ray.prepared.manifest import RewardEntry
 from llmzero_ray.tasks.rewards.functional_groups import group_named
 from llmzero_ray.tasks.rewards.json_field import answer_field, as_text
 from llmzero_ray.tasks.rewards.molecules import read_molecule

@@ -11,13 +11,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from llmzero_ray.errors import TaskError
-from llmzero_ray.plugin import registered
-from llmzero_ray.tasks.manifest import RewardEntry
-from llmzero_ray.tasks.reward_validation import RewardValidator
-from llmzero_ray.tasks.rewards.gold_answers import gold_response
+from llmzero_ray.prepared.gold_answers import gold_response
+from llmzero_ray.prepared.manifest import RewardEntry
+from llmzero_ray.prepared.reward_validation import RewardValidator
+from llmzero_ray.prepared.shipped_rewards import KINDS
 from llmzero_ray.tasks.rewards.math_answer import check_math_verify
 from llmzero_ray.tasks.rewards.regex_match import check_pattern
-from llmzero_ray.tasks.rewards.registry import KINDS
 from llmzero_ray.tasks.rewards.reward_options import ROW_KEY
 from llmzero_ray.tasks.sources.base import (
     LETTERS,
@@ -41,6 +40,7 @@ from llmzero_ray.tasks.task_yaml import (
     needed_fields,
     template_fields,
 )
+from llmzero_ray.utils.plugins import registered
 
 REWARD_FILE = "reward.py"
 """Copy of the user's reward in the task's directory."""

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from llmzero_ray.errors import TaskError
-from llmzero_ray.tasks.manifest import RewardEntry
+from llmzero_ray.prepared.manifest import RewardEntry
 from llmzero_ray.tasks.sources.base import Record, Rejection, Shares, TaskExample, text_of
 
 PROMPTS = {

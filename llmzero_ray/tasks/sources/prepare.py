@@ -12,11 +12,19 @@ from pathlib import Path
 from typing import Any
 
 from llmzero_ray.errors import TaskError
-from llmzero_ray.files import file_digest
-from llmzero_ray.tasks.manifest import FORMAT, read_manifest, write_manifest
-from llmzero_ray.tasks.prepared import PreparedTask, load_task
-from llmzero_ray.tasks.reward_validation import GoldResponse, RewardAccuracy, RewardValidator
-from llmzero_ray.tasks.rewards.gold_answers import gold_response
+from llmzero_ray.prepared.directory import (
+    Progress,
+    check_same_recipe,
+    create_once,
+    no_progress,
+    recipe_differences,
+)
+from llmzero_ray.prepared.gold_answers import gold_response
+from llmzero_ray.prepared.manifest import FORMAT, read_manifest, write_manifest
+from llmzero_ray.prepared.reward_validation import GoldResponse, RewardAccuracy, RewardValidator
+from llmzero_ray.prepared.splits import CONFIRM, SPLITS
+from llmzero_ray.prepared.task import PreparedTask, load_task
+from llmzero_ray.prepared.verl_rows import read_first_rows
 from llmzero_ray.tasks.sources import hub
 from llmzero_ray.tasks.sources.base import DatasetAdapter
 from llmzero_ray.tasks.sources.chemcot import ChemCoT
@@ -29,16 +37,8 @@ from llmzero_ray.tasks.sources.ssmr import SSMR
 from llmzero_ray.tasks.sources.summary import Summary, summarise
 from llmzero_ray.tasks.sources.wildsci import WildSci
 from llmzero_ray.tasks.sources.writer import WriteRequest, write_source_task
-from llmzero_ray.tasks.splits import CONFIRM, SPLITS
-from llmzero_ray.tasks.task_directory import (
-    Progress,
-    check_same_recipe,
-    create_once,
-    no_progress,
-    recipe_differences,
-)
 from llmzero_ray.tasks.task_yaml import OwnReward, TaskFile
-from llmzero_ray.tasks.verl_rows import read_first_rows
+from llmzero_ray.utils.files import file_digest
 
 _VALIDATION_ROWS = 500
 """Rows of each split that a reward is tried on."""

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from llmzero_ray.errors import TaskError
-from llmzero_ray.files import small_text
 from llmzero_ray.tasks.sources.base import TaskExample
+from llmzero_ray.utils.files import small_text
 
 _BATCH = 512
 

@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 
 from llmzero_ray.errors import TaskError
+from llmzero_ray.prepared.directory import Progress
 from llmzero_ray.tasks.sources.base import DatasetAdapter, TaskExample
 from llmzero_ray.tasks.sources.readers import SourceFile
 from llmzero_ray.tasks.sources.scan import Place, ScanResult, ScanStatistics, examples_at, scan_file
 from llmzero_ray.tasks.sources.selection import ROW_KEYS
-from llmzero_ray.tasks.task_directory import Progress
 
 
 class RayScanner:

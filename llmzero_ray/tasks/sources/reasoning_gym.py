@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 from llmzero_ray.errors import TaskError
-from llmzero_ray.tasks.families.base import Problem
-from llmzero_ray.tasks.manifest import RewardEntry
+from llmzero_ray.prepared.families import Problem
+from llmzero_ray.prepared.manifest import RewardEntry
+from llmzero_ray.prepared.splits import CONFIRM, SPLITS, distinct_problems
 from llmzero_ray.tasks.rewards.reasoning_gym import STREAM_LENGTH, dataset_of
 from llmzero_ray.tasks.sources.base import OnlySplit, Record, Rejection, Shares, TaskExample, slug
 from llmzero_ray.tasks.sources.readers import SourceFile
-from llmzero_ray.tasks.splits import CONFIRM, SPLITS, distinct_problems
-from llmzero_ray.text import nearest_names
+from llmzero_ray.utils.text import nearest_names
 
 _BOUND: Mapping[str, OnlySplit] = {"train": "", "val": "val", "test": "test"}
 INSTRUCTION = "Give the final answer, and nothing else, between <answer> and </answer>."

@@ -17,13 +17,13 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 
 from llmzero_ray.errors import TaskError
-from llmzero_ray.files import text_digest
+from llmzero_ray.prepared.directory import Progress
+from llmzero_ray.prepared.splits import canonical_prompt
+from llmzero_ray.prepared.verl_rows import prompt_digest
 from llmzero_ray.tasks.sources.base import DatasetAdapter, Rejection, TaskExample
 from llmzero_ray.tasks.sources.readers import SourceFile, Unreadable, parquet_columns, read_rows
 from llmzero_ray.tasks.sources.selection import ROW_KEYS, SPLIT_CODES, RowKeys
-from llmzero_ray.tasks.splits import canonical_prompt
-from llmzero_ray.tasks.task_directory import Progress
-from llmzero_ray.tasks.verl_rows import prompt_digest
+from llmzero_ray.utils.files import text_digest
 
 _EXAMPLES = 3
 _FLUSH = 4096

@@ -18,8 +18,8 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from llmzero_ray.prepared.splits import CONFIRM
 from llmzero_ray.tasks.sources.base import Shares
-from llmzero_ray.tasks.splits import CONFIRM
 
 RowKeys: TypeAlias = npt.NDArray[np.void]
 """Shape (rows,), of `ROW_KEYS`."""

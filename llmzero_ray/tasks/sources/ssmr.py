@@ -11,8 +11,7 @@ import random
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from llmzero_ray.files import text_digest
-from llmzero_ray.tasks.manifest import RewardEntry
+from llmzero_ray.prepared.manifest import RewardEntry
 from llmzero_ray.tasks.sources.base import (
     Record,
     Rejection,
@@ -22,6 +21,7 @@ from llmzero_ray.tasks.sources.base import (
     options_problem,
     text_of,
 )
+from llmzero_ray.utils.files import text_digest
 
 INSTRUCTION = (
     "Please read the following questions and select the best option from the four choices (A, B, C, and D). "

@@ -9,18 +9,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from llmzero_ray.tasks.manifest import GateEntry, SourceEntry, SplitCounts, read_manifest
-from llmzero_ray.tasks.prepared import PreparedTask, repeated_questions
-from llmzero_ray.tasks.reward_validation import (
+from llmzero_ray.prepared.manifest import GateEntry, SourceEntry, SplitCounts, read_manifest
+from llmzero_ray.prepared.reward_validation import (
     GOLD_SHARE,
     RewardAccuracy,
     ScoredSample,
     Table,
     validation_table,
 )
+from llmzero_ray.prepared.splits import CONFIRM, SPLITS
+from llmzero_ray.prepared.task import PreparedTask, repeated_questions
 from llmzero_ray.tasks.sources.scan import ScanResult
-from llmzero_ray.tasks.splits import CONFIRM, SPLITS
-from llmzero_ray.text import collapse_whitespace
+from llmzero_ray.utils.text import collapse_whitespace
 
 _PROMPT_SHOWN, _TRUTH_SHOWN = 60, 30
 

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 
 from llmzero_ray.errors import TaskError
-from llmzero_ray.files import file_digest, text_digest
-from llmzero_ray.tasks.manifest import (
+from llmzero_ray.prepared.directory import Progress
+from llmzero_ray.prepared.manifest import (
     Manifest,
     SourceEntry,
     SourceFileEntry,
@@ -27,14 +27,14 @@ from llmzero_ray.tasks.manifest import (
     SplitFiles,
     write_manifest,
 )
+from llmzero_ray.prepared.splits import CONFIRM, SPLITS
+from llmzero_ray.prepared.verl_rows import verl_row, write_split
 from llmzero_ray.tasks.sources.base import DatasetAdapter, TaskExample
 from llmzero_ray.tasks.sources.prompt_length import PromptMeter
 from llmzero_ray.tasks.sources.readers import SourceFile
 from llmzero_ray.tasks.sources.scan import Place, Scanner, ScanResult
 from llmzero_ray.tasks.sources.selection import Indices, RowKeys, Selection, select, set_aside
-from llmzero_ray.tasks.splits import CONFIRM, SPLITS
-from llmzero_ray.tasks.task_directory import Progress
-from llmzero_ray.tasks.verl_rows import verl_row, write_split
+from llmzero_ray.utils.files import file_digest, text_digest
 
 TOO_LONG = "prompt too long"
 _MAX_ROUNDS = 20

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from llmzero_ray.agents.drafting import listing
-from llmzero_ray.agents.drafting.data_prompt import data_prompt
-from llmzero_ray.agents.drafting.inspect_data import GROUP_OPENED, inspect_data
-from llmzero_ray.agents.drafting.sampling import FILE_ROWS, HEAD_BYTES, sample_rows
 from llmzero_ray.errors import TaskError
+from llmzero_ray.tasks.drafting import listing
+from llmzero_ray.tasks.drafting.data_prompt import data_prompt
+from llmzero_ray.tasks.drafting.inspect_data import GROUP_OPENED, inspect_data
+from llmzero_ray.tasks.drafting.sampling import FILE_ROWS, HEAD_BYTES, sample_rows
 from llmzero_ray.tasks.sources.prepare import prepare_source
 from llmzero_ray.tasks.task_yaml import parse_task_file
 from tests.agents.drafting.folders import questions, write_rows

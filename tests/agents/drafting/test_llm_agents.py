@@ -10,14 +10,14 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from llmzero_ray.agents.drafting.base import UserChoices
-from llmzero_ray.agents.drafting.draft import Draft, draft_task
-from llmzero_ray.agents.drafting.draft_files import draft_files, write_draft
-from llmzero_ray.agents.drafting.inspect_data import inspect_data
-from llmzero_ray.agents.drafting.llm_requests import TOOLS
-from llmzero_ray.agents.drafting.session import DraftingSession, agents_config, open_session
 from llmzero_ray.errors import AgentError, ConfigError
-from llmzero_ray.tasks.sandbox import Isolation
+from llmzero_ray.prepared.sandbox import Isolation
+from llmzero_ray.tasks.drafting.base import UserChoices
+from llmzero_ray.tasks.drafting.draft import Draft, draft_task
+from llmzero_ray.tasks.drafting.draft_files import draft_files, write_draft
+from llmzero_ray.tasks.drafting.inspect_data import inspect_data
+from llmzero_ray.tasks.drafting.llm_requests import TOOLS
+from llmzero_ray.tasks.drafting.session import DraftingSession, agents_config, open_session
 from llmzero_ray.tasks.sources.prepare import prepare_source
 from llmzero_ray.tasks.task_yaml import load_task_file
 from tests.agents.drafting.folders import Rows, questions, write_rows
@@ -224,7 +224,7 @@ def test_code_is_not_even_tried_where_there_is_no_sandbox(
     run_draft: RunDraft, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nothing = Isolation(kind="none", why="bubblewrap is missing")
-    monkeypatch.setattr("llmzero_ray.agents.drafting.task_validation.find_isolation", lambda: nothing)
+    monkeypatch.setattr("llmzero_ray.tasks.drafting.task_validation.find_isolation", lambda: nothing)
     found = run_draft(SOLUTIONS, model(reward=coded(GOOD)))
     assert "no sandbox for it (bubblewrap is missing)" in found.draft.findings[0]
     assert found.tools_called.count("write_reward") == 1

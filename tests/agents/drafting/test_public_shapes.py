@@ -10,12 +10,12 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from llmzero_ray.agents.drafting.base import UserChoices
-from llmzero_ray.agents.drafting.draft import Draft, draft_task
-from llmzero_ray.agents.drafting.draft_files import write_draft
-from llmzero_ray.agents.drafting.expert_agents import ExpertDraftingAgents
-from llmzero_ray.agents.drafting.inspect_data import inspect_data
 from llmzero_ray.errors import ConfigError
+from llmzero_ray.tasks.drafting.base import UserChoices
+from llmzero_ray.tasks.drafting.draft import Draft, draft_task
+from llmzero_ray.tasks.drafting.draft_files import write_draft
+from llmzero_ray.tasks.drafting.expert_agents import ExpertDraftingAgents
+from llmzero_ray.tasks.drafting.inspect_data import inspect_data
 from llmzero_ray.tasks.sources.prepare import prepare_source
 from llmzero_ray.tasks.task_yaml import load_task_file
 from tests.agents.drafting.folders import write_rows

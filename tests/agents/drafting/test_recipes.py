@@ -6,14 +6,14 @@ import dataclasses
 
 import pytest
 
-from llmzero_ray.agents.drafting.base import TaskFeatures
-from llmzero_ray.agents.drafting.config_fields import response_tokens, tokens_of
-from llmzero_ray.agents.drafting.recipes import CASES, matching_cases, parse_recipes, rank_recipes, recipes
 from llmzero_ray.config import parse_config
 from llmzero_ray.coordinator import root_hyperparameters
 from llmzero_ray.engines.verl.overrides import hydra_literal
 from llmzero_ray.errors import ConfigError
 from llmzero_ray.hyperparameters.table import ADV_NORM, CLIP_HIGH, USE_KL_LOSS
+from llmzero_ray.tasks.drafting.base import TaskFeatures
+from llmzero_ray.tasks.drafting.config_fields import response_tokens, tokens_of
+from llmzero_ray.tasks.drafting.recipes import CASES, matching_cases, parse_recipes, rank_recipes, recipes
 
 FACTS = TaskFeatures(n_train=5_000, kind="math", prompt_tokens=200, answer_tokens=4, n_labels=None)
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from llmzero_ray import hyperparameters as hp
-from llmzero_ray.agents.dynamics import observe
 from llmzero_ray.agents.expert.diagnosis import Finding, diagnose
-from llmzero_ray.metrics import Curves
+from llmzero_ray.dynamics.features import observe
 from llmzero_ray.records import Hyperparameters
+from llmzero_ray.records.metrics import Curves
 from tests.agents import curves as c
 
 FLAT = [0.5 + 0.03 * c.wave(i) for i in range(20)]

@@ -9,14 +9,14 @@ import random
 import pytest
 
 from llmzero_ray import hyperparameters as hp
-from llmzero_ray.agents.base import EarlyStopper, StopRequest
-from llmzero_ray.agents.dynamics import Validation, observe
 from llmzero_ray.agents.expert import ExpertEarlyStopper
 from llmzero_ray.agents.expert.early_stopper import FITTED, RUN_NOISE, pace, takes_off
-from llmzero_ray.agents.observations import reward_rising
-from llmzero_ray.agents.standing import scores_along, standings
-from llmzero_ray.metrics import Curves
+from llmzero_ray.dynamics.features import Validation, observe
+from llmzero_ray.dynamics.incumbent import scores_along, standings
+from llmzero_ray.dynamics.observations import reward_rising
 from llmzero_ray.records import ItemOutcome, StopDecision
+from llmzero_ray.records.agents import EarlyStopper, StopRequest
+from llmzero_ray.records.metrics import Curves
 from tests.agents import curves as c
 
 STOPPER: EarlyStopper = ExpertEarlyStopper(n_val=512)

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from llmzero_ray import hyperparameters as hp
-from llmzero_ray.agents.base import ErrorAnalyzer, ErrorRequest, MemoryView, NodeView, OfferedCheckpoint
 from llmzero_ray.agents.expert import ExpertErrorAnalyzer
 from llmzero_ray.hyperparameters.table import (
     GPU_MEMORY,
@@ -35,6 +34,7 @@ from llmzero_ray.records import (
     Proposal,
     ResumeFrom,
 )
+from llmzero_ray.records.agents import ErrorAnalyzer, ErrorRequest, MemoryView, NodeView, OfferedCheckpoint
 from tests.agents import curves as c
 
 ANALYZER: ErrorAnalyzer = ExpertErrorAnalyzer()

@@ -10,7 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llmzero_ray import hyperparameters as hp
-from llmzero_ray.agents.base import (
+from llmzero_ray.agents.expert import ExpertEarlyStopper, ExpertErrorAnalyzer, ExpertProposer
+from llmzero_ray.hyperparameters.table import CAPACITY
+from llmzero_ray.records import FailureClass, Hyperparameters, PhaseFailure, Proposal
+from llmzero_ray.records.agents import (
     ErrorRequest,
     NodeView,
     OfferedCheckpoint,
@@ -18,10 +21,7 @@ from llmzero_ray.agents.base import (
     StopRequest,
     TaskView,
 )
-from llmzero_ray.agents.expert import ExpertEarlyStopper, ExpertErrorAnalyzer, ExpertProposer
-from llmzero_ray.hyperparameters.table import CAPACITY
-from llmzero_ray.metrics import Curves
-from llmzero_ray.records import FailureClass, Hyperparameters, PhaseFailure, Proposal
+from llmzero_ray.records.metrics import Curves
 
 TASK = TaskView(
     name="any", n_train=512, phase_steps=20, max_phase_steps=50, max_model_len=300, max_prompt_length=100

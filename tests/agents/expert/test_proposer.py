@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from llmzero_ray import hyperparameters as hp
-from llmzero_ray.agents.base import NodeView, OfferedCheckpoint, ProposalRequest, Proposer, TaskView
 from llmzero_ray.agents.expert.apply_moves import signature
 from llmzero_ray.agents.expert.choice import overlap
 from llmzero_ray.agents.expert.proposer import ExpertProposer
@@ -22,8 +21,9 @@ from llmzero_ray.hyperparameters.table import (
     ROLLOUT_N,
     TEMPERATURE,
 )
-from llmzero_ray.metrics import Curves
 from llmzero_ray.records import Hyperparameters, HyperparameterValue, Proposal, ResumeFrom
+from llmzero_ray.records.agents import NodeView, OfferedCheckpoint, ProposalRequest, Proposer, TaskView
+from llmzero_ray.records.metrics import Curves
 from tests.agents import curves as c
 
 PROPOSER: Proposer = ExpertProposer(n_val=512)

@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llmzero_ray import hyperparameters as hp
-from llmzero_ray.agents.dynamics import observe
 from llmzero_ray.agents.expert.diagnosis import Finding, diagnose
-from llmzero_ray.metrics import Curves
+from llmzero_ray.dynamics.features import observe
 from llmzero_ray.records import Hyperparameters
+from llmzero_ray.records.metrics import Curves
 from tests.agents import curves as c
 
 N_VAL = 200

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from llmzero_ray import hyperparameters as hp
-from llmzero_ray.agents.base import Answer, ErrorRequest, NodeView, ProposalRequest, StopRequest
 from llmzero_ray.agents.knowledge import expected_metrics
-from llmzero_ray.metrics import Curves
 from llmzero_ray.records import Diagnosis, PhaseFailure, ResumeFrom
+from llmzero_ray.records.agents import Answer, ErrorRequest, NodeView, ProposalRequest, StopRequest
+from llmzero_ray.records.metrics import Curves
 from tests.agents import curves as c
 
 CHARS_PER_TOKEN = 3.6

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from llmzero_ray import events as ev
 from llmzero_ray.agents.backend import (
     Agents,
     AgentServices,
@@ -20,7 +19,6 @@ from llmzero_ray.agents.backend import (
     llm_settings,
     make_agents,
 )
-from llmzero_ray.agents.base import Budget, ProposalRequest
 from llmzero_ray.agents.llm import figures
 from llmzero_ray.agents.llm.budget import BudgetLedger
 from llmzero_ray.agents.llm.messages import Usage
@@ -28,6 +26,8 @@ from llmzero_ray.agents.llm.prices import Price
 from llmzero_ray.errors import AgentError, CapReachedError, ConfigError
 from llmzero_ray.hyperparameters import complete, normalize
 from llmzero_ray.records import Event
+from llmzero_ray.records import events as ev
+from llmzero_ray.records.agents import Budget, ProposalRequest
 from llmzero_ray.storage import SearchStorage
 from tests.agents import curves as c
 from tests.agents.llm.large_requests import error_request, proposal_request, stop_request

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmzero_ray import events as ev
 from llmzero_ray.agents.llm.budget import BudgetLedger, CallBudget, LedgerTotal, LlmClient, call_within_budget
 from llmzero_ray.agents.llm.call_records import ledger_of
 from llmzero_ray.agents.llm.client import MessagesClient
@@ -20,6 +19,7 @@ from llmzero_ray.agents.llm.messages import LlmCall, LlmResponse, TextBlock, Too
 from llmzero_ray.agents.llm.prices import Price, cost, known_prices, price_of
 from llmzero_ray.agents.llm.settings import LlmSettings
 from llmzero_ray.errors import CapReachedError, ConfigError
+from llmzero_ray.records import events as ev
 from tests.agents.llm.messages_server import Answer, Fail, Hang, MessagesServer
 from tests.builders import make_config
 from tests.waiting import PATIENCE_S

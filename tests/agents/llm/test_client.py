@@ -41,7 +41,7 @@ from llmzero_ray.agents.llm.messages import (
 from llmzero_ray.agents.llm.prices import FREE, Price, cost
 from llmzero_ray.agents.llm.settings import LlmSettings
 from llmzero_ray.agents.llm.token_bound import worst_case
-from llmzero_ray.config_text import validated
+from llmzero_ray.config.yaml_text import validated
 from llmzero_ray.errors import AgentError, CapReachedError, ConfigError
 from tests.agents.llm.messages_server import (
     KEY,

@@ -15,15 +15,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llmzero_ray import hyperparameters as hp
-from llmzero_ray.agents.base import (
-    AgentName,
-    Answer,
-    Budget,
-    EarlierVerdict,
-    MemoryView,
-    ProposalRequest,
-    Standing,
-)
 from llmzero_ray.agents.knowledge import metric_notes
 from llmzero_ray.agents.llm.context import (
     ANSWER_ROOM,
@@ -56,10 +47,19 @@ from llmzero_ray.agents.llm.context_nodes import (
 from llmzero_ray.agents.llm.prompt_text import quote, safe_name
 from llmzero_ray.agents.llm.prompts import Prompts
 from llmzero_ray.agents.llm.response_schemas import TOOLS
-from llmzero_ray.metrics import Curves, Series
 from llmzero_ray.records import Diagnosis, ResumeFrom, Saving
-from llmzero_ray.significance import Difference
-from llmzero_ray.text import clean, number, one_line
+from llmzero_ray.records.agents import (
+    AgentName,
+    Answer,
+    Budget,
+    EarlierVerdict,
+    MemoryView,
+    ProposalRequest,
+    Standing,
+)
+from llmzero_ray.records.metrics import Curves, Series
+from llmzero_ray.records.significance import Difference
+from llmzero_ray.utils.text import clean, number, one_line
 from tests.agents import curves as c
 from tests.agents.llm import large_requests
 

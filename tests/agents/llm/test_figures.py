@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from llmzero_ray.agents.base import NodeView, ProposalRequest, StopRequest
 from llmzero_ray.agents.llm import figures
 from llmzero_ray.agents.llm.figures import composite_png, draw_figure, overlay_png
-from llmzero_ray.agents.standing import scores_along
+from llmzero_ray.dynamics.incumbent import scores_along
 from llmzero_ray.errors import AgentError
-from llmzero_ray.metrics import Curves
 from llmzero_ray.plots import style
+from llmzero_ray.records.agents import NodeView, ProposalRequest, StopRequest
+from llmzero_ray.records.metrics import Curves
 from tests.agents import curves as c
 from tests.agents.llm import large_requests
 

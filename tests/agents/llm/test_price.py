@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from llmzero_ray.agents.base import Budget, NodeView
 from llmzero_ray.agents.llm.context import (
     error_context,
     proposer_context,
@@ -19,10 +18,11 @@ from llmzero_ray.agents.llm.context import (
 from llmzero_ray.agents.llm.context_budget import budget_lines, phase_cost, without_own_steps
 from llmzero_ray.agents.llm.prompts import Prompts
 from llmzero_ray.agents.llm.skills.workbench import Workbench
-from llmzero_ray.compute import amount, plus, step_tokens, tokens_of, tokens_so_far
 from llmzero_ray.hyperparameters import VERL_SPACE, complete
-from llmzero_ray.metrics import PROMPT_LENGTH, STEP_TIME, VAL_TOKENS, Curves
+from llmzero_ray.hyperparameters.compute import amount, plus, step_tokens, tokens_of, tokens_so_far
 from llmzero_ray.records import ComputeLimit, TokenCost, TokenCounts
+from llmzero_ray.records.agents import Budget, NodeView
+from llmzero_ray.records.metrics import PROMPT_LENGTH, STEP_TIME, VAL_TOKENS, Curves
 from tests.agents import curves as c
 from tests.agents.llm import large_requests
 

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from llmzero_ray import hyperparameters as hp
-from llmzero_ray.agents.base import Budget, ProposalRequest
 from llmzero_ray.agents.llm.context import error_context, proposer_context, stable_context, stop_context
 from llmzero_ray.agents.llm.context_examples import example_contexts
 from llmzero_ray.agents.llm.prompts import AGENTS, FILES, REQUIRED, TEMPLATES, Prompts, Rendered
@@ -20,6 +19,7 @@ from llmzero_ray.agents.llm.response_schemas import TOOLS
 from llmzero_ray.agents.prompt_eval.cases import RECORDED, read_cases
 from llmzero_ray.errors import ConfigError
 from llmzero_ray.records import ComputeLimit, TokenCost
+from llmzero_ray.records.agents import Budget, ProposalRequest
 from tests.agents.llm import large_requests
 from tests.agents.llm.large_requests import PICTURE_TOKENS, tokens
 

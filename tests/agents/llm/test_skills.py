@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from llmzero_ray import events as ev
 from llmzero_ray.agents.backend import (
     Agents,
     AgentServices,
@@ -19,7 +18,6 @@ from llmzero_ray.agents.backend import (
     lacks_model,
     make_agents,
 )
-from llmzero_ray.agents.base import ProposalRequest
 from llmzero_ray.agents.llm.budget import BudgetLedger
 from llmzero_ray.agents.llm.messages import ToolExchange
 from llmzero_ray.agents.llm.prices import Price
@@ -30,6 +28,8 @@ from llmzero_ray.agents.llm.skills.transcript import conversation
 from llmzero_ray.errors import CapReachedError, ConfigError
 from llmzero_ray.hyperparameters import canonical, complete
 from llmzero_ray.records import Event
+from llmzero_ray.records import events as ev
+from llmzero_ray.records.agents import ProposalRequest
 from llmzero_ray.search import SearchRules
 from llmzero_ray.storage import SearchStorage
 from tests.agents.llm.large_requests import proposal_request, stop_request

@@ -17,8 +17,8 @@ import pytest
 
 from llmzero_ray.engines.verl.settings import VerlSettings
 from llmzero_ray.hyperparameters.table import LORA_ALPHA, LORA_RANK
+from llmzero_ray.prepared import PreparedTask
 from llmzero_ray.records import MetricPoint, PhaseSpec
-from llmzero_ray.tasks import PreparedTask
 from llmzero_ray.tasks.prepare import prepare
 
 ACTOR = "actor_rollout_ref.actor"

@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from llmzero_ray.prepared import PreparedTask
 from llmzero_ray.records import PhaseResult
-from llmzero_ray.tasks import PreparedTask
 from llmzero_ray.tasks.sources.prepare import prepare_source
 from llmzero_ray.tasks.task_yaml import parse_task_file
 from llmzero_ray.tasks.tiny_model import SHAPE, make_model, make_tokenizer, save

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from llmzero_ray.engines.verl.settings import OPTIMIZER_FILE
-from llmzero_ray.manifests import write_manifest
 from llmzero_ray.records import PhaseFailure, PhaseResult
+from llmzero_ray.storage.manifests import write_manifest
 from tests.engines.verl.conftest import COLD_KEYS, Lab, tiny_settings
 
 pytestmark = [pytest.mark.verl, pytest.mark.slow]

@@ -16,8 +16,8 @@ import pytest
 
 from actors.model_server import ModelServer
 from llmzero_ray.errors import EngineError
-from llmzero_ray.manifests import write_manifest
 from llmzero_ray.records import KnownStart, MetricPoint, PhaseFailure, PhaseResult, ResumeFrom
+from llmzero_ray.storage.manifests import write_manifest
 from tests.engines.verl.conftest import ACTOR, ROLLOUT, Lab, assert_same_metrics, live_logits
 
 pytestmark = [pytest.mark.verl, pytest.mark.slow]

@@ -18,8 +18,8 @@ import pytest
 from llmzero_ray.engines.base import Stage
 from llmzero_ray.engines.verl.rolling_checkpoint import directory_of
 from llmzero_ray.errors import EngineLostError
-from llmzero_ray.manifests import problem_of
 from llmzero_ray.records import MetricPoint, PhaseFailure, PhaseResult, PhaseSpec
+from llmzero_ray.storage.manifests import problem_of
 from tests.engines.verl.conftest import (
     ACTOR,
     ROLLOUT,

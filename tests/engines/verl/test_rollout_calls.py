@@ -15,8 +15,8 @@ import pytest
 from llmzero_ray.engines.verl import driver_process
 from llmzero_ray.engines.verl.internals import QUEUE_NAMESPACE_ENV
 from llmzero_ray.engines.verl.queue_keys import STORE
+from llmzero_ray.prepared.sandbox import find_isolation
 from llmzero_ray.records import PhaseFailure, PhaseResult, PhaseSpec
-from llmzero_ray.tasks.sandbox import find_isolation
 from tests.engines.verl.conftest import COLD_KEYS, Lab, assert_same_metrics, below_this_process, processes_of
 from tests.security.intruder import attack, endpoint
 from tests.security.processes import processes_with, speaks_zeromq, tcp_listeners
@@ -104,7 +104,7 @@ def sandboxes() -> list[psutil.Process]:
     found = []
     for process in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.Error):
-            if any(part.endswith("tasks/sandbox/child.py") for part in process.cmdline()):
+            if any(part.endswith("prepared/sandbox/child.py") for part in process.cmdline()):
                 found.append(process)
     return found
 

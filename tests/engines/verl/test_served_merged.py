@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from llmzero_ray.engines.verl.overrides import ROLLOUT
-from llmzero_ray.metrics import MERGE_ROUNDING
 from llmzero_ray.records import PhaseFailure, PhaseResult
+from llmzero_ray.records.metrics import MERGE_ROUNDING
 from tests.engines.verl.conftest import ACTOR, COLD_KEYS, Lab, tiny_settings
 
 pytestmark = [pytest.mark.verl, pytest.mark.slow]

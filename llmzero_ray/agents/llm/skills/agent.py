@@ -18,7 +18,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from llmzero_ray.agents.base import SKILL_AGENT, ProposalRequest, Proposer, StopRequest
 from llmzero_ray.agents.expert import ExpertProposer
 from llmzero_ray.agents.knowledge import MetricNote
 from llmzero_ray.agents.llm.agent_client import CallReport, Report
@@ -39,8 +38,9 @@ from llmzero_ray.agents.llm.skills.workbench import Workbench
 from llmzero_ray.errors import AgentError, CapReachedError, HyperparameterError, ProposalError
 from llmzero_ray.hyperparameters import VERL_SPACE, Space
 from llmzero_ray.records import Proposal, StopDecision
+from llmzero_ray.records.agents import SKILL_AGENT, ProposalRequest, Proposer, StopRequest
 from llmzero_ray.search import SearchRules
-from llmzero_ray.text import collapse_whitespace
+from llmzero_ray.utils.text import collapse_whitespace
 
 logger = logging.getLogger(__name__)
 

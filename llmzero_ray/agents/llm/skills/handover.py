@@ -6,11 +6,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
-from llmzero_ray.agents.base import NodeView, ProposalRequest, Proposer
 from llmzero_ray.agents.llm.skills.workbench import rebased
 from llmzero_ray.errors import HyperparameterError
 from llmzero_ray.hyperparameters import Limits, Space
 from llmzero_ray.records import Proposal, ResumeFrom
+from llmzero_ray.records.agents import NodeView, ProposalRequest, Proposer
 from llmzero_ray.search import SearchRules, TreeSearch
 
 

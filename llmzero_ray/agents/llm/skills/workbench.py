@@ -10,7 +10,6 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from llmzero_ray.agents.base import NodeView, ProposalRequest, StopRequest, TaskView
 from llmzero_ray.agents.knowledge import MetricNote
 from llmzero_ray.agents.llm import context_nodes as nodes
 from llmzero_ray.agents.llm.context import answer_lines, stop_context
@@ -22,9 +21,10 @@ from llmzero_ray.agents.llm.response_schemas import LengthSchema
 from llmzero_ray.agents.llm.skills.tools import CheckConfig, ReadMetrics, SubmitTraining
 from llmzero_ray.errors import HyperparameterError
 from llmzero_ray.hyperparameters import Space
-from llmzero_ray.metrics import accuracy_error, series
 from llmzero_ray.records import Change, Diagnosis, Hyperparameters, Proposal, ResumeFrom
-from llmzero_ray.text import number_ranges, one_line
+from llmzero_ray.records.agents import NodeView, ProposalRequest, StopRequest, TaskView
+from llmzero_ray.records.metrics import accuracy_error, series
+from llmzero_ray.utils.text import number_ranges, one_line
 
 AUTHOR = "skills"
 """Of proposals."""

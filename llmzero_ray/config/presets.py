@@ -1,0 +1,32 @@
+"""The shipped configurations, by name: `qwen3_4b` is jobs/configs/qwen3_4b.yaml, in a wheel a file inside it.
+
+Not here: what a configuration may hold (config.py).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+_LIBRARY = Path(__file__).resolve().parent.parent
+SCHEMA = _LIBRARY / "search.schema.json"
+"""JSON schema of search.yaml, for editors; a test holds it to the settings classes."""
+
+
+def folder() -> Path:
+    """Where the shipped configurations are."""
+    inside = _LIBRARY / "configs"
+    return inside if inside.is_dir() else _LIBRARY.parent / "jobs" / "configs"
+
+
+def names() -> list[str]:
+    """Names of the shipped configurations of searches."""
+    return sorted(path.stem for path in folder().glob("*.yaml"))
+
+
+def path_of(file_or_name: str) -> Path:
+    """The file that is meant: one that exists comes first, then a shipped configuration of that name."""
+    given = Path(file_or_name)
+    if given.exists() or given.suffix == ".yaml" or ".." in given.parts or given.is_absolute():
+        return given
+    shipped = folder() / f"{file_or_name}.yaml"
+    return shipped if shipped.is_file() else given

@@ -1,0 +1,142 @@
+"""Ranges of hyper-parameters, grids and fixed schedules, as files give them and as configurations hold them.
+
+The files that ship are in llmzero_ray/search/shipped; a field takes their names, a path, or the content
+itself. What a configuration names is read once: the journal holds the content. Not here: what is made of them
+(agents/methods).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field, TypeAdapter, model_validator
+
+from llmzero_ray.config.strategy_file import of_verl, parse_strategy
+from llmzero_ray.config.yaml_text import StrictModel, read_yaml, validated
+from llmzero_ray.errors import ConfigError
+from llmzero_ray.utils.text import nearest
+
+SHIPPED = Path(__file__).parent / "shipped"
+Value = bool | int | float | str
+_Tuple = BeforeValidator(lambda value: tuple(value) if isinstance(value, list) else value)
+_Float = BeforeValidator(lambda value: float(value) if type(value) is int else value)
+
+
+class ParameterRange(StrictModel):
+    """Where the values of one hyper-parameter are drawn from: low to high, or one of a list."""
+
+    low: Annotated[float | None, _Float] = None
+    high: Annotated[float | None, _Float] = None
+    log: bool = False
+    """Whether equal factors are equally likely, instead of equal differences."""
+    choices: Annotated[tuple[Value, ...], _Tuple] = ()
+    of_default: bool = False
+    """Whether the numbers are factors of the root's value."""
+
+    @model_validator(mode="after")
+    def _has_values(self) -> ParameterRange:
+        bounded = self.low is not None and self.high is not None
+        if bounded == bool(self.choices) or (self.low is None) != (self.high is None):
+            raise ValueError("needs either low and high, or choices: [a, b].")
+        if (
+            self.low is not None
+            and self.high is not None
+            and (self.low > self.high or (self.log and self.low <= 0))
+        ):
+            raise ValueError(f"low is {self.low:g} and high {self.high:g}; must rise, and with log low > 0.")
+        return self
+
+
+class SchedulePhase(StrictModel):
+    """One phase of a schedule."""
+
+    steps: int = Field(ge=1)
+    """Training steps; of a search's budget each phase gets its share."""
+    changes: dict[str, Value] = Field(default_factory=dict)
+    """Hyper-parameter -> value from this phase on."""
+
+
+class Schedule(StrictModel):
+    """A fixed multi-stage recipe."""
+
+    source: str = ""
+    """Where it comes from."""
+    lora_rank: int | None = None
+    """Of the search that found it, which this one must have too; null: any."""
+    base_model: str | None = None
+    """The same; with another one the schedule is used all the same, and that is said."""
+    relative_to: dict[str, float] = Field(default_factory=dict)
+    """Hyper-parameter -> its value in the recipe that the schedule was made beside: a phase's value of it is
+    taken as a factor of the root's own. Hyper-parameters that are not named are set as they stand."""
+    phases: Annotated[tuple[SchedulePhase, ...], _Tuple] = Field(min_length=1)
+
+    @property
+    def shares(self) -> tuple[float, ...]:
+        """Of each phase, of all steps."""
+        total = sum(phase.steps for phase in self.phases)
+        return tuple(phase.steps / total for phase in self.phases)
+
+
+def read_shipped(folder: str, value: Any) -> Any:
+    """The content of a shipped file or of a path that `value` names; any other value as it is.
+
+    Raises:
+        ValueError: there is no such file, or it cannot be read.
+    """
+    if not isinstance(value, str):
+        return value
+    known = {path.stem: path for path in sorted((SHIPPED / folder).glob("*.yaml"))}
+    path = known.get(value) or Path(value).expanduser()
+    if not path.is_file():
+        near = nearest(value, list(known))
+        hint = f" Did you mean {near}?" if near else ""
+        raise ValueError(f"{value!r} is no file; shipped are {', '.join(known)}.{hint}")
+    try:
+        return read_yaml(path)
+    except ConfigError as error:
+        raise ValueError(str(error)) from error
+
+
+def _schedule(value: Any) -> Any:
+    data = read_shipped("schedules", value)
+    return _from_strategy(data) if isinstance(data, Mapping) and "format" in data else data
+
+
+def _from_strategy(data: Mapping[str, Any]) -> dict[str, Any]:
+    """A schedule from the strategy.yaml of a search: what each phase changed, up to where it was cut."""
+    strategy = of_verl(parse_strategy(data, "strategy.yaml"), "strategy.yaml")
+    phases = [
+        {"steps": phase.cut_step, "changes": {change.key: change.new for change in phase.changes}}
+        for phase in strategy.phases
+    ]
+    return {
+        "source": f"search {strategy.search.name}",
+        "lora_rank": strategy.lora_rank,
+        "base_model": strategy.base_model,
+        "phases": phases,
+    }
+
+
+def shipped(kind: Any, name: str) -> Any:
+    """A shipped file as `Ranges`, `Grid` or `NamedSchedule`."""
+    return TypeAdapter(kind).validate_python(name)
+
+
+def read_schedule(name: str) -> Schedule:
+    """A shipped schedule, or that of a file.
+
+    Raises:
+        ValueError: there is none, or it is no schedule.
+    """
+    return validated(Schedule, _schedule(name), name)
+
+
+Ranges = Annotated[dict[str, ParameterRange], BeforeValidator(lambda value: read_shipped("ranges", value))]
+Grid = Annotated[
+    dict[str, Annotated[tuple[Annotated[float, _Float], ...], _Tuple]],
+    BeforeValidator(lambda value: read_shipped("grids", value)),
+]
+"""Hyper-parameter -> factors of the root's value; every combination is one cell, the last key fastest."""
+NamedSchedule = Annotated[Schedule, BeforeValidator(_schedule)]

@@ -1,0 +1,818 @@
+"""The configuration of a search, `search.yaml`: every field once, with default, bound, unit and meaning.
+
+`load_config` reads a file and gives a frozen `SearchConfig`, or one `ConfigError` that lists everything wrong
+with it. Not here: the meaning of hyper-parameters (hyperparameters/), the numbers of the search rules
+(search/rules.py) and of the stopping rules (stopping/settings.py); both are only carried.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeAlias, get_args
+
+from pydantic import (
+    AfterValidator,
+    Field,
+    field_validator,
+    model_validator,
+)
+
+from llmzero_ray.config import presets as recipes
+from llmzero_ray.config.search_rules import MethodRules
+from llmzero_ray.config.stopping import StopperSettings
+from llmzero_ray.config.strategy_file import check_rank
+from llmzero_ray.config.yaml_text import (
+    OBJECT_STORES,
+    LocalPath,
+    StrictModel,
+    local_path,
+    read_yaml,
+    replace_key,
+    setting,
+    to_yaml,
+    validated,
+)
+from llmzero_ray.errors import ConfigError
+
+PLUGIN = r"^([A-Za-z_][\w-]*|[A-Za-z_][\w.]*:[A-Za-z_]\w*)$"
+"""A name of this project or of an entry point, or `package.module:factory`."""
+HUB_ID = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,95}/[A-Za-z0-9][A-Za-z0-9._-]{0,95}$"
+"""`OWNER/NAME`, as the Hugging Face Hub names models."""
+_HUB_MODEL = re.compile(rf"(hf://)?({HUB_ID[1:-1]})(?:@([A-Za-z0-9][A-Za-z0-9._/-]{{0,95}}))?")
+_FOLDERS = re.compile(
+    r"(base_?)?models?|data(sets?)?|runs?|checkpoints?|ckpts?|weights|out(puts?)?|results?|experiments?|shared|"
+    r"storage|scratch|workspace|work|home|mnt|root|tmp|cache|src|huggingface|hf|hub|pretrained|finetuned|local",
+    re.IGNORECASE,
+)
+"""Names that are folders of somebody's disk before they are owners on the Hub."""
+_ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://[^@]+")
+_N_PRICES = 4
+FIXED_NUM_SEQS = 128
+FIXED_UTILIZATION = 0.5
+"""What `auto` is without an estimate."""
+
+
+REMOVED = {
+    "agents.archive": "results of earlier searches never improved a proposal. Remove the key.",
+    "agents.guided_share": "it belonged to the proposer `hybrid`. Remove the key.",
+    "agents.prefetch": "a proposal waits for the end of the phase it continues. Remove the key.",
+    "agents.priors: none": "take `paper` or `appendix_f`.",
+    "agents.race": "it belonged to the proposers `local` and `hybrid`. Remove the key.",
+    "search.gain_sd": "it belonged to `score_model: shrunk`. Remove the key.",
+    "search.score_model": "a search chooses by the best validation score. Remove the key.",
+    "stopper.bank_stop": "the curve bank never stopped a phase. Remove the key.",
+    "stopper.dead_run": "it is a fact for the early stopper, never a stop. Remove the key.",
+    "stopper.entropy_collapse": "it is a fact for the early stopper, never a stop. Remove the key.",
+    "stopper.kl_runaway": "it is a fact for the early stopper, never a stop. Remove the key.",
+    "stopper.truncation_flood": "it is a fact for the early stopper, never a stop. Remove the key.",
+}
+"""Setting, or `setting: value`, of version 0.1 that no longer exists -> why, and what to do."""
+
+
+def hub_model(path: str) -> tuple[str | None, str | None]:
+    """(id, revision) of the model of the Hub that a `model.path` names; (None, None) where it names a
+    directory, whether or not that is there. `hf://OWNER/NAME` is always the Hub's."""
+    found = _HUB_MODEL.fullmatch(path)
+    if found is None:
+        return None, None
+    scheme, repo_id, revision = found.groups()
+    owner = repo_id.partition("/")[0]
+    if not scheme and (_FOLDERS.fullmatch(owner) or Path(owner).is_dir() or Path(path).exists()):
+        return None, None
+    return repo_id, revision
+
+
+class TaskConfig(StrictModel):
+    """The data and the reward."""
+
+    dir: LocalPath = setting("data/task", min_length=1)
+    """Directory of the prepared task (manifest.json and three parquet files); `prepare` makes it when it has
+    no manifest."""
+    family: Literal["chain_sum", "register", "echo"] | None = None
+    """Procedural family that `prepare` generates; null: the directory holds a prepared task of your own."""
+    n_train: int = setting(4096, "items", ge=1)
+    """Training items that `prepare` generates."""
+    n_val: int = setting(512, "items", ge=1)
+    """Validation items; a score's standard error is about 0.5 / sqrt(n_val) at worst."""
+    n_test: int = setting(1024, "items", ge=1)
+    """Test items, sealed until the search is over."""
+    seed: int = setting(1, ge=0)
+    """Seed of the generated data and of the tiny model's warm start."""
+
+
+class ModelConfig(StrictModel):
+    """The base model and the adapter that is trained on it."""
+
+    path: str | None = None
+    """Directory of the base model, or a model of the Hugging Face Hub, which is downloaded once:
+    `hf://OWNER/NAME` or `hf://OWNER/NAME@REVISION`, without `hf://` too unless OWNER is a directory here or a
+    usual name of one, such as `models`. Null: the tiny model that `prepare` made for the task."""
+    hub_id: str | None = setting(None, "OWNER/NAME", pattern=HUB_ID)
+    """Id of the base model on the Hugging Face Hub: what cards and pushed adapters call it."""
+    lora_rank: int = setting(16, "LoRA rank", ge=1, le=1024)
+    """Rank of every adapter of the search."""
+    lora_alpha: int = setting(32, "LoRA alpha", ge=1, le=4096)
+    """Scale of the adapter, alpha / rank."""
+    target_modules: str = setting("all-linear", min_length=1)
+    """Layers that get an adapter, in PEFT's words."""
+
+    @field_validator("path")
+    @classmethod
+    def _a_folder_or_of_the_hub(cls, path: str | None) -> str | None:
+        if path is None or _HUB_MODEL.fullmatch(path):
+            return path
+        if path.lower().startswith("hf:"):
+            raise ValueError("a model of the Hub is hf://OWNER/NAME or hf://OWNER/NAME@REVISION")
+        return local_path(path)
+
+    @property
+    def id_on_the_hub(self) -> str | None:
+        """`hub_id`, or the id in `path`; None where neither is."""
+        return self.hub_id or hub_model(self.path or "")[0]
+
+
+class TokenCostConfig(StrictModel):
+    """What a token counts in `budget.compute`: seconds of the engine, as `llmzero compare` measures them.
+    With 1 and 1, tokens themselves are counted."""
+
+    rollout: float = setting(1.0, "seconds per token", ge=0)
+    """Of a token that is sampled."""
+    trained: float = setting(1.0, "seconds per token", ge=0)
+    """Of a token that is trained on."""
+
+
+class BudgetConfig(StrictModel):
+    """When a search ends; the first limit that is reached counts."""
+
+    runs: int = setting(16, "training runs", ge=2)
+    """Phases of the search, failed ones included. The root is run 1, so that a search needs at least 2."""
+    gpu_hours: float | None = setting(None, "GPU hours", gt=0)
+    """GPU hours of all phases together (on the CPU: hours of its logical GPUs); null: no limit."""
+    wall_clock_hours: float | None = setting(None, "hours", gt=0)
+    """Hours in which the search was at work; time between an interruption and its resume is not counted.
+    Null: no limit."""
+    dollars: float | None = setting(None, "dollars", gt=0)
+    """Price of all agent calls together; null: no limit."""
+    compute: float | None = setting(None, "seconds at `token_cost`", gt=0)
+    """Tokens sampled and trained on in all phases together, failed and stopped ones and validations included,
+    each at its `token_cost`: the same for every search method, whatever its recipes cost per step. Methods
+    that plan their runs count `runs` usual phases of equal compute in it. Null: no limit."""
+    token_cost: TokenCostConfig = TokenCostConfig()
+    target: float | None = setting(None, "validation score")
+    """The search ends when a node reaches this validation score; null: never."""
+
+
+class PhaseConfig(StrictModel):
+    """Length and cadence of phases."""
+
+    n_steps: int = setting(40, "training steps", ge=1)
+    """Length of the root, and the usual length of a phase."""
+    max_steps: int = setting(200, "training steps", ge=1)
+    """Longest phase that a proposal may ask for."""
+    test_freq: int = setting(10, "training steps", ge=1)
+    """Steps between two validations."""
+    save_freq: int = setting(10, "training steps", ge=1)
+    """Steps between two adapters that are kept in any case; new bests and the last step are always saved."""
+    validate_start: Literal["auto", "always", "first"] = "auto"
+    """Which phases validate before their first step. `always`: every one, which proves that each continues
+    where its parent was. `first`: an engine's first phase after each of its starts; a later one takes the
+    stored validation of the checkpoint it starts from, answers included, once vLLM was found to serve that
+    policy (log-probabilities of a fixed text), and validates where there is none. `auto`: `always` on the
+    CPU, `first` on GPUs."""
+    max_hours: float | None = setting(None, "hours", gt=0)
+    """A phase that trains longer than this ends, as completed, at its next step; null: no limit."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> PhaseConfig:
+        if self.max_steps < self.n_steps:
+            raise ValueError(
+                f"phase.max_steps is {self.max_steps}; must be >= phase.n_steps, which is {self.n_steps}."
+            )
+        if self.test_freq > self.n_steps:
+            raise ValueError(
+                f"phase.test_freq is {self.test_freq}; must be <= phase.n_steps, which is {self.n_steps}: "
+                "a phase that never validates has no score."
+            )
+        return self
+
+
+def _flat(overrides: dict[str, Any]) -> dict[str, Any]:
+    """Refuse nested blocks: one spelling per key, so that two searches can be compared key by key."""
+    for key, value in overrides.items():
+        members = value if isinstance(value, list | tuple) else (value,)
+        if any(not isinstance(member, bool | int | float | str | None) for member in members):
+            raise ValueError(
+                f"{key!r} is {value!r}; must be a number, text, true, false, null or a list of these. "
+                "Write nested keys with dots, such as actor_rollout_ref.actor.optim.lr: 0.001."
+            )
+    return {key: list(value) if isinstance(value, tuple) else value for key, value in overrides.items()}
+
+
+_Overrides = Annotated[dict[str, Any], AfterValidator(_flat)]
+
+
+class RootConfig(StrictModel):
+    """The first run of the search: the default recipe."""
+
+    overrides: _Overrides = Field(default_factory=dict)
+    """Hyper-parameter (VeRL key or alias) -> value, on top of this project's defaults."""
+
+
+class EvalConfig(StrictModel):
+    """How policies are scored, the same for the whole search."""
+
+    max_response_length: int = setting(1024, "tokens", ge=1)
+    """Longest response when a policy is scored, whatever a phase's own cap is."""
+
+
+class AgentModelConfig(StrictModel):
+    """What one agent has of its own; null: as the other agents."""
+
+    model: str | None = setting(None, min_length=1)
+    """Id of its language model."""
+    thinking: Literal["enabled", "adaptive", "between_tools", "disabled"] | None = None
+    """The API's thinking type."""
+    thinking_budget: int | None = setting(None, "tokens", ge=1024)
+    """Room for thinking on top of an answer's own."""
+    effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
+    """How much work goes into an answer."""
+    price: tuple[float, float, float, float] | None = None
+    """Of its model, as `agents.price`."""
+
+    @field_validator("price", mode="before")
+    @classmethod
+    def _listed(cls, value: Any) -> Any:
+        return _prices(value)
+
+
+class AllowedKey(StrictModel):
+    """Bounds within which proposals may set a key."""
+
+    kind: Literal["float", "int", "bool", "choice", "text"]
+    """What its values are; a `text` has at most 200 plain characters."""
+    low: float | None = None
+    """Smallest number."""
+    high: float | None = None
+    """Largest number."""
+    choices: tuple[str, ...] = ()
+    """The words of a `choice`."""
+    nullable: bool = False
+    """Whether null is a value."""
+    doc: str = setting("", max_length=200)
+    """What it does, for the agents."""
+
+    @field_validator("choices", mode="before")
+    @classmethod
+    def _as_tuple(cls, value: Any) -> Any:
+        return tuple(value) if isinstance(value, list) else value
+
+    @field_validator("low", "high", mode="before")
+    @classmethod
+    def _as_float(cls, value: Any) -> Any:
+        whole = isinstance(value, int) and not isinstance(value, bool) and abs(value) <= 2**53
+        return float(value) if whole else value
+
+    @model_validator(mode="after")
+    def _bounded(self) -> AllowedKey:
+        if self.kind in ("float", "int"):
+            if self.low is None or self.high is None or self.low > self.high:
+                raise ValueError(f"a key of kind {self.kind} needs low and high, low <= high.")
+        elif self.kind == "choice" and not self.choices:
+            raise ValueError("a key of kind choice needs choices: [a, b].")
+        return self
+
+
+class AgentsConfig(StrictModel):
+    """Who proposes, analyses errors and judges running phases."""
+
+    backend: str = setting("expert", pattern=PLUGIN)
+    """`expert`: documented rules, offline. `claude`: a language model behind the Messages API. `replay`: the
+    recorded answers of `replay_from`. Or your own: `package.module:factory` of (config, n_val), or the name
+    of an entry point in the group llmzero_ray.agents."""
+    proposer: str = setting("backend", pattern=PLUGIN)
+    """`backend`: the agent of `backend`. `strategy`: the phases of a found strategy, as `llmzero replay`
+    repeats it. Or your own: `package.module:factory` of (config, n_val) that gives a `Proposer`
+    (llmzero_ray/records/agents.py), or the name of an entry point in the group llmzero_ray.proposers."""
+    model: str = setting("claude-sonnet-5-5", min_length=1)
+    """Id of the language model, as its server names it."""
+    base_url: str | None = None
+    """Another server of the Messages API, such as vLLM inside the cluster (without /v1); null: the
+    public one."""
+    key_file: LocalPath | None = None
+    """File with the key of the server at `base_url`, such as the one that `llmzero serve` names. Null: the
+    environment's key is sent to the public server and to servers of this machine, and none to others."""
+    temperature: float | None = setting(None, ge=0, le=2)
+    """Of the agents' model; null: not sent. Left out with thinking."""
+    thinking: Literal["enabled", "adaptive", "between_tools", "disabled"] | None = None
+    """The API's thinking type; which ones are accepted depends on the model. Null: where the model is known
+    to allow both, proposer and error analyzer think before an answer and the early stopper does not; else not
+    sent."""
+    thinking_budget: int | None = setting(None, "tokens", ge=1024)
+    """Room for thinking on top of an answer's own."""
+    effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
+    """How much work goes into an answer; null: not sent."""
+    per_agent: dict[
+        Literal["proposer", "error_analyzer", "early_stopper", "skill_agent"], AgentModelConfig
+    ] = Field(default_factory=dict)
+    """Model, thinking and effort of single agents, where they differ from those above; `skill_agent` is that
+    of `search.method: skills`."""
+    priors: Literal["paper", "appendix_f"] = "paper"
+    """Whose experience the prompts hold: `paper` our notes with the conclusions of the LLMZero paper,
+    `appendix_f` what the paper gives its own agents."""
+    allow: dict[str, AllowedKey] = Field(default_factory=dict)
+    """Keys that proposals may set besides the known hyper-parameters, each with its bounds, such as
+    `data.truncation: {kind: choice, choices: [error, left]}`; also of an engine or algorithm of your own."""
+    strict_tools: bool = True
+    """Ask the server to enforce the schema of an answer while it generates."""
+    deadline_s: float = setting(120.0, "seconds", gt=0)
+    """Longest wait for one answer, retries included; after that the expert answers, or the phase goes on."""
+    price: tuple[float, float, float, float] | None = None
+    """Dollars per million tokens: input, output, cache write, cache read. Null: the list price."""
+    on_cap: Literal["expert", "stop"] = "expert"
+    """What happens when `budget.dollars` is used up: the expert takes over, or the search ends."""
+    prompts: LocalPath | None = None
+    """Directory whose files replace the shipped prompts of the same name."""
+    visual: bool = True
+    """Whether the agents see pictures of the curves."""
+    replay_from: LocalPath | None = None
+    """Directory of the search whose recorded answers `replay` gives; for the proposer `strategy` the
+    strategy.yaml that it repeats."""
+
+    @field_validator("price", mode="before")
+    @classmethod
+    def _listed(cls, value: Any) -> Any:
+        return _prices(value)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> AgentsConfig:
+        if self.key_file is not None and self.base_url is None:
+            raise ValueError(
+                "agents.key_file is the key of a server of your own, which agents.base_url must name; the "
+                "key of the public one is given by ANTHROPIC_API_KEY or ANTHROPIC_API_KEY_FILE."
+            )
+        if self.backend == "replay" and self.replay_from is None:
+            raise ValueError(
+                "agents.backend is 'replay', which needs agents.replay_from: the directory of a search that "
+                "was run with `claude`."
+            )
+        return self
+
+
+def _prices(value: Any) -> Any:
+    """Four numbers as a tuple; anything else that is no null is refused."""
+    if value is None or isinstance(value, tuple):
+        return value
+    numbers = isinstance(value, list) and all(
+        isinstance(v, int | float) and not isinstance(v, bool) and v >= 0 for v in value
+    )
+    if not numbers or len(value) != _N_PRICES:
+        raise ValueError(
+            f"{value!r} is no price; must be null or four numbers >= 0: dollars per million tokens of input, "
+            "output, cache write and cache read, such as [3, 15, 3.75, 0.3]."
+        )
+    return tuple(float(v) for v in value)
+
+
+class EngineConfig(StrictModel):
+    """What trains, and what it may use."""
+
+    backend: str = setting("verl", pattern=PLUGIN)
+    """`verl`, or for an engine of your own `package.module:factory`, called with (config, task, slot), or the
+    name of an entry point in the group llmzero_ray.engines."""
+    platform: Literal["auto", "cpu", "gpu"] = "auto"
+    """`auto` takes GPUs when the machine has some."""
+    max_prompt_length: int = setting(512, "tokens", ge=1)
+    """Longest prompt. Rows with a longer one are left out on GPUs, of validation and test too; on the CPU
+    such a row fails its phase."""
+    max_response_length: int = setting(1024, "tokens", ge=1)
+    """Longest response that any phase of the search may ask for: the server starts with room for it."""
+    max_num_seqs: Annotated[int, Field(ge=1)] | Literal["auto"] = setting("auto", "sequences")
+    """Sequences that the server generates at once. `auto`: 128 on the CPU; on GPUs what one server gets of a
+    step or of a validation, by the root's recipe, at most 256. Chosen once, when the search begins."""
+    kv_cache_bytes: int = setting(64 * 2**20, "bytes", ge=2**20)
+    """The server's cache on the CPU; on GPUs `gpu_memory_utilization` counts."""
+    gpu_memory_utilization: Annotated[float, Field(gt=0, le=0.95)] | Literal["auto"] = setting(
+        "auto", "share of a GPU's memory"
+    )
+    """What the server takes of each GPU. `auto`: on GPUs by the estimate of memory, the largest share with
+    which every stage of the most demanding phase fits, less 0.05; 0.5 where the card or the model is not
+    known. Chosen once, when the search begins."""
+    tensor_model_parallel_size: int = setting(1, "GPUs", ge=1)
+    """GPUs that one server spreads over."""
+    agent_workers: int = setting(1, "processes", ge=1)
+    """Processes that drive rollouts, per slot."""
+    reward_workers: int = setting(1, "processes", ge=1)
+    """Processes that compute rewards, per slot."""
+    rollout_calls: Literal["auto", "batched", "per_request"] = "auto"
+    """How rollouts are asked for. `batched`: a whole batch in one call to each server, rewards that ship with
+    this project computed beside the trainer; batches that need VeRL's agent loops (tools, several turns,
+    images) go there all the same. `per_request`: VeRL's agent loops for every sample. `auto`: `batched` on
+    the CPU, `per_request` on GPUs."""
+    serve_merged: bool = False
+    """Give vLLM the base weights with the adapter added in, not the adapter beside them: decoding is faster
+    on GPUs, each push sends the whole model. The sum is rounded to vLLM's precision, which may lose small
+    changes of an adapter (`merge/rounding` in the metrics is the share). What vLLM serves is compared with
+    the policy after every push; a phase that lost its adapter fails as `mismatch` and says so."""
+    carry_optimizer: bool = False
+    """Save the optimizer's state with every adapter (AdamW's averages of gradients and of their squares, and
+    its count of steps), and let a phase that resumes one go on with it: checkpoints are three times as large.
+    Its learning rate, schedule and decays are the phase's own all the same. False: every phase begins with a
+    new optimizer."""
+    vllm_model_runner: Literal["auto", "v1", "v2"] = "auto"
+    """Which of its two model runners vLLM uses on GPUs; `auto`: its own choice by model and settings, which
+    the slot's log names."""
+    stop_deadline_s: float | None = setting(None, "seconds", gt=0)
+    """A phase asked to stop that has not ended after this long is killed; at least one step and a save must
+    fit in. Null: 600 on the CPU; on GPUs twice the estimated seconds of the phase's rollout and update, where
+    every answer reaches its cap, and at least 600."""
+    start_timeout_s: float = setting(900.0, "seconds", gt=0)
+    """Longest cold start of the engine."""
+    hang_min_s: float | None = setting(None, "seconds", gt=0)
+    """A stage of a phase (rollout, update, validation, save) in which nothing has been finished, no answer
+    either, for longer than this and than `hang_factor` times its usual time is a hang: the engine is killed,
+    the phase repeated. Null: 600 on the CPU; on GPUs twice the estimated seconds of the phase's longest
+    stage, and at least 600."""
+    hang_factor: float = setting(5.0, "times the median of the stage", ge=1)
+    """See `hang_min_s`."""
+    overrides: _Overrides = Field(default_factory=dict)
+    """Raw VeRL keys, fixed for the whole search: not hyper-parameters, no agent sees them."""
+
+    @property
+    def sequences_at_once(self) -> int:
+        """`max_num_seqs`; where nothing has been chosen for `auto`, that of the CPU."""
+        return FIXED_NUM_SEQS if self.max_num_seqs == "auto" else self.max_num_seqs
+
+    @property
+    def server_share(self) -> float:
+        """`gpu_memory_utilization`; where nothing has been chosen for `auto`, half a GPU."""
+        return FIXED_UTILIZATION if self.gpu_memory_utilization == "auto" else self.gpu_memory_utilization
+
+
+class SlotsConfig(StrictModel):
+    """The hardware that trains: `count` slots, each training one phase at a time."""
+
+    count: int = setting(1, "slots", ge=1)
+    """Phases trained at once. Useful: about budget.runs / phases of the best strategy."""
+    nodes: int = setting(1, "machines", ge=1)
+    """Machines of one slot."""
+    gpus_per_node: int = setting(1, "GPUs", ge=1)
+    """GPUs that a slot takes on each of its machines (on the CPU: logical ones, one process each)."""
+    cpus_per_gpu: int = setting(3, "CPUs", ge=1)
+    """CPUs reserved beside each GPU, for VeRL's worker processes on it."""
+    gpu_memory_gib: float | None = setting(None, "GiB", gt=0)
+    """Memory of each GPU that processes can use, for the estimate of what fits (39.4 of an A100 of 40 GB):
+    proposals that do not fit are refused. Null: they are not judged; `doctor` asks the machines."""
+    reserve: Literal["at_start", "when_needed"] = "at_start"
+    """When the slots beyond the first get their hardware: `at_start` holds it from the beginning;
+    `when_needed` asks for it once a second phase can begin, which in a tree search is when the root has
+    ended. That saves their GPU hours and, where machines are added on demand, costs the wait for them."""
+    timeout_s: float = setting(600.0, "seconds", gt=0)
+    """How long to wait for the cluster to give a slot before the search is refused."""
+    max_infra_retries: int = setting(3, "repeats", ge=0)
+    """How often a phase is repeated after its hardware was lost. Lost twice from the same point it has
+    failed, whatever is left of these."""
+
+    shared: str | None = setting(None, pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$")
+    """Name of slots that searches of one cluster use one after the other, never at once: hardware and engine
+    stay when a search ends, so that the next one begins warm. They go with the cluster. `llmzero compare`
+    sets it. Null: the search has slots of its own."""
+
+    @property
+    def n_gpus(self) -> int:
+        """GPUs of one slot, over all its machines."""
+        return self.nodes * self.gpus_per_node
+
+
+class CheckpointsConfig(StrictModel):
+    """What is kept on the disk of what was trained."""
+
+    max_gib: float | None = setting(None, "GiB", gt=0)
+    """Most that adapters of all nodes may take together. Beyond it the least useful are deleted: never one
+    that was resumed from, a best one, or the last of a node that may be expanded. Null: nothing is
+    deleted."""
+    rolling_freq: int | None = setting(None, "training steps", ge=0)
+    """Steps between two full checkpoints of a running phase (one is kept, for repeats after lost hardware);
+    null: as `phase.save_freq`, 0: none."""
+
+
+class FinalConfig(StrictModel):
+    """What is measured on the test split once the search is over."""
+
+    test: bool | Literal["all"] = True
+    """Score the base model and the best strategy on the test split, once each (`best` says the same). `all`:
+    every node's best step as well, for tables; no agent sees any of it. False: nothing. May be changed once
+    the search has ended: what is new is then scored."""
+    default_recipe: bool | Literal["compute", "whole"] = "compute"
+    """Also train the root's recipe in one phase, and score it: what the search added. `compute`: for what the
+    best strategy's phases computed, whatever its steps cost: tokens sampled and trained on, each at the
+    seconds measured in those phases, or at `budget.token_cost` where the budget counts compute. `whole`: for
+    what all phases of the search computed; scored are its best step within the strategy's compute, and its
+    best of all. True: for the strategy's total steps, which need not cost the same. False: not at all.
+    May be changed once the search has ended: the default recipe is then trained and scored anew."""
+
+    @field_validator("test", mode="before")
+    @classmethod
+    def _best_is_true(cls, value: Any) -> Any:
+        return True if value == "best" else value
+
+
+class ConfirmConfig(StrictModel):
+    """Whether the best strategies are evaluated once more before a winner is named."""
+
+    k: int = setting(0, "strategies", ge=0, le=64)
+    """How many of those with the best validation scores are evaluated on fresh items; the best of them there
+    wins, as the highest of many noisy scores is too high. Its score there, with its interval, is the
+    validation figure to quote; report, card and strategy.yaml name it. 0: the best validation score wins."""
+    n: int = setting(1024, "items", ge=2)
+    """Fresh items that a procedural family makes, in no other split; a manifest's `splits.confirm` counts
+    whole."""
+
+
+TrackerName: TypeAlias = Literal["wandb", "mlflow", "tensorboard", "swanlab", "trackio", "clearml", "file"]
+
+
+class TrackingConfig(StrictModel):
+    """Experiment trackers that show the search besides its report, through VeRL's `Tracking`."""
+
+    backends: tuple[
+        Literal["wandb", "mlflow", "tensorboard", "swanlab", "trackio", "clearml", "file"], ...
+    ] = ()
+    """Where to: one run per node, over global steps, and one for the search. Their packages have to be
+    installed on the machine of the coordinator. What they write to disk is in `tracking/` of the search's
+    directory unless their own environment variables name another place."""
+    project: str = setting("llmzero", min_length=1, max_length=100)
+    """Project (MLflow: experiment) that receives the runs; the group is the search."""
+    variables: dict[str, str] = Field(default_factory=dict)
+    """Environment variables for the trackers alone, such as WANDB_MODE: offline or MLFLOW_TRACKING_URI.
+    Keys stand in the environment of the command, never here."""
+    finish_s: float = setting(60.0, "seconds", ge=0)
+    """How long the end of the search waits for trackers that have not taken everything."""
+
+    @field_validator("backends", mode="before")
+    @classmethod
+    def _known(cls, backends: Any) -> Any:
+        if not isinstance(backends, list | tuple):
+            return backends
+        names = get_args(TrackerName)
+        if any(name not in names for name in backends):
+            raise ValueError(f"tracking.backends is {list(backends)}; each must be of {', '.join(names)}.")
+        if len(set(backends)) < len(backends):
+            raise ValueError(f"tracking.backends is {list(backends)}; a tracker stands there more than once.")
+        return tuple(backends)
+
+    @field_validator("variables")
+    @classmethod
+    def _without_keys(cls, variables: dict[str, str]) -> dict[str, str]:
+        for name in variables:
+            if any(word in name.upper() for word in ("KEY", "TOKEN", "SECRET", "PASSWORD")):
+                raise ValueError(
+                    f"{name} names a key, and search.yaml is no place for keys: it is kept in the search's "
+                    "directory. Set it in the environment of the command."
+                )
+        return variables
+
+
+class SearchSettings(MethodRules):
+    """How the search chooses its next run, and the numbers of its rules."""
+
+    method: str = setting("llmzero", pattern=PLUGIN)
+    """`llmzero`: the tree search of the paper. For comparison, without agents and with `budget.runs` usual
+    phases of training: `default` the root's recipe in one phase; `unchanged` the same, phase after phase;
+    `random`, `grid`, `tpe`, `cmaes` static recipes (`recipes`); `asha` successive halving; `pbt` population
+    based training; `perturb` random changes from the best adapter; `replay` a `schedule`, `guidebook` that of
+    the paper's Table 13. `skills`: a language model that plans the search itself by skills, one run after
+    another from any checkpoint. Or your own: `package.module:factory` of (rules, budget) that gives a
+    `llmzero_ray.search.SearchMethod`, or the name of an entry point in the group llmzero_ray.methods."""
+
+
+class SearchConfig(StrictModel):
+    """The whole configuration of a search."""
+
+    name: str = setting(..., pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$")
+    """Names its directory and its actors: starting a name again attaches to it or resumes it."""
+    storage: LocalPath = setting("runs", min_length=1)
+    """Directory that receives <name>/; on a cluster one that every machine sees under the same absolute
+    path."""
+    journal: str | None = None
+    """Address of an object store that keeps the journal, such as s3://bucket/prefix; the search's name is
+    added to it. Its keys come from the environment and are never written here. Null: `journal/` in the
+    search's directory."""
+    seed: int = setting(1, ge=0, lt=2**31)
+    """Seed of every phase of the search, together with the phase's number."""
+    task: TaskConfig = TaskConfig()
+    model: ModelConfig = ModelConfig()
+    budget: BudgetConfig = BudgetConfig()
+    search: SearchSettings = SearchSettings()
+    """The search method and the numbers of its rules."""
+    phase: PhaseConfig = PhaseConfig()
+    root: RootConfig = RootConfig()
+    eval: EvalConfig = EvalConfig()
+    agents: AgentsConfig = AgentsConfig()
+    stopper: StopperSettings = StopperSettings()
+    """Numbers of the stopping rules."""
+    engine: EngineConfig = EngineConfig()
+    slots: SlotsConfig = SlotsConfig()
+    checkpoints: CheckpointsConfig = CheckpointsConfig()
+    confirm: ConfirmConfig = ConfirmConfig()
+    final: FinalConfig = FinalConfig()
+    tracking: TrackingConfig = TrackingConfig()
+
+    @model_validator(mode="after")
+    def _consistent(self) -> SearchConfig:
+        if self.eval.max_response_length > self.engine.max_response_length:
+            raise ValueError(
+                f"eval.max_response_length is {self.eval.max_response_length} (tokens); must be <= "
+                f"engine.max_response_length, which is {self.engine.max_response_length}: the server has no "
+                "room for more."
+            )
+        n_gpus = self.slots.n_gpus
+        if n_gpus % self.engine.tensor_model_parallel_size:
+            raise ValueError(
+                f"engine.tensor_model_parallel_size is {self.engine.tensor_model_parallel_size}; must divide "
+                "the "
+                f"{n_gpus} GPUs of a slot (slots.nodes x slots.gpus_per_node)."
+            )
+        whole = self.budget.runs * self.phase.n_steps
+        if self.search.method == "default" and self.phase.max_steps < whole:
+            raise ValueError(
+                f"search.method is default, one phase of budget.runs x phase.n_steps = {whole} steps; "
+                f"phase.max_steps is {self.phase.max_steps} and must be at least that."
+            )
+        if self.search.method == "replay" and self.search.schedule is None:
+            raise ValueError(
+                "search.method is replay, which needs search.schedule: chemcot, papersearchqa, ssmr, "
+                "wildsci, guidebook, or a file, such as the strategy.yaml of a search."
+            )
+        if self.search.schedule is not None:
+            check_rank(self.search.schedule.lora_rank, self.model.lora_rank)
+        return self
+
+    @field_validator("journal")
+    @classmethod
+    def _address(cls, value: str | None) -> str | None:
+        if value is None:
+            return value
+        scheme, mark, rest = value.partition("://")
+        if _ADDRESS.fullmatch(value) and scheme.lower() in ("file", *OBJECT_STORES):
+            return value
+        if mark and "@" in rest:  # never shown: it may be a key
+            raise ValueError(
+                f"journal names a user or a key before an @ ({scheme}://...@{rest.rpartition('@')[2]}). Keys "
+                "come from the environment alone, such as AWS_ACCESS_KEY_ID: write s3://bucket/prefix."
+            )
+        raise ValueError(
+            f"journal is {value!r}; must be the address of an object store ({', '.join(OBJECT_STORES)}), "
+            "such as s3://bucket/prefix, or null for a directory beside the search."
+        )
+
+    @property
+    def journal_address(self) -> str | None:
+        """Where the journal of this search is in an object store; None: in its directory."""
+        if self.journal is None:
+            return None
+        place, mark, options = self.journal.partition("?")
+        return f"{place.rstrip('/')}/{self.name}{mark}{options}"
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON data of every field; `parse_config` gives the same configuration back."""
+        return self.model_dump(mode="json")
+
+    def to_yaml(self) -> str:
+        """The resolved configuration as a file, every field written out."""
+        return to_yaml(self.to_json())
+
+
+def load_config(path: str | os.PathLike[str], overrides: Iterable[str] = ()) -> SearchConfig:
+    """The configuration in a YAML file, or a shipped one by its name, with `dotted.key=value` overrides
+    applied in order and paths made absolute.
+
+    Relative directories count from the current directory; a `model.path` that is no local directory is kept
+    as a name.
+
+    Raises:
+        ConfigError: no such file, broken YAML (with its line), unknown keys (with the nearest one) or values
+        out of bounds.
+    """
+    place = recipes.path_of(local_path(os.fspath(path)))
+    return resolve_config(read_yaml(place), overrides, source=place.name)
+
+
+def resolve_config(
+    data: Mapping[str, Any], overrides: Iterable[str] = (), *, source: str = "search.yaml"
+) -> SearchConfig:
+    """`load_config` for the data of a file; `source` opens the messages.
+
+    Raises:
+        ConfigError: unknown keys (with the nearest one) or values out of bounds.
+    """
+    changed = copy.deepcopy(dict(data))
+    for override in overrides:
+        _apply_override(changed, override)
+    config = parse_config(changed, source=source)
+    return config.model_copy(
+        update={
+            "storage": _absolute(config.storage),
+            "task": config.task.model_copy(update={"dir": _absolute(config.task.dir)}),
+            "model": config.model.model_copy(update={"path": _absolute_if_there(config.model.path)}),
+            "agents": config.agents.model_copy(
+                update={
+                    "key_file": None if config.agents.key_file is None else _absolute(config.agents.key_file),
+                    "prompts": None if config.agents.prompts is None else _absolute(config.agents.prompts),
+                    "replay_from": (
+                        None if config.agents.replay_from is None else _absolute(config.agents.replay_from)
+                    ),
+                }
+            ),
+        }
+    )
+
+
+def parse_config(data: Mapping[str, Any], *, source: str = "search.yaml") -> SearchConfig:
+    """The configuration in plain data, such as `SearchConfig.to_json` gives; `source` opens the messages.
+
+    Raises:
+        ConfigError: everything that is wrong, one line each.
+    """
+    gone = [f"{source}: {name} does not exist since 0.2: {REMOVED[name]}" for name in _removed(data)]
+    if gone:
+        raise ConfigError("\n".join(gone))
+    return validated(SearchConfig, data, source)
+
+
+def stored_config(data: Mapping[str, Any], *, source: str) -> SearchConfig:
+    """`parse_config` for what a search wrote itself; settings in `REMOVED` are dropped.
+
+    Raises:
+        ConfigError: everything else that is wrong, one line each.
+    """
+    kept = copy.deepcopy(dict(data))
+    for name in _removed(kept):
+        block, _, key = name.partition(": ")[0].partition(".")
+        del kept[block][key]
+    return validated(SearchConfig, kept, source)
+
+
+def _removed(data: Mapping[str, Any]) -> list[str]:
+    """The names in `REMOVED` that the data of a configuration holds."""
+    flat = {
+        f"{block}.{key}": value
+        for block, values in data.items()
+        if isinstance(values, Mapping)
+        for key, value in values.items()
+    }
+    return [name for name in REMOVED if name in flat or any(name == f"{k}: {v}" for k, v in flat.items())]
+
+
+def _apply_override(data: dict[str, Any], override: str) -> None:
+    key, equals, text = override.partition("=")
+    if not equals or not key.strip():
+        raise ConfigError(
+            f"--set {override!r} is not of the form key=value; write for example --set budget.runs=8"
+        )
+    set_key(data, key.strip(), read_yaml(text, source=f"--set {key.strip()}"))
+
+
+def set_key(data: dict[str, Any], key: str, value: Any) -> None:
+    """Put a value at a dotted key into the data of a configuration, such as 8 at `budget.runs`.
+
+    Raises:
+        ConfigError: a key on the way holds a value that has no keys.
+    """
+    parts = key.split(".")
+    # VeRL keys contain dots themselves: below an `overrides` block the rest of the path is one key.
+    for i, part in enumerate(parts[:-1]):
+        if part == "overrides":
+            parts = [*parts[: i + 1], ".".join(parts[i + 1 :])]
+            break
+    replace_key(data, parts, value)
+
+
+def change_settings(data: dict[str, Any], settings: Mapping[str, Any]) -> None:
+    """Replace fields in the data of a configuration: by dotted keys, or by blocks, whose other fields stay.
+
+    Raises:
+        ConfigError: a key on the way holds a value that has no keys.
+    """
+    for key, value in settings.items():
+        known = data.get(key)
+        nested = isinstance(value, Mapping) and isinstance(known, Mapping)
+        set_key(data, key, _merged(known, value) if nested else value)
+
+
+def _merged(block: Any, changes: Any) -> Any:
+    """A block with the changes in it; the keys of blocks inside of it may hold dots themselves."""
+    if not (isinstance(block, Mapping) and isinstance(changes, Mapping)):
+        return changes
+    return {**block, **{key: _merged(block.get(key), value) for key, value in changes.items()}}
+
+
+def _absolute(path: str) -> str:
+    return str(Path(path).expanduser().absolute())
+
+
+def _absolute_if_there(path: str | None) -> str | None:
+    return _absolute(path) if path is not None and Path(path).expanduser().exists() else path

@@ -1,0 +1,32 @@
+"""Settings of the stop loop: every field once, with default, bound and unit.
+
+A value module: `config.py` embeds `StopperSettings` in search.yaml. Not here: the rules themselves (rules.py)
+or the order in which they are asked (policy.py).
+"""
+
+from __future__ import annotations
+
+from llmzero_ray.config.yaml_text import StrictModel, setting
+
+
+class StopperSettings(StrictModel):
+    """How a running phase is watched."""
+
+    enabled: bool = True
+    """False switches stopping off: nobody watches; phases end by their step count, caps and users only."""
+    interval_s: float = setting(900.0, "seconds", gt=0)
+    """Seconds of training between two questions to the early-stopper agent."""
+    interval_steps: int | None = setting(None, "training steps", ge=1)
+    """Steps between two questions, for short phases; null: `interval_s` decides."""
+    min_steps: int = setting(10, "training steps", ge=1)
+    """Steps before which the agent is not asked; the paper judges nothing before step 10."""
+    nonfinite_steps: int = setting(1, "training steps", ge=1)
+    """Consecutive steps with a non-finite loss, gradient or reward that end a phase. 1: the first one."""
+    collapse: bool = True
+    """Whether the collapse detector (KL spike, then a fall of the reward) may end a phase."""
+    collapse_window: int = setting(3, "training steps", ge=2)
+    """Steps averaged for "now" in the collapse detector: one bad batch is not a collapse."""
+    kl_spike_factor: float = setting(3.0, gt=1)
+    """How many times its earlier median a KL must reach to count as a spike."""
+    reward_drop: float = setting(0.6, "share", gt=0, le=1)
+    """Share of its best level that the mean reward must have lost after the spike."""

@@ -1,0 +1,380 @@
+"""Strict settings read from YAML: their base class, YAML in and out, pydantic's findings in plain words.
+
+Not here: any field (config.py, search/rules.py, stopping/settings.py).
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import types
+from collections.abc import Hashable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar, Union, get_args, get_origin
+from urllib.parse import unquote
+
+import yaml
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
+
+from llmzero_ray.errors import ConfigError
+from llmzero_ray.utils.text import collapse_whitespace, nearest, one_line
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+def setting(default: Any, unit: str = "", **bounds: Any) -> Any:
+    """A field with the unit that error messages name."""
+    return Field(default, json_schema_extra={"unit": unit} if unit else None, **bounds)
+
+
+class StrictModel(BaseModel):
+    """A part of a file: frozen, typed strictly, unknown keys refused."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True, allow_inf_nan=False
+    )
+
+
+_MAX_VALUES = 100_000
+"""Most values of a text that repeats parts of itself: a few lines of aliases can stand for billions."""
+_MAX_BITS = 10_000
+"""Most bits of a whole number; Python prints no more than 14,000."""
+_MAX_GIVEN = 300
+"""Most characters of a wrong value in a message."""
+
+
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/+")
+_WINDOWS = re.compile(r"[A-Za-z]:[\\/]|\\\\")
+OBJECT_STORES = ("s3", "gs", "gcs", "az", "abfs", "abfss")
+"""Schemes of the addresses that a journal can have."""
+
+
+def local_path(given: str) -> str:
+    """A path as it was given, where it names a place on a file system; `file:///dir` is /dir.
+
+    pathlib takes s3://bucket for a directory `s3:` below the current one.
+
+    Raises:
+        ConfigError: it is the address of something else, or a path of Windows.
+    """
+    if _WINDOWS.match(given):
+        raise ConfigError(f"{given} is a Windows path; must be a path on this machine, such as /data/runs.")
+    found = _SCHEME.match(given)
+    if found is None:
+        return given
+    scheme, rest = found[1].lower(), given[found.end() :]
+    if scheme == "file" and len(found[0]) - len("file:") in (1, 3):  # file:/dir and file:///dir
+        return "/" + unquote(rest)
+    shown = found[0] + rest.rpartition("@")[2]  # without keys
+    hint = " Only the journal can be in an object store: `journal: s3://bucket/prefix`."
+    raise ConfigError(
+        f"{shown} is an address; must be a path on a file system that every node sees, such as a shared or "
+        f"mounted directory.{hint if scheme in (*OBJECT_STORES, 's3a') else ''}"
+    )
+
+
+LocalPath: TypeAlias = Annotated[str, AfterValidator(local_path)]
+"""A path on a file system; addresses are refused."""
+
+
+class _Loader(yaml.SafeLoader):
+    """Safe YAML that reads 1e-3 as a number (as YAML 1.2 does) and refuses a key given twice, and aliases
+    that contain themselves or stand for too much."""
+
+    def get_single_node(self) -> Any:
+        node = super().get_single_node()
+        if node is None:
+            return None
+        n_values, n_written = _n_values(node, {}, set())
+        if n_values > max(_MAX_VALUES, n_written):
+            raise yaml.constructor.ConstructorError(
+                None, None, f"its aliases stand for more than {_MAX_VALUES} values", node.start_mark
+            )
+        return node
+
+    def construct_scalar(self, node: Any) -> Any:
+        value = super().construct_scalar(node)
+        if isinstance(value, str) and "\0" in value:
+            raise yaml.constructor.ConstructorError(
+                None, None, "a value holds the character NUL", node.start_mark
+            )
+        return value
+
+    def construct_yaml_int(self, node: Any) -> int:
+        value: int = super().construct_yaml_int(node)
+        if value.bit_length() > _MAX_BITS:
+            raise yaml.constructor.ConstructorError(
+                None, None, f"a whole number has more than {_MAX_BITS} bits", node.start_mark
+            )
+        return value
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+        seen: set[Any] = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            if not isinstance(key, Hashable):
+                raise yaml.constructor.ConstructorError(
+                    None, None, "a key is a list or a mapping; it must be a name", key_node.start_mark
+                )
+            if key in seen:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"the key {key!r} is given twice", key_node.start_mark
+                )
+            seen.add(key)
+        return dict(super().construct_mapping(node, deep=deep))
+
+
+def _n_values(node: Any, known: dict[int, int], above: set[int]) -> tuple[int, int]:
+    """How many values a node stands for with its aliases written out, and how many without.
+
+    Raises:
+        ConstructorError: it contains itself.
+    """
+    if id(node) in above:
+        raise yaml.constructor.ConstructorError(None, None, "an alias contains itself", node.start_mark)
+    if id(node) not in known:
+        below: list[Any] = node.value if isinstance(node, yaml.CollectionNode) else []
+        parts = [part for one in below for part in (one if isinstance(one, tuple) else (one,))]
+        above.add(id(node))
+        known[id(node)] = 1 + sum(_n_values(part, known, above)[0] for part in parts)
+        above.remove(id(node))
+    return known[id(node)], len(known)
+
+
+class _Dumper(yaml.SafeDumper):
+    """Safe YAML that `_Loader` reads back as the same data; texts of several lines stay readable."""
+
+    def represent_text(self, value: str) -> yaml.ScalarNode:
+        # PyYAML loses these line ends in any style that does not write them as escapes.
+        style = '"' if re.search("[\x85\u2028\u2029]", value) else "|" if "\n" in value else None
+        return self.represent_scalar("tag:yaml.org,2002:str", value, style=style)
+
+
+_Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
+_Dumper.add_representer(str, _Dumper.represent_text)
+for _either in (_Loader, _Dumper):  # the dumper quotes a text such as 83e72937, the id of a trial
+    _either.add_implicit_resolver(
+        "tag:yaml.org,2002:float",
+        re.compile(r"^[-+]?(\d[\d_]*\.?[\d_]*|\.\d[\d_]*)[eE][-+]?\d+$"),
+        list("-+0123456789."),
+    )
+
+
+def read_yaml(source_or_text: Path | str, *, source: str | None = None) -> Any:
+    """The data of a file (always a mapping) or of a one-line text (any value).
+
+    Raises:
+        ConfigError: the file is missing or unreadable, is no mapping, or its YAML is broken (line and column
+        are given).
+    """
+    if isinstance(source_or_text, str):
+        return _parse(source_or_text, source or "text")
+    path, name = Path(local_path(str(source_or_text))), source_or_text.name
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(
+            f"{path}: cannot be read ({error.strerror}). `llmzero init` writes a search.yaml to begin with."
+        ) from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: is not UTF-8 text ({error.reason} at byte {error.start}).") from error
+    data = _parse(text, name)
+    if not isinstance(data, dict):
+        found = "nothing" if data is None else type(data).__name__
+        raise ConfigError(f"{name}: holds {found}; must hold keys and values such as `name: demo`.")
+    return data
+
+
+def replace_key(data: dict[str, Any], keys: Sequence[str], value: Any) -> None:
+    """Put `value` at a path of keys into `data`; blocks on the way that are missing or null are made.
+
+    Raises:
+        ConfigError: a key on the way holds a value that has no keys.
+    """
+    place, (*above, last) = data, keys
+    for key in above:
+        below = place.get(key)
+        if below is not None and not isinstance(below, dict):
+            found = one_line(repr(below), _MAX_GIVEN)
+            raise ConfigError(f"{'.'.join(keys)} cannot be set: {key} is {found}, which has no keys")
+        place[key] = dict(below or {})
+        place = place[key]
+    place[last] = value
+
+
+def validated(model: type[Model], data: Any, source: str) -> Model:
+    """`data` as a `model`; `source` opens the messages.
+
+    Raises:
+        ConfigError: everything that is wrong, one line each.
+    """
+    try:
+        return model.model_validate(data)
+    except ValidationError as error:
+        raise ConfigError(_problems(error, model, source)) from error
+
+
+def load_file(model: type[Model], path: Path, settings: Mapping[str, Any] | None = None) -> Model:
+    """A YAML file as a `model`, dotted keys replaced by `settings`.
+
+    Raises:
+        ConfigError: no such file, broken YAML, or everything that is wrong in it.
+    """
+    data = read_yaml(path)
+    for key, value in (settings or {}).items():
+        replace_key(data, key.split("."), value)
+    return validated(model, data, path.name)
+
+
+def to_yaml(data: Mapping[str, Any]) -> str:
+    """Plain data as YAML, in the order given; `read_yaml` gives the same data back."""
+    return str(yaml.dump(dict(data), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100))
+
+
+def _problems(error: ValidationError, model: type[BaseModel], source: str) -> str:
+    """Every finding of one validation, one line each, unknown keys first (they often explain the rest)."""
+    findings = sorted(error.errors(), key=lambda e: e["type"] != "extra_forbidden")
+    lines = [f"{source}: {_describe(finding, model)}" for finding in findings]
+    return "\n".join(dict.fromkeys(lines))
+
+
+def _parse(text: str, source: str) -> Any:
+    try:
+        return yaml.load(text, Loader=_Loader)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        where = f" at line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        raise ConfigError(f"{source}: broken YAML{where}: {error.problem or error.context}.") from error
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{source}: broken YAML: {one_line(str(error), _MAX_GIVEN)}") from error
+    except RecursionError as error:
+        raise ConfigError(
+            f"{source}: broken YAML: its blocks and lists are nested too deeply; a file "
+            "of settings has a few levels."
+        ) from error
+    except (ValueError, TypeError, OverflowError) as error:  # a date or a number that Python cannot hold
+        if "set_int_max_str_digits" in str(error):
+            most = sys.get_int_max_str_digits()
+            raise ConfigError(f"{source}: a whole number has more than {most} digits.") from error
+        raise ConfigError(f"{source}: broken YAML: {one_line(str(error), _MAX_GIVEN)}.") from error
+
+
+def _describe(finding: ErrorDetails, model: type[BaseModel]) -> str:
+    path = [str(part) for part in finding["loc"]]
+    owner, field = _find(model, path)
+    if finding["type"] == "extra_forbidden":
+        return _unknown_key(path, owner)
+    if finding["type"] == "value_error":
+        reason = str(finding.get("ctx", {}).get("error", finding["msg"]))
+        return reason if not path or reason.startswith(path[0]) else f"{'.'.join(path)}: {reason}"
+    dotted = ".".join(path[: _depth(model, path)]) or "the file"
+    if field is None:
+        return f"{dotted} is {_given(finding)}; {finding['msg']}."
+    allowed = allowed_values(field)
+    doc = collapse_whitespace(field.description or "")
+    if finding["type"] == "missing":
+        return f"{dotted} is missing; must be {allowed}. {doc}".rstrip()
+    extra = field.json_schema_extra
+    unit = f" ({extra['unit']})" if isinstance(extra, dict) and "unit" in extra else ""
+    return f"{dotted} is {_given(finding)}{unit}; must be {allowed}. {doc}".rstrip()
+
+
+def _given(finding: ErrorDetails) -> str:
+    return one_line(repr(finding["input"]), _MAX_GIVEN)
+
+
+def _unknown_key(path: list[str], owner: type[BaseModel] | None) -> str:
+    known = list(owner.model_fields) if owner else []
+    where = f" in {'.'.join(path[:-1])}" if len(path) > 1 else ""
+    near = nearest(path[-1], known)
+    hint = f"; did you mean {near!r}?" if near else "."
+    return f"unknown key {path[-1]!r}{where}{hint} Known keys: {', '.join(known)}."
+
+
+def _find(model: type[BaseModel], path: list[str]) -> tuple[type[BaseModel] | None, FieldInfo | None]:
+    """The model that owns the last key of `path` and the field there, as far as they exist."""
+    owner: type[BaseModel] | None = model
+    field: FieldInfo | None = None
+    for i, part in enumerate(path):
+        field = owner.model_fields.get(part) if owner else None
+        below = _submodel(field)
+        if i == len(path) - 1 or below is None:
+            return owner, field
+        owner = below
+    return owner, field
+
+
+def _depth(model: type[BaseModel], path: list[str]) -> int:
+    """How many parts of `path` are keys of the file; pydantic appends names of union members after them."""
+    depth, owner = 0, model
+    for part in path:
+        field = owner.model_fields.get(part)
+        if field is None:
+            return depth
+        depth += 1
+        below = _submodel(field)
+        if below is None:
+            return depth
+        owner = below
+    return depth
+
+
+def _submodel(field: FieldInfo | None) -> type[BaseModel] | None:
+    """The block that a field holds, where it may hold null too; None: a plain value."""
+    members = _members(field.annotation) if field else ()
+    blocks = [each for each in members if isinstance(each, type) and issubclass(each, BaseModel)]
+    return blocks[0] if len(blocks) == 1 else None
+
+
+_KINDS: dict[Any, str] = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+_PATTERNS = {
+    r"^[a-z0-9][a-z0-9_-]{0,62}$": "1 to 63 of a-z, 0-9, - and _, the first one a letter or digit",
+    r"^[a-z0-9][a-z0-9_]{0,19}$": "1 to 20 of a-z, 0-9 and _, the first one a letter or digit",
+    r"^([A-Za-z_][\w-]*|[A-Za-z_][\w.]*:[A-Za-z_]\w*)$": "a name or package.module:factory",
+}
+
+
+def allowed_values(field: FieldInfo) -> str:
+    """What a field accepts, in words: `a whole number >= 2`, `one of auto, cpu, gpu`, `a number > 0 or
+    null`."""
+    members = _members(field.annotation)
+    words = [_kind(member) for member in members if member is not type(None)]
+    bounds = _bounds(field.metadata)
+    text = " or ".join(dict.fromkeys(words)) + (f" {bounds}" if bounds else "")
+    for item in field.metadata:
+        text = _PATTERNS.get(getattr(item, "pattern", None) or "", text)
+    return text + (" or null" if type(None) in members else "")
+
+
+def _members(annotation: Any) -> tuple[Any, ...]:
+    return get_args(annotation) if get_origin(annotation) in (Union, types.UnionType) else (annotation,)
+
+
+def _kind(annotation: Any) -> str:
+    if get_origin(annotation) is Annotated:  # a member of a union with bounds of its own
+        member, *given = get_args(annotation)
+        own = [item for each in given if isinstance(each, FieldInfo) for item in each.metadata]
+        return f"{_kind(member)} {_bounds(own)}".rstrip()
+    if get_origin(annotation) is Literal:
+        choices = [str(choice) for choice in get_args(annotation)]
+        return choices[0] if len(choices) == 1 else f"one of {', '.join(choices)}"
+    if get_origin(annotation) is dict or (isinstance(annotation, type) and issubclass(annotation, BaseModel)):
+        return "a block of keys and values"
+    return _KINDS.get(annotation, getattr(annotation, "__name__", str(annotation)))
+
+
+def _bounds(metadata: Sequence[Any]) -> str:
+    signs = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
+    found = [
+        f"{sign} {getattr(item, name):g}"
+        if isinstance(getattr(item, name), float)
+        else f"{sign} {getattr(item, name)}"
+        for name, sign in signs.items()
+        for item in metadata
+        if getattr(item, name, None) is not None
+    ]
+    if any(getattr(item, "min_length", None) for item in metadata):
+        found.append("that is not empty")
+    return " and ".join(found)

@@ -1,0 +1,208 @@
+"""Whether a phase's score can be believed: what its answers look like beside it.
+
+A reward can be had without solving the task. Where it is, answers that were cut off still count, one text is
+right for rows whose gold answers differ, or right answers hold no answer. Each of these is counted here and
+named with its numbers, beside how alike the answers have become since the phase's start. Not here: what
+follows from it (expert/), signs that need no answers (observations.py).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from llmzero_ray.dynamics.features import Dynamics, observe
+from llmzero_ray.dynamics.observations import (
+    rewarded_when_cut_off,
+    right_without_answer,
+)
+from llmzero_ray.records import Hyperparameters, ItemOutcome
+from llmzero_ray.storage import SearchStorage
+from llmzero_ray.storage.metric_files import load_curves, load_items
+from llmzero_ray.utils.text import one_line
+
+FEW = 10
+"""Right answers below which nothing is said of them."""
+MOST = 0.5
+"""Share of the right answers from which a defect is named."""
+CLOSE = 0.05
+"""Relative difference up to which a number counts as the gold answer."""
+CONSTANT = 0.8
+"""Share of the right answers from which a single text stands for all of them."""
+DIFFERENT = 4
+"""Gold answers that such a text must have been right for."""
+HELD = 0.8
+"""Share of the right answers with their gold answer from which a low cap does no harm."""
+BY_CHANCE = 0.5
+"""Share of the right answers that also hold another row's gold answer from which holding it says nothing."""
+ALIKE = 0.25
+"""Answers that differ, as a share of all, from which on downwards they are alike."""
+
+_NUMBER = re.compile(r"\d+(?:\.\d+)?")
+_IN_NUMBERS = re.compile(r"(?<=\d)(?:,|\{,\}|\\,)(?=\d)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gold:
+    """What a validation row asks, and the wordings of its answer."""
+
+    prompt: str
+    wordings: tuple[str, ...]
+
+
+def phase_doubts(
+    storage: SearchStorage,
+    node: int,
+    hyperparameters: Hyperparameters,
+    best_step: int | None,
+    golds: Mapping[int, Gold],
+) -> tuple[str, ...]:
+    """Reasons not to believe the score of a node's best step, from what is on the disk; empty without any."""
+    items = load_items(storage, node)
+    now = items.get(best_step, ()) if best_step is not None else ()
+    dynamics = observe(load_curves(storage, node), hyperparameters, n_val=len(now) or 500)
+    return doubts(dynamics, items.get(0, ()), now, golds)
+
+
+def doubts(
+    d: Dynamics, start: Sequence[ItemOutcome], now: Sequence[ItemOutcome], golds: Mapping[int, Gold]
+) -> tuple[str, ...]:
+    """Reasons not to believe the score of the answers `now`, each a sentence with its numbers.
+
+    `start` are the answers of the policy that the phase started from; `golds` maps a row's index to its gold
+    answer. Either may be empty: then less can be said.
+    """
+    if len(golds) != len(now):
+        golds = {}  # prompts that are too long were left out: the rows that follow have other numbers
+    if not any(item.response for item in now):
+        now = ()  # texts were not kept
+    unanswered = right_without_answer(d)
+    found = [] if unanswered is None else [unanswered]
+    found += [*_empty(now), *_without_number(now, golds), *_same_for_all(now, golds)]
+    reward = rewarded_when_cut_off(d)
+    # Where right answers hold the gold answer, what is cut off comes after it.
+    if reward is not None and not _hold_gold(now, golds):
+        found.insert(0, reward)
+    return tuple([*found, *_alike(start, now)] if found else ())
+
+
+# --- signs, each on its own enough --------------------------------------------------------------------------
+
+
+def _right(items: Iterable[ItemOutcome]) -> list[ItemOutcome]:
+    return [item for item in items if item.acc >= 0.5]
+
+
+def _empty(now: Sequence[ItemOutcome]) -> list[str]:
+    right = _right(now)
+    empty = sum(not item.response.strip() for item in right)
+    if len(right) < FEW or empty < MOST * len(right):
+        return []
+    return [f"{empty} of the {len(right)} validation answers scored as right are empty."]
+
+
+def _without_number(now: Sequence[ItemOutcome], golds: Mapping[int, Gold]) -> list[str]:
+    """Right answers in which the gold answer, a whole number, does not occur.
+
+    A row whose question holds that number counts not: it may ask for a way to get there.
+    """
+    pairs = ((item, _whole_number(golds.get(item.index))) for item in _right(now))
+    asked = [(item, gold) for item, gold in pairs if gold is not None]
+    lacking = [(item, gold) for item, gold in asked if not _holds_number(item.response, gold)]
+    # One digit may stand for a choice or a label, which answers name in other words.
+    is_label = all(0 <= gold <= 9 for _, gold in asked)
+    if len(asked) < FEW or len(lacking) < MOST * len(asked) or is_label:
+        return []
+    item, gold = lacking[0]
+    sample = f"{_quoted(item)} for {gold:g}"
+    return [
+        f"{len(lacking)} of {len(asked)} validation answers scored as right do not hold the gold answer, a "
+        f"number: {sample}."
+    ]
+
+
+def _whole_number(gold: Gold | None) -> float | None:
+    if gold is None or not gold.wordings:
+        return None
+    try:
+        values = {float(_IN_NUMBERS.sub("", wording)) for wording in gold.wordings}
+    except ValueError:
+        return None
+    value = values.pop()
+    return None if values or value % 1 or _holds_number(gold.prompt, value) else value
+
+
+def _holds_number(text: str, value: float) -> bool:
+    """Whether a number in the text is this one, or as near to it as a reward may allow."""
+    numbers = map(float, _NUMBER.findall(_IN_NUMBERS.sub("", text)))
+    return any(math.isclose(number, abs(value), rel_tol=CLOSE) for number in numbers)
+
+
+def _same_for_all(now: Sequence[ItemOutcome], golds: Mapping[int, Gold]) -> list[str]:
+    """One text that was scored as right for rows whose gold answers differ."""
+    known = [(item.response.strip(), gold) for item in _right(now) if (gold := _plain(golds.get(item.index)))]
+    if len(known) < FEW:
+        return []
+    text, n = Counter(text for text, _ in known).most_common(1)[0]
+    answers = {gold for given, gold in known if given == text}
+    if not text or n < CONSTANT * len(known) or len(answers) < DIFFERENT:
+        return []
+    return [
+        f"{n} of {len(known)} validation answers scored as right are one text, for {len(answers)} different "
+        f'gold answers: "{one_line(text, 80)}".'
+    ]
+
+
+def _plain(gold: Gold | None) -> str:
+    """The gold answer in one wording; empty where it is none, or data in JSON, which may hold more than the
+    answer."""
+    wordings = sorted({" ".join(wording.casefold().split()) for wording in gold.wordings}) if gold else []
+    return "" if not wordings or wordings[0][:1] in "{[" else wordings[0]
+
+
+# --- what supports or refutes them --------------------------------------------------------------------------
+
+
+def _hold_gold(now: Sequence[ItemOutcome], golds: Mapping[int, Gold]) -> bool:
+    """Whether right answers hold their gold answer, and not that of other rows just as often."""
+    right = [(item, gold) for item in _right(now) if (gold := _plain(golds.get(item.index)))]
+    other = [
+        (item, next_gold)
+        for (item, gold), (_, next_gold) in zip(right, right[1:] + right[:1], strict=True)
+        if next_gold != gold
+    ]
+    if len(right) < FEW or _share_held(right) < HELD:
+        return False
+    return not other or _share_held(other) <= BY_CHANCE
+
+
+def _share_held(pairs: Sequence[tuple[ItemOutcome, str]]) -> float:
+    held = sum(
+        re.search(rf"(?<!\w){re.escape(gold)}(?!\w)", " ".join(item.response.casefold().split())) is not None
+        for item, gold in pairs
+    )
+    return held / len(pairs)
+
+
+def _alike(start: Sequence[ItemOutcome], now: Sequence[ItemOutcome]) -> list[str]:
+    """How few answers differ apart from their numbers; nothing where many do.
+
+    No sign by itself: answers in one form, and those to a question of yes or no, are as much alike.
+    """
+    share = _differing(now) if len(now) >= FEW else 1.0
+    if share > ALIKE:
+        return []
+    before = _differing(start) if any(item.response for item in start) else None
+    was = "" if before is None else f", {before:.0%} at the start"
+    return [f"{share:.0%} of the validation answers differ apart from their numbers{was}: {_quoted(now[0])}."]
+
+
+def _differing(items: Sequence[ItemOutcome]) -> float:
+    return len({" ".join(_NUMBER.sub("#", item.response).split()) for item in items}) / len(items)
+
+
+def _quoted(item: ItemOutcome) -> str:
+    return f'"{one_line(item.response, 80)}"'

@@ -1,0 +1,343 @@
+"""Numbers that describe the dynamics of one phase: trends with their noise, spikes, levels, plateaus.
+
+`observe` turns recorded curves into a `Dynamics`, without judging them. Thresholds that make a number a
+"spike" or a "trend" are stated where they are used. Not here: diagnoses (expert/diagnosis.py), changes of
+hyper-parameters (expert/moves.py).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import fmean, median
+
+from llmzero_ray.dynamics.gains import ScoreGain, gains
+from llmzero_ray.hyperparameters import clip_is_inert
+from llmzero_ray.hyperparameters.table import MAX_RESPONSE, TEMPERATURE, TRAIN_BATCH
+from llmzero_ray.records import Hyperparameters
+from llmzero_ray.records.metrics import (
+    ADVANTAGE_MAX,
+    ADVANTAGE_MIN,
+    CLIPFRAC,
+    ENTROPY,
+    GRAD_NORM,
+    KL,
+    LEARNING_RATE,
+    LENGTH,
+    LENGTH_AT_MAX,
+    LENGTH_MAX,
+    PPO_KL,
+    REWARDS,
+    VAL_AUX,
+    VAL_CORE,
+    Curves,
+    Series,
+    accuracy_error,
+    series,
+)
+
+SPIKE = 5.0
+"""How many times its settled level a series jumps to in a spike."""
+_SETTLING = 5
+
+
+def significance(n: int) -> float:
+    """|slope| / its standard error from which a trend of n points is believed: about 1 chance in 50.
+
+    Near Student's quantiles for n - 2 degrees of freedom: 5 at 3 points, 3.1 at 10, 2.5 at 40.
+    """
+    return 2.3 + 8 / max(n, 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trend:
+    """A straight line through a series (least squares)."""
+
+    n: int
+    slope: float
+    """Per step."""
+    slope_se: float
+    """Standard error of the slope; infinite below 3 points."""
+    noise: float
+    """Standard deviation of what the line leaves over."""
+    change: float
+    """Fitted end minus fitted start."""
+
+    @property
+    def t(self) -> float:
+        """Slope in standard errors; ±inf for a perfect line, 0 for a constant."""
+        if self.slope == 0 or math.isinf(self.slope_se):
+            return 0.0
+        return self.slope / self.slope_se if self.slope_se > 0 else math.copysign(math.inf, self.slope)
+
+    @property
+    def rising(self) -> bool:
+        """Whether the rise stands out of the noise."""
+        return self.t >= significance(self.n)
+
+    @property
+    def falling(self) -> bool:
+        """Whether the fall stands out of the noise."""
+        return self.t <= -significance(self.n)
+
+
+def fit(series: Series) -> Trend:
+    """The line through a series; flat and unsure below 2 points."""
+    n = len(series)
+    if n < 2 or series.steps[0] == series.steps[-1]:
+        return Trend(n=n, slope=0.0, slope_se=math.inf, noise=0.0, change=0.0)
+    x, y = series.steps, series.values
+    mean_x, mean_y = fmean(x), fmean(y)
+    spread = sum((a - mean_x) ** 2 for a in x)
+    slope = sum((a - mean_x) * (b - mean_y) for a, b in zip(x, y, strict=True)) / spread
+    rest = [b - mean_y - slope * (a - mean_x) for a, b in zip(x, y, strict=True)]
+    noise = math.sqrt(sum(r * r for r in rest) / (n - 2)) if n > 2 else 0.0
+    # Rounding leaves ~1e-17 of a constant series: that is no slope.
+    tiny = 1e-12 * max(1.0, abs(mean_y))
+    slope_se = noise / math.sqrt(spread) if n > 2 else math.inf
+    if abs(slope) * (x[-1] - x[0]) < tiny:
+        slope = 0.0
+    return Trend(n=n, slope=slope, slope_se=slope_se, noise=noise, change=slope * (x[-1] - x[0]))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spike:
+    """A rise of a metric far above its own past."""
+
+    onset: int
+    """First step above `threshold` times the level before it."""
+    peak_step: int
+    peak: float
+    before: float
+    """Median level before the onset."""
+    factor: float
+    """peak / before."""
+
+
+def find_spike(series: Series, *, floor: float) -> Spike | None:
+    """The first jump to `SPIKE` times a settled level that lasts two points or more, or None.
+
+    The level is the median of five points, the latest point before the jump left out (it may belong to it),
+    at least `floor`. Where the past itself multiplies, nothing has settled yet: a policy that leaves its
+    reference starts from a KL of almost 0, which is how training begins.
+    """
+    for i in range(_SETTLING + 1, len(series) - 1):
+        window = series.values[i - 1 - _SETTLING : i - 1]
+        before = max(median(window), floor)
+        bound = SPIKE * before
+        settled = max(window) <= 2.5 * before
+        if settled and series.values[i] >= bound and series.values[i + 1] >= bound:
+            peak = max(series.values[i:])
+            return Spike(
+                onset=series.steps[i],
+                peak_step=series.steps[series.values.index(peak, i)],
+                peak=peak,
+                before=before,
+                factor=peak / before,
+            )
+    return None
+
+
+def change_point(series: Series) -> int | None:
+    """The step from which the level is another one: the best split in two levels, if it explains most of the
+    spread."""
+    n = len(series)
+    if n < 6:
+        return None
+    total = _squares(series.values)
+    costs = {i: _squares(series.values[:i]) + _squares(series.values[i:]) for i in range(2, n - 1)}
+    best = min(costs, key=lambda i: (costs[i], i))
+    return series.steps[best] if total > 0 and costs[best] < 0.3 * total else None
+
+
+def _squares(values: Sequence[float]) -> float:
+    mean = fmean(values)
+    return sum((v - mean) ** 2 for v in values)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Validation:
+    """The validation curve, the check at step 0 included where there is one."""
+
+    steps: tuple[int, ...]
+    scores: tuple[float, ...]
+    start: float | None
+    """Score at step 0: of the policy the phase started from."""
+    best: float
+    best_step: int
+    last: float
+    se: float
+    """Standard error of one score over the items, at the best score's level."""
+    one_item: float
+    """Difference in score of one more correct answer."""
+    gains: tuple[ScoreGain, ...] = ()
+    """Change of each score against the start, paired where outcomes were stored; empty without a start."""
+
+    @property
+    def margin(self) -> float:
+        """Smallest difference of two scores that counts: items are shared, so 1.5 standard errors of one
+        score."""
+        return 1.5 * self.se
+
+    @property
+    def gain(self) -> float:
+        """Best score minus the start's (or the first score's)."""
+        return self.best - (self.start if self.start is not None else self.scores[0])
+
+    @property
+    def recent_gain(self) -> float:
+        """Mean of the later half of the points minus mean of the earlier half, start included; 0 with one
+        point."""
+        points = ((self.start,) if self.start is not None else ()) + self.scores
+        half = len(points) // 2
+        return fmean(points[-half:]) - fmean(points[:half]) if half else 0.0
+
+    @property
+    def last_gain(self) -> float:
+        """Last score minus the best one before it (the start included); 0 with one point."""
+        earlier = ((self.start,) if self.start is not None else ()) + self.scores[:-1]
+        return self.last - max(earlier) if earlier else 0.0
+
+    @property
+    def swings(self) -> int:
+        """Reversals of direction in which both moves exceed 2 margins."""
+        moves = [b - a for a, b in pairwise(self.scores)]
+        big = 2 * self.margin
+        return sum(a * b < 0 and min(abs(a), abs(b)) > big for a, b in pairwise(moves))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dynamics:
+    """Numbers that describe a phase. Series are empty where a metric was not logged."""
+
+    n_steps: int
+    last_step: int
+    reward: Series
+    kl: Series
+    ppo_kl: Series
+    entropy: Series
+    grad_norm: Series
+    clipfrac: Series
+    length: Series
+    learning_rate: Series
+    truncated: Series
+    """Share of responses at the cap; 0 where the batch's longest response is below it."""
+    unanswered: Series
+    """Least share of validation rows of a source that are right although no answer was found in its place:
+    accuracy minus `fmt_ok`; empty where `fmt_ok` is not logged, or always 0."""
+    group_spread: Series
+    """Largest minus smallest advantage: 0 when no group has both good and bad answers."""
+    cap: int
+    clip_inert: bool
+    """One update per step on its own rollouts: clip ranges and ppo_kl cannot act."""
+    batch: int
+    validation: Validation | None
+    temperature: float = 1.0
+    """Sampling temperature of the rollouts."""
+    chance: float = 0.0
+    """Score of the most frequent gold answer given always; 0 where it is not known."""
+
+    @property
+    def sampled(self) -> float | None:
+        """Accuracy of sampled answers late in the phase; None where rewards are not between 0 and 1."""
+        rewards = self.reward.values
+        return self.reward.last if rewards and min(rewards) >= 0 and max(rewards) <= 1 else None
+
+    @property
+    def gap(self) -> float | None:
+        """Greedy accuracy of the last validation minus that of sampled answers; None where one is missing."""
+        if self.sampled is None or self.validation is None:
+            return None
+        return self.validation.last - self.sampled
+
+    @property
+    def half(self) -> int:
+        """Step that begins the later half."""
+        steps = self.reward.steps or self.kl.steps
+        return steps[len(steps) // 2] if steps else 0
+
+
+def observe(
+    curves: Curves, hyperparameters: Hyperparameters, *, n_val: int = 500, chance: float = 0.0
+) -> Dynamics:
+    """The dynamics of a phase. `n_val` (validation items) gives the noise of a validation score."""
+    reward = series(curves, REWARDS[0])
+    cap = int(_number(hyperparameters.get(MAX_RESPONSE)))
+    return Dynamics(
+        n_steps=len(curves.steps),
+        last_step=max((*curves.steps, *curves.val_steps), default=0),
+        reward=reward if len(reward) else series(curves, REWARDS[1]),
+        kl=series(curves, KL),
+        ppo_kl=series(curves, PPO_KL),
+        entropy=series(curves, ENTROPY),
+        grad_norm=series(curves, GRAD_NORM),
+        clipfrac=series(curves, CLIPFRAC),
+        length=series(curves, LENGTH),
+        learning_rate=series(curves, LEARNING_RATE),
+        truncated=_truncated(curves, cap),
+        unanswered=_unanswered(curves),
+        group_spread=_group_spread(curves),
+        cap=cap,
+        clip_inert=clip_is_inert(hyperparameters),
+        batch=int(_number(hyperparameters.get(TRAIN_BATCH))),
+        validation=_validation(curves, n_val),
+        temperature=_number(hyperparameters.get(TEMPERATURE, 1.0)),
+        chance=chance,
+    )
+
+
+def _truncated(curves: Curves, cap: int) -> Series:
+    # VeRL's response_length/clip_ratio counts responses at the *batch's* longest, not at the cap.
+    longest, share = series(curves, LENGTH_MAX), series(curves, LENGTH_AT_MAX)
+    longest = longest if len(longest) else series(curves, LENGTH)
+    at = dict(zip(longest.steps, longest.values, strict=True))
+    values = tuple(
+        v if cap and at.get(s, 0.0) >= cap else 0.0 for s, v in zip(share.steps, share.values, strict=True)
+    )
+    return Series("truncated", share.steps, values)
+
+
+def _unanswered(curves: Curves) -> Series:
+    found: dict[int, float] = {}
+    for name in curves.metrics:
+        answered = series(curves, name)
+        if not name.startswith(VAL_AUX) or "/fmt_ok/mean@" not in name or not any(answered.values):
+            continue
+        accuracy = series(curves, name.replace(VAL_AUX, VAL_CORE, 1).replace("/fmt_ok/", "/acc/"))
+        at = dict(zip(answered.steps, answered.values, strict=True))
+        for step, value in zip(accuracy.steps, accuracy.values, strict=True):
+            found[step] = max(found.get(step, 0.0), value - at.get(step, value))
+    return Series("unanswered", tuple(sorted(found)), tuple(found[step] for step in sorted(found)))
+
+
+def _group_spread(curves: Curves) -> Series:
+    high, low = series(curves, ADVANTAGE_MAX), series(curves, ADVANTAGE_MIN)
+    at = dict(zip(low.steps, low.values, strict=True))
+    pairs = [(s, v - at[s]) for s, v in zip(high.steps, high.values, strict=True) if s in at]
+    return Series("advantages", tuple(s for s, _ in pairs), tuple(v for _, v in pairs))
+
+
+def _validation(curves: Curves, n_val: int) -> Validation | None:
+    pairs = [(s, v) for s, v in zip(curves.val_steps, curves.val_scores, strict=True) if math.isfinite(v)]
+    if not pairs:
+        return None
+    steps, scores = tuple(s for s, _ in pairs), tuple(v for _, v in pairs)
+    best = max(scores)
+    start = curves.start_score
+    return Validation(
+        steps=steps,
+        scores=scores,
+        start=start if start is not None and math.isfinite(start) else None,
+        best=best,
+        best_step=steps[scores.index(best)],
+        last=scores[-1],
+        se=accuracy_error(best, n_val),
+        one_item=1.0 / n_val,
+        gains=gains(curves, n_val),
+    )
+
+
+def _number(value: object) -> float:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else 0.0

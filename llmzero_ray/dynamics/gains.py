@@ -1,0 +1,198 @@
+"""What phases did to the score: gains with the error of rows and of runs, and the attempts from a checkpoint.
+
+Every validation of a search asks the same rows, so that a phase is compared with its own start row by row.
+Two errors remain: other rows would give another difference, and another run of the same phase would too.
+Not here: what follows from it (expert/, local/).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from llmzero_ray.hyperparameters.table import LR
+from llmzero_ray.records import Hyperparameters, ResumeFrom
+from llmzero_ray.records.agents import NodeView, ProposalRequest
+from llmzero_ray.records.metrics import Curves, accuracy_error
+
+RUN_ERROR = 0.03
+"""Standard deviation of a score between runs of one configuration, at a score of one half. Small real runs
+differed by .03 to .05; towards 0 and 1 less is left to differ in."""
+CLEAR = 2.0
+"""Errors from which a change counts as one."""
+
+DESTROYED = 0.5
+"""Share of the base model's accuracy from which its loss in one phase is a destruction."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoreGain:
+    """A change in score."""
+
+    value: float
+    rows_error: float
+    """Standard error over the rows, paired where outcomes were stored."""
+    runs_error: float
+    """Standard deviation between runs of the same phase."""
+
+    @property
+    def error(self) -> float:
+        """Both errors together: what a statement on settings has to exceed."""
+        return math.hypot(self.rows_error, self.runs_error)
+
+    @property
+    def z(self) -> float:
+        """The change in errors, of rows and runs."""
+        return self.value / self.error if self.error > 0 else 0.0
+
+    @property
+    def fell(self) -> bool:
+        """Whether this policy is worse than its start beyond the rows' error, by no less than another run
+        could differ."""
+        return self.value <= -max(CLEAR * self.rows_error, self.error)
+
+    @property
+    def rose(self) -> bool:
+        """The same for a better policy."""
+        return self.value >= max(CLEAR * self.rows_error, self.error)
+
+    def __str__(self) -> str:
+        return f"{self.value:+.3f} ± {self.error:.3f}"
+
+
+def runs_error(score: float) -> float:
+    """Standard deviation between runs of one configuration at this score."""
+    p = min(max(score, 0.0), 1.0)
+    return RUN_ERROR * 2 * math.sqrt(p * (1 - p))
+
+
+def gains(curves: Curves, n_val: int) -> tuple[ScoreGain, ...]:
+    """The gain of each validation over the phase's start; empty without a score of the start.
+
+    Where outcomes were not stored row by row, the standard error of one score stands for the rows' error:
+    the rows are the same, and about half of their spread cancels.
+    """
+    start = curves.start_score
+    if start is None or not math.isfinite(start):
+        return ()
+    stored: Sequence[tuple[float, float] | None] = curves.val_gains or (None,) * len(curves.val_scores)
+    found = []
+    for score, pair in zip(curves.val_scores, stored, strict=True):
+        if not math.isfinite(score):
+            continue
+        value, error = pair or (score - start, accuracy_error(score, n_val))
+        runs = runs_error((score + start) / 2)
+        found.append(ScoreGain(value=value, rows_error=max(error, 0.5 / n_val), runs_error=runs))
+    return tuple(found)
+
+
+def outcome(curves: Curves, n_val: int) -> ScoreGain | None:
+    """What a phase gained: the mean of the later half of its validations over its start; None without any.
+
+    The best validation would favour phases that swing, the last one alone is noisier.
+    """
+    found = gains(curves, n_val)
+    late = found[len(found) // 2 :]
+    if not late:
+        return None
+    return ScoreGain(
+        value=fmean(gain.value for gain in late),
+        rows_error=fmean(gain.rows_error for gain in late),
+        runs_error=fmean(gain.runs_error for gain in late),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attempt:
+    """What one node tried."""
+
+    node: int
+    source: ResumeFrom | None
+    """Checkpoint it started from; None: the base model."""
+    base: Hyperparameters
+    """Configuration that trained that checkpoint; the root's for the base model."""
+    full: Hyperparameters
+    gain: ScoreGain | None
+    """None while it runs, or without a validation."""
+    failed: bool
+    """Whether training itself broke: a loss that is not finite."""
+    doubted: bool = False
+    """Whether its gain may be none (`NodeView.doubts`)."""
+
+
+def attempts(request: ProposalRequest, n_val: int) -> tuple[Attempt, ...]:
+    """All phases of the search that have a configuration, by number; the root is one from the base model."""
+    known = known_nodes(request)
+    found = []
+    for view in known.values():
+        if not view.hyperparameters:
+            continue
+        source = view.resume_from
+        parent = None if source is None else known.get(source.node)
+        if source is not None and parent is None:
+            continue
+        found.append(
+            Attempt(
+                node=view.node,
+                source=source,
+                base=request.default if parent is None else parent.hyperparameters,
+                full=view.hyperparameters,
+                gain=None if view.status in ("pending", "running") else outcome(view.curves, n_val),
+                doubted=bool(view.doubts),
+                failed=view.failure is not None and view.failure.failure_class == "nan",
+            )
+        )
+    return tuple(found)
+
+
+def known_nodes(request: ProposalRequest) -> dict[int, NodeView]:
+    """Number -> node, of all nodes that the request shows."""
+    best = () if request.best is None else (request.best,)
+    shown: Iterable[NodeView] = (*request.tree, *best, *request.siblings, *request.path, request.on)
+    return {view.node: view for view in sorted(shown, key=lambda view: view.node)}
+
+
+def losing_rates(request: ProposalRequest, n_val: int) -> dict[float, bool]:
+    """Learning rates at which a phase from the base model clearly lost accuracy -> whether it lost half."""
+    found: dict[float, bool] = {}
+    for view in known_nodes(request).values():
+        start, scores, rate = view.curves.start_score, view.curves.val_scores, view.hyperparameters.get(LR)
+        if view.resume_from is not None or not start or not scores or not isinstance(rate, float):
+            continue
+        gain = outcome(view.curves, n_val)
+        destroyed = max(scores) <= (1.0 - DESTROYED) * start
+        if destroyed or (gain is not None and gain.fell):
+            found[rate] = found.get(rate, False) or destroyed
+    return found
+
+
+def lowest_losing_raise(known: Iterable[Attempt]) -> float | None:
+    """The lowest learning rate at which a phase lost accuracy after it had raised the rate; None: no phase
+    did."""
+    lost = []
+    for attempt in known:
+        old, new = attempt.base.get(LR), attempt.full.get(LR)
+        if not isinstance(old, float) or not isinstance(new, float) or new <= old:
+            continue
+        if attempt.failed or (attempt.gain is not None and attempt.gain.fell):
+            lost.append(new)
+    return min(lost, default=None)
+
+
+def went_on(view: NodeView, step: int, n_val: int) -> ScoreGain | None:
+    """What a phase itself gained after its step `step`: the attempt "unchanged" from that checkpoint.
+
+    None without a validation at the step and one after it.
+    """
+    points = dict(zip(view.curves.val_steps, view.curves.val_scores, strict=True))
+    later = [score for at, score in points.items() if at > step]
+    if step not in points or not later:
+        return None
+    value, before = fmean(later), points[step]
+    return ScoreGain(
+        value=value - before,
+        rows_error=accuracy_error(value, n_val),
+        runs_error=runs_error((value + before) / 2),
+    )

@@ -1,0 +1,126 @@
+"""A running phase against the incumbent: differences at equal global step and to the incumbent's best score.
+
+Both answer the same validation items, so that a difference is taken item by item where the outcomes of both
+are known: what an item is worth cancels out, and half of the noise with it. Not here: what follows from a
+difference (expert/early_stopper.py), the arithmetic (significance.py).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from llmzero_ray.records import ItemOutcome
+from llmzero_ray.records.agents import NodeView, Standing
+from llmzero_ray.records.metrics import score_without_items
+from llmzero_ray.records.significance import Difference, independent, paired
+
+LoadItems: TypeAlias = Callable[[int], Mapping[int, Sequence[ItemOutcome]]]
+"""Node -> outcomes of each of its validations, by step inside the phase; empty where none were kept."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Validated:
+    """One validation; `node` and `step` are None where only its score is known."""
+
+    global_step: int
+    score: float
+    node: int | None = None
+    step: int | None = None
+
+
+def scores_along(chain: Sequence[NodeView]) -> tuple[tuple[int, float], ...]:
+    """(global step, validation score) along a resume chain, base first; the start of the first phase, where
+    it was measured, is the first point. Each phase's curves end where the path leaves it."""
+    return tuple((one.global_step, one.score) for one in _along(chain))
+
+
+def standings(
+    running: NodeView, chain: Sequence[NodeView], load_items: LoadItems, *, n_val: int
+) -> tuple[Standing, ...]:
+    """The running phase at its start and at each of its validations against the incumbent, the last node of
+    `chain` (its resume chain, base first).
+
+    Without the outcomes of one of the two, both count as independent samples of `n_val` right or wrong
+    answers: an error too large rather than too small.
+    """
+    items: dict[int, Mapping[int, Sequence[ItemOutcome]]] = {}
+
+    def outcomes(one: _Validated) -> Sequence[ItemOutcome]:
+        if one.node is None or one.step is None:
+            return ()
+        if one.node not in items:
+            items[one.node] = load_items(one.node)
+        return items[one.node].get(one.step, ())
+
+    def difference(new: _Validated, old: _Validated) -> Difference:
+        exact = paired(outcomes(new), outcomes(old))
+        # Outcomes and scores are of the same answers, unless the score is no accuracy.
+        if exact is not None and math.isclose(exact.gain, new.score - old.score, abs_tol=1e-6):
+            return exact
+        return _independent(new.score, old.score, n_val)
+
+    path = _along(chain)
+    best = _best(path, chain[-1].score if chain else None)
+    return tuple(_standing(one, path, best, difference) for one in _along((running,)))
+
+
+def standings_by_score(
+    running: NodeView, path: Sequence[tuple[int, float]], best: float | None, *, n_val: int
+) -> tuple[Standing, ...]:
+    """The same where only scores are known: the incumbent's `path` of (global step, score) and its best
+    score."""
+    points = [_Validated(global_step=step, score=score) for step, score in path]
+    target = _best(points, best)
+    return tuple(
+        _standing(one, points, target, lambda new, old: _independent(new.score, old.score, n_val))
+        for one in _along((running,))
+    )
+
+
+def _along(chain: Sequence[NodeView]) -> list[_Validated]:
+    found = []
+    for place, view in enumerate(chain):
+        curves = view.curves
+        points = list(zip(curves.val_steps, curves.val_scores, strict=True))
+        if place == 0 and curves.start_score is not None:
+            points.insert(0, (0, curves.start_score))
+        found += [
+            _Validated(global_step=view.base_step + step, score=score, node=view.node, step=step)
+            for step, score in points
+            if math.isfinite(score)
+        ]
+    return found
+
+
+def _best(path: Sequence[_Validated], score: float | None) -> _Validated | None:
+    """The validation with the incumbent's score; where none has it, the score alone."""
+    scored = [one for one in path if one.step != 0] or list(path)
+    if score is None:
+        return max(scored, key=lambda one: one.score, default=None)
+    last = next((one for one in reversed(scored) if one.score == score), None)
+    return last or _Validated(global_step=path[-1].global_step if path else 0, score=score)
+
+
+def _standing(
+    one: _Validated,
+    path: Sequence[_Validated],
+    best: _Validated | None,
+    difference: Callable[[_Validated, _Validated], Difference],
+) -> Standing:
+    there = [old for old in path if old.global_step <= one.global_step]
+    within = bool(there) and path[-1].global_step >= one.global_step
+    return Standing(
+        global_step=one.global_step,
+        score=one.score,
+        at_same_step=difference(one, there[-1]) if within else None,
+        to_best=None if best is None else difference(one, best),
+    )
+
+
+def _independent(new: float, old: float, n_val: int) -> Difference:
+    found = independent(score_without_items(new, n_val), score_without_items(old, n_val))
+    assert found is not None
+    return found

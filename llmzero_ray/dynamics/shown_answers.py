@@ -1,0 +1,74 @@
+"""A few answers of a phase's last validation with their prompts, for agents to read.
+
+Not here: how they are shortened and quoted (llm/context.py).
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from llmzero_ray.records import ItemOutcome
+from llmzero_ray.records.agents import Answer
+from llmzero_ray.storage import SearchStorage
+from llmzero_ray.storage.metric_files import load_items, parquet_rows
+
+logger = logging.getLogger(__name__)
+
+
+def load_answers(storage: SearchStorage, node: int, val_file: str | None) -> tuple[Answer, ...]:
+    """Answers of a node's last validation, each to a prompt of its own, read from the disk; none where
+    outcomes, texts or the rows are missing. `val_file`: the parquet file of the validation rows."""
+    try:
+        items = load_items(storage, node)
+        chosen = choose(items[max(items)]) if items and max(items) > 0 else ()
+        if not chosen or val_file is None:
+            return ()
+        prompts = parquet_rows(Path(val_file), ("prompt",))
+        return tuple(_answer(item, prompts[item.index]["prompt"]) for item in chosen)
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        logger.warning("node=%d its answers cannot be shown: %s", node, error)
+        return ()
+
+
+def choose(items: Sequence[ItemOutcome]) -> tuple[ItemOutcome, ...]:
+    """A right, a wrong and a cut off answer, as far as there are; two of a kind where there is no other. Of
+    each kind the one of median length: neither the tersest nor the longest is typical."""
+    if not any(item.response for item in items):
+        return ()  # texts were not kept
+    right = [item for item in items if item.acc >= 0.5]
+    wrong = [item for item in items if item.acc < 0.5 and not item.cut]
+    cut = [item for item in items if item.acc < 0.5 and item.cut]
+    found = [one for kind in (right, wrong, cut) if (one := _median(kind)) is not None]
+    if len(found) == 1 and (second := _median((*right, *wrong, *cut), found)) is not None:
+        found.append(second)
+    return tuple(found)
+
+
+def _median(items: Iterable[ItemOutcome], but: Iterable[ItemOutcome] = ()) -> ItemOutcome | None:
+    taken = {item.index for item in but}
+    ordered = sorted(
+        (one for one in items if one.index not in taken), key=lambda one: (len(one.response), one.index)
+    )
+    return ordered[len(ordered) // 2] if ordered else None
+
+
+def _answer(item: ItemOutcome, prompt: Any) -> Answer:
+    return Answer(
+        prompt=_text(prompt),
+        response=item.response,
+        score=item.score,
+        acc=item.acc,
+        pred=item.pred,
+        cut=bool(item.cut),
+    )
+
+
+def _text(prompt: Any) -> str:
+    """The messages of a prompt one below the other, without their roles."""
+    messages = prompt if isinstance(prompt, list) else [{"content": prompt}]
+    contents = [message.get("content") for message in messages if isinstance(message, dict)]
+    return "\n".join(one if isinstance(one, str) else json.dumps(one, default=str) for one in contents if one)

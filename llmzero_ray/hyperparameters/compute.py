@@ -1,0 +1,156 @@
+"""The compute of training, in one unit for every method: tokens sampled and trained on, each at its cost.
+
+With the seconds that an engine takes per token as costs, amounts are seconds of that engine; with costs of 1
+they are tokens. Counted from what phases report, so that the same phases always give the same amount, however
+busy the machine was. Not here: who ends a phase or a search by it (the engines, coordinator/).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from statistics import fmean
+from typing import Literal, TypeAlias
+
+from llmzero_ray.config import SearchConfig
+from llmzero_ray.hyperparameters.table import PPO_EPOCHS, ROLLOUT_N, TRAIN_BATCH
+from llmzero_ray.records import (
+    ComputeLimit,
+    Hyperparameters,
+    PhaseFailure,
+    PhaseResult,
+    TokenCost,
+    TokenCounts,
+)
+from llmzero_ray.records.metrics import LENGTH, PROMPT_LENGTH, STEP_TIME, VAL_TOKENS, Curves, series
+
+GENERATION_TIME = "timing_s/gen"
+
+Next: TypeAlias = Literal["go on", "last step", "end"]
+
+
+def tokens_of(hyperparameters: Hyperparameters, metrics: Mapping[str, float | None]) -> TokenCounts:
+    """The tokens of one step as it was reported; of a step without the metrics none.
+
+    Sampled are the answers of rollouts and of a validation of that step. Trained on are prompts and answers,
+    once for each pass of the update.
+    """
+    n, epochs = 1.0, _number(hyperparameters.get(PPO_EPOCHS, 1))
+    for key in (TRAIN_BATCH, ROLLOUT_N):
+        n *= _number(hyperparameters.get(key, 1))
+    sampled, prompts = n * _number(metrics.get(LENGTH)), n * _number(metrics.get(PROMPT_LENGTH))
+    return TokenCounts(
+        rollout=sampled + _number(metrics.get(VAL_TOKENS)), trained=(sampled + prompts) * max(1.0, epochs)
+    )
+
+
+def tokens_so_far(hyperparameters: Hyperparameters, curves: Curves) -> TokenCounts:
+    """The tokens of all steps of a phase so far, validations included but for the one at step 0."""
+    names = (LENGTH, PROMPT_LENGTH, VAL_TOKENS)
+    total = TokenCounts()
+    for row in zip(*(curves.metrics.get(name, (None,) * len(curves.steps)) for name in names), strict=True):
+        total = plus(total, tokens_of(hyperparameters, dict(zip(names, row, strict=True))))
+    return total
+
+
+def step_tokens(hyperparameters: Hyperparameters, curves: Curves) -> TokenCounts | None:
+    """The mean tokens of one step of a phase, validations left out; None: lengths were not logged."""
+    lengths, prompts = series(curves, LENGTH).values, series(curves, PROMPT_LENGTH).values
+    if not lengths:
+        return None
+    means = {LENGTH: fmean(lengths), PROMPT_LENGTH: fmean(prompts) if prompts else 0.0}
+    return tokens_of(hyperparameters, means)
+
+
+def token_cost(config: SearchConfig) -> TokenCost:
+    """What a token counts in `budget.compute`."""
+    return TokenCost(rollout=config.budget.token_cost.rollout, trained=config.budget.token_cost.trained)
+
+
+def plus(a: TokenCounts, b: TokenCounts) -> TokenCounts:
+    """Both together."""
+    return TokenCounts(rollout=a.rollout + b.rollout, trained=a.trained + b.trained)
+
+
+def amount(tokens: TokenCounts | None, cost: TokenCost) -> float:
+    """What tokens cost; 0 for a phase that an older version did not count."""
+    return 0.0 if tokens is None else tokens.rollout * cost.rollout + tokens.trained * cost.trained
+
+
+def spent(outcomes: Iterable[PhaseResult | PhaseFailure | None], cost: TokenCost) -> float:
+    """Of phases however they ended; those without an outcome count nothing yet."""
+    return sum(amount(outcome.tokens, cost) for outcome in outcomes if outcome is not None)
+
+
+def mean_cost(outcomes: Iterable[PhaseResult | PhaseFailure | None]) -> TokenCost | None:
+    """Seconds per token over several phases, each weighted with its tokens; None: none of them was timed."""
+    timed = [(one.cost, one.tokens) for one in outcomes if one is not None and one.cost and one.tokens]
+    sampled, trained = (sum(getattr(tokens, kind) for _, tokens in timed) for kind in ("rollout", "trained"))
+    if sampled <= 0 or trained <= 0:
+        return None
+    return TokenCost(
+        rollout=sum(cost.rollout * tokens.rollout for cost, tokens in timed) / sampled,
+        trained=sum(cost.trained * tokens.trained for cost, tokens in timed) / trained,
+    )
+
+
+class ComputeClock:
+    """Counts the compute of one phase, and says when its limit is reached, to the nearest step.
+
+    `used` is what an earlier attempt counted whose full checkpoint this one goes on from. A validation is
+    taken to sample `validation_tokens` until one was reported.
+    """
+
+    def __init__(
+        self,
+        limit: ComputeLimit,
+        hyperparameters: Hyperparameters,
+        used: float = 0.0,
+        validation_tokens: float = 0.0,
+    ) -> None:
+        self._limit, self._hyperparameters = limit, hyperparameters
+        self.used = used
+        self._validation = amount(TokenCounts(rollout=validation_tokens), limit.cost)
+
+    def take(self, step: int, metrics: Mapping[str, float | None]) -> Next:
+        """Count a step that was reported; whether another one follows, and whether that is the last.
+
+        The next step is taken to cost as much as this one, and the last one a validation besides. A step is
+        taken if at least half of it fits, so that on average a phase costs its limit.
+        """
+        cost = self._limit.cost
+        validation = amount(TokenCounts(rollout=_number(metrics.get(VAL_TOKENS))), cost)
+        own = amount(tokens_of(self._hyperparameters, metrics), cost)
+        self.used += own
+        self._validation = validation or self._validation
+        one = own - validation
+        left = self._limit.amount - self.used
+        if step and left < one / 2:
+            return "end"
+        return "last step" if step and left - self._validation < 1.5 * one else "go on"
+
+
+def measured_cost(steps: Iterable[tuple[Hyperparameters, Mapping[str, float | None]]]) -> TokenCost | None:
+    """Seconds per token from the timings of training steps: of generation for tokens sampled, of the rest of
+    the step for tokens trained on. None: no step was timed.
+
+    Validations are left out: their answers cost what those of rollouts do.
+    """
+    sampled = trained = generating = updating = 0.0
+    for hyperparameters, metrics in steps:
+        whole, generation = metrics.get(STEP_TIME), metrics.get(GENERATION_TIME)
+        if whole is None or generation is None or not math.isfinite(whole + generation):
+            continue
+        found = tokens_of(hyperparameters, {**metrics, VAL_TOKENS: 0.0})
+        sampled, trained = sampled + found.rollout, trained + found.trained
+        generating, updating = generating + generation, updating + max(0.0, whole - generation)
+    if sampled <= 0 or trained <= 0:
+        return None
+    return TokenCost(rollout=generating / sampled, trained=updating / trained)
+
+
+def _number(value: object) -> float:
+    """A finite number, else 0."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        return 0.0
+    return float(value)

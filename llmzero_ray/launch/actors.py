@@ -1,0 +1,75 @@
+"""The actors of this library: the package `actors` in a checkout, `llmzero_ray.actors` in a wheel.
+
+Everything above the actors reaches them through this module: `_actors.app.start_on(...)` imports the module
+`app` of that package when the line runs. One of the two names is used in a process, never both, because the
+same class under two names would be two classes.
+
+Which one: the folder that lies with this `llmzero_ray` decides, and it must be what Python finds under the
+name. Another project's package `actors`, or the actors of another installation of this library, is never
+used. Ray's workers import actors by the same name as the process that starts them.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+from llmzero_ray.errors import LlmzeroError
+
+if TYPE_CHECKING:
+    from actors import agent_services as agent_services
+    from actors import app as app
+    from actors import control_requests as control_requests
+    from actors import head as head
+    from actors import machines as machines
+    from actors import model_server as model_server
+    from actors import names as names
+    from actors import placement as placement
+    from actors import runner_pool as runner_pool
+    from actors import slot_lender as slot_lender
+else:
+
+    def __getattr__(name: str) -> ModuleType:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return importlib.import_module(f"{package_name()}.{name}")
+
+
+_LIBRARY = Path(__file__).resolve().parent.parent
+_NAMES = ("actors", "llmzero_ray.actors")
+
+
+@cache
+def package_name() -> str:
+    """Name under which the actors of this library are imported.
+
+    A name that is imported already comes first. In an editable installation both may lead to the folder.
+
+    Raises:
+        LlmzeroError: no name leads to the folder, usually because another package `actors` comes first.
+    """
+    inside, beside = _LIBRARY / "actors", _LIBRARY.parent / "actors"
+    own = inside if (inside / "__init__.py").is_file() else beside
+    for name in sorted(_NAMES, key=lambda name: name not in sys.modules):
+        if _folder_of(name) == own:
+            return name
+    found = _folder_of("actors")
+    instead = "is not found" if found is None else f"is {found}"
+    raise LlmzeroError(
+        f"the actors of {_LIBRARY} are in {own}, and the package `actors` {instead}. Start Python in "
+        f"{_LIBRARY.parent}, put that directory first in PYTHONPATH, or install llmzero-ray."
+    )
+
+
+def _folder_of(name: str) -> Path | None:
+    """Folder of a package, as Python finds it; None: there is none, or it has no __init__.py."""
+    try:
+        spec = importlib.util.find_spec(name)
+    except (ImportError, ValueError):
+        return None
+    return None if spec is None or spec.origin is None else Path(spec.origin).resolve().parent

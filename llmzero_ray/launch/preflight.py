@@ -1,0 +1,186 @@
+"""Checks of a configuration before anything is started.
+
+Not here: the search's directory (llmzero_ray.storage), all that can be looked at (cli/doctor/).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
+
+from llmzero_ray.agents.backend import check_agents
+from llmzero_ray.config import SearchConfig
+from llmzero_ray.config.strategy_file import other_model
+from llmzero_ray.coordinator import root_hyperparameters
+from llmzero_ray.engines.capacity import largest_machine, shortfall
+from llmzero_ray.engines.registry import engine_factory
+from llmzero_ray.errors import CapacityError, ConfigError, EngineVersionError
+from llmzero_ray.launch import actors as _actors
+from llmzero_ray.launch.nodes import NoResult, nodes_up, run_on_nodes
+from llmzero_ray.memory import SearchMemory, memory_facts
+from llmzero_ray.prepared import PreparedTask, check_model_dir
+from llmzero_ray.records.events import AgentCalled
+from llmzero_ray.report import load_strategy
+from llmzero_ray.search import make_search
+from llmzero_ray.storage import SearchStorage
+
+_MACHINES_S = 180.0
+"""A Ray worker starts on each machine and imports this library."""
+
+
+def check_memory(config: SearchConfig, task: PreparedTask) -> None:
+    """Check by estimate that the root fits on a GPU of `slots.gpu_memory_gib`; null there: it is not judged.
+
+    Raises:
+        ConfigError: it does not, with what would help.
+    """
+    facts = memory_facts(config, task.model_path)
+    root = root_hyperparameters(config, task.n_train)
+    if facts and (problem := SearchMemory(config, facts).problem(root)):
+        raise ConfigError(
+            f"the root does not fit on the GPUs. {problem} Change root.overrides or engine accordingly, or "
+            f"slots.gpu_memory_gib ({config.slots.gpu_memory_gib:g}) if a GPU has more; null there trains "
+            "without the estimate."
+        )
+
+
+def check_platform(config: SearchConfig) -> None:
+    """Check that the platform is named where a cluster will be joined: the machines of one differ, and the
+    head, which is asked first, often has no GPU.
+
+    Raises:
+        ConfigError: `engine.platform` is `auto` there.
+        CapacityError: RAY_ADDRESS names a cluster and it does not answer.
+    """
+    engine = config.engine
+    if (engine.backend, engine.platform) == ("verl", "auto") and _actors.head.is_to_be_joined():
+        raise ConfigError(
+            "engine.platform is auto, and a Ray cluster is joined, whose machines may differ; set "
+            "engine.platform to gpu or to cpu."
+        )
+
+
+def check_engine_here(config: SearchConfig) -> None:
+    """Check, where no cluster is joined, that VeRL's engine can start on this machine.
+
+    Raises:
+        EngineVersionError: VeRL, vLLM, flash attention or NVIDIA's driver is missing or of another version.
+    """
+    if config.engine.backend == "verl" and not _actors.head.is_to_be_joined():
+        from llmzero_ray.engines.verl.factory import resolve_platform
+        from llmzero_ray.engines.verl.internals import check_versions
+
+        check_versions(resolve_platform(config.engine.platform))
+
+
+def check_slots(config: SearchConfig, without: Collection[str] = ()) -> None:
+    """Check, on the cluster that this process has joined, that its machines could hold the slots if nothing
+    else ran there, unless machines are added on demand. `without`: ids of nodes that do not count.
+
+    Raises:
+        CapacityError: they never could; nothing has been reserved.
+    """
+    machines = _actors.machines.cluster_machines(without)
+    missing = shortfall(machines, config)
+    if missing is None or _actors.machines.may_grow():
+        return
+    largest = largest_machine(machines)
+    most = "" if largest is None else f" The largest is {largest.address} with {largest.gpus:g} GPUs and "
+    most += "" if largest is None else f"{largest.cpus:g} CPUs."
+    raise CapacityError(
+        f"the machines of this cluster cannot hold the slots, even with nothing else on them, and none is "
+        f"added on demand; {missing}{most} Nothing is reserved."
+    )
+
+
+def check_machines(config: SearchConfig, task: PreparedTask) -> None:
+    """Check, on the cluster that this process has joined, that its machines with GPUs can train the search,
+    before any of them is reserved: those that are up see its files and have what VeRL's engine needs.
+
+    Raises:
+        CapacityError: one cannot; names all of them, each with what is wrong and what to do.
+    """
+    with_gpus = [node for node in nodes_up() if node.gpus >= 1]
+    if (config.engine.backend, config.engine.platform) != ("verl", "gpu") or not with_gpus:
+        return
+    root = SearchStorage(config.storage, config.name).paths.root
+    files = [str(root), task.directory, *([config.model.path] if config.model.path else [])]
+    answers = run_on_nodes(with_gpus, machine_problem, files, "gpu", limit_s=_MACHINES_S)
+    wrong = [
+        f"{label}: {answer.reason if isinstance(answer, NoResult) else answer}"
+        for label, answer in answers.items()
+        if answer is not None
+    ]
+    if wrong:
+        raise CapacityError(
+            f"{len(wrong)} of {len(with_gpus)} machine(s) with GPUs cannot train this search, and a slot may "
+            f"come to lie there. {'; '.join(wrong)}. Mend them or take them out of the cluster (`ray stop` "
+            "there); nothing is reserved. `llmzero doctor` looks at every machine in full."
+        )
+
+
+def machine_problem(files: Sequence[str], platform: str) -> str | None:
+    """Why this machine cannot train with VeRL's engine; None: it can, as far as is seen at once."""
+    from llmzero_ray.engines.verl.internals import check_versions
+
+    missing = [path for path in files if not Path(path).exists()]
+    if missing:
+        return (
+            f"does not see {', '.join(missing)}; storage, task and model must lie in a directory that every "
+            "machine mounts under the same path"
+        )
+    try:
+        check_versions(platform)
+    except EngineVersionError as error:
+        return str(error)
+    return None
+
+
+def check_verl_keys(config: SearchConfig, task: PreparedTask) -> None:
+    """Check that VeRL's own configuration has every key."""
+    if config.engine.backend == "verl":
+        from llmzero_ray.engines.verl.factory import check_root
+
+        check_root(config, task, root_hyperparameters(config, task.n_train))
+
+
+def check_backends(
+    config: SearchConfig, spent: float, book: Callable[[AgentCalled], None]
+) -> tuple[str, ...]:
+    """Check that search method, engine, agents and model can be loaded; they are needed only much later.
+
+    `spent` and `book` are those of `check_agents`. Returns what is odd about the model, in sentences.
+    """
+    make_search(config.search.method, config.search, config.budget.runs)
+    notes: tuple[str, ...] = ()
+    if config.engine.backend != "verl":
+        engine_factory(config.engine.backend)
+    elif config.model.path is not None:
+        notes = check_model_dir(config.model.path)
+    check_agents(config, spent, book)
+    return notes
+
+
+def strategy_note(config: SearchConfig) -> str | None:
+    """A sentence on a strategy that is repeated on another base model than it was found on; None: it is not.
+
+    Raises:
+        ConfigError: the strategy cannot be read.
+    """
+    found = None
+    if config.agents.proposer == "strategy" and config.agents.replay_from is not None:
+        found = load_strategy(config.agents.replay_from).base_model
+    elif config.search.schedule is not None:
+        found = config.search.schedule.base_model
+    return other_model(found, config.model.path)
+
+
+def refuse_job_directory(config: SearchConfig) -> None:
+    """A submitted job unpacks its files in a directory of its own, which goes away with the cluster."""
+    for field, path in (("storage", config.storage), ("task.dir", config.task.dir)):
+        if "working_dir_files" in Path(path).parts:
+            raise ConfigError(
+                f"{field} is {path}, inside the job's temporary copy of the files; give an absolute path "
+                "that every "
+                f"machine sees, for example --set {field}=/shared/{Path(path).name}"
+            )

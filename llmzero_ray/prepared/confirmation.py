@@ -1,0 +1,112 @@
+"""Fresh validation items of a task: rows that none of its splits uses, to confirm the winners of a search.
+
+A procedural family gives as many as are wanted; its other splits keep every row. Of other tasks the manifest
+names them (`splits.confirm`): `prepare` sets them aside where a data set has rows left.
+Not here: what is done with them (coordinator/final_evaluation.py).
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import uuid
+from pathlib import Path
+
+from llmzero_ray.errors import TaskError
+from llmzero_ray.prepared.manifest import Manifest, read_manifest
+from llmzero_ray.prepared.splits import CONFIRM, SPLITS, fresh_problems
+from llmzero_ray.prepared.task import PreparedTask, check_unchanged
+from llmzero_ray.prepared.verl_rows import check_between, check_split, write_split
+from llmzero_ray.tasks.families.registry import family_named
+from llmzero_ray.tasks.prepare import to_rows
+from llmzero_ray.utils.files import storage_error
+
+
+def write_confirmation(task: PreparedTask, n: int, target: Path) -> int:
+    """Write `n` rows that no split of the task has to `target`; how many there are.
+
+    A file that is there already stays: it was written for the same search.
+
+    Raises:
+        TaskError: the task has no spare rows, or rows that another split has.
+        StorageError: `target` cannot be written.
+    """
+    if target.exists():
+        return check_split(target, CONFIRM).n_rows
+    directory = Path(task.directory)
+    manifest = read_manifest(directory)
+    part = target.parent / f".confirm-{uuid.uuid4().hex[:8]}"
+    try:
+        part.mkdir(parents=True)
+        check_spare_rows(task)
+        if manifest.splits.confirm is not None:
+            named = directory / manifest.splits.confirm.file
+            check_unchanged(named, CONFIRM, manifest.splits.confirm)
+            shutil.copyfile(named, part / f"{CONFIRM}.parquet")
+        else:
+            _generate(manifest, n, part)
+        written = part / f"{CONFIRM}.parquet"
+        facts = {split: check_split(Path(getattr(task, split)), split) for split in SPLITS}
+        facts[CONFIRM] = check_split(written, CONFIRM)
+        check_between(facts)
+        os.replace(written, target)
+    except OSError as error:
+        raise storage_error(target, error) from error
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+    return facts[CONFIRM].n_rows
+
+
+def check_spare_rows(task: PreparedTask) -> None:
+    """Return quietly when the winners of a search on this task can be confirmed.
+
+    Raises:
+        TaskError: it has no spare rows: why, and what to do.
+    """
+    manifest = read_manifest(Path(task.directory))
+    recipe = manifest.recipe
+    if manifest.splits.confirm is not None:
+        return
+    if manifest.family is None or recipe is None:
+        why, remedies = _why_none(manifest)
+        named = "name a parquet file of further VeRL rows as splits.confirm in its manifest.json"
+        text = ", ".join((*remedies, named))
+        raise TaskError(
+            f"confirm.k: the task in {task.directory} has no spare rows: {why}. "
+            f"{text[0].upper()}{text[1:]}, or set confirm.k=0."
+        )
+    family = family_named(manifest.family)
+    if recipe.get("family_version") != family.version:
+        raise TaskError(
+            f"confirm.k: the task in {task.directory} was made by version {recipe.get('family_version')} of "
+            f"{family.name}, this is version {family.version}: its rows cannot be told apart from fresh "
+            "ones. Make the task again, or set confirm.k=0."
+        )
+
+
+def _why_none(manifest: Manifest) -> tuple[str, tuple[str, ...]]:
+    """Why a task has no rows to confirm with, and what helps beside naming some."""
+    if manifest.source is None or manifest.recipe is None:
+        return "its three splits hold all that is known of it", ()
+    name = f"n_{CONFIRM}"
+    again = "prepare it again in another directory (its other rows come out the same)"
+    wanted = manifest.recipe.get(name)
+    if wanted is None:
+        return "it was prepared by a version that set none aside", (again,)
+    if wanted == 0:
+        return f"its task.yaml says {name}: 0", (f"raise {name} and {again}",)
+    smaller = f"lower n_train ({manifest.recipe.get('n_train')}), which changes its training rows"
+    return (
+        "its three splits took every row of the data that could be one",
+        (f"give more data or {smaller}, and prepare it in another directory",),
+    )
+
+
+def _generate(manifest: Manifest, n: int, directory: Path) -> None:
+    recipe = manifest.recipe
+    assert manifest.family is not None
+    assert recipe is not None
+    family = family_named(manifest.family)
+    sizes = {split: int(recipe[f"n_{split}"]) for split in SPLITS}
+    problems = fresh_problems(family, sizes, int(recipe["seed"]), n)
+    write_split(directory, CONFIRM, to_rows(family, CONFIRM, problems))

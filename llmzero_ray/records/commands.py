@@ -1,0 +1,145 @@
+"""Commands of the core to its executor.
+
+Commands are not stored: the core can always compute the outstanding ones, and each has an `id`, so that a
+repetition after a restart is harmless. Not here: events (events.py), decisions (coordinator/), execution
+(actors/executor.py).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from llmzero_ray.records import Event, PhaseSpec, ResumeFrom
+from llmzero_ray.records.events import FinalWhat
+
+
+@dataclass(frozen=True, kw_only=True)
+class Command:
+    """Base of all commands."""
+
+    id: str
+    """Makes a repeat after a replay harmless."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record(Command):
+    """Make an event durable that the core itself concluded, then handle it."""
+
+    event: Event
+
+    @classmethod
+    def of(cls, key: str, event: Event) -> Record:
+        """A conclusion; its key makes a second delivery of it known as one."""
+        return cls(id=f"record-{key}", event=dataclasses.replace(event, source=f"core:{key}"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Propose(Command):
+    """Request a phase for `node`, created from `on`, from the proposer."""
+
+    node: int
+    on: int
+    from_scratch: bool
+    rejected: str | None = None
+    tries: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Analyze(Command):
+    """Request a fixed phase for `node`, created from the failed node `on`, from the error analyzer."""
+
+    node: int
+    on: int
+    rejected: str | None = None
+    tries: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunPhase(Command):
+    """Train `spec` in `slot`; harmless when that runner knows the phase already."""
+
+    slot: int
+    spec: PhaseSpec
+
+
+@dataclass(frozen=True, kw_only=True)
+class StopPhase(Command):
+    """End the phase of `node` in `slot` at its next step boundary; `reason` becomes its stop reason."""
+
+    node: int
+    slot: int
+    phase_attempt: int
+    reason: str
+    deadline_s: float | None = None
+    """Seconds after which it is killed; None: `engine.stop_deadline_s` decides."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class KillRunner(Command):
+    """Kill a slot's runner because its work hangs."""
+
+    slot: int
+    node: int
+    phase_attempt: int
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class FitSlots(Command):
+    """Provide slots 0..count-1 with hardware and runners."""
+
+    count: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class CloseSlot(Command):
+    """Close a surplus idle slot."""
+
+    slot: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeleteCheckpoints(Command):
+    """Delete adapters; harmless when they are gone."""
+
+    items: tuple[ResumeFrom, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PushIncumbent(Command):
+    """Send the incumbent that running phases have to beat to the stopper: `node`'s path curve."""
+
+    node: int
+    path: tuple[tuple[int, int | None, int], ...]
+    """(node, last step of it that counts, its base step) along the resume chain, the first phase first."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluate(Command):
+    """Score a policy on a split, once."""
+
+    slot: int
+    what: FinalWhat
+    adapter: str | None
+    split: str
+    node: int | None
+    step: int | None
+    extension: int = 0
+    """How often the search was extended before."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WriteOutcome(Command):
+    """Write strategy.yaml, best/ and the report from the journal."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class End(Command):
+    """Close runners, release hardware and end the coordinator; `exit_code` is for the command line."""
+
+    reason: str
+    exit_code: int = 0
+    data: Mapping[str, Any] = field(default_factory=dict)

@@ -1,0 +1,122 @@
+"""Scores and their differences with standard errors, 95 % intervals and p-values.
+
+An error or interval here covers the sampling of items only, not the variance between training runs with other
+seeds. Not here: which scores are compared and how it is said (report/), what agents conclude (agents/).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from llmzero_ray.records import ItemOutcome
+from llmzero_ray.records.metrics import Score, standard_error
+
+CLEAR = 3.0
+"""Standard errors from which a difference is called clear."""
+NOISE = 2.0
+"""Standard errors below which a difference is called noise."""
+CONFIDENCE = 0.95
+"""Of every interval."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Difference:
+    """How much better one policy is than another on the same split."""
+
+    gain: float
+    standard_error: float
+    paired: bool
+    """Whether it was taken item by item; else the two scores count as independent."""
+    n: int
+    only_new: int | None = None
+    """Items that only the new policy solves; None when answers are not simply right or wrong."""
+    only_old: int | None = None
+
+    @property
+    def in_standard_errors(self) -> float:
+        """The gain in units of its own standard error; infinite for a difference without any spread."""
+        if self.gain == 0:
+            return 0.0
+        if self.standard_error == 0:
+            return math.copysign(math.inf, self.gain)
+        return self.gain / self.standard_error
+
+    @property
+    def is_noise(self) -> bool:
+        """Whether a gain of this size can result from the sampling of items alone."""
+        return abs(self.in_standard_errors) < NOISE
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """The 95 % interval of the gain: Student's t for pairs of items, else normal."""
+        from scipy import stats
+
+        z = stats.t.ppf if self.paired else stats.norm.ppf
+        arguments = (self.n - 1,) if self.paired else ()
+        half = float(z((1 + CONFIDENCE) / 2, *arguments)) * self.standard_error
+        return self.gain - half, self.gain + half
+
+    @property
+    def p_value(self) -> float | None:
+        """McNemar's exact test (two-sided) of as many items solved by one policy only as by the other.
+
+        None when answers are not simply right or wrong; 1 without an item that only one of them solves.
+        """
+        if self.only_new is None or self.only_old is None:
+            return None
+        n = self.only_new + self.only_old
+        if n == 0:
+            return 1.0
+        from scipy import stats
+
+        return float(stats.binomtest(self.only_new, n).pvalue)
+
+
+def score_interval(score: Score) -> tuple[float, float] | None:
+    """The 95 % interval of a mean over items; None without a standard error.
+
+    Wilson's, where the mean is that of right-or-wrong answers; else a normal one within 0 and 1.
+    """
+    if score.standard_error is None or score.n is None:
+        return None
+    from scipy import stats
+
+    n_right = round(score.mean * score.n)
+    if math.isclose(n_right / score.n, score.mean, abs_tol=1e-9) and 0 <= n_right <= score.n:
+        found = stats.binomtest(n_right, score.n).proportion_ci(CONFIDENCE, method="wilson")
+        return float(found.low), float(found.high)
+    half = float(stats.norm.ppf((1 + CONFIDENCE) / 2)) * score.standard_error
+    return max(0.0, score.mean - half), min(1.0, score.mean + half)
+
+
+def independent(new: Score, old: Score) -> Difference | None:
+    """The difference as if each policy had answered items of its own; None without both standard errors."""
+    if new.standard_error is None or old.standard_error is None or new.n is None or old.n is None:
+        return None
+    error = math.hypot(new.standard_error, old.standard_error)
+    return Difference(gain=new.mean - old.mean, standard_error=error, paired=False, n=min(new.n, old.n))
+
+
+def paired(new: Sequence[ItemOutcome], old: Sequence[ItemOutcome]) -> Difference | None:
+    """The difference item by item; None unless both answered exactly the same items, two at least."""
+    new, old = _by_index(new), _by_index(old)
+    if len(new) < 2 or [item.index for item in new] != [item.index for item in old]:
+        return None
+    pairs = [(a.acc, b.acc) for a, b in zip(new, old, strict=True)]
+    gains = [a - b for a, b in pairs]
+    right_or_wrong = all(value in (0.0, 1.0) for pair in pairs for value in pair)
+    return Difference(
+        gain=fmean(gains),
+        standard_error=standard_error(gains),
+        paired=True,
+        n=len(gains),
+        only_new=sum(a > b for a, b in pairs) if right_or_wrong else None,
+        only_old=sum(a < b for a, b in pairs) if right_or_wrong else None,
+    )
+
+
+def _by_index(items: Sequence[ItemOutcome]) -> list[ItemOutcome]:
+    return sorted(items, key=lambda item: item.index)

@@ -1,0 +1,90 @@
+"""Finalize an interrupted search from its journal alone, without Ray.
+
+Phases that were running when their processes died end with what they saved, and the outcome is written. Not
+here: ending actors that may still run (actors/app.py).
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+
+from llmzero_ray.coordinator import CoordinatorCore, replay
+from llmzero_ray.coordinator.runs import PhaseRun
+from llmzero_ray.journal import Journal, check_server
+from llmzero_ray.records import Event
+from llmzero_ray.records import commands as cmd
+from llmzero_ray.records import events as ev
+from llmzero_ray.storage import SearchStorage
+from llmzero_ray.storage.metric_files import lost_phase
+from llmzero_ray.storage.presence import SearchLock, last_heartbeat
+
+
+def finalize(storage: SearchStorage, reason: str) -> None:
+    """End an interrupted search with the user's stop as its reason, and write its outcome.
+
+    Raises:
+        StorageError: a coordinator is at work on it, or the directory cannot be written.
+        JournalError: the journal is damaged.
+    """
+    root = storage.paths.root
+    lock, before = SearchLock(root), last_heartbeat(root)
+    lock.acquire(private_head=True, role="command")
+    try:
+        address = storage.journal_address()
+        if not isinstance(address, Path):
+            check_server(address)
+        journal = Journal(address)
+        core = replay(journal.history, root)
+
+        def post(event: Event) -> None:
+            pending = [event]
+            while pending:
+                written = journal.append(pending.pop(0))
+                fresh = core.handle(written) if written is not None else []
+                pending += [command.event for command in fresh if isinstance(command, cmd.Record)]
+
+        here, pid = socket.gethostname(), os.getpid()
+        post(ev.CoordinatorStarted(epoch=journal.epoch, host=here, pid=pid, previous_alive=before))
+        post(ev.UserStop(reason=reason))
+        for run in [run for run in core.runs.values() if run.active and run.started]:
+            post(_end_of(storage, run, core.config.slots.n_gpus))
+        if any(isinstance(command, cmd.WriteOutcome) for command in core.outstanding()):
+            post(ev.OutcomeWritten(problem=_write(storage)))
+        remove_leftovers(storage, core)
+    finally:
+        lock.release()
+
+
+def _end_of(storage: SearchStorage, run: PhaseRun, n_gpus: int) -> Event:
+    """The end of a phase whose runner is gone: its result if it was written, else the loss with what it
+    saved."""
+    outcome = storage.result(run.node, run.attempt)
+    if outcome is not None:
+        return ev.phase_ended(run.node, run.attempt, outcome)
+    return ev.RunnerLost(
+        slot=run.slot,
+        node=run.node,
+        phase_attempt=run.attempt,
+        reason="nobody was at work any more",
+        salvaged=lost_phase(storage, run.node, "the search was stopped", n_gpus=n_gpus, attempt=run.attempt),
+    )
+
+
+def _write(storage: SearchStorage) -> str:
+    from llmzero_ray.report import write_outcome
+
+    try:
+        return write_outcome(storage).problem
+    except Exception as error:  # noqa: BLE001 - the search ends with or without its report
+        return f"{type(error).__name__}: {error}"
+
+
+def remove_leftovers(storage: SearchStorage, core: CoordinatorCore) -> None:
+    """After the last event: finish deletions of adapters that a crash interrupted, and remove partial
+    files."""
+    for deletion in core.deletions:
+        for item in deletion.items:
+            storage.delete_adapter(item.node, item.step)
+    storage.sweep()

@@ -1,0 +1,81 @@
+"""manifest.json of a checkpoint directory: a checkpoint exists when it does, and its checksums tell a good
+one from a damaged one.
+
+Not here: what is in a checkpoint (engines/), which ones are kept (coordinator, storage.py).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from llmzero_ray.utils.files import file_digest, replace_file, storage_error
+
+NAME = "manifest.json"
+FORMAT = 1
+
+
+def write_manifest(directory: Path, facts: Mapping[str, Any]) -> None:
+    """Complete a directory: every file in it is flushed to the disk, its SHA-256 recorded, and the manifest
+    written last. `facts` are JSON values kept beside the checksums.
+
+    Raises:
+        StorageError: a file cannot be read or the manifest not be written; the directory stays incomplete.
+    """
+    try:
+        digests = {
+            path.relative_to(directory).as_posix(): _flushed_digest(path)
+            for path in sorted(directory.rglob("*"))
+            if path.is_file() and path != directory / NAME and not _is_unfinished(path)
+        }
+    except OSError as error:
+        raise storage_error(directory, error) from error
+    body = {"format": FORMAT, "sha256": digests, **facts}
+    replace_file(directory / NAME, json.dumps(body, indent=2) + "\n")
+
+
+def read_manifest(directory: Path) -> dict[str, Any] | None:
+    """The manifest that `write_manifest` wrote; None when it is missing or invalid."""
+    try:
+        found = json.loads((directory / NAME).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) and isinstance(found.get("sha256"), dict) else None
+
+
+def problem_of(directory: Path) -> str | None:
+    """Why a checkpoint cannot be used, in one line; None when its manifest is there and every file matches
+    it."""
+    if not directory.is_dir():
+        return "the directory does not exist"
+    if not (directory / NAME).is_file():
+        return f"it has no {NAME}: it was never completed"
+    manifest = read_manifest(directory)
+    if manifest is None:
+        return f"its {NAME} cannot be read"
+    if manifest.get("format") != FORMAT:
+        return f"its {NAME} has format {manifest.get('format')!r}; this version reads {FORMAT}"
+    if not manifest["sha256"]:
+        return f"its {NAME} names no files"
+    for name, digest in manifest["sha256"].items():
+        try:
+            found = file_digest(directory / name)
+        except OSError as error:
+            return f"{name} cannot be read ({error.strerror or error})"
+        if found != digest:
+            return f"{name} is not what was saved (its checksum differs from {NAME})"
+    return None
+
+
+def _is_unfinished(path: Path) -> bool:
+    """Whether it is a partial manifest of a process that died; such files are removed by `sweep`."""
+    return path.name.startswith(f".{NAME}.")
+
+
+def _flushed_digest(path: Path) -> str:
+    with open(path, "rb") as file:
+        os.fsync(file.fileno())
+    return file_digest(path)

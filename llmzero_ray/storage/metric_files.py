@@ -1,0 +1,363 @@
+"""Metrics of phases on the disk: written step by step while a phase runs, compacted when it has ended.
+
+    nodes/0003/parts/000.jsonl         one MetricPoint a line, without items; attempts 000, 001, ... count
+    nodes/0003/parts/000.items.jsonl   up after lost hardware; one validated item a line
+    nodes/0003/metrics.parquet         the same once the phase has ended, all attempts that count
+    nodes/0003/val_items.parquet
+
+A line is on the disk before it is published. A later attempt replaces an earlier one from its first
+step on. Not here: the other files of a node (storage.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any, TypeVar
+
+from llmzero_ray.hyperparameters.compute import measured_cost, plus, tokens_of
+from llmzero_ray.records import (
+    Checkpoint,
+    ItemOutcome,
+    MetricPoint,
+    PhaseFailure,
+    PhaseResult,
+    PhaseSpec,
+    ResumeFrom,
+    TokenCounts,
+)
+from llmzero_ray.records.metrics import VAL_TOKENS, Curves, best_validation, curves_of, validations
+from llmzero_ray.records.significance import paired
+from llmzero_ray.storage import SearchStorage
+from llmzero_ray.utils.files import replace_file, storage_error
+
+Outcome = TypeVar("Outcome", PhaseResult, PhaseFailure)
+_SYNC_S = 0.5
+"""Points that follow each other faster share one sync."""
+_FIXED = ("attempt", "step", "global_step", "wall_s", "val_score")
+
+
+class MetricWriter:
+    """Appends the points of one attempt at a phase. Use as a context manager.
+
+    Raises:
+        StorageError: the node's directory cannot be written.
+    """
+
+    def __init__(self, storage: SearchStorage, node: int, attempt: int) -> None:
+        self._directory = storage.paths.parts(node)
+        self._attempt = attempt
+        self._synced = 0.0
+        try:
+            self._directory.mkdir(parents=True, exist_ok=True)
+            # A repeat of the same attempt (its runner was called twice) starts over.
+            self._points: IO[str] = open(_part(self._directory, attempt), "w", encoding="utf-8")  # noqa: SIM115
+            self._items: IO[str] = open(_items_part(self._directory, attempt), "w", encoding="utf-8")  # noqa: SIM115
+        except OSError as error:
+            raise storage_error(self._directory, error) from error
+
+    def __enter__(self) -> MetricWriter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._points.close()
+        self._items.close()
+
+    def write(self, point: MetricPoint) -> MetricPoint:
+        """Write the point to the disk and return it without its items.
+
+        Raises:
+            StorageError: the disk is full or gone.
+        """
+        try:
+            for item in point.items:
+                self._items.write(json.dumps({"step": point.step, **vars(item)}) + "\n")
+            body: dict[str, Any] = {
+                "step": point.step,
+                "global_step": point.global_step,
+                "wall_s": point.wall_s,
+            }
+            if point.taken_from is not None:
+                body["taken_from"] = dataclasses.asdict(point.taken_from)
+            self._points.write(
+                json.dumps({**body, "val_score": point.val_score, "metrics": dict(point.metrics)}) + "\n"
+            )
+            self._keep(with_items=bool(point.items))
+        except OSError as error:
+            raise storage_error(self._directory, error) from error
+        return MetricPoint(**{**vars(point), "items": ()})
+
+    def _keep(self, *, with_items: bool) -> None:
+        """Out of this process at once. Safe from a power cut too at validations and after slow steps, whose
+        full checkpoint may follow and must not outlive their point."""
+        synced = with_items or time.monotonic() - self._synced >= _SYNC_S
+        for file in (self._items, self._points) if with_items else (self._points,):
+            file.flush()
+            if synced:
+                os.fsync(file.fileno())
+        if synced:
+            self._synced = time.monotonic()
+
+
+def load_points(storage: SearchStorage, node: int) -> tuple[MetricPoint, ...]:
+    """All points of a node that count, in the order of steps, without items; a torn last line is left out."""
+    return tuple(_point(node, row) for row in _read_rows(storage, node))
+
+
+def load_curves(storage: SearchStorage, node: int, *, gains: bool = False) -> Curves:
+    """A node's metrics as series for agents and stopping rules; empty when nothing was logged.
+
+    With `gains` each validation has its paired difference to the phase's start, from the stored outcomes.
+    """
+    curves = curves_of(load_points(storage, node))
+    return dataclasses.replace(curves, val_gains=_val_gains(storage, node, curves)) if gains else curves
+
+
+def _val_gains(storage: SearchStorage, node: int, curves: Curves) -> tuple[tuple[float, float] | None, ...]:
+    items = load_items(storage, node, responses=False)
+    start = items.get(0, ())
+    differences = (paired(items.get(step, ()), start) for step in curves.val_steps)
+    return tuple(None if d is None else (d.gain, d.standard_error) for d in differences)
+
+
+def load_items(
+    storage: SearchStorage, node: int, *, responses: bool = True
+) -> dict[int, tuple[ItemOutcome, ...]]:
+    """Step -> per-item outcomes of each validation of a node; without `responses` their texts are empty, and
+    are not read from a compacted file."""
+    names = ("index", "data_source", "score", "acc", *(("response", "pred", "cut") if responses else ()))
+    rows = _read_item_rows(storage, node, ("attempt", "step", *names))
+    found: dict[int, list[ItemOutcome]] = {}
+    for row in rows:
+        fields = {key: row[key] for key in names if key in row}  # older versions kept fewer
+        found.setdefault(row["step"], []).append(ItemOutcome(**fields))
+    return {step: tuple(items) for step, items in found.items()}
+
+
+def stored_items(storage: SearchStorage, at: ResumeFrom) -> tuple[ItemOutcome, ...]:
+    """Per-item outcomes of the validation at a step of a node, answers included; none where none are kept."""
+    return load_items(storage, at.node).get(at.step, ())
+
+
+def with_gain(storage: SearchStorage, result: PhaseResult) -> PhaseResult:
+    """The result with the paired gain of its best step over its start, from the outcomes on the disk; as it
+    was, where these are missing."""
+    if result.best_step is None:
+        return result
+    items = load_items(storage, result.node, responses=False)
+    found = paired(items.get(result.best_step, ()), items.get(0, ()))
+    if found is None:
+        return result
+    return dataclasses.replace(result, gain=found.gain, gain_error=found.standard_error)
+
+
+def with_tokens(storage: SearchStorage, spec: PhaseSpec, outcome: Outcome) -> Outcome:
+    """The outcome with the tokens of its steps, of its validations, and what they cost, and each adapter with
+    the tokens up to its step."""
+    total, at = TokenCounts(), dict[int, TokenCounts]()
+    points = load_points(storage, spec.node)
+    for point in points:
+        total = plus(total, tokens_of(spec.hyperparameters, point.metrics))
+        at[point.step] = total
+    kept = tuple(dataclasses.replace(one, tokens=at.get(one.step)) for one in outcome.checkpoints)
+    cost = measured_cost((spec.hyperparameters, point.metrics) for point in points)
+    sampled = [point.metrics[VAL_TOKENS] for point in points if point.metrics.get(VAL_TOKENS) is not None]
+    return dataclasses.replace(
+        outcome,
+        tokens=total,
+        val_tokens=statistics.fmean(sampled) if sampled else None,
+        cost=cost,
+        checkpoints=kept,
+    )
+
+
+def compact(storage: SearchStorage, node: int, attempt: int) -> None:
+    """Turn the parts of a phase that ended in `attempt` into metrics.parquet and val_items.parquet, and drop
+    them.
+
+    Nothing happens when a later attempt has begun: this one was given up, and its end does not count.
+
+    Raises:
+        StorageError: the files could not be written; the parts are kept.
+    """
+    directory, parts = storage.paths.node(node), storage.paths.parts(node)
+    rows = _read_rows(storage, node)
+    if not rows or max(_attempts(parts), default=attempt) > attempt:
+        return
+    items = _read_item_rows(storage, node)
+    names = dict.fromkeys(name for row in rows for name in row["metrics"])
+    columns = {key: [row[key] for row in rows] for key in _FIXED}
+    columns |= {
+        name: [_float(row["metrics"].get(name)) for row in rows] for name in names if name not in _FIXED
+    }
+    write_parquet(directory / "metrics.parquet", columns)
+    if items:
+        write_parquet(directory / "val_items.parquet", {key: [row[key] for row in items] for key in items[0]})
+    for ended in [number for number in _attempts(parts) if number <= attempt]:
+        _part(parts, ended).unlink(missing_ok=True)
+        _items_part(parts, ended).unlink(missing_ok=True)
+    with contextlib.suppress(OSError):  # a later attempt has begun meanwhile
+        parts.rmdir()
+
+
+def lost_phase(storage: SearchStorage, node: int, reason: str, *, n_gpus: int, attempt: int) -> PhaseFailure:
+    """The failure of a phase whose runner was lost, with the results it saved; its slot has `n_gpus`.
+
+    Scores and checkpoints are of the whole phase, wall time and GPU hours of this attempt alone.
+    """
+    points = load_points(storage, node)
+    before = [point.wall_s for point in points if point.attempt < attempt]
+    own = [point.wall_s for point in points if point.attempt == attempt]
+    wall_s = own[-1] - (before[-1] if before else 0.0) if own else 0.0
+    scored = validations(points)
+    best = best_validation(scored)
+    start = next((point for point in points if point.step == 0), None)
+    return PhaseFailure(
+        node=node,
+        failure_class="resource",
+        cause=f"its runner was lost: {reason}",
+        log_tail=storage.log_tail(node),
+        steps_done=points[-1].step if points else 0,
+        best_score=None if best is None else best[1],
+        best_step=None if best is None else best[0],
+        start_score=None if start is None else start.val_score,
+        start_from=None if start is None else start.taken_from,
+        checkpoints=saved_adapters(storage, node, points),
+        wall_s=max(0.0, wall_s),
+        gpu_hours=max(0.0, wall_s) / 3600 * n_gpus,
+    )
+
+
+def saved_adapters(
+    storage: SearchStorage, node: int, points: Sequence[MetricPoint]
+) -> tuple[Checkpoint, ...]:
+    """Adapters of a phase that has no outcome, each saved by the attempt whose point of its step counts."""
+    attempts = {point.step: point.attempt for point in points}
+    return storage.checkpoints(node, validations(points), attempts)
+
+
+def write_parquet(path: Path, columns: Mapping[str, list[Any]]) -> None:
+    """Columns as one parquet file, in one step.
+
+    Raises:
+        StorageError: it could not be written.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    body = pa.BufferOutputStream()
+    pq.write_table(pa.table(dict(columns)), body)
+    replace_file(path, body.getvalue().to_pybytes())
+
+
+def _part(directory: Path, attempt: int) -> Path:
+    return directory / f"{attempt:03d}.jsonl"
+
+
+def _items_part(directory: Path, attempt: int) -> Path:
+    return directory / f"{attempt:03d}.items.jsonl"
+
+
+def _attempts(directory: Path) -> list[int]:
+    return sorted(
+        int(path.name.split(".")[0]) for path in directory.glob("*.jsonl") if ".items." not in path.name
+    )
+
+
+def _read_rows(storage: SearchStorage, node: int) -> list[dict[str, Any]]:
+    """Rows of all attempts, compacted or not, those replaced by a later attempt left out."""
+    parquet, parts = storage.paths.node(node) / "metrics.parquet", storage.paths.parts(node)
+    rows = _read_parquet(parquet) if parquet.is_file() else []
+    for attempt in _attempts(parts):
+        own = [{"attempt": attempt, **row} for row in _lines(_part(parts, attempt))]
+        rows = _without(rows, attempt if own else None) + own
+    kept: list[dict[str, Any]] = []
+    for attempt in sorted({row["attempt"] for row in rows}):
+        counts = [row for row in rows if row["attempt"] == attempt]
+        kept = [row for row in kept if row["step"] < counts[0]["step"]] + counts
+    return kept
+
+
+def _read_item_rows(
+    storage: SearchStorage, node: int, names: Sequence[str] | None = None
+) -> list[dict[str, Any]]:
+    """Validated items of the rows that count; of a compacted file these columns alone, or all."""
+    parquet, parts = storage.paths.node(node) / "val_items.parquet", storage.paths.parts(node)
+    rows = parquet_rows(parquet, names) if parquet.is_file() else []
+    if not (attempts := _attempts(parts)):
+        return rows
+    for attempt in attempts:
+        own = [{"attempt": attempt, **row} for row in _lines(_items_part(parts, attempt))]
+        rows = _without(rows, attempt if own else None) + own
+    counted = {(row["attempt"], row["step"]) for row in _read_rows(storage, node)}
+    return [row for row in rows if (row["attempt"], row["step"]) in counted]
+
+
+def _without(rows: list[dict[str, Any]], attempt: int | None) -> list[dict[str, Any]]:
+    """The rows of other attempts: one that was begun again replaces what it had left."""
+    return [row for row in rows if row["attempt"] != attempt]
+
+
+def _lines(path: Path) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = []
+    if not path.is_file():
+        return rows
+    for line in path.read_text(encoding="utf-8").splitlines():
+        try:
+            rows.append(json.loads(line))
+        except ValueError:
+            break  # torn by a crash: nothing after it was published
+    return rows
+
+
+def parquet_rows(path: Path, columns: Sequence[str] | None = None) -> list[dict[str, Any]]:
+    """The rows of a parquet file with these columns, or all."""
+    import pyarrow.parquet as pq
+
+    with pq.ParquetFile(path) as file:  # `pq.read_table` imports pandas
+        rows: list[dict[str, Any]] = file.read(None if columns is None else list(columns)).to_pylist()
+    return rows
+
+
+def _read_parquet(path: Path) -> list[dict[str, Any]]:
+    rows = []
+    for row in parquet_rows(path):
+        metrics = {key: value for key, value in row.items() if key not in _FIXED and value is not None}
+        rows.append({**{key: row[key] for key in _FIXED}, "metrics": metrics})
+    return rows
+
+
+def _point(node: int, row: Mapping[str, Any]) -> MetricPoint:
+    taken = row.get("taken_from")  # of compacted files the outcome says it
+    return MetricPoint(
+        node=node,
+        **{key: row[key] for key in (*_FIXED, "metrics")},
+        taken_from=None if taken is None else ResumeFrom(**taken),
+    )
+
+
+def _float(value: Any) -> float | None:
+    return None if value is None else float(value)
+
+
+def write_items(path: Path, items: Sequence[ItemOutcome]) -> None:
+    """Per-item outcomes of one scoring as parquet.
+
+    Raises:
+        StorageError: it could not be written.
+    """
+    names = ("index", "data_source", "score", "acc", "response")
+    write_parquet(path, {name: [getattr(item, name) for item in items] for name in names})
+
+
+def last_points(storage: SearchStorage, node: int, attempt: int) -> tuple[MetricPoint | None, float | None]:
+    """The newest point of an attempt under way, and the best validation score among its steps so far."""
+    rows = _lines(_part(storage.paths.parts(node), attempt))
+    scores = [row["val_score"] for row in rows if row["step"] > 0 and row["val_score"] is not None]
+    return (_point(node, {"attempt": attempt, **rows[-1]}) if rows else None), max(scores, default=None)

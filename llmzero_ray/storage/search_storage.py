@@ -1,0 +1,464 @@
+"""The directory of one search: paths of all its files, and writing them atomically.
+
+    <storage>/<name>/
+        search.yaml · journal/ · strategy.yaml · best/ · report.md · reference/ · final/ · logs/
+        initialization/ · task/ (of a search that began with a folder)
+        nodes/0003/{spec.yaml, metrics.parquet, val_items.parquet, log.txt, agents/}
+        checkpoints/0003/step_000120/ (PEFT adapter; of a repeat after lost hardware step_000120.001/)
+
+`SearchPaths` is pure and may be used anywhere; `SearchStorage` touches the disk. A search that was moved
+still works: no file holds an absolute path that is needed again. Not here: metrics (metric_files.py), events
+(journal/), and the live coordinator (presence.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from llmzero_ray.config import SearchConfig, stored_config
+from llmzero_ray.config.changes import CHANGEABLE, differing_keys, is_changeable
+from llmzero_ray.config.yaml_text import read_yaml
+from llmzero_ray.errors import ConfigError, LlmzeroError, StorageError
+from llmzero_ray.journal import check_server, is_trusted, keep_initialization, open_store
+from llmzero_ray.records import (
+    Checkpoint,
+    PhaseFailure,
+    PhaseResult,
+    PhaseSpec,
+    adapter_name,
+    from_json,
+    read_adapter_name,
+    to_json,
+)
+from llmzero_ray.records.events import REFERENCE
+from llmzero_ray.storage import manifests
+from llmzero_ray.utils.files import replace_file, storage_error
+from llmzero_ray.utils.text import size
+
+_LOG_TAIL = 4000
+"""Bytes of a log's end that a failure contains."""
+MIN_FREE_BYTES = 50 * 2**20
+"""Less than this free at the start of a search is refused: a few phases of metrics and adapters would not
+fit."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchPaths:
+    """Names of all files of a search below `root`, which is <storage>/<name>."""
+
+    root: Path
+
+    @property
+    def config(self) -> Path:
+        """The resolved configuration."""
+        return self.root / "search.yaml"
+
+    @property
+    def transcript(self) -> Path:
+        """The conversation of the skill-based agent, a line for each of its decisions."""
+        return self.root / "skill_agent.jsonl"
+
+    @property
+    def journal(self) -> Path:
+        """One file per event."""
+        return self.root / "journal"
+
+    @property
+    def initialization(self) -> Path:
+        """What the initialization agents drafted from a folder: task.yaml, search.yaml and others."""
+        return self.root / "initialization"
+
+    @property
+    def task(self) -> Path:
+        """The prepared task of a search that began with a folder."""
+        return self.root / "task"
+
+    @property
+    def strategy(self) -> Path:
+        """The best strategy, replayable."""
+        return self.root / "strategy.yaml"
+
+    @property
+    def best(self) -> Path:
+        """The best strategy's adapter and its card."""
+        return self.root / "best"
+
+    @property
+    def report(self) -> Path:
+        """The report."""
+        return self.root / "report.md"
+
+    @property
+    def logs(self) -> Path:
+        """Logs that belong to no node: engines and actors."""
+        return self.root / "logs"
+
+    def node(self, node: int) -> Path:
+        """Files of one node, or of the reference run."""
+        return self.root / "reference" if node == REFERENCE else self.root / "nodes" / f"{node:04d}"
+
+    def checkpoints(self, node: int) -> Path:
+        """Where a node's adapters are."""
+        return (
+            self.node(node) / "checkpoints"
+            if node == REFERENCE
+            else self.root / "checkpoints" / f"{node:04d}"
+        )
+
+    def rolling(self, node: int, attempt: int) -> Path:
+        """The full checkpoint of an attempt at a running phase, for repeats after lost hardware."""
+        return self.node(node) / "rolling" / f"attempt_{attempt:03d}"
+
+    def adapter(self, node: int, step: int, attempt: int = 0) -> Path:
+        """The PEFT adapter of `node` after `step` of its own steps, saved by that attempt at it
+        (`PhaseRun.adapter` knows which one counts)."""
+        return self.checkpoints(node) / adapter_name(step, attempt)
+
+    def parts(self, node: int) -> Path:
+        """Metrics of a phase while it runs, by attempt (metric_files.py)."""
+        return self.node(node) / "parts"
+
+    def spec(self, node: int) -> Path:
+        """The spec of a node's phase."""
+        return self.node(node) / "spec.yaml"
+
+    def result(self, node: int, attempt: int) -> Path:
+        """The phase's result, written before the runner returns it, so that it survives the runner."""
+        return self.node(node) / f"result-{attempt:03d}.json"
+
+    def log(self, node: int) -> Path:
+        """The log of a node's phase."""
+        return self.node(node) / "log.txt"
+
+    def agents(self, node: int) -> Path:
+        """Records of the agents' requests and responses for this node."""
+        return self.node(node) / "agents"
+
+    @property
+    def start_checks(self) -> Path:
+        """Calls that checking the agents' model took, of searches whose server bills for it."""
+        return self.root / "start_checks.jsonl"
+
+    @property
+    def confirm_rows(self) -> Path:
+        """Fresh validation items, of a search that confirms its winners."""
+        return self.root / "confirm.parquet"
+
+    def final(self, what: str) -> Path:
+        """Per-item outcomes of a final measurement."""
+        return self.root / "final" / f"{what}.parquet"
+
+
+class SearchStorage:
+    """Reads and writes the files of one search; creating it touches nothing."""
+
+    def __init__(self, storage: str | os.PathLike[str], name: str) -> None:
+        self.name = name
+        self.paths = SearchPaths(root=Path(storage) / name)
+
+    @classmethod
+    def at(cls, directory: str | os.PathLike[str]) -> SearchStorage:
+        """The storage whose directory is given, such as `runs/demo`."""
+        path = Path(directory).absolute()
+        return cls(path.parent, path.name)
+
+    # --- the start of a search ------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """Create the directory and check that it can be used.
+
+        Raises:
+            StorageError: it cannot be made or written, is nearly full, or holds something that is no search.
+        """
+        root = self.paths.root
+        try:
+            root.mkdir(parents=True, exist_ok=True)
+            present = {entry.name for entry in root.iterdir()}
+        except OSError as error:
+            raise storage_error(root, error) from error
+        if present and not present & {
+            "search.yaml",
+            "journal",
+            ".write_test",
+            "lock",
+            "logs",
+            "requests",
+            "heartbeat",
+            "starting",
+            "doctor.json",
+            self.paths.start_checks.name,
+        }:
+            held = ", ".join(sorted(present)[:5])
+            raise StorageError(
+                f"{root}: holds something that is no search ({held}). Choose another `name` or `storage`."
+            )
+        replace_file(root / ".write_test", "writable\n")
+        (root / ".write_test").unlink(missing_ok=True)
+        free = shutil.disk_usage(root).free
+        if free < MIN_FREE_BYTES:
+            raise StorageError(
+                f"{root}: only {size(free)} are free; a search needs at least "
+                f"{size(MIN_FREE_BYTES)}. "
+                "Free space, or set `storage` to another directory."
+            )
+
+    @contextlib.contextmanager
+    def kept_if_used(self) -> Iterator[None]:
+        """Remove the directories that were made inside the block, when it ends with an error and they are
+        empty: a start that is refused leaves nothing behind."""
+        root = self.paths.root
+        missing = [path for path in (root, *root.parents) if not path.exists()]
+        try:
+            yield
+        except LlmzeroError:
+            for path in missing:
+                with contextlib.suppress(OSError):  # something was written into it meanwhile
+                    path.rmdir()
+            raise
+
+    def config(self) -> SearchConfig | None:
+        """The configuration the search was started with; None when there is none yet.
+
+        Raises:
+            ConfigError: it cannot be read, or an older or newer version wrote it.
+        """
+        if not self.paths.config.is_file():
+            return None
+        return stored_config(read_yaml(self.paths.config), source=str(self.paths.config))
+
+    def journal_address(self) -> Path | str:
+        """Where the journal is: a directory, or an address in an object store.
+
+        Raises:
+            ConfigError: the search's configuration cannot be read.
+        """
+        config = self.config()
+        return (None if config is None else config.journal_address) or self.paths.journal
+
+    def journal_to_read(self) -> Path | str:
+        """Where a command that looks at the search reads its journal: the copy beside search.yaml, where
+        there is one; of a search that this process runs the journal itself.
+
+        Raises:
+            ConfigError: the configuration cannot be read, or names a server that nobody else named.
+        """
+        address = self.journal_address()
+        if isinstance(address, Path) or is_trusted(address):
+            return address
+        if self.paths.journal.is_dir() and any(self.paths.journal.iterdir()):
+            return self.paths.journal
+        check_server(address)
+        return address
+
+    def adopt_config(self, config: SearchConfig) -> None:
+        """Write the resolved configuration, unless there is one: then it must be the same in all that counts.
+
+        Raises:
+            ConfigError: the search was started with another configuration; the differing keys are listed.
+            StorageError: it could not be written.
+        """
+        if self.config() is None:
+            replace_file(self.paths.config, config.to_yaml())
+        self.check_same(config)
+
+    def write_config(self, config: SearchConfig) -> None:
+        """Replace the resolved configuration: settings were changed while the search goes on.
+
+        Raises:
+            StorageError: it could not be written.
+        """
+        replace_file(self.paths.config, config.to_yaml())
+
+    def start_over(self) -> None:
+        """Remove a search that never trained anything, so that it can start with another configuration; its
+        initialization stays, which was paid for."""
+        address = self.journal_address()
+        initialized = keep_initialization(address)
+        self.paths.config.unlink(missing_ok=True)
+        if initialized:
+            return
+        if isinstance(address, Path):
+            shutil.rmtree(address, ignore_errors=True)
+            return
+        store = open_store(address)
+        for name in (*store.names(), *(f"epochs/{name}" for name in store.names("epochs"))):
+            store.remove(name)
+
+    def check_same(self, config: SearchConfig) -> dict[str, Any]:
+        """Compare with the search's configuration; dotted key -> new value of the keys that differ and may.
+
+        Raises:
+            ConfigError: keys differ that may not change any more; all of them are listed.
+        """
+        known = self.config()
+        changed = differing_keys(known, config) if known is not None else {}
+        fixed = {key: values for key, values in changed.items() if not is_changeable(key)}
+        if fixed:
+            listed = "\n".join(f"  {key}: {old!r} -> {new!r}" for key, (old, new) in fixed.items())
+            raise ConfigError(
+                f"search {self.name!r} in {self.paths.root} was started with another "
+                f"configuration:\n{listed}\n"
+                "Undo these changes to go on with it, or choose another `name`. What may be changed: "
+                f"{', '.join(CHANGEABLE)}."
+            )
+        return {key: new for key, (_, new) in changed.items()}
+
+    # --- nodes ----------------------------------------------------------------------------------------------
+
+    def write_spec(self, spec: PhaseSpec) -> None:
+        """Write nodes/0003/spec.yaml, the spec of the phase, for users and for the export."""
+        from llmzero_ray.config.yaml_text import to_yaml
+
+        replace_file(self.paths.spec(spec.node), to_yaml(_without_types(to_json(spec))))
+
+    def write_agent_record(self, node: int, name: str, record: Mapping[str, Any]) -> None:
+        """Write nodes/0003/agents/<name>.json: one request to an agent with its response."""
+        replace_file(self.paths.agents(node) / f"{name}.json", json.dumps(to_json(record), indent=1) + "\n")
+
+    def write_call(self, node: int, name: str, record: Mapping[str, Any], png: bytes | None) -> None:
+        """Write nodes/0003/agents/<name>.call.json and .png: one call of a language model."""
+        folder = self.paths.agents(node)
+        if png is not None:
+            replace_file(folder / f"{name}.png", png)
+        replace_file(folder / f"{name}.call.json", json.dumps(to_json(record), indent=1) + "\n")
+
+    def write_result(self, node: int, attempt: int, result: PhaseResult | PhaseFailure) -> None:
+        """Write a phase's outcome, so that it survives the runner."""
+        replace_file(self.paths.result(node, attempt), json.dumps(to_json(result), indent=1) + "\n")
+
+    def result(self, node: int, attempt: int) -> PhaseResult | PhaseFailure | None:
+        """The outcome that the runner of this attempt wrote; None when it wrote none."""
+        try:
+            found = from_json(json.loads(self.paths.result(node, attempt).read_text(encoding="utf-8")))
+        except (OSError, ValueError):
+            return None
+        return found if isinstance(found, PhaseResult | PhaseFailure) else None
+
+    def checkpoints(
+        self,
+        node: int,
+        scores: Mapping[int, float] | None = None,
+        attempts: Mapping[int, int] | None = None,
+    ) -> tuple[Checkpoint, ...]:
+        """Adapters of a node that are complete on the disk, by step: the latest attempt's, or, where
+        `attempts` says which attempt's step counts, that one's alone."""
+        found: dict[int, tuple[int, Path]] = {}
+        for directory in self.paths.checkpoints(node).glob("step_*"):
+            named = read_adapter_name(directory.name)
+            if named is None or not (directory / manifests.NAME).is_file():
+                continue
+            step, attempt = named
+            if attempts is None or attempts.get(step) == attempt:
+                found[step] = max(found.get(step, (attempt, directory)), (attempt, directory))
+        return tuple(
+            Checkpoint(step=step, path=str(directory), val_score=(scores or {}).get(step))
+            for step, (_, directory) in sorted(found.items())
+        )
+
+    # --- full checkpoints of running phases -----------------------------------------------------------------
+
+    def restart_step(self, node: int, attempt: int) -> int:
+        """Step of the full checkpoint from which `attempt`, or its repeat, goes on; 0: from the start."""
+        source = self._full_checkpoint(node, attempt)
+        return 0 if source is None else _step_of(source)
+
+    def adopt_full_checkpoint(self, node: int, attempt: int) -> None:
+        """Move the full checkpoint that `attempt` goes on from into its own directory.
+
+        From then on no runner of an earlier attempt can replace or delete it.
+        """
+        own = self.paths.rolling(node, attempt)
+        source = self._full_checkpoint(node, attempt)
+        if source is not None and source.parent != own:
+            own.mkdir(parents=True, exist_ok=True)
+            with contextlib.suppress(OSError):  # its owner has just deleted it: the phase starts over
+                os.rename(source, own / source.name)
+
+    def drop_full_checkpoints(self, node: int, attempt: int) -> None:
+        """Delete the full checkpoints of an ended phase: of this attempt and earlier ones."""
+        for earlier in range(attempt + 1):
+            shutil.rmtree(self.paths.rolling(node, earlier), ignore_errors=True)
+        parent = self.paths.rolling(node, 0).parent
+        for old in parent.glob("step_*.full"):  # as versions before 2026-12 kept them
+            shutil.rmtree(old, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            parent.rmdir()
+
+    def _full_checkpoint(self, node: int, attempt: int) -> Path | None:
+        """The newest complete full checkpoint of `attempt`; of an earlier one if none since has trained."""
+        for earlier in range(attempt, -1, -1):
+            found = _newest_full(self.paths.rolling(node, earlier))
+            if found is not None:
+                return found
+            points = self.paths.parts(node) / f"{earlier:03d}.jsonl"
+            if points.is_file() and points.stat().st_size:
+                break
+        return _newest_full(self.paths.rolling(node, 0).parent)
+
+    def adapter_sizes(self) -> dict[tuple[int, int], int]:
+        """(node, step) -> bytes of every adapter on the disk, the reference's included, of all attempts."""
+        found: dict[tuple[int, int], int] = {}
+        for manifest in (
+            *self.paths.root.glob("checkpoints/*/step_*/manifest.json"),
+            *self.paths.checkpoints(REFERENCE).glob("step_*/manifest.json"),
+        ):
+            folder = manifest.parent
+            named, owner = read_adapter_name(folder.name), folder.parent.name
+            if named is not None:
+                place = (int(owner) if owner.isdigit() else REFERENCE, named[0])
+                with contextlib.suppress(FileNotFoundError):  # it is being deleted
+                    size = sum(path.stat().st_size for path in folder.iterdir() if path.is_file())
+                    found[place] = found.get(place, 0) + size
+        return found
+
+    def delete_adapter(self, node: int, step: int) -> None:
+        """Delete an adapter, whichever attempts saved it, its manifest first: without one it is none;
+        harmless when it is gone."""
+        for folder in self.paths.checkpoints(node).glob(f"{adapter_name(step)}*"):
+            if (read_adapter_name(folder.name) or (None,))[0] == step:
+                (folder / manifests.NAME).unlink(missing_ok=True)
+                shutil.rmtree(folder, ignore_errors=True)
+
+    def sweep(self) -> None:
+        """Remove what killed processes left half-written, and full checkpoints that no phase goes on from.
+
+        The caller must be the only writer of this directory.
+        """
+        for path in [*self.paths.root.rglob("*")]:
+            if path.name.endswith((".tmp", ".partial")) or path.name in ("rolling", ".write_test"):
+                if path.is_dir():
+                    shutil.rmtree(path, ignore_errors=True)
+                else:
+                    path.unlink(missing_ok=True)
+
+    def log_tail(self, node: int) -> str:
+        """The end of a node's log; empty when there is none."""
+        try:
+            with open(self.paths.log(node), "rb") as file:
+                file.seek(max(0, file.seek(0, os.SEEK_END) - _LOG_TAIL))
+                return file.read().decode("utf-8", errors="replace")
+        except OSError:
+            return ""
+
+
+def _newest_full(directory: Path) -> Path | None:
+    """The complete full checkpoint of the latest step."""
+    complete = [manifest.parent for manifest in directory.glob(f"step_*.full/{manifests.NAME}")]
+    return max(complete, key=_step_of, default=None)
+
+
+def _step_of(full_checkpoint: Path) -> int:
+    return int(full_checkpoint.name.removeprefix("step_").removesuffix(".full"))
+
+
+def _without_types(data: Any) -> Any:
+    if isinstance(data, Mapping):
+        return {key: _without_types(value) for key, value in data.items() if key != "type"}
+    return [_without_types(value) for value in data] if isinstance(data, list) else data

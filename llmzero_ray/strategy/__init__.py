@@ -1,0 +1,1 @@
+"""What is done with a search's best strategy: train it again, export, merge or publish it."""

@@ -1,0 +1,117 @@
+"""Merge the best adapter of a search into its base model: a model of its own, with tokenizer.
+
+Not here: choosing and checking the adapter (report/best.py).
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+from llmzero_ray.errors import CapacityError, ConfigError, StorageError, TaskError
+from llmzero_ray.prepared import check_model_dir
+from llmzero_ray.report.best import checked_best
+from llmzero_ray.report.facts import SearchFacts
+from llmzero_ray.utils.files import replace_directory, storage_error
+from llmzero_ray.utils.text import one_line, size
+
+MEMORY_FACTOR, DISK_FACTOR = 1.2, 1.05
+"""What merging takes, in sizes of the base model's weights: they are loaded once and changed in place, layer
+by layer, and written once."""
+
+
+def merge_best(facts: SearchFacts, out: Path, base: str | None = None) -> Path:
+    """Write base model and best adapter as one model into `out`, in the base model's precision; `out`.
+
+    `base`: directory of the base model where it has been moved. The directory appears when it is complete.
+
+    Raises:
+        ConfigError: the search has no adapter, or something is in `out`.
+        TaskError: the base model cannot be loaded, or the adapter does not belong to it.
+        CapacityError: this machine has too little memory free.
+        StorageError: the disk is too full, or the adapter is not what was saved.
+    """
+    refuse_used(out)
+    adapter = facts.paths.best
+    checked_best(adapter)
+    directory = Path(base or facts.base_model)
+    check_model_dir(directory)
+    check_room(directory, out)
+    merged, tokenizer = _merged(directory, adapter)
+    try:
+        with replace_directory(out) as folder:
+            merged.save_pretrained(folder)
+            tokenizer.save_pretrained(folder)
+            for path in folder.iterdir():
+                path.chmod(0o644)  # safetensors writes for its user alone
+            refuse_used(out)
+    except OSError as error:
+        if isinstance(error, StorageError):
+            raise
+        raise storage_error(out, error) from error
+    return out
+
+
+def refuse_used(out: Path) -> None:
+    """Check that `out` is free to be written.
+
+    Raises:
+        ConfigError: it is a file, or a directory that holds something.
+    """
+    if out.is_dir() and not any(out.iterdir()):
+        return
+    if out.exists() or out.is_symlink():
+        raise ConfigError(f"{out} is not empty; name a new directory with --out. Nothing was changed in it.")
+
+
+def check_room(base: Path, out: Path) -> None:
+    """Check that memory and disk hold the merged model.
+
+    Raises:
+        CapacityError, StorageError: with what there is and what is needed.
+    """
+    import psutil
+
+    weights = sum(path.stat().st_size for kind in ("*.safetensors", "*.bin") for path in base.glob(kind))
+    needed, available = MEMORY_FACTOR * weights, psutil.virtual_memory().available
+    if available < needed:
+        raise CapacityError(
+            f"merging needs about {size(needed)} of memory for the weights of {base}; {size(available)} are "
+            "available. End other programs, or merge on a machine with more."
+        )
+    needed = DISK_FACTOR * weights
+    place = next(path for path in (out.absolute(), *out.absolute().parents) if path.exists())
+    free = shutil.disk_usage(place).free
+    if free < needed:
+        raise StorageError(
+            f"{out}: the merged model takes about {size(needed)}; {size(free)} are free there. Free space, "
+            "or name another directory with --out."
+        )
+
+
+def _merged(base: Path, adapter: Path) -> tuple[Any, Any]:
+    try:
+        from peft import PeftModel
+        from transformers import AutoModelForCausalLM, AutoTokenizer
+    except ImportError as error:
+        raise ConfigError(
+            f"merging needs torch, transformers and peft ({error}): pip install 'llmzero-ray[verl]'."
+        ) from error
+    try:
+        here = {"local_files_only": True, "trust_remote_code": False}
+        model = AutoModelForCausalLM.from_pretrained(base, dtype="auto", **here)
+        tokenizer = AutoTokenizer.from_pretrained(base, **here)
+    except Exception as error:  # transformers raises errors of many libraries
+        raise TaskError(
+            f"the base model in {base} cannot be loaded ({type(error).__name__}: {one_line(str(error))}). "
+            "Name its directory with --model."
+        ) from error
+    try:
+        with_adapter = PeftModel.from_pretrained(model, str(adapter), local_files_only=True)
+        return with_adapter.merge_and_unload(safe_merge=True), tokenizer
+    except Exception as error:  # a size mismatch is a RuntimeError, a NaN a ValueError, ...
+        raise TaskError(
+            f"the adapter in {adapter} cannot be merged into the model in {base} ({type(error).__name__}: "
+            f"{one_line(str(error))}). It belongs to another base model, or is damaged."
+        ) from error

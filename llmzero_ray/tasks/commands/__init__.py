@@ -1,0 +1,1 @@
+"""Commands that make tasks: prepare, draft, score, warm-start."""

@@ -1,0 +1,138 @@
+"""The command `prepare`: make the task of a task.yaml or of a search.yaml, and say what it holds.
+
+Not here: making it (llmzero_ray/tasks).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from llmzero_ray.cli import options
+from llmzero_ray.cli.output import TerminalConsole, print_line
+from llmzero_ray.config import load_config
+from llmzero_ray.config import presets as recipes
+from llmzero_ray.config.changes import read_settings
+from llmzero_ray.errors import CapacityError
+from llmzero_ray.launch import actors as _actors
+from llmzero_ray.prepared.task import repeated_questions
+from llmzero_ray.storage.presence import being_started
+from llmzero_ray.tasks.from_config import is_task_file, prepare_task_file, task_of
+from llmzero_ray.utils.text import one_line
+
+if TYPE_CHECKING:
+    from llmzero_ray.prepared import PreparedTask
+    from llmzero_ray.prepared.directory import Progress
+    from llmzero_ray.tasks.sources.scan import Scanner
+    from llmzero_ray.tasks.sources.summary import Summary
+
+_SHARE = 0.05
+"""Share of the whole after which a long part of the work is reported again."""
+
+
+def prepare(
+    config: Annotated[str, typer.Argument(metavar="CONFIG", help="task.yaml, or a search.yaml with a task")],
+    *,
+    settings: options.Settings,
+    ray: Annotated[
+        bool, typer.Option("--ray", help="read the rows of a task.yaml on the Ray cluster")
+    ] = False,
+) -> int:
+    """Make the task of a search.yaml or of a task.yaml, or see that it is there; say what it holds."""
+    console = TerminalConsole()
+    if is_task_file(recipes.path_of(config), on_ray=ray):
+        made = prepare_source_task(config, settings, console, on_ray=ray)
+        use = f"to train on it, write into search.yaml: task: {{dir: {made.directory}}}"
+        print_line(console, one_line(use, None))
+        return 0
+    loaded, say = load_config(config, settings), partial(print_line, console)
+    root = Path(loaded.storage) / loaded.name
+    with contextlib.nullcontext(say) if root.exists() else being_started(root, say) as tell:
+        task = task_of(loaded, tell)
+    accuracy = "" if task.greedy_val_accuracy is None else f", base model {task.greedy_val_accuracy:.3f}"
+    print_line(console, one_line(f"task {task.name} in {task.directory}: {_sizes(task)}{accuracy}", None))
+    for warning in repeated_questions(task) if task.family is None else ():
+        print_line(console, one_line(f"warning: {warning}", None))
+    return 0
+
+
+def prepare_source_task(
+    path: str, settings: list[str], console: Console, *, on_ray: bool = False
+) -> PreparedTask:
+    """The task of a task.yaml, made where it is not there yet, after a summary of it was printed.
+
+    Raises:
+        ConfigError: the file is wrong.
+        TaskError: the task cannot be made, or another one is there.
+        StorageError: it cannot be written.
+    """
+    with _scanner(on_ray=on_ray) as scanner:
+        summary = prepare_task_file(
+            path, read_settings(settings), progress=_report_progress(console), scanner=scanner
+        )
+    _print_summary(summary, console)
+    return summary.task
+
+
+@contextlib.contextmanager
+def _scanner(*, on_ray: bool) -> Iterator[Scanner | None]:
+    """Where rows are read: on the cluster that is there, or (None) on this machine."""
+    if not on_ray:
+        yield None
+        return
+    from llmzero_ray.tasks.sources.ray_scanner import RayScanner
+
+    with _actors.head.disconnecting():
+        if not _actors.head.join_if_there():
+            raise CapacityError(
+                "--ray reads the rows on a Ray cluster, and there is none. Start one with `ray start "
+                "--head`, name it in RAY_ADDRESS, or leave --ray out to read them on this machine."
+            )
+        yield RayScanner()
+
+
+def _report_progress(console: Console) -> Progress:
+    last_part, last_share = "", -1.0
+
+    def progress(doing: str, share: float) -> None:
+        nonlocal last_part, last_share
+        part = doing.split(":")[0]
+        if part != last_part or share >= last_share + _SHARE:
+            last_part, last_share = part, share
+            print_line(console, one_line(f"preparing the task: {doing} ({share:.0%})", None))
+
+    return progress
+
+
+def _print_summary(summary: Summary, console: Console) -> None:
+    task = summary.task
+    came = f"made from {summary.rows_read} rows" if summary.made else "was there already"
+    print_line(console, one_line(f"task {task.name} in {task.directory} {came}: {_sizes(task)}", None))
+    tables = [
+        summary.split_table(),
+        summary.dropped_table(),
+        summary.sample_table(),
+        summary.no_thought_table(),
+        summary.gate_table(),
+    ]
+    for head, *lines in filter(None, tables):
+        if not lines:
+            continue
+        table = Table(*head)
+        for line in lines:
+            table.add_row(*(Text(one_line(cell, None), overflow="fold") for cell in line))
+        console.print(table)
+    for warning in summary.warnings:
+        print_line(console, one_line(f"warning: {warning}", None))
+
+
+def _sizes(task: PreparedTask) -> str:
+    return f"{task.n_train} train, {task.n_val} val, {task.n_test} test"

@@ -1,0 +1,147 @@
+"""The drafting pipeline: describe the task, write and validate a reward, rank the recipes.
+
+Nothing is prepared or trained. Not here: the agents (expert_agents.py, llm_agents.py), the files of a draft
+(draft_files.py), the command line (cli/draft.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from llmzero_ray.prepared.repeated_questions import MOST_REPEATED, questions_of, repeated
+from llmzero_ray.tasks.drafting.base import (
+    DataProfile,
+    DraftingAgents,
+    OpenQuestion,
+    RecipeRanking,
+    RewardAttempt,
+    RewardSpec,
+    TaskSpec,
+    UserChoices,
+)
+from llmzero_ray.tasks.drafting.column_roles import unused_columns
+from llmzero_ray.tasks.drafting.config_fields import prompt_of, search_fields, task_features, task_fields
+from llmzero_ray.tasks.drafting.reward_rules import is_composite
+from llmzero_ray.tasks.drafting.task_validation import TaskValidation, validate_task
+from llmzero_ray.tasks.sources.base import text_of
+from llmzero_ray.tasks.sources.custom import labels_of
+from llmzero_ray.tasks.task_yaml import template_fields
+
+OnProgress = Callable[[str], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Draft:
+    """A drafted task with its reward, recipe ranking and validation."""
+
+    profile: DataProfile
+    spec: TaskSpec
+    reward: RewardSpec
+    ranking: RecipeRanking | None
+    """None: template or answer column is open, so that no search can be suggested."""
+    trial: TaskValidation | None
+    """None: a field is open, so that the task could not be validated."""
+    attempts: tuple[RewardAttempt, ...]
+    """Rewards that failed their validation, oldest first."""
+    fields: Mapping[str, Any]
+    """Of task.yaml."""
+    search: Mapping[str, Any] | None
+    """Of search.yaml."""
+
+    @property
+    def open(self) -> tuple[OpenQuestion, ...]:
+        """Fields that only the user can decide."""
+        return (*self.spec.open, *self.reward.open)
+
+    @property
+    def findings(self) -> tuple[str, ...]:
+        """Problems that the validation found."""
+        return self.trial.findings if self.trial is not None else ()
+
+    @property
+    def works(self) -> bool:
+        """Whether nothing is open and the validation found no problem."""
+        return not self.open and not self.findings
+
+
+def draft_task(
+    profile: DataProfile,
+    sentence: str,
+    user: UserChoices,
+    agents: DraftingAgents,
+    *,
+    repairs: int = 2,
+    response_cap: int | None = None,
+    on_progress: OnProgress = lambda _: None,
+) -> Draft:
+    """The draft of a task; a reward that fails validation is rewritten up to `repairs` times.
+
+    `response_cap` is the cap of a rollout that the user has chosen, in tokens. `on_progress` receives one
+    line per stage.
+
+    Raises:
+        ConfigError: a choice of the user does not exist, or no search fits the task.
+    """
+    on_progress("reading the task")
+    spec = _with_doubts(agents.describe(profile, sentence, user))
+    attempts: list[RewardAttempt] = []
+    reward = agents.write_reward(spec, sentence, user, ()) or RewardSpec(kind=None)
+    trial: TaskValidation | None = None
+    while not (spec.open or reward.open):
+        on_progress(f"trying the reward {reward.kind} on sampled rows")
+        trial = validate_task(task_fields(spec, reward, profile.folder), spec, reward)
+        if not trial.findings or not trial.fixable or len(attempts) == repairs:
+            break
+        attempts.append(RewardAttempt(reward=reward, findings=trial.findings))
+        on_progress("mending the reward")
+        better = agents.write_reward(spec, sentence, user, tuple(attempts))
+        if better is None or better.open:
+            attempts.pop()
+            break
+        reward = better
+    known = spec.template is not None and spec.answer is not None
+    features = task_features(spec, reward, response_cap)
+    ranking = agents.rank(spec, features, sentence) if known else None
+    return Draft(
+        profile=profile,
+        spec=spec,
+        reward=reward,
+        ranking=ranking,
+        trial=trial,
+        attempts=tuple(attempts),
+        fields=task_fields(spec, reward, profile.folder),
+        search=None if ranking is None else search_fields(spec, features, ranking),
+    )
+
+
+_MEDIA = {"image", "images", "video", "videos", "audio", "audios"}
+
+
+def _with_doubts(spec: TaskSpec) -> TaskSpec:
+    """The task with a doubt for columns that it does not use, and for questions that stand in many rows."""
+    if spec.template is None or spec.answer is None:
+        return spec
+    doubts, table = list(spec.doubts), spec.table
+    labels = (labels_of(spec.choices[0]),) if len(spec.choices) == 1 else ()
+    unused = unused_columns(table, spec.template, (spec.answer, *spec.choices, *labels))
+    if unused:
+        notes = {name: " (prompts are text alone)" for name in unused if name.lower() in _MEDIA}
+        named = ", ".join(name + notes.get(name, "") for name in unused)
+        doubts.append(
+            f"not used: {named}; if a question needs one of them, write its name into the prompt, in braces"
+        )
+    for name in template_fields(spec.template):
+        texts = [text for row in table.rows if (text := text_of(row, name))]
+        if texts and all(map(is_composite, texts)):
+            doubts.append(f"{name} holds lists or objects, which the prompt shows as they stand")
+    return replace(spec, doubts=(*doubts, *_repeated_questions(spec)))
+
+
+def _repeated_questions(spec: TaskSpec) -> Iterable[str]:
+    rows = [(prompt_of(spec, row), text_of(row, str(spec.answer))) for row in spec.table.rows]
+    distinct = set(rows)
+    n_questions = len(set(questions_of(list(distinct))))
+    if n_questions <= MOST_REPEATED * len(distinct):
+        yield repeated(len(distinct), n_questions)

@@ -1,0 +1,122 @@
+"""Passing the API key of the agents' model to the processes that call it, and to no others.
+
+Two environment variables may carry it: the key itself, or the path of a file with it. Ray starts a private
+head and everything on it with the environment of the command, so both are taken out of it while Ray starts.
+The coordinator and the stopper, which call the model, are given the path of a file instead; the key itself is
+never an argument of an actor nor part of a runtime environment.
+
+Not here: reading the key for a call (agents/llm/api_key.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from llmzero_ray.utils.private_files import PrivateEntry, private_file
+
+KEY_ENV = "ANTHROPIC_API_KEY"
+KEY_FILE_ENV = "ANTHROPIC_API_KEY_FILE"
+CUSTOM_HEADERS_ENV = "ANTHROPIC_CUSTOM_HEADERS"
+"""Headers that Anthropic's SDK adds to every request of a process."""
+KEY_VARIABLES = (KEY_ENV, KEY_FILE_ENV, "ANTHROPIC_AUTH_TOKEN")
+"""What must not reach other processes; the last one is read by Anthropic's SDK alone."""
+SECRET_VARIABLES = (*KEY_VARIABLES, CUSTOM_HEADERS_ENV)
+"""The same and the user's headers, which only processes that call the model need."""
+
+TRACKER_KEYS = (
+    "WANDB_API_KEY",
+    "MLFLOW_TRACKING_TOKEN",
+    "MLFLOW_TRACKING_PASSWORD",
+    "SWANLAB_API_KEY",
+    "CLEARML_API_SECRET_KEY",
+    "HF_TOKEN",
+)
+"""Keys of experiment trackers, which only the processes that send to them need; `HF_TOKEN` is trackio's."""
+
+_written: list[PrivateEntry] = []
+
+
+def without_key(environment: Mapping[str, str]) -> dict[str, str]:
+    """A copy of an environment that carries neither the key nor the user's headers, nor names the key's
+    file."""
+    return {name: value for name, value in environment.items() if name not in SECRET_VARIABLES}
+
+
+def without_secrets(environment: Mapping[str, str]) -> dict[str, str]:
+    """A copy of an environment for a process that calls no server: without the keys of trackers and Ray's
+    token too."""
+    hidden = {"RAY_AUTH_TOKEN", *TRACKER_KEYS}
+    return {name: value for name, value in without_key(environment).items() if name not in hidden}
+
+
+@contextlib.contextmanager
+def key_hidden(*others: str) -> Iterator[None]:
+    """Processes that are started inside inherit neither variable, nor `others`; this process has all of them
+    again afterwards."""
+    held = {name: os.environ.pop(name) for name in (*KEY_VARIABLES, *others) if name in os.environ}
+    try:
+        yield
+    finally:
+        os.environ.update(held)
+
+
+def key_file(storage: str, *, private_head: bool) -> str | None:
+    """Path of a file with this process's key, for actors that call the model; None: they have to find their
+    own.
+
+    A file that KEY_FILE_ENV names is passed on as it is. A key in the environment is written to a file of the
+    user's runtime directory, outside `storage`, until `remove_key_file`; not for a head that is not private,
+    because its machine may be another one.
+
+    Raises:
+        StorageError: there is no directory for the file that belongs to this user alone.
+    """
+    key, named = os.environ.get(KEY_ENV, "").strip(), os.environ.get(KEY_FILE_ENV, "").strip()
+    if key and private_head:
+        _written.append(private_file("key", key + "\n", outside=Path(storage)))
+        return str(_written[-1].path)
+    return os.path.abspath(named) if named else None
+
+
+def tracker_key_file(storage: str, *, private_head: bool) -> str | None:
+    """Path of a file with the keys of trackers in this process's environment, as a JSON object, for the
+    process that sends to them; None: there are none, or the head is not private and its machine may be
+    another one.
+
+    Raises:
+        StorageError: there is no directory for the file that belongs to this user alone.
+    """
+    found = {name: os.environ[name] for name in TRACKER_KEYS if os.environ.get(name)}
+    if not found or not private_head:
+        return None
+    _written.append(private_file("trackers", json.dumps(found), outside=Path(storage)))
+    return str(_written[-1].path)
+
+
+def use_key_file(path: str | None) -> None:
+    """Have this process read the key from `path`, unless its own environment already gives one."""
+    if path is not None and not any(os.environ.get(name, "").strip() for name in (KEY_ENV, KEY_FILE_ENV)):
+        os.environ[KEY_FILE_ENV] = path
+
+
+@contextlib.contextmanager
+def key_file_in_use(path: str | None) -> Iterator[None]:
+    """`use_key_file` for a while, in a process that others will use afterwards."""
+    before = os.environ.get(KEY_FILE_ENV)
+    use_key_file(path)
+    try:
+        yield
+    finally:
+        os.environ.pop(KEY_FILE_ENV, None)
+        if before is not None:
+            os.environ[KEY_FILE_ENV] = before
+
+
+def remove_key_file() -> None:
+    """Delete what `key_file` and `tracker_key_file` wrote; repeatable."""
+    while _written:
+        _written.pop().remove()

@@ -1,0 +1,274 @@
+"""Files and directories on a disk, whole or absent even after a power cut; their SHA-256; locks of processes.
+
+Not here: which files a search has (storage.py, journal/).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import os
+import shutil
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+from llmzero_ray.errors import StorageError
+from llmzero_ray.utils.failpoints import reach
+
+_NO_LINKS = (errno.EPERM, errno.EMLINK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)
+
+
+MOST_TEXT = 128 * 2**20
+"""Bytes of a model's JSON file; the largest are tokenizers, of some 35 MB."""
+
+
+def small_text(path: Path) -> str:
+    """The text of a file of no more than `MOST_TEXT` bytes.
+
+    Raises:
+        OSError: it cannot be read, or is larger.
+        UnicodeDecodeError: it is no UTF-8.
+    """
+    with path.open("rb") as file:
+        content = file.read(MOST_TEXT + 1)
+    if len(content) > MOST_TEXT:
+        raise OSError(errno.EFBIG, f"is larger than {MOST_TEXT >> 20} MiB", str(path))
+    return content.decode()
+
+
+def replace_file(path: Path, content: str | bytes) -> None:
+    """Write a file in one step: readers see the old content or the new one, and the new one survives a crash.
+
+    Raises:
+        StorageError: it could not be written; nothing has changed.
+    """
+    temporary = _temporary(path)
+    try:
+        _make_directory(path.parent)
+        _write(temporary, content, "wb")
+        reach("file.written")
+        os.replace(temporary, path)
+        _sync_directory(path.parent)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise storage_error(path, error) from error
+
+
+def create_file(path: Path, content: str | bytes) -> None:
+    """Write a file that must not exist yet, in one step: of two processes that try, one succeeds.
+
+    On a file system without hard links a crash may leave a part of it.
+
+    Raises:
+        FileExistsError: there is one of this name; it was not touched.
+        StorageError: it could not be written; nothing has changed.
+    """
+    temporary = _temporary(path)
+    try:
+        _make_directory(path.parent)
+        _write(temporary, content, "wb")
+        try:
+            os.link(temporary, path)
+        except FileExistsError:
+            # A network file system may repeat a request whose answer was lost.
+            if temporary.stat().st_nlink != 2:
+                raise
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
+            _create_in_place(path, content)
+        _sync_directory(path.parent)
+    except FileExistsError:
+        raise
+    except OSError as error:
+        raise storage_error(path, error) from error
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+
+
+@contextlib.contextmanager
+def replace_directory(path: Path) -> Iterator[Path]:
+    """A new directory to fill, which takes the place of `path` when the block ends.
+
+    An error in the block, or in the replacement, leaves what was at `path`. The new directory's content is on
+    the disk before it gets its name. A killed process leaves a hidden directory whose name ends in `.tmp`.
+
+    Raises:
+        OSError: it cannot be made, written or renamed.
+    """
+    new, old = _temporary(path), _temporary(path)
+    try:
+        _make_directory(path.parent)
+        new.mkdir()
+        yield new
+        sync_tree(new)
+        with contextlib.suppress(FileNotFoundError):
+            os.rename(path, old)
+        try:
+            os.rename(new, path)
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.rename(old, path)
+            raise
+        _sync_directory(path.parent)
+    finally:
+        for left in (new, old):
+            if left.is_symlink():  # what stood at `path`
+                left.unlink()
+            shutil.rmtree(left, ignore_errors=True)
+
+
+def sync_tree(directory: Path) -> None:
+    """Force a directory to the disk with everything in it.
+
+    Raises:
+        OSError: a file cannot be read or written.
+    """
+    for path in [*directory.rglob("*"), directory]:
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def file_digest(path: Path | str) -> str:
+    """SHA-256 of a file's content, hexadecimal.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def text_digest(text: str | bytes) -> str:
+    """SHA-256 of a text as UTF-8 (unpaired surrogates included), or of bytes, hexadecimal."""
+    return hashlib.sha256(
+        text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
+    ).hexdigest()
+
+
+class FileLock:
+    """A lock that one process of a machine holds at a time; it is free when its holder ends, however it ends.
+
+    The file stays when the lock is released, and may hold text. Where the file system has no locks, every
+    `acquire` succeeds without excluding other processes.
+    """
+
+    def __init__(self, path: Path) -> None:
+        # The import takes 0.1 s, which commands that only read need not spend.
+        import filelock
+
+        self._path = path
+        self._lock = filelock.FileLock(path, thread_local=False, fallback_to_soft=False)
+
+    @property
+    def is_enforced(self) -> bool:
+        """Whether this process holds the lock and others are kept out."""
+        return self._lock.is_locked
+
+    def acquire(self, *, timeout_s: float | None = 0.0) -> bool:
+        """Take the lock, waiting up to `timeout_s` (None: without end); False when another process has it.
+
+        Raises:
+            OSError: the file cannot be made or opened.
+        """
+        import filelock
+
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._path.open("ab").close()
+        try:
+            self._lock.acquire(timeout=-1 if timeout_s is None else timeout_s)
+        except filelock.Timeout:
+            return False
+        except OSError:
+            pass  # a file system without locks
+        return True
+
+    def release(self) -> None:
+        """Give the lock back; repeatable."""
+        self._lock.release(force=True)
+
+
+def is_locked(path: Path) -> bool:
+    """Whether a process of this machine holds the `FileLock` of this file; True where it cannot be known.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+    """
+    # A shared lock, which filelock does not offer: probes do not see each other, and reading is enough.
+    with open(path, "rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError:
+            return True
+        fcntl.flock(file, fcntl.LOCK_UN)
+    return False
+
+
+def storage_error(path: Path | str, error: OSError) -> StorageError:
+    """What happened at `path`, and what to do about it."""
+    what = error.strerror or str(error)
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return StorageError(
+            f"{path}: cannot be written, the storage is full ({what}). Free space, then run the same command "
+            "again."
+        )
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return StorageError(
+            f"{path}: cannot be written ({what}). Make it writable, or set `storage` to another directory."
+        )
+    return StorageError(
+        f"{path}: cannot be written ({what}). Set `storage` to a directory that can hold the search."
+    )
+
+
+def _temporary(path: Path) -> Path:
+    return path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
+
+
+def _write(path: Path, content: str | bytes, mode: str) -> None:
+    with open(path, mode) as file:
+        file.write(content.encode() if isinstance(content, str) else content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _create_in_place(path: Path, content: str | bytes) -> None:
+    """As `create_file` where there are no links: the name is taken first, so a crash can leave it torn."""
+    try:
+        _write(path, content, "xb")
+    except FileExistsError:
+        raise
+    except OSError:
+        with contextlib.suppress(OSError):
+            path.unlink()
+        raise
+
+
+def _make_directory(directory: Path) -> None:
+    """Make a directory and those above it, so that a crash does not take away the ones just made."""
+    if directory.is_dir():
+        return
+    if directory.parent != directory:
+        _make_directory(directory.parent)
+    with contextlib.suppress(FileExistsError):
+        directory.mkdir()
+        _sync_directory(directory.parent)
+
+
+def _sync_directory(directory: Path) -> None:
+    """Make the names in it survive a crash; file systems that cannot do it say so with an error, which is
+    harmless."""
+    handle = os.open(directory, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):
+            os.fsync(handle)
+    finally:
+        os.close(handle)

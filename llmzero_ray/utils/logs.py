@@ -1,0 +1,52 @@
+"""Log files of a search's actors, and warnings of commands on the terminal. Importing this sets no handler.
+
+Not here: what is logged, and the logs of engines.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+from llmzero_ray.utils.text import clean
+
+_FORMAT = "%(asctime)s %(levelname)s %(message)s"
+
+
+class _PlainFormatter(logging.Formatter):
+    """Lines without control characters; what follows a line's end is indented, so that no text can look like
+    an entry of its own."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return clean(super().format(record)).replace("\n", "\n    ")
+
+
+def log_to(path: Path) -> logging.Handler:
+    """Append INFO lines of the library to a file from now on; returns the handler, which the caller
+    closes."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handler = logging.FileHandler(path)
+    handler.setFormatter(_PlainFormatter(_FORMAT))
+    library = logging.getLogger("llmzero_ray")
+    library.addHandler(handler)
+    library.setLevel(logging.INFO)
+    return handler
+
+
+def show_warnings_plainly() -> None:
+    """Print warnings for which there is no handler as Python does, without control characters."""
+    if logging.lastResort is not None:
+        logging.lastResort.setFormatter(_PlainFormatter("%(message)s"))
+
+
+@contextlib.contextmanager
+def logging_to(path: Path) -> Iterator[None]:
+    """Append INFO lines of the library to a file for a while."""
+    handler = log_to(path)
+    try:
+        yield
+    finally:
+        logging.getLogger("llmzero_ray").removeHandler(handler)
+        handler.close()
