@@ -73,7 +73,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "llmzero_ray.agents.prompt_eval",
         "llmzero_ray.engines.registry",
         "llmzero_ray.engines.verl",
-        "llmzero_ray.report.decision_text",
+        "llmzero_ray.coordinator.decision_text",
         "llmzero_ray.estimate",
         "llmzero_ray.report.finalize",
         "llmzero_ray.coordinator.follow",

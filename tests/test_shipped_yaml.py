@@ -67,9 +67,9 @@ READERS: dict[str, Callable[[Path], object]] = {
     "jobs/configs": load_config,
     "jobs/configs/warm_start": load_sft,
     "jobs/examples/one_gpu": load_task_file,
-    "llmzero_ray/search/shipped/grids": lambda path: MethodRules.read({"grid": str(path)}),
-    "llmzero_ray/search/shipped/ranges": lambda path: MethodRules.read({"ranges": str(path)}),
-    "llmzero_ray/search/shipped/schedules": lambda path: MethodRules.read({"schedule": str(path)}),
+    "llmzero_ray/config/shipped/grids": lambda path: MethodRules.read({"grid": str(path)}),
+    "llmzero_ray/config/shipped/ranges": lambda path: MethodRules.read({"ranges": str(path)}),
+    "llmzero_ray/config/shipped/schedules": lambda path: MethodRules.read({"schedule": str(path)}),
     "prompts": load_mapping,
 }
 

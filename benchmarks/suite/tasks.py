@@ -6,6 +6,7 @@ pair `sum` is the negative control: its default recipe is expected to be the bes
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import hashlib
 import inspect
@@ -230,10 +231,25 @@ def _content(task: SuiteTask) -> dict[str, Any]:
     }
     if dataclasses.is_dataclass(task.family):
         found["family"] = dataclasses.asdict(task.family)
-        found["code"] = Path(inspect.getfile(type(task.family))).read_text(encoding="utf-8")
+        found["code"] = _code(Path(inspect.getfile(type(task.family))))
     if task.is_noisy:
-        found["reward"] = Path(noisy_reward.__file__).read_text(encoding="utf-8")
+        found["reward"] = _code(Path(noisy_reward.__file__))
     return found
+
+
+def _code(path: Path) -> str:
+    """A module's code without imports and docstrings: both may change where no row does."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    for node in ast.walk(tree):
+        body = getattr(node, "body", None)
+        if isinstance(body, list):
+            node.body = [each for each in body if not _says_nothing(each)] or [ast.Pass()]  # type: ignore[attr-defined]
+    return ast.unparse(tree)
+
+
+def _says_nothing(node: ast.stmt) -> bool:
+    text = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    return text or isinstance(node, ast.Import | ast.ImportFrom)
 
 
 def _hash(content: Mapping[str, Any]) -> str:

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from llmzero_ray.cli import options
+from llmzero_ray.coordinator.decision_text import DecisionRow, decision_row
 from llmzero_ray.errors import ConfigError, HistoryError, LlmzeroError
-from llmzero_ray.report.decision_text import DecisionRow, decision_row
 from llmzero_ray.search import Decision, SearchRules, TreeNode, TreeSearch
 from llmzero_ray.search.history import play_history, play_outcomes, read_history, read_outcomes
 from llmzero_ray.utils.text import clean

@@ -1,6 +1,6 @@
 """Ranges of hyper-parameters, grids and fixed schedules, as files give them and as configurations hold them.
 
-The files that ship are in llmzero_ray/search/shipped; a field takes their names, a path, or the content
+The files that ship are in llmzero_ray/config/shipped; a field takes their names, a path, or the content
 itself. What a configuration names is read once: the journal holds the content. Not here: what is made of them
 (agents/methods).
 """

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
+from llmzero_ray.coordinator.decision_text import DecisionRow
 from llmzero_ray.coordinator.runs import PhaseRun
 from llmzero_ray.records import PhaseFailure
 from llmzero_ray.records import events as ev
 from llmzero_ray.report import formatting as fmt
-from llmzero_ray.report.decision_text import DecisionRow
 from llmzero_ray.report.facts import SearchFacts
 from llmzero_ray.stopping.request import saving_text
 from llmzero_ray.utils.text import collapse_whitespace

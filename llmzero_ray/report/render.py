@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from llmzero_ray.coordinator import check_decisions
+from llmzero_ray.coordinator.decision_text import decision_row
 from llmzero_ray.hyperparameters import canonical
 from llmzero_ray.records import events as ev
 from llmzero_ray.records.significance import NOISE
@@ -21,7 +22,6 @@ from llmzero_ray.report import cost_tables, event_tables, phase_tables, summary,
 from llmzero_ray.report import formatting as fmt
 from llmzero_ray.report.comparison import comparisons, policies
 from llmzero_ray.report.costs import costs
-from llmzero_ray.report.decision_text import decision_row
 from llmzero_ray.report.facts import SearchFacts
 from llmzero_ray.report.front_matter import front_matter, missing
 from llmzero_ray.report.pictures import CURVES, RECIPE, SCORES, TREE, Picture

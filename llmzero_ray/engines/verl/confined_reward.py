@@ -2,8 +2,8 @@
 
 It has each answer scored in a sandbox, as when the reward was tried. A reward worker has one sandbox for as
 long as it lives; what is waiting is scored in batches. An answer that cannot be scored has no score, and VeRL
-leaves it out. Not here: the sandbox (prepared/sandbox), what too many answers without a score mean for a phase
-(reward_calls.py).
+leaves it out. Not here: the sandbox (prepared/sandbox), what too many answers without a score mean for a
+phase (reward_calls.py).
 """
 
 from __future__ import annotations

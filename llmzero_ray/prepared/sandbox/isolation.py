@@ -209,7 +209,7 @@ def launch_shell(found: Isolation, limits: SandboxLimits, *, folders: Sequence[s
         *(("--proc", "/proc") if proc else ()),
         *_shut({"HOME": "/tmp", "LANG": "C.UTF-8", "PATH": "/usr/bin"}, filters),
     )
-    child = _INSIDE / _PACKAGE.name / "tasks" / "sandbox" / "shell" / CHILD_FILE
+    child = _INSIDE / _PACKAGE.name / "prepared" / "sandbox" / "shell" / CHILD_FILE
     command = (*_last_to_live(), *_cleared(), *walls, sys.executable, "-I", "-B", str(child))
     return Launch(command=command, reward="", uid=uid, inherited=filters)
 
