@@ -29,7 +29,7 @@ from llmzero_ray.storage.presence import (
     is_extension_requested,
     last_heartbeat,
 )
-from llmzero_ray.tracking import TrackerProcess
+from llmzero_ray.storage.trackers import Tracker, make_trackers
 from llmzero_ray.utils.api_key import use_key_file
 from llmzero_ray.utils.logs import log_to
 
@@ -84,7 +84,7 @@ class SearchCoordinator:
         self._pool: RunnerPool | None = None
         self._budget: SearchBudget | None = None
         self._stopper: StopperClient | None = None
-        self._tracker: TrackerProcess | None = None
+        self._trackers: list[Tracker] = []
         self._tracker_keys = tracker_keys
         self._taken_over = self._ending = False
         self._failure: LlmzeroError | None = None
@@ -238,10 +238,10 @@ class SearchCoordinator:
         loop.repeat(monitor.export_metrics, "metrics", every_s=monitor.EVERY_S, may_fail=True)
         loop.repeat(hangs.check, "hang detection", every_s=hangs.every_s)
         if core.config.tracking.backends:
-            tracker = TrackerProcess(self._storage, core.config.tracking, self._tracker_keys)
-            self._tracker, threads = tracker, Threads("tracking")
-            check = functools.partial(threads.run, tracker.check)
-            loop.repeat(check, "tracking", every_s=monitor.EVERY_S, may_fail=True)
+            self._trackers = make_trackers(self._storage, core.config.tracking, self._tracker_keys)
+            for tracker in self._trackers:
+                check = functools.partial(Threads("tracking").run, tracker.check)
+                loop.repeat(check, "tracking", every_s=monitor.EVERY_S, may_fail=True)
 
     async def _use_settings(self, core: CoordinatorCore) -> None:
         """Apply changed settings to the budget's cap and to search.yaml."""
@@ -264,8 +264,11 @@ class SearchCoordinator:
         await self._threads.run(end_actor, stopper_name(self._storage.name))
         if self._loop is not None:
             self._loop.close()
-        if self._tracker is not None:
-            await self._threads.run(self._tracker.finish)
+        for tracker in self._trackers:
+            try:
+                await self._threads.run(tracker.finish)
+            except Exception:
+                logger.exception("a tracker did not finish; the search ends without it")
         if self._loop is not None and self._loop.core.finished is not None:
             await self._threads.run(remove_leftovers, self._storage, self._loop.core)
         self._lock.release()

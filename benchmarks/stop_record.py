@@ -33,13 +33,12 @@ from llmzero_ray.config.yaml_text import read_yaml
 from llmzero_ray.engines.registry import make_engine
 from llmzero_ray.engines.verl.factory import idle_spec
 from llmzero_ray.prepared.directory import create_once, no_progress
-from llmzero_ray.prepared.families import Family, Problem
+from llmzero_ray.prepared.families import Family, Problem, family_named
 from llmzero_ray.prepared.task import load_task
 from llmzero_ray.records import MetricPoint, PhaseResult, ResumeFrom, metrics
 from llmzero_ray.stopping.rules import WATCHED
 from llmzero_ray.tasks.families.expressions import partial_results, worked_answer
 from llmzero_ray.tasks.families.register import Register
-from llmzero_ray.tasks.families.registry import family_named
 from llmzero_ray.tasks.prepare import FamilyRecipe, write_task
 from llmzero_ray.utils.text import number
 

@@ -22,21 +22,12 @@ from llmzero_ray.coordinator.follow import RunStatus, run_status, stage_now
 from llmzero_ray.errors import ConfigError, SearchBusyError
 from llmzero_ray.launch.start import LOOK_S, LaunchedSearch, Say, launch, raise_if_broken
 from llmzero_ray.prepared import PreparedTask
+from llmzero_ray.prepared.maker import is_task_file, prepare_task_file, task_of
 from llmzero_ray.report import Strategy, write_outcome
 from llmzero_ray.report.best import adapter_checksums
 from llmzero_ray.report.best_strategy import best_strategy
 from llmzero_ray.report.facts import SearchFacts
-from llmzero_ray.storage.locate import find
-from llmzero_ray.storage.presence import request
-from llmzero_ray.strategy.retrain import (
-    ReplayComparison,
-    compare,
-    find_strategy,
-    plan_replay,
-    replay_task,
-    write_comparison,
-)
-from llmzero_ray.tables import (
+from llmzero_ray.report.tables import (
     CHANGES,
     ITEMS,
     NODES,
@@ -47,7 +38,16 @@ from llmzero_ray.tables import (
     score_rows,
     table,
 )
-from llmzero_ray.tasks.from_config import is_task_file, prepare_task_file, task_of
+from llmzero_ray.storage.locate import find
+from llmzero_ray.storage.presence import request
+from llmzero_ray.strategy.retrain import (
+    ReplayComparison,
+    compare,
+    find_strategy,
+    plan_replay,
+    replay_task,
+    write_comparison,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -419,6 +419,7 @@ def prepare(
         summary = prepare_task_file(
             Path(task), settings, progress=lambda doing, share: progress(f"{doing} ({share:.0%})")
         )
-        return summary.task
+        made: PreparedTask = summary.task
+        return made
     config, _ = _resolved(task, settings)
     return task_of(config, progress)

@@ -84,7 +84,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "llmzero_ray.report",
         "llmzero_ray.launch.server_sizes",
         "llmzero_ray.stage_times",
-        "llmzero_ray.tables",
+        "llmzero_ray.report.tables",
         "llmzero_ray.tasks",
         "llmzero_ray.testing",
         "llmzero_ray.tracking",

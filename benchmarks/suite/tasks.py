@@ -30,9 +30,9 @@ from llmzero_ray.prepared.families import Family
 from llmzero_ray.prepared.manifest import ModelEntry, RewardEntry, read_manifest, write_manifest
 from llmzero_ray.prepared.splits import CONFIRM, fresh_problems
 from llmzero_ray.prepared.task import PreparedTask, load_task
-from llmzero_ray.prepared.verl_rows import write_split
+from llmzero_ray.prepared.verl_rows import to_rows, write_split
 from llmzero_ray.tasks.families.chain_sum import ChainSum
-from llmzero_ray.tasks.prepare import FamilyRecipe, to_rows, write_task
+from llmzero_ray.tasks.prepare import FamilyRecipe, write_task
 
 HERE = Path(__file__).parent
 BASE = HERE / "suite.yaml"

@@ -1,6 +1,6 @@
 """The commands `show`, `diff` and `report`: what searches hold, from their directories alone.
 
-Not here: the list of searches (listing.py), one at work (status.py), the tables (llmzero_ray/tables.py), the
+Not here: the list of searches (listing.py), one at work (status.py), the tables and the
 report's text (report/).
 """
 
@@ -23,8 +23,8 @@ from llmzero_ray.hyperparameters import format_value, short
 from llmzero_ray.records import Hyperparameters
 from llmzero_ray.report import write_outcome
 from llmzero_ray.report.facts import SearchFacts
+from llmzero_ray.report.tables import change_rows, node_row
 from llmzero_ray.storage.locate import find
-from llmzero_ray.tables import change_rows, node_row
 
 _NONE = "–"
 

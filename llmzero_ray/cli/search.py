@@ -22,10 +22,8 @@ from llmzero_ray.coordinator.follow import Follower
 from llmzero_ray.errors import ConfigError, CoordinatorGoneError, LlmzeroError
 from llmzero_ray.journal import trust
 from llmzero_ray.launch.start import launch
+from llmzero_ray.prepared.maker import config_of_folder, task_of
 from llmzero_ray.storage.locate import find
-from llmzero_ray.tasks.commands.drafting import user_choices
-from llmzero_ray.tasks.commands.initialize import FolderSearch, initialize
-from llmzero_ray.tasks.from_config import task_of
 
 
 def search(
@@ -71,7 +69,14 @@ def search(
                 "--resume and --dry-run take a search.yaml or a search, no folder with a sentence. Leave the "
                 "option out: a search from a folder goes on where it was, by itself."
             )
-        choices = user_choices(
+        drafted = config_of_folder(
+            settings,
+            TerminalConsole(),
+            folder=config,
+            sentence=sentence,
+            base=base,
+            repairs=repairs,
+            yes=yes,
             table=table,
             question=question_field,
             answer=answer_field,
@@ -79,15 +84,7 @@ def search(
             answer_form=answer_form,
             reward=reward,
         )
-        given = FolderSearch(
-            folder=Path(config),
-            sentence=sentence,
-            choices=choices,
-            base=base,
-            repairs=max(0, repairs),
-            yes=yes,
-        )
-        return start_and_follow(initialize(given, settings, TerminalConsole()), settings, from_folder=True)
+        return start_and_follow(drafted, settings, from_folder=True)
     if Path(config).is_dir() and not resume:
         raise ConfigError(
             f"{config} is a folder. Say beside it what the model must learn (`llmzero search FOLDER "

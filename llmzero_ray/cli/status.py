@@ -71,7 +71,7 @@ def _facts(follower: Follower, *, offline: bool) -> dict[str, Any]:
     """The search as plain data: where it is, who works on it, its nodes."""
     # The rows of a report need more than twice the imports of a status.
     from llmzero_ray.report.facts import SearchFacts
-    from llmzero_ray.tables import node_rows
+    from llmzero_ray.report.tables import node_rows
 
     place = follower.storage
     someone = None if offline else owner(place.paths.root)

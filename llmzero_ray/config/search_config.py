@@ -12,7 +12,7 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias, get_args
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
@@ -532,18 +532,15 @@ class ConfirmConfig(StrictModel):
     whole."""
 
 
-TrackerName: TypeAlias = Literal["wandb", "mlflow", "tensorboard", "swanlab", "trackio", "clearml", "file"]
-
-
 class TrackingConfig(StrictModel):
     """Experiment trackers that show the search besides its report, through VeRL's `Tracking`."""
 
-    backends: tuple[
-        Literal["wandb", "mlflow", "tensorboard", "swanlab", "trackio", "clearml", "file"], ...
-    ] = ()
-    """Where to: one run per node, over global steps, and one for the search. Their packages have to be
-    installed on the machine of the coordinator. What they write to disk is in `tracking/` of the search's
-    directory unless their own environment variables name another place."""
+    backends: tuple[Annotated[str, Field(pattern=PLUGIN)], ...] = ()
+    """Trackers: wandb, mlflow, tensorboard, swanlab, trackio, clearml or file (VeRL's own), or one of your
+    own as `package.module:factory` or the name of an entry point in the group llmzero_ray.trackers. VeRL's
+    get one run per node, over global steps, and one for the search. Install their packages on the machine of
+    the coordinator. They write to `tracking/` of the search's directory unless their own environment
+    variables name another place."""
     project: str = setting("llmzero", min_length=1, max_length=100)
     """Project (MLflow: experiment) that receives the runs; the group is the search."""
     variables: dict[str, str] = Field(default_factory=dict)
@@ -557,9 +554,6 @@ class TrackingConfig(StrictModel):
     def _known(cls, backends: Any) -> Any:
         if not isinstance(backends, list | tuple):
             return backends
-        names = get_args(TrackerName)
-        if any(name not in names for name in backends):
-            raise ValueError(f"tracking.backends is {list(backends)}; each must be of {', '.join(names)}.")
         if len(set(backends)) < len(backends):
             raise ValueError(f"tracking.backends is {list(backends)}; a tracker stands there more than once.")
         return tuple(backends)

@@ -23,6 +23,7 @@ from llmzero_ray.records.events import AgentCalled
 from llmzero_ray.report import load_strategy
 from llmzero_ray.search import make_search
 from llmzero_ray.storage import SearchStorage
+from llmzero_ray.utils.plugins import load_factory
 
 _MACHINES_S = 180.0
 """A Ray worker starts on each machine and imports this library."""
@@ -157,6 +158,8 @@ def check_backends(
         engine_factory(config.engine.backend)
     elif config.model.path is not None:
         notes = check_model_dir(config.model.path)
+    for tracker in config.tracking.backends:
+        load_factory(tracker, field="tracking.backends")
     check_agents(config, spent, book)
     return notes
 

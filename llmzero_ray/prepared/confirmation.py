@@ -13,12 +13,11 @@ import uuid
 from pathlib import Path
 
 from llmzero_ray.errors import TaskError
+from llmzero_ray.prepared.families import family_named
 from llmzero_ray.prepared.manifest import Manifest, read_manifest
 from llmzero_ray.prepared.splits import CONFIRM, SPLITS, fresh_problems
 from llmzero_ray.prepared.task import PreparedTask, check_unchanged
-from llmzero_ray.prepared.verl_rows import check_between, check_split, write_split
-from llmzero_ray.tasks.families.registry import family_named
-from llmzero_ray.tasks.prepare import to_rows
+from llmzero_ray.prepared.verl_rows import check_between, check_split, to_rows, write_split
 from llmzero_ray.utils.files import storage_error
 
 

@@ -1,7 +1,6 @@
 """The protocol of a task family: problems, a worked answer for each, and the warm start of its tiny model.
 
-Not here: cutting splits (splits.py), training (sft/), or the families themselves (one file each).
-To add one: write its file, then name it in registry.py.
+Families are entry points of the group llmzero_ray.families; those that ship are in tasks/families.
 """
 
 from __future__ import annotations
@@ -10,6 +9,9 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
+
+from llmzero_ray.errors import TaskError
+from llmzero_ray.utils.plugins import GROUPS, extension, points
 
 REWARD_MODULE = "llmzero_ray.tasks.rewards.marked_answer"
 GOLD_RESPONSE = "#{answer}"
@@ -77,3 +79,21 @@ class Family(Protocol):
     def demonstration(self, problem: Problem, rng: random.Random) -> str:
         """A response to imitate; not always a good one, so that reinforcement has something left to do."""
         ...
+
+
+def family_named(name: str) -> Family:
+    """The family that is registered under a name.
+
+    Raises:
+        TaskError: no installed package registers it.
+        ConfigError: the package cannot be imported.
+    """
+    group = GROUPS["task.family"]
+    known = points(group)
+    if name not in known:
+        raise TaskError(
+            f"task family {name!r} is unknown; families: {', '.join(known)}. For data of your own write a "
+            "manifest.json"
+        )
+    family: Family = extension(group, name)()
+    return family

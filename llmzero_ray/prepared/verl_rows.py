@@ -19,6 +19,7 @@ from typing import Any
 
 from llmzero_ray.dynamics.answers import Gold
 from llmzero_ray.errors import TaskError
+from llmzero_ray.prepared.families import Family, Problem
 from llmzero_ray.prepared.gold_answers import accepted_answers
 from llmzero_ray.prepared.manifest import SplitFile
 from llmzero_ray.prepared.splits import canonical_prompt
@@ -98,6 +99,21 @@ def write_parquet(rows: list[dict[str, Any]], path: Path, extra: Mapping[str, st
         ]
     )
     pq.write_table(pa.Table.from_pylist(rows, schema=schema), path)
+
+
+def to_rows(family: Family, split: str, problems: tuple[Problem, ...]) -> list[dict[str, Any]]:
+    """Problems as rows in VeRL's schema; `extra_info.index` counts inside the split."""
+    return [
+        verl_row(
+            data_source=family.name,
+            prompt=[{"role": "user", "content": problem.prompt}],
+            ability=family.name,
+            ground_truth=problem.answer,
+            index=index,
+            split=split,
+        )
+        for index, problem in enumerate(problems)
+    ]
 
 
 def write_split(

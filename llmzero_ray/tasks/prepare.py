@@ -22,7 +22,7 @@ from llmzero_ray.prepared.directory import (
     no_progress,
     recipe_differences,
 )
-from llmzero_ray.prepared.families import GOLD_RESPONSE, REWARD_MODULE, Family, Problem
+from llmzero_ray.prepared.families import GOLD_RESPONSE, REWARD_MODULE, Family, family_named
 from llmzero_ray.prepared.manifest import (
     FORMAT,
     Manifest,
@@ -33,8 +33,7 @@ from llmzero_ray.prepared.manifest import (
 )
 from llmzero_ray.prepared.splits import MAX_PROBLEMS, MAX_SEED, SPLITS, Splits, majority_share, make_splits
 from llmzero_ray.prepared.task import PreparedTask, load_task
-from llmzero_ray.prepared.verl_rows import verl_row, write_split
-from llmzero_ray.tasks.families.registry import family_named
+from llmzero_ray.prepared.verl_rows import to_rows, write_split
 from llmzero_ray.tasks.model_process import MadeModel, ModelRequest, make_model_in_process
 from llmzero_ray.tasks.sft import TRAINER_VERSION
 from llmzero_ray.tasks.tiny_model import SHAPE
@@ -153,21 +152,6 @@ def write_task(directory: Path, recipe: FamilyRecipe, progress: Progress) -> Non
     )
     write_manifest(manifest, directory)
     progress("done", 1.0)
-
-
-def to_rows(family: Family, split: str, problems: tuple[Problem, ...]) -> list[dict[str, Any]]:
-    """Problems as rows in VeRL's schema; `extra_info.index` counts inside the split."""
-    return [
-        verl_row(
-            data_source=family.name,
-            prompt=[{"role": "user", "content": problem.prompt}],
-            ability=family.name,
-            ground_truth=problem.answer,
-            index=index,
-            split=split,
-        )
-        for index, problem in enumerate(problems)
-    ]
 
 
 def _make_model(directory: Path, recipe: FamilyRecipe, splits: Splits, progress: Progress) -> MadeModel:

@@ -98,5 +98,7 @@ class TrackerProcess:
                 start_new_session=True,  # it is ended with the processes that it started
             )
         assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps({**given, **tracker_keys(self._keys)}).encode() + b"\n")
+        variables = {**given, **tracker_keys(self._keys)}
+        line = {"variables": variables, "settings": self._settings.model_dump(mode="json")}
+        self._process.stdin.write(json.dumps(line).encode() + b"\n")
         self._process.stdin.flush()

@@ -164,10 +164,10 @@ class Tracker:
     """All runs of one search in all backends of its configuration."""
 
     def __init__(
-        self, storage: SearchStorage, variables: Mapping[str, str], settings: TrackingConfig | None = None
+        self, storage: SearchStorage, variables: Mapping[str, str], settings: TrackingConfig
     ) -> None:
-        """`settings` take the place of the configuration's; `variables` are for the backends' processes."""
-        self._storage, self._variables, self._given = storage, variables, settings
+        """`settings` name VeRL's trackers alone; `variables` are for the backends' processes."""
+        self._storage, self._variables, self.settings = storage, variables, settings
         config = storage.config()
         trust(None if config is None else config.journal_address)
         self._follower = Follower(storage)
@@ -181,14 +181,6 @@ class Tracker:
     def finished(self) -> bool:
         """Whether the search has ended."""
         return self._follower.finished is not None
-
-    @property
-    def settings(self) -> TrackingConfig:
-        """What is tracked, and where."""
-        if self._given is not None:
-            return self._given
-        core = self._follower.core
-        return TrackingConfig() if core.started is None else core.config.tracking
 
     def look(self) -> None:
         """Read what is new and pass it on.
@@ -259,9 +251,9 @@ async def track(
     directory: Path,
     variables: Mapping[str, str],
     ended: asyncio.Event,
-    settings: TrackingConfig | None = None,
+    settings: TrackingConfig,
 ) -> bool:
-    """Track a search until it has ended or `ended` is set; False: something could not be sent."""
+    """Track a search until it has ended or `ended` is set; False if something could not be sent."""
     tracker = Tracker(SearchStorage.at(directory), variables, settings)
     while True:
         stop = ended.is_set()
@@ -277,7 +269,7 @@ async def track(
 
 async def _main(directory: Path) -> int:
     loop, ended = asyncio.get_running_loop(), asyncio.Event()
-    variables: dict[str, Any] = json.loads(await loop.run_in_executor(None, sys.stdin.readline) or "{}")
+    given: dict[str, Any] = json.loads(await loop.run_in_executor(None, sys.stdin.readline))
     reader = asyncio.StreamReader()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
 
@@ -289,7 +281,8 @@ async def _main(directory: Path) -> int:
     with open(directory / "tracking" / "tracker.lock", "w") as lock:  # noqa: ASYNC230
         # The tracker of a coordinator that was killed may still be finishing.
         await asyncio.to_thread(fcntl.flock, lock, fcntl.LOCK_EX)
-        complete = await track(directory, variables, ended)
+        settings = TrackingConfig.model_validate(given["settings"])
+        complete = await track(directory, given["variables"], ended, settings)
     waiting.cancel()
     return 0 if complete else 1
 

@@ -27,6 +27,8 @@ GROUPS = {
     "agents.backend": "llmzero_ray.agents",
     "agents.proposer": "llmzero_ray.proposers",
     "search.method": "llmzero_ray.methods",
+    "task.family": "llmzero_ray.families",
+    "tracking.backends": "llmzero_ray.trackers",
     "reward": "llmzero_ray.rewards",
 }
 """Field -> group of entry points whose names it takes."""
@@ -60,6 +62,24 @@ def load_factory(name: str, *, field: str, own: Iterable[str] = ()) -> Callable[
         raise ConfigError(f"{field} is {name!r}, which is a {type(factory).__name__}; must be callable")
     found: Callable[..., Any] = factory
     return found
+
+
+def extension(group: str, name: str) -> Any:
+    """What an extension of this project registers for the core, such as the maker of tasks.
+
+    Raises:
+        ConfigError: it is not installed, or cannot be imported.
+    """
+    point = points(group).get(name)
+    if point is None:
+        raise ConfigError(
+            f"{name!r} of {group} is not installed: a part of {_PROJECT} is missing here. Install {_PROJECT} "
+            "again."
+        )
+    try:
+        return point.load()
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f"{name!r} of {group} ({point.value}) cannot be loaded: {error}") from error
 
 
 def registered(name: str, *, field: str, own: Iterable[str] = ()) -> EntryPoint:

@@ -19,7 +19,7 @@ import yaml
 import llmzero_ray
 from llmzero_ray.config import load_config, parse_config
 from llmzero_ray.errors import ConfigError, TaskError
-from llmzero_ray.tables import CHANGES, ITEMS, NODES, SCORES
+from llmzero_ray.report.tables import CHANGES, ITEMS, NODES, SCORES
 from tests.actors.conftest import Search as HeadSearch
 from tests.actors.conftest import make_search, task_dir
 from tests.builders import with_blocks

@@ -13,22 +13,23 @@ from typing import Any
 import pytest
 
 from llmzero_ray.prepared import load_task
-from llmzero_ray.prepared.families import GOLD_RESPONSE, REWARD_MODULE
+from llmzero_ray.prepared.families import GOLD_RESPONSE, REWARD_MODULE, family_named
 from llmzero_ray.prepared.manifest import RewardEntry
 from llmzero_ray.prepared.reward import load_module
 from llmzero_ray.prepared.reward_validation import RewardAccuracy, RewardValidator
 from llmzero_ray.prepared.reward_validation.report import ValidationReport
 from llmzero_ray.prepared.shipped_rewards import KINDS
-from llmzero_ray.tasks.families.registry import FAMILIES
-from llmzero_ray.tasks.prepare import to_rows
+from llmzero_ray.prepared.verl_rows import to_rows
 from llmzero_ray.tasks.rewards import math_client
 from llmzero_ray.tasks.sources.prepare import prepare_source
 from llmzero_ray.tasks.task_yaml import parse_task_file
+from llmzero_ray.utils.plugins import points
 from tests.marks import needs_sandbox
 from tests.tasks.builders import row, write_task
 from tests.tasks.synthetic import write_jsonl
 
 pytest.importorskip("math_verify")
+FAMILIES = tuple(points("llmzero_ray.families"))
 Rows = list[dict[str, Any]]
 SENTENCE = "an expression of the question, in a sentence"
 EXPRESSION = "an expression of the question as the answer"
@@ -127,7 +128,7 @@ def test_answers_have_the_form_of_a_right_one_also_where_the_truth_is_an_object(
     assert earned(found) == {FREQUENT: 1.0, FIRST: 1.0} and faults(found) == []
 
 
-@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
+@pytest.mark.parametrize("family", [*map(family_named, FAMILIES)], ids=FAMILIES)
 def test_no_shipped_family_pays_for_what_is_not_the_answer(family: Any) -> None:
     rows = to_rows(family, "val", tuple(islice(family.problems(1), 60)))
     found = accuracy(REWARD_MODULE, rows, GOLD_RESPONSE)

@@ -22,6 +22,7 @@ from llmzero_ray.prepared import shipped_rewards as registry
 from llmzero_ray.prepared.chem_subtasks import SUBTASKS
 from llmzero_ray.prepared.reward import load_module
 from llmzero_ray.tasks.rewards import math_client
+from llmzero_ray.utils.plugins import points
 
 KEYS = ["score", "acc", "fmt_ok", "pred"]
 TASKS = ("chemcot", "papersearchqa", "ssmr", "wildsci")
@@ -191,9 +192,8 @@ def test_the_data_source_finds_its_reward(source: str, module: str) -> None:
 
 def test_every_shipped_family_has_its_reward() -> None:
     from llmzero_ray.prepared.families import REWARD_MODULE
-    from llmzero_ray.tasks.families.registry import FAMILIES
 
-    assert {registry.reward_module(family.name) for family in FAMILIES} == {REWARD_MODULE}
+    assert {registry.reward_module(name) for name in points("llmzero_ray.families")} == {REWARD_MODULE}
 
 
 def test_an_unknown_data_source_is_refused_with_what_there_is() -> None:

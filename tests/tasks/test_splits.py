@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from llmzero_ray.errors import TaskError
-from llmzero_ray.prepared.families import Family, Problem
+from llmzero_ray.prepared.families import Family, Problem, family_named
 from llmzero_ray.prepared.splits import (
     MAX_PROBLEMS,
     MAX_SEED,
@@ -20,11 +20,11 @@ from llmzero_ray.prepared.splits import (
     majority_share,
     make_splits,
 )
-from llmzero_ray.prepared.verl_rows import write_parquet
-from llmzero_ray.tasks.families.registry import FAMILIES, family_named
-from llmzero_ray.tasks.prepare import to_rows
+from llmzero_ray.prepared.verl_rows import to_rows, write_parquet
+from llmzero_ray.utils.plugins import points
 from tests.tasks.builders import Numbers
 
+FAMILIES = tuple(points("llmzero_ray.families"))
 SIZES = {"train": 200, "val": 50, "test": 50}
 # sha256 of the JSON of all problems and demonstrations. A change means that tasks are made differently from
 # now on: raise the family's version with it.
@@ -47,12 +47,12 @@ def digest(splits: Splits) -> str:
     return sha256(json.dumps([problems, splits.demonstrations], sort_keys=True).encode()).hexdigest()
 
 
-@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
+@pytest.mark.parametrize("family", [*map(family_named, FAMILIES)], ids=FAMILIES)
 def test_splits_are_the_same_on_every_machine(family: Family) -> None:
     assert digest(make_splits(family, SIZES, seed=0)) == PINNED[family.name]
 
 
-@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
+@pytest.mark.parametrize("family", [*map(family_named, FAMILIES)], ids=FAMILIES)
 def test_no_prompt_stands_in_two_sets_or_twice_in_one(family: Family) -> None:
     splits = make_splits(family, SIZES, seed=0)
     found = prompts(splits)

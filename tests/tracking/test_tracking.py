@@ -27,7 +27,9 @@ import pytest
 from llmzero_ray.config import TrackingConfig, parse_config
 from llmzero_ray.errors import ConfigError
 from llmzero_ray.report.facts import SearchFacts
+from llmzero_ray.storage import SearchStorage
 from llmzero_ray.storage.metric_files import load_points
+from llmzero_ray.storage.trackers import make_trackers
 from llmzero_ray.tracking import TrackerProcess, backend_process, tracker_keys
 from llmzero_ray.tracking.backend_process import RunOpening, last_step
 from llmzero_ray.tracking.runs import node_run, summary_points
@@ -235,9 +237,10 @@ def test_a_key_in_the_configuration_is_refused() -> None:
         parse_config({"name": "a", "tracking": {"variables": {"WANDB_API_KEY": "x"}}})
 
 
-def test_an_unknown_tracker_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"wandbb.*must be of wandb, mlflow, tensorboard"):
-        parse_config({"name": "a", "tracking": {"backends": ["wandbb"]}})
+def test_an_unknown_tracker_is_refused(tmp_path: Path) -> None:
+    settings = TrackingConfig(backends=("wandbb",))
+    with pytest.raises(ConfigError, match=r"wandbb.*must be .*mlflow.*Did you mean 'wandb'"):
+        make_trackers(SearchStorage(tmp_path, "a"), settings, None)
 
 
 def test_two_trackers_of_one_name_are_refused() -> None:

@@ -27,7 +27,7 @@ from llmzero_ray.launch.start_checks import StartChecks
 from llmzero_ray.records.events import AgentCalled
 from llmzero_ray.storage import SearchStorage
 from llmzero_ray.storage.presence import owner
-from llmzero_ray.tasks.commands.drafting import ask, ask_user, check_sentence, print_text
+from llmzero_ray.tasks.commands.drafting import ask, ask_user, check_sentence, print_text, user_choices
 from llmzero_ray.tasks.commands.prepare import prepare_source_task
 from llmzero_ray.tasks.task_yaml import TaskFile, load_task_file
 
@@ -48,6 +48,29 @@ class FolderSearch:
     repairs: int
     yes: bool
     """Confirmed without a question."""
+
+
+def config_of_folder(
+    settings: list[str],
+    console: Console,
+    *,
+    folder: str,
+    sentence: str,
+    base: str | None,
+    repairs: int,
+    yes: bool,
+    **choices: Any,
+) -> SearchConfig:
+    """The configuration of `llmzero search FOLDER SENTENCE`; `choices` are those of `user_choices`."""
+    given = FolderSearch(
+        folder=Path(folder),
+        sentence=sentence,
+        choices=user_choices(**choices),
+        base=base,
+        repairs=max(0, repairs),
+        yes=yes,
+    )
+    return initialize(given, settings, console)
 
 
 def initialize(given: FolderSearch, settings: list[str], console: Console) -> SearchConfig:
