@@ -58,6 +58,7 @@ coverage: $(INSTALLED)
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports --quiet
 	$(BIN)/mypy
 
 format: $(INSTALLED)

@@ -160,7 +160,7 @@ class RunFeed:
         return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "no message")
 
 
-class Tracker:
+class SearchTracker:
     """All runs of one search in all backends of its configuration."""
 
     def __init__(
@@ -254,7 +254,7 @@ async def track(
     settings: TrackingConfig,
 ) -> bool:
     """Track a search until it has ended or `ended` is set; False if something could not be sent."""
-    tracker = Tracker(SearchStorage.at(directory), variables, settings)
+    tracker = SearchTracker(SearchStorage.at(directory), variables, settings)
     while True:
         stop = ended.is_set()
         try:
