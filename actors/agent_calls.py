@@ -22,7 +22,7 @@ from llmzero_ray.records import commands as cmd
 from llmzero_ray.records import events as ev
 from llmzero_ray.records.agents import Answer, ErrorRequest, ProposalRequest
 from llmzero_ray.records.metrics import Curves
-from llmzero_ray.search import MODEL_METHODS
+from llmzero_ray.search import needs_model
 from llmzero_ray.storage import SearchStorage
 from llmzero_ray.storage.metric_files import load_curves
 from llmzero_ray.utils.failpoints import reach
@@ -68,7 +68,7 @@ class AgentCalls:
             return curves.get(node, Curves())
 
         def outline_of(node: int) -> Curves:
-            if core.config.search.method in MODEL_METHODS:
+            if needs_model(core.search):
                 return curves_of(node)  # its agent may read any metric of any run
             return self._outlines[node] if node in self._outlines else curves_of(node).outline()
 

@@ -42,8 +42,7 @@ from typing import Any
 from benchmarks.slot import local_slot
 from llmzero_ray.agents.expert import ExpertProposer
 from llmzero_ray.agents.expert.apply_moves import ProposalBase
-from llmzero_ray.agents.methods.levers import changes_of, live_levers, moved_value
-from llmzero_ray.agents.prompt_eval.cases import RecordedRequest, write_cases
+from llmzero_ray.agents.expert.levers import changes_of, live_levers, moved_value
 from llmzero_ray.config import SearchConfig, parse_config
 from llmzero_ray.config.yaml_text import read_yaml
 from llmzero_ray.coordinator.plan import limits
@@ -52,6 +51,7 @@ from llmzero_ray.engines.registry import make_engine
 from llmzero_ray.engines.verl.factory import idle_spec
 from llmzero_ray.errors import HyperparameterError
 from llmzero_ray.hyperparameters import canonical, complete, diff, format_value, short
+from llmzero_ray.methods.prompt_eval.cases import RecordedRequest, write_cases
 from llmzero_ray.prepared import PreparedTask, load_task
 from llmzero_ray.records import (
     Hyperparameters,

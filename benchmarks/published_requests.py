@@ -10,7 +10,7 @@ published. What it says of a phase without a value stands among the hints, in ou
 
 The direction of a transition counts as known where the score that followed differs by more than one standard
 error of 500 items from the one before. Node 2 of ChemCoT resumed from a failed node that the paper does not
-describe; here it resumes from the root. Not here: asking, scoring (llmzero_ray/agents/prompt_eval).
+describe; here it resumes from the root. Not here: asking, scoring (llmzero_ray/methods/prompt_eval).
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from llmzero_ray.agents.prompt_eval.cases import RECORDED, RecordedRequest, write_cases
 from llmzero_ray.config import parse_config
 from llmzero_ray.config.yaml_text import read_yaml
 from llmzero_ray.coordinator.plan import limits, root_hyperparameters
 from llmzero_ray.hyperparameters import VERL_SPACE
+from llmzero_ray.methods.prompt_eval.cases import RECORDED, RecordedRequest, write_cases
 from llmzero_ray.records import Hyperparameters, ResumeFrom
 from llmzero_ray.records.agents import Budget, NodeView, OfferedCheckpoint, ProposalRequest, TaskView
 from llmzero_ray.records.metrics import Curves

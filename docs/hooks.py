@@ -17,7 +17,7 @@ from mkdocs.structure.files import File, Files
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from llmzero_ray.cli.catalogue import SUBCOMMANDS
+from llmzero_ray.cli.catalogue import subcommands
 from llmzero_ray.cli.main import command_help
 from llmzero_ray.config import SearchConfig
 from llmzero_ray.config import presets as recipes
@@ -154,9 +154,9 @@ def commands() -> str:
         "",
         "| command | what it does |",
         "|---|---|",
-        *(f"| [`{name}`](#{name}) | {_cell(one.help)} |" for name, one in SUBCOMMANDS.items()),
+        *(f"| [`{name}`](#{name}) | {_cell(one.help)} |" for name, one in subcommands().items()),
     ]
     os.environ["COLUMNS"] = "100"
-    for name in SUBCOMMANDS:
+    for name in subcommands():
         lines += ["", f"## {name}", "", "```text", command_help(name).rstrip(), "```"]
     return "\n".join(lines) + "\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -13,6 +14,13 @@ import yaml
 from tests.builders import with_blocks
 
 CHECKOUT = Path(__file__).resolve().parents[1]
+
+
+def code_of_the_page(holding: str) -> str:
+    """The one example of docs/extend.md in Python that holds this text."""
+    page = (CHECKOUT / "docs" / "extend.md").read_text()
+    (found,) = (one for one in re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL) if holding in one)
+    return str(found)
 
 
 def scripted_search(

@@ -32,9 +32,9 @@ from benchmarks.suite.tasks import (
     settings,
     task_named,
 )
-from llmzero_ray.agents.methods.values import scheduled
 from llmzero_ray.config.schedule import read_schedule
 from llmzero_ray.errors import ConfigError, TaskError
+from llmzero_ray.methods.values import scheduled
 from llmzero_ray.prepared.confirmation import check_spare_rows, write_confirmation
 from llmzero_ray.prepared.task import load_task
 from llmzero_ray.tasks.prepare import FamilyRecipe

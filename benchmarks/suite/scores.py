@@ -39,11 +39,11 @@ from benchmarks.suite.plan import (
     METHODS,
 )
 from benchmarks.suite.tasks import BASE, HERE, TASKS, SuiteTask, digest, settings, task_named
-from llmzero_ray.cli.compare import results
-from llmzero_ray.cli.compare.plan import ComparedRun
-from llmzero_ray.cli.compare.tables import lines as method_lines
 from llmzero_ray.config.yaml_text import read_yaml
 from llmzero_ray.errors import ConfigError, LlmzeroError
+from llmzero_ray.methods.compare import results
+from llmzero_ray.methods.compare.plan import ComparedRun
+from llmzero_ray.methods.compare.tables import lines as method_lines
 
 SCORES = HERE / "scores.json"
 Row = dict[str, Any]

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
-from llmzero_ray.agents.methods import PlanProposer
 from llmzero_ray.config import AgentModelConfig, AgentsConfig, ModelConfig, SearchConfig
 from llmzero_ray.config.yaml_text import validated
 from llmzero_ray.errors import CapReachedError, ConfigError
@@ -23,8 +22,8 @@ from llmzero_ray.records.agents import (
     Proposer,
 )
 from llmzero_ray.records.events import AgentCalled
-from llmzero_ray.search import MODEL_METHODS, PLANNED
-from llmzero_ray.utils.plugins import load_factory
+from llmzero_ray.search import load_method, needs_model, shipped_method
+from llmzero_ray.utils.plugins import BUILT_IN, load_factory
 
 if TYPE_CHECKING:
     from llmzero_ray.agents.llm.agents import DrawFigure
@@ -35,10 +34,8 @@ if TYPE_CHECKING:
 AGENT_NAMES: tuple[AgentName, ...] = get_args(AgentName)
 MODEL_BACKENDS = ("claude", "replay")
 """Backends whose agents are a language model, or its recorded responses."""
-SAMPLERS = ("tpe", "cmaes")
-"""Search methods that take their recipes from a sampler of Optuna."""
-BACKENDS = ("expert", *MODEL_BACKENDS)
-PROPOSERS = ("backend", "strategy")
+BACKENDS = BUILT_IN["llmzero_ray.agents"]
+PROPOSERS = BUILT_IN["llmzero_ray.proposers"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,19 +67,19 @@ class AgentServices:
 def make_agents(config: SearchConfig, n_val: int, services: AgentServices | None = None) -> Agents:
     """The agents of a search; `n_val` (validation items) gives the noise of its scores.
 
-    A search method that plans its runs has a proposer of its own. Otherwise `agents.proposer` may name a
-    proposer that replaces the backend's. The factory of a backend is called with (config, n_val) and returns
+    A search method may bring agents of its own. Otherwise `agents.proposer` may name a proposer that replaces
+    the backend's. The factory of a backend is called with (config, n_val) and returns
     one object that implements all three protocols; that of a proposer returns a `Proposer`.
 
     Raises:
         ConfigError: the backend cannot be imported, or there is nothing to replay.
     """
     agents = _backend_agents(config, n_val, services)
-    if config.search.method in PLANNED:
-        return dataclasses.replace(agents, proposer=_plan_proposer(config))
-    if config.search.method in MODEL_METHODS:
-        agent = _skill_agent(config, n_val, agents, services)
-        return dataclasses.replace(agents, proposer=agent, early_stopper=agent)
+    method = load_method(config.search.method)
+    if hasattr(method, "make_agents"):
+        _check_has_model(config, method)
+        brought: Agents = method.make_agents(config, n_val, agents, services)
+        return brought
     if config.agents.proposer == "backend":
         return agents
     if config.agents.proposer == "strategy":
@@ -91,45 +88,8 @@ def make_agents(config: SearchConfig, n_val: int, services: AgentServices | None
     return dataclasses.replace(agents, proposer=own)
 
 
-def _skill_agent(config: SearchConfig, n_val: int, agents: Agents, services: AgentServices | None) -> Any:
-    """The skill-based agent, with the agents of the tree search for the skill that hands phases over to it.
-
-    Raises:
-        ConfigError: there is no language model.
-    """
-    _check_has_model(config)
-    if services is None:
-        raise ConfigError(f"search.method {config.search.method!r} works inside a search only.")
-    from llmzero_ray.agents.llm.call_records import CallRecorder
-    from llmzero_ray.agents.llm.prompts import Prompts
-    from llmzero_ray.agents.llm.skills import SkillAgent, SkillSettings, Transcript, skill_texts
-
-    texts = {str(name): str(text) for name, text in services.facts["prompts"].items()}
-    own = {str(name): str(text) for name, text in services.facts.get("skills", {}).items()} or skill_texts()
-    prompts = Prompts(texts=texts, origins={name: f"prompts/{name}" for name in texts})
-    settings = SkillSettings(
-        n_val=n_val,
-        n_gpus=config.slots.n_gpus,
-        on_cap=config.agents.on_cap,
-        space=space_with(config.agents.allow),
-        rules=config.search,
-        model=llm_settings(config.agents, SKILL_AGENT).model,
-        deadline_s=config.agents.deadline_s,
-    )
-    return SkillAgent(
-        client=_client(config.agents, SKILL_AGENT),
-        budget=services.budget,
-        report=CallRecorder(prompts.digest, services.post, services.write_call),
-        texts=own,
-        notes=prompts.knowledge.metrics,
-        settings=settings,
-        transcript=Transcript(services.transcript),
-        workflow=agents.proposer,
-    )
-
-
-def _check_has_model(config: SearchConfig) -> None:
-    if config.search.method in MODEL_METHODS and config.agents.backend not in MODEL_BACKENDS:
+def _check_has_model(config: SearchConfig, method: object) -> None:
+    if needs_model(method) and config.agents.backend not in MODEL_BACKENDS:
         raise ConfigError(
             f"search.method is {config.search.method}, which needs a language model, and agents.backend is "
             f"{config.agents.backend!r}; must be one of {', '.join(MODEL_BACKENDS)}."
@@ -142,21 +102,7 @@ def lacks_model(config: SearchConfig) -> bool:
         from llmzero_ray.agents.llm.api_key import is_missing
 
         return is_missing(llm_settings(config.agents))
-    return config.search.method in MODEL_METHODS and config.agents.backend != "replay"
-
-
-def _plan_proposer(config: SearchConfig) -> Proposer:
-    method, rules = config.search.method, config.search
-    given: dict[str, Any] = {
-        "seed": config.seed,
-        "n_gpus": config.slots.n_gpus,
-        "by_compute": config.budget.compute is not None,
-    }
-    if method not in SAMPLERS:
-        return PlanProposer(method, rules, **given)
-    from llmzero_ray.agents.optuna_proposer import OptunaProposer
-
-    return OptunaProposer(method, rules, **given)
+    return needs_model(shipped_method(config.search.method)) and config.agents.backend != "replay"
 
 
 def _backend_agents(config: SearchConfig, n_val: int, services: AgentServices | None) -> Agents:
@@ -203,11 +149,11 @@ def _strategy_proposer(agents: AgentsConfig, model: ModelConfig | None) -> Propo
 
 
 def _own_backend(agents: AgentsConfig) -> Callable[..., Any]:
-    return load_factory(agents.backend, field="agents.backend", own=BACKENDS)
+    return load_factory(agents.backend, field="agents.backend")
 
 
 def _own_proposer(agents: AgentsConfig) -> Callable[..., Any]:
-    return load_factory(agents.proposer, field="agents.proposer", own=PROPOSERS)
+    return load_factory(agents.proposer, field="agents.proposer")
 
 
 def agent_facts(config: SearchConfig) -> dict[str, Any]:
@@ -232,10 +178,8 @@ def agent_facts(config: SearchConfig) -> dict[str, Any]:
         if one.model is not None and not replayed
     }
     facts = {"prompts": dict(prompts.texts), "digest": prompts.digest, "price": price.to_json()}
-    if config.search.method in MODEL_METHODS:
-        from llmzero_ray.agents.llm.skills import skill_texts
-
-        facts["skills"] = skill_texts()
+    frozen = getattr(shipped_method(config.search.method), "frozen_facts", dict)
+    facts |= frozen()
     return {**facts, "prices": own} if own else facts
 
 
@@ -252,11 +196,10 @@ def check_agents(
         ConfigError: prompts, price or records are missing or wrong.
         AgentError: no key, or the server refuses key, model or images, or cannot be reached.
     """
-    if config.search.method in SAMPLERS:
-        from llmzero_ray.agents.optuna_proposer import check_optuna
-
-        check_optuna(config.search.method)
-    _check_has_model(config)
+    method = load_method(config.search.method)
+    if hasattr(method, "check"):
+        method.check(config)
+    _check_has_model(config, method)
     load_plugins(config.agents, config.model)
     if agent_facts(config):
         from llmzero_ray.agents.llm.prompts import Prompts
@@ -267,18 +210,19 @@ def check_agents(
 
         RecordedResponses(str(config.agents.replay_from))
     elif config.agents.backend == "claude":
-        _check_models(config, spent, book)
+        own: tuple[ModelRole, ...] = (SKILL_AGENT,) if needs_model(method) else ()
+        _check_models(config, (*AGENT_NAMES, *own), spent, book)
 
 
-def _check_models(config: SearchConfig, spent: float, book: Callable[[AgentCalled], None]) -> None:
+def _check_models(
+    config: SearchConfig, names: Sequence[ModelRole], spent: float, book: Callable[[AgentCalled], None]
+) -> None:
     from llmzero_ray.agents.llm.budget import BudgetLedger
     from llmzero_ray.agents.llm.call_records import CheckBudget
     from llmzero_ray.agents.llm.client import MessagesClient
     from llmzero_ray.agents.llm.prices import price_of
 
     agents, cap = config.agents, config.budget.dollars
-    names: list[ModelRole] = [*AGENT_NAMES]
-    names += [SKILL_AGENT] if config.search.method in MODEL_METHODS else []
     for name, settings in {repr(s): (n, s) for n in names for s in [llm_settings(agents, n)]}.values():
         own = agents.per_agent.get(name, AgentModelConfig())
         price = own.price if own.model is not None else agents.price
@@ -344,7 +288,7 @@ def _model_agents(config: SearchConfig, n_val: int, services: AgentServices) -> 
     settings_of, clients = _settings_of(agents), dict[AgentName, AgentClient]()
     for name in AGENT_NAMES:
         clients[name] = AgentClient(
-            client=_client(agents, name),
+            client=model_client(agents, name),
             budget=services.budget,
             report=report,
             model=settings_of(name).model,
@@ -369,7 +313,8 @@ def _settings_of(agents: AgentsConfig) -> Callable[[AgentName], LlmSettings]:
     return lambda agent: llm_settings(agents, agent)
 
 
-def _client(agents: AgentsConfig, agent: ModelRole) -> Any:
+def model_client(agents: AgentsConfig, agent: ModelRole) -> Any:
+    """The client of one agent's language model, or of its recorded responses, for `AgentClient`."""
     if agents.backend == "replay":
         from llmzero_ray.agents.llm.replay import RecordedResponses
 

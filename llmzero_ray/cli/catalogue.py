@@ -1,41 +1,35 @@
 """The subcommands of `llmzero`: where each is, what it does, and an example of it.
 
-The examples are the last lines of each command's help and of the command reference; a test parses them. Not
-here: parsing (main.py), what the commands do (the modules beside this one).
+An extension adds its own through the group `llmzero_ray.commands` of entry points: each names a table like
+`BUILT_IN` in a module that imports nothing else. The examples are the last lines of each command's help and
+of the command reference; a test parses them. Not here: parsing (main.py), what the commands do (the modules
+beside this one).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+from llmzero_ray.cli.subcommand import Subcommand
+from llmzero_ray.errors import ConfigError
+from llmzero_ray.utils.plugins import load, points
+
+GROUP = "llmzero_ray.commands"
 
 
-@dataclass(frozen=True)
-class Subcommand:
-    """One command: its function below `llmzero_ray.cli`, its purpose in half a sentence, examples."""
-
-    module: str
-    function: str
-    help: str
-    examples: tuple[str, ...]
+def _command(module: str, function: str, purpose: str, *examples: str, **more: Any) -> Subcommand:
+    return Subcommand(f"llmzero_ray.cli.{module}", function, purpose, examples, **more)
 
 
-def _command(module: str, function: str, purpose: str, *examples: str) -> Subcommand:
-    return Subcommand(module, function, purpose, examples)
-
-
-SUBCOMMANDS = {
+BUILT_IN = {
     "init": _command(
         "init",
         "init",
         "write a search.yaml to begin with",
         "llmzero init --model 4b",
         "llmzero init --from run_qwen.sh --out search.yaml",
-    ),
-    "prepare": _command(
-        ".tasks.commands.prepare",
-        "prepare",
-        "make the task of a configuration: data, reward, tiny model",
-        "llmzero prepare task.yaml",
     ),
     "search": _command(
         "search",
@@ -44,30 +38,28 @@ SUBCOMMANDS = {
         "llmzero search search.yaml --set budget.runs=12 seed=2",
         'llmzero search data/sums "Solve word problems" --set model.path=/models/qwen3-4b',
         "llmzero search search.yaml --dry-run",
+        slow=True,
     ),
     "doctor": _command(
         "doctor.command",
         "doctor",
         "check the cluster against a configuration before anything is spent",
         "llmzero doctor search.yaml",
+        slow=True,
     ),
     "resume": _command(
         "search",
         "resume",
         "go on with a search from its directory",
         "llmzero resume demo --set budget.runs=24",
-    ),
-    "warm-start": _command(
-        ".tasks.commands.warm_start",
-        "warm_start",
-        "teach a base model a task's gold answers",
-        "llmzero warm-start warm_start.yaml",
+        slow=True,
     ),
     "serve": _command(
         "serve",
         "serve",
         "serve a model for the agents; after --: options of `vllm serve`",
         "llmzero serve /models/qwen3-32b --gpus 2 --cpus 8 -- --max-model-len 32768",
+        slow=True,
     ),
     "status": _command(
         "status",
@@ -82,7 +74,9 @@ SUBCOMMANDS = {
     "diff": _command(
         "results", "diff", "compare two nodes (demo:0 demo:3) or two searches", "llmzero diff demo:0 demo:3"
     ),
-    "report": _command("results", "report", "write the report of a search again", "llmzero report demo"),
+    "report": _command(
+        "results", "report", "write the report of a search again", "llmzero report demo", slow=True
+    ),
     "stop": _command(
         "stop",
         "stop",
@@ -122,30 +116,6 @@ SUBCOMMANDS = {
         "change settings of a search at work",
         "llmzero set demo slots.count=3 agents.deadline_s=120",
     ),
-    "draft": _command(
-        ".tasks.commands.draft",
-        "draft",
-        "draft task.yaml and its reward from a folder and a sentence",
-        'llmzero draft data/sums "Solve word problems" --out draft',
-    ),
-    "compare": _command(
-        "compare.command",
-        "compare",
-        "compare search methods on tasks and seeds",
-        "llmzero compare compare.yaml",
-    ),
-    "tables": _command(
-        "tables",
-        "tables",
-        "the paper's tables and figures from searches",
-        "llmzero tables runs/demo runs/demo-2 --out tables",
-    ),
-    "prompt-eval": _command(
-        "prompt_eval",
-        "prompt_eval",
-        "put recorded requests to the agents' model and score its answers",
-        "llmzero prompt-eval --set budget.dollars=1 --out answers.json",
-    ),
     "export": _command(
         "export",
         "export",
@@ -157,6 +127,7 @@ SUBCOMMANDS = {
         "replay",
         "train a found strategy again: other seeds, another task or model",
         "llmzero replay runs/demo/strategy.yaml --seeds 3",
+        slow=True,
     ),
     "push": _command(
         "push",
@@ -177,12 +148,6 @@ SUBCOMMANDS = {
         "say why: for a search directory or a history",
         "llmzero explain runs/demo",
     ),
-    "score": _command(
-        ".tasks.commands.score",
-        "score",
-        "score answers of a JSONL file with a reward",
-        "llmzero score --jsonl answers.jsonl --reward math",
-    ),
     "completion": _command(
         "completion",
         "completion",
@@ -190,9 +155,32 @@ SUBCOMMANDS = {
         'eval "$(llmzero completion bash)"',
     ),
 }
-"""In the order of `llmzero --help`."""
-STARTS = (
-    *("search", "resume", "replay", "doctor", "warm-start", "serve"),
-    *("prepare", "compare", "tables", "report"),
-)
-"""Commands that load for more than a moment: on a terminal they say so at once."""
+"""The core's, in the order of `llmzero --help`."""
+
+
+@cache
+def subcommands() -> dict[str, Subcommand]:
+    """All commands by name, each where help shows it.
+
+    Raises:
+        ConfigError: an extension's table cannot be loaded, or names a command that there is already.
+    """
+    found = dict(BUILT_IN)
+    for name, point in points(GROUP).items():
+        table: Mapping[str, Subcommand] = load(point.value, f"{name!r} is an entry point of {GROUP}")
+        for command, one in table.items():
+            if command in found:
+                raise ConfigError(
+                    f"{point.value} adds a command {command!r}, which there is already. Uninstall its "
+                    "package, or give the command another name."
+                )
+            names = list(found)
+            at = names.index(one.after) + 1 if one.after in found else len(names)
+            names.insert(at, command)
+            found = {name: one if name == command else found[name] for name in names}
+    return found
+
+
+def subcommand(name: str) -> Subcommand | None:
+    """The command of that name; extensions are looked at only where the core has none."""
+    return BUILT_IN.get(name) or subcommands().get(name)

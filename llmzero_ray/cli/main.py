@@ -7,7 +7,6 @@ Not here: the list of the commands (catalogue.py), what they do (the modules bes
 from __future__ import annotations
 
 import errno
-import importlib
 import inspect
 import os
 import re
@@ -20,9 +19,11 @@ from typer._completion_classes import completion_init
 from typer.core import TyperGroup
 
 from llmzero_ray import version
-from llmzero_ray.cli.catalogue import STARTS, SUBCOMMANDS, Subcommand
+from llmzero_ray.cli.catalogue import subcommand, subcommands
+from llmzero_ray.cli.subcommand import Subcommand
 from llmzero_ray.errors import ConfigError, LlmzeroError, StorageError
 from llmzero_ray.utils.logs import show_warnings_plainly
+from llmzero_ray.utils.plugins import load
 from llmzero_ray.utils.text import clean, collapse_whitespace, nearest, one_line
 
 _USAGE = 2
@@ -45,13 +46,13 @@ class _Subcommands(TyperGroup):
     """Subcommands that are imported when they run; the list of all needs none of them."""
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 - the signature is Typer's
-        return list(SUBCOMMANDS)
+        return list(subcommands())
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002
-        if cmd_name not in SUBCOMMANDS:
+        place = subcommand(cmd_name)
+        if place is None:
             return None
-        place = SUBCOMMANDS[cmd_name]
-        function = getattr(importlib.import_module(f".{place.module}", "llmzero_ray.cli"), place.function)
+        function = load(f"{place.module}:{place.function}", f"{cmd_name} is a command")
         app = typer.Typer(**_PLAIN)
         app.command(cmd_name, help=_help(place, function), epilog=_examples(place))(function)
         command = typer.main.get_command(app)
@@ -61,15 +62,15 @@ class _Subcommands(TyperGroup):
         return command
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        if args and args[0] not in SUBCOMMANDS and not args[0].startswith("-"):
-            near = nearest(args[0], SUBCOMMANDS)
+        if args and not args[0].startswith("-") and subcommand(args[0]) is None:
+            near = nearest(args[0], subcommands())
             hint = f"; did you mean {near!r}?" if near else "."
-            raise ConfigError(f"no such command: {args[0]!r}{hint} Commands: {', '.join(SUBCOMMANDS)}.")
+            raise ConfigError(f"no such command: {args[0]!r}{hint} Commands: {', '.join(subcommands())}.")
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002
         with formatter.section("Commands"):
-            formatter.write_dl([(name, place.help) for name, place in SUBCOMMANDS.items()])
+            formatter.write_dl([(name, place.help) for name, place in subcommands().items()])
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -82,8 +83,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         if argv is None and COMPLETE in os.environ:
             completion_init()
             command.main(args=given, prog_name="llmzero", complete_var=COMPLETE)  # prints words, and exits
-        if sys.stdout.isatty() and given[:1] and given[0] in STARTS and not {"-h", "--help"} & set(given):
-            typer.echo(f"{given[0]}: loading ...")
+        if sys.stdout.isatty() and given[:1] and not {"-h", "--help"} & set(given):
+            named = subcommand(given[0])
+            if named is not None and named.slow:
+                typer.echo(f"{given[0]}: loading ...")
         with command.make_context("llmzero", given) as context:
             return int(command.invoke(context))
     except typer.Exit as end:  # --help and --version
@@ -143,7 +146,7 @@ def _usage_text(error: typer.TyperException) -> str:
     path = "llmzero" if context is None else context.command_path
     message = collapse_whitespace(error.format_message()).rstrip(".")
     if path == "llmzero" and message == "Missing command":
-        message = f"Missing COMMAND, one of {', '.join(SUBCOMMANDS)}"
+        message = f"Missing COMMAND, one of {', '.join(subcommands())}"
     invalid = getattr(error.__cause__, "errors", list)
     given = "".join(f" (given: {problem['input']!r})" for problem in invalid())
     subcommand = path.removeprefix("llmzero").strip()

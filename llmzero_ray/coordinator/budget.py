@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from llmzero_ray.config import SearchConfig
 from llmzero_ray.coordinator.state import SearchState
 from llmzero_ray.records.events import BudgetKind, BudgetReached
-from llmzero_ray.search import is_planned
+from llmzero_ray.search import plans_its_runs
 
 
 def over_budget(state: SearchState, *, worked_s: float, now: float) -> Iterator[BudgetReached]:
@@ -32,7 +32,7 @@ def reached_limits(
     used: tuple[tuple[BudgetKind, float, float | None], ...] = (
         ("wall_clock", worked_s / 3600, budget.wall_clock_hours),
         ("gpu_hours", state.meter.gpu_hours(now), budget.gpu_hours),
-        ("compute", state.compute, None if is_planned(config.search.method) else budget.compute),
+        ("compute", state.compute, None if plans_its_runs(state.search) else budget.compute),
         ("dollars", state.dollars, budget.dollars if config.agents.on_cap == "stop" else None),
     )
     for kind, amount, limit in used:

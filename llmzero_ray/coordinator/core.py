@@ -31,7 +31,7 @@ from llmzero_ray.records import Event, NodeKind, PhaseFailure, PhaseResult, Resu
 from llmzero_ray.records import events as ev
 from llmzero_ray.records.commands import Command
 from llmzero_ray.records.events import REFERENCE
-from llmzero_ray.search import is_planned, make_search
+from llmzero_ray.search import make_search, plans_its_runs
 from llmzero_ray.storage import SearchPaths
 
 
@@ -104,7 +104,7 @@ class CoordinatorCore(SearchState):
         self.started = event
         self.config = stored_config(_thawed(event.config), source="journal")
         settings, runs = self.config.search, self.config.budget.runs
-        self.search = make_search(settings.method, settings, runs, self.config.seed)
+        self.search = make_search(settings.method, settings, runs, self.config.seed, dict(event.root))
         self.fit_slots()
         self.slots_needed = self.config.slots.reserve == "at_start"
         self.meter = Meter(self.config.slots.n_gpus)
@@ -240,7 +240,7 @@ class CoordinatorCore(SearchState):
         """Whether less is left than a step like those of the phase that has just ended. A method that plans
         its runs has given every one of them its share."""
         whole = self.config.budget.compute
-        if whole is None or is_planned(self.config.search.method):
+        if whole is None or plans_its_runs(self.search):
             return False
         step = amount(outcome.tokens, token_cost(self.config)) / max(1, outcome.steps_done)
         return whole - self.compute <= step

@@ -37,4 +37,4 @@ def engine_factory(backend: str) -> Callable[..., Any]:
     Raises:
         ConfigError: the name leads nowhere.
     """
-    return load_factory(backend, field="engine.backend", own=("verl",))
+    return load_factory(backend, field="engine.backend")

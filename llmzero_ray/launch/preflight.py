@@ -23,7 +23,7 @@ from llmzero_ray.records.events import AgentCalled
 from llmzero_ray.report import load_strategy
 from llmzero_ray.search import make_search
 from llmzero_ray.storage import SearchStorage
-from llmzero_ray.utils.plugins import load_factory
+from llmzero_ray.utils.plugins import check_names, load_factory
 
 _MACHINES_S = 180.0
 """A Ray worker starts on each machine and imports this library."""
@@ -152,6 +152,7 @@ def check_backends(
 
     `spent` and `book` are those of `check_agents`. Returns what is odd about the model, in sentences.
     """
+    check_names()
     make_search(config.search.method, config.search, config.budget.runs)
     notes: tuple[str, ...] = ()
     if config.engine.backend != "verl":

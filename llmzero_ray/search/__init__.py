@@ -4,26 +4,23 @@ No clock, no file, no randomness: the same outcomes always give the same search.
 """
 
 from llmzero_ray.config.search_rules import MethodRules, SearchRules
-from llmzero_ray.search.base import Action, Cut, Decision, SearchMethod, SearchNode, StopReason
+from llmzero_ray.search.base import (
+    Action,
+    Cut,
+    Decision,
+    SearchMethod,
+    SearchNode,
+    StopReason,
+    needs_model,
+    plans_its_runs,
+)
 from llmzero_ray.search.decision import ChildView, Level, Seen, TreeDecision
 from llmzero_ray.search.lineage import nearest_saved_step
-from llmzero_ray.search.registry import (
-    METHODS,
-    MODEL_METHODS,
-    PLANNED,
-    PROPOSED,
-    is_planned,
-    make_search,
-)
-from llmzero_ray.search.run_plan import RunPlan
+from llmzero_ray.search.registry import load_method, make_search, shipped_method, shipped_methods
 from llmzero_ray.search.tree import NodeStatus, TreeNode
 from llmzero_ray.search.tree_search import TreeSearch
 
 __all__ = [
-    "METHODS",
-    "MODEL_METHODS",
-    "PLANNED",
-    "PROPOSED",
     "Action",
     "ChildView",
     "Cut",
@@ -31,7 +28,6 @@ __all__ = [
     "Level",
     "MethodRules",
     "NodeStatus",
-    "RunPlan",
     "SearchMethod",
     "SearchNode",
     "SearchRules",
@@ -40,7 +36,11 @@ __all__ = [
     "TreeDecision",
     "TreeNode",
     "TreeSearch",
-    "is_planned",
+    "load_method",
     "make_search",
     "nearest_saved_step",
+    "needs_model",
+    "plans_its_runs",
+    "shipped_method",
+    "shipped_methods",
 ]

@@ -43,6 +43,17 @@ class Decision:
         return {**vars(self), "seen": self.seen.to_dict()}
 
 
+def plans_its_runs(method: object) -> bool:
+    """Whether a method, or its class, decides on every run itself instead of an agent, and shares the budget
+    of compute out among its runs."""
+    return bool(getattr(method, "plans_its_runs", False))
+
+
+def needs_model(method: object) -> bool:
+    """Whether a language model carries the method out, so that rules cannot take its place."""
+    return bool(getattr(method, "needs_model", False))
+
+
 class Cut(NamedTuple):
     """One phase of a recipe: train `node`'s configuration up to `step`, counted inside the phase."""
 

@@ -1,67 +1,62 @@
-"""Search methods by name: `llmzero`, the tree search of the paper; those that are compared with it; or a
-user's factory."""
+"""Search methods by name: `llmzero`, the tree search of the paper, or what an entry point or a user names.
+
+A method's class may say more of itself than the protocol asks for; each of these may be left out:
+
+- `plans_its_runs`, `needs_model`: see `plans_its_runs` and `needs_model` in base.py;
+- `make_agents(config, n_val, agents, services)`: the agents of the search, made of the backend's `agents`;
+- `check(config)`: raises `ConfigError` where something is missing, before anything is reserved;
+- `frozen_facts()`: what is frozen with the search for its agents (`SearchStarted.agents`).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
-from llmzero_ray.config.search_rules import MethodRules, SearchRules
-from llmzero_ray.search.base import SearchMethod
-from llmzero_ray.search.chains import (
-    CapacityGuidebook,
-    RandomPerturbation,
-    ScheduleReplay,
-    UnchangedContinuation,
-)
-from llmzero_ray.search.halving import AsynchronousHalving
-from llmzero_ray.search.independent import DefaultRecipe, GridSearch, RandomSearch, SuggestedRuns
-from llmzero_ray.search.planned_search import PlannedSearch
-from llmzero_ray.search.population import PopulationTraining
-from llmzero_ray.search.skill_search import SkillSearch
+from llmzero_ray.config.search_rules import SearchRules
+from llmzero_ray.records import Hyperparameters
+from llmzero_ray.search.base import SearchMethod, plans_its_runs
 from llmzero_ray.search.tree_search import TreeSearch
-from llmzero_ray.utils.plugins import load_factory
+from llmzero_ray.utils.plugins import load_factory, own_points
 
-_METHODS: dict[str, Callable[[SearchRules, int | None], SearchMethod]] = {
-    "llmzero": TreeSearch,
-    "skills": SkillSearch,
-}
-PLANNED: dict[str, type[PlannedSearch]] = {
-    "default": DefaultRecipe,
-    "unchanged": UnchangedContinuation,
-    "random": RandomSearch,
-    "grid": GridSearch,
-    "tpe": SuggestedRuns,
-    "cmaes": SuggestedRuns,
-    "asha": AsynchronousHalving,
-    "pbt": PopulationTraining,
-    "perturb": RandomPerturbation,
-    "replay": ScheduleReplay,
-    "guidebook": CapacityGuidebook,
-}
-"""Methods that plan their runs themselves; agents/methods fills in the values."""
-METHODS = ("llmzero", *PLANNED, "skills")
-PROPOSED = tuple(_METHODS)
-"""Methods whose phases agents propose, of any length, and end early: of them the compute is limited, not the
-number of usual phases."""
-MODEL_METHODS = ("skills",)
-"""Methods that a language model carries out: rules cannot take its place."""
+TREE = "llmzero"
 
 
-def is_planned(method: str) -> bool:
-    """Whether a method plans its runs itself, so that no agent decides on them."""
-    return method in PLANNED
+def shipped_methods() -> tuple[str, ...]:
+    """Names of the methods of this project; nothing is imported."""
+    return (TREE, *own_points("llmzero_ray.methods"))
 
 
-def make_search(method: str, rules: SearchRules, budget: int | None, seed: int = 1) -> SearchMethod:
-    """A new search by a method: one of `METHODS`, or a factory of a plug-in, called with (rules, budget).
+def shipped_method(method: str) -> Callable[..., Any] | None:
+    """The class of a method of this project; None for any other, which is not imported."""
+    return load_method(method) if method in shipped_methods() else None
+
+
+def load_method(method: str) -> Callable[..., Any]:
+    """The class or factory of a method, imported.
+
+    Raises:
+        ConfigError: it cannot be loaded.
+    """
+    return TreeSearch if method == TREE else load_factory(method, field="search.method")
+
+
+def make_search(
+    method: str,
+    rules: SearchRules,
+    budget: int | None,
+    seed: int = 1,
+    default: Hyperparameters | None = None,
+) -> SearchMethod:
+    """A new search by a method.
+
+    A factory is called with (rules, budget); one that plans its runs is also given the search's seed and the
+    configuration of its first run.
 
     Raises:
         ConfigError: the factory cannot be loaded, or the method lacks what it needs.
     """
-    planned = PLANNED.get(method)
-    if planned is not None:
-        own = rules if isinstance(rules, MethodRules) else MethodRules(**rules.model_dump())
-        return planned(own, budget, seed)
-    factory = _METHODS.get(method) or load_factory(method, field="search.method", own=METHODS)
-    found: SearchMethod = factory(rules, budget)
+    factory = load_method(method)
+    more = (seed, default) if plans_its_runs(factory) else ()
+    found: SearchMethod = factory(rules, budget, *more)
     return found

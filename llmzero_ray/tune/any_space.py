@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, pstdev
 
-from llmzero_ray.agents.methods.levers import Lever
+from llmzero_ray.agents.expert.levers import Lever
 from llmzero_ray.dynamics.gains import known_nodes
 from llmzero_ray.errors import HyperparameterError
 from llmzero_ray.hyperparameters import Parameter, Space, format_value

@@ -9,8 +9,8 @@ import random
 from typing import Any
 
 from llmzero_ray.agents.expert import ExpertErrorAnalyzer, ExpertProposer
+from llmzero_ray.agents.expert.levers import perturbed
 from llmzero_ray.agents.expert.proposer import proposal_base
-from llmzero_ray.agents.methods.values import perturbed
 from llmzero_ray.config import AgentsConfig
 from llmzero_ray.errors import ConfigError
 from llmzero_ray.hyperparameters import VERL_SPACE, Space

@@ -32,6 +32,13 @@ GROUPS = {
     "reward": "llmzero_ray.rewards",
 }
 """Field -> group of entry points whose names it takes."""
+BUILT_IN = {
+    "llmzero_ray.engines": ("verl",),
+    "llmzero_ray.agents": ("expert", "claude", "replay"),
+    "llmzero_ray.proposers": ("backend", "strategy"),
+    "llmzero_ray.methods": ("llmzero",),
+}
+"""Group -> names that mean something without an entry point, so that no package may register them."""
 _PROJECT = "llmzero-ray"
 
 
@@ -46,18 +53,14 @@ def import_problem(package: str) -> str:
     return ""
 
 
-def load_factory(name: str, *, field: str, own: Iterable[str] = ()) -> Callable[..., Any]:
-    """The callable that a configuration field names; `own` are the names that the field has besides.
+def load_factory(name: str, *, field: str) -> Callable[..., Any]:
+    """The callable that a configuration field names.
 
     Raises:
         ConfigError: nothing is registered under that name, or it is not importable or not callable.
     """
-    named = name if ":" in name else registered(name, field=field, own=own).value
-    module, _, attribute = named.partition(":")
-    try:
-        factory = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
-        raise ConfigError(f"{field} is {name!r}, which cannot be loaded: {error}") from error
+    named = name if ":" in name else registered(name, field=field).value
+    factory = load(named, f"{field} is {name!r}")
     if not callable(factory):
         raise ConfigError(f"{field} is {name!r}, which is a {type(factory).__name__}; must be callable")
     found: Callable[..., Any] = factory
@@ -76,23 +79,40 @@ def extension(group: str, name: str) -> Any:
             f"{name!r} of {group} is not installed: a part of {_PROJECT} is missing here. Install {_PROJECT} "
             "again."
         )
+    return load(point.value, f"{name!r} is an entry point of {group}")
+
+
+def load(value: str, what: str) -> Any:
+    """The object that `package.module:name` names; `what` begins the message where there is none.
+
+    Raises:
+        ConfigError: it cannot be imported.
+    """
+    module, _, attribute = value.partition(":")
     try:
-        return point.load()
-    except (ImportError, AttributeError) as error:
-        raise ConfigError(f"{name!r} of {group} ({point.value}) cannot be loaded: {error}") from error
+        return getattr(importlib.import_module(module), attribute)
+    except Exception as error:
+        kind = "" if isinstance(error, ImportError | AttributeError) else f"{type(error).__name__}: "
+        reason = one_line(f"{kind}{error}", 300)
+        raise ConfigError(
+            f"{what}, which cannot be loaded: {reason}. Install or repair its package, or correct the name."
+        ) from error
 
 
 def registered(name: str, *, field: str, own: Iterable[str] = ()) -> EntryPoint:
-    """The entry point of that name; nothing is imported.
+    """The entry point of that name; `own` are the names that the field has besides. Nothing is imported.
 
     Raises:
-        ConfigError: no installed package registers it.
+        ConfigError: no installed package registers it, or two do.
     """
     group = GROUPS[field]
+    if name in own_points(group):
+        return own_points(group)[name]
     found = points(group)
     if name in found:
         return found[name]
-    known = [*own, *sorted(found)]
+    ours = own_points(group)
+    known = [*BUILT_IN.get(group, ()), *own, *ours, *sorted(set(found) - set(ours))]
     near = nearest(name, known)
     forms = [*known, *(() if field == "reward" else ("package.module:factory",))]
     raise ConfigError(
@@ -106,21 +126,43 @@ def points(group: str) -> dict[str, EntryPoint]:
     """Entry points of a group by name, this project's own first.
 
     Raises:
-        ConfigError: two packages register the same name.
+        ConfigError: two packages register the same name, or one registers a name that is built in.
     """
-    found = {name: EntryPoint(name, value, group) for name, value in _of_checkout().get(group, {}).items()}
+    found = dict(own_points(group))
     for point in entry_points(group=group):
         owner = _owner(point)
-        if owner == _PROJECT and _of_checkout():
-            continue  # as installed; the checkout may be newer
-        if point.name in found:
+        if owner == _PROJECT:
+            continue
+        if point.name in found or point.name in BUILT_IN.get(group, ()):
+            other = _owner(found[point.name]) if point.name in found else ""
             raise ConfigError(
                 f"{owner or point.value} registers {point.name!r} as an entry point of {group}, and "
-                f"{_owner(found[point.name]) or _PROJECT} does, too. Uninstall one of them, or name the "
-                "factory as package.module:factory."
+                f"{other or _PROJECT} has that name, too. Uninstall one of them, or register another name."
             )
         found[point.name] = point
     return found
+
+
+@cache
+def own_points(group: str) -> dict[str, EntryPoint]:
+    """This project's own entry points of a group by name.
+
+    Of a checkout they are read from its pyproject.toml, since the installed ones may be older.
+    """
+    if _of_checkout():
+        own = _of_checkout().get(group, {})
+        return {name: EntryPoint(name, value, group) for name, value in own.items()}
+    return {point.name: point for point in entry_points(group=group) if _owner(point) == _PROJECT}
+
+
+def check_names() -> None:
+    """Check that no two packages give the same name to their extensions.
+
+    Raises:
+        ConfigError: two do, or one takes a name that is built in.
+    """
+    for group in GROUPS.values():
+        points(group)
 
 
 def _owner(point: EntryPoint) -> str:

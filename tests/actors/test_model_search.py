@@ -16,9 +16,9 @@ import pytest
 from llmzero_ray.agents.backend import MODEL_BACKENDS
 from llmzero_ray.agents.llm.messages import Usage
 from llmzero_ray.agents.llm.prices import Price, cost
-from llmzero_ray.agents.llm.skills import Transcript
 from llmzero_ray.cli.view import outcome_lines
 from llmzero_ray.coordinator import check_decisions
+from llmzero_ray.methods.skills import Transcript
 from llmzero_ray.records import events as ev
 from llmzero_ray.storage import SearchStorage
 from tests.agents.llm.messages_server import KEY, Answer, Fail, Hang, MessagesServer, Reply, Request

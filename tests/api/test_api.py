@@ -25,7 +25,7 @@ from tests.actors.conftest import make_search, task_dir
 from tests.builders import with_blocks
 from tests.marks import needs_sandbox
 from tests.report.conftest import Written, finished
-from tests.searches import CHECKOUT, scripted_search
+from tests.searches import CHECKOUT, code_of_the_page, scripted_search
 
 __all__ = ["finished", "make_search", "task_dir"]
 
@@ -220,12 +220,6 @@ def test_prepare_opens_the_task_of_a_configuration(tmp_path: Path, task_dir: Pat
 # --- plug-ins by name
 
 
-def code_of_the_page() -> list[str]:
-    """The proposer and the script of docs/extend.md."""
-    page = (CHECKOUT / "docs" / "extend.md").read_text()
-    return re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
-
-
 def register(monkeypatch: pytest.MonkeyPatch, group: str, name: str, value: str) -> None:
     """As a package does whose pyproject.toml holds this entry point."""
 
@@ -265,8 +259,7 @@ def test_a_proposer_of_a_plug_in_stands_in_for_the_backends_alone(
     from llmzero_ray.agents.backend import make_agents
     from llmzero_ray.agents.expert import ExpertEarlyStopper, ExpertErrorAnalyzer
 
-    proposer, _ = code_of_the_page()
-    (tmp_path / "halving_alone.py").write_text(proposer)
+    (tmp_path / "halving_alone.py").write_text(code_of_the_page("class HalvingProposer"))
     monkeypatch.syspath_prepend(tmp_path)
     register(monkeypatch, "llmzero_ray.proposers", "halving", "halving_alone:make_proposer")
     agents = make_agents(parse_config({"name": "x", "agents": {"proposer": "halving"}}), 32)
@@ -356,7 +349,8 @@ def test_a_search_is_paused_and_goes_on_from_python(make_search: Callable[..., H
 
 @pytest.mark.slow
 def test_the_proposer_of_the_page_runs(head_address: str, task_dir: Path, tmp_path: Path) -> None:
-    proposer, script = code_of_the_page()
+    proposer = code_of_the_page("class HalvingProposer")
+    script = code_of_the_page("halving:make_proposer")
     assert len([line for line in proposer.splitlines() if line.strip()]) <= 22
     (tmp_path / "halving.py").write_text(proposer)
     (tmp_path / "script.py").write_text(script)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.searches import CHECKOUT, scripted_search
+from tests.searches import CHECKOUT, code_of_the_page, scripted_search
 from tests.tasks.synthetic import write_jsonl
 
 PROJECT = """
@@ -88,8 +87,7 @@ def installed(tmp_path: Path) -> Path:
     """Folder into which pip has installed the package; nothing is taken from the network."""
     source, target = tmp_path / "source", tmp_path / "site"
     (source / "of_a_stranger").mkdir(parents=True)
-    page = (CHECKOUT / "docs" / "extend.md").read_text()
-    proposer = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)[0]
+    proposer = code_of_the_page("class HalvingProposer")
     texts = {"__init__": "", "halving": proposer, "parts": PARTS, "rewards": REWARD}
     for name, text in texts.items():
         (source / "of_a_stranger" / f"{name}.py").write_text(text)

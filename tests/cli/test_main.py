@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 import llmzero_ray
-from llmzero_ray.cli.main import COMPLETE, SUBCOMMANDS, _command, main, several_settings
+from llmzero_ray.cli.catalogue import subcommands
+from llmzero_ray.cli.main import COMPLETE, _command, main, several_settings
 from llmzero_ray.errors import CapacityError
 from llmzero_ray.launch import actors as _actors
 from llmzero_ray.storage.metric_files import write_parquet
@@ -23,12 +24,12 @@ from llmzero_ray.storage.metric_files import write_parquet
 def test_help_lists_every_command_with_what_it_does(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == 0
     shown = capsys.readouterr().out
-    assert all(f"  {name} " in shown for name in SUBCOMMANDS)
+    assert all(f"  {name} " in shown for name in subcommands())
     assert "end a search's processes, give hardware back; resume goes on" in shown
 
 
 @pytest.mark.parametrize("flag", ["-h", "--help"])
-@pytest.mark.parametrize("name", SUBCOMMANDS)
+@pytest.mark.parametrize("name", subcommands())
 def test_every_command_shows_its_own_help(name: str, flag: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([name, flag]) == 0
     assert f"Usage: llmzero {name} [OPTIONS]" in capsys.readouterr().out
@@ -90,7 +91,9 @@ def test_the_list_of_commands_imports_none_of_them() -> None:
     )
     root = Path(__file__).parents[2]
     done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[-1] == "[] ['llmzero_ray.cli.catalogue', 'llmzero_ray.cli.main']"
+    assert done.stdout.splitlines()[-1] == (
+        "[] ['llmzero_ray.cli.catalogue', 'llmzero_ray.cli.main', 'llmzero_ray.cli.subcommand']"
+    )
 
 
 HEAVY = (
@@ -170,17 +173,17 @@ def test_what_follows_two_dashes_is_for_vllm(
 # --- help, several settings, completion
 
 
-@pytest.mark.parametrize("name", SUBCOMMANDS)
+@pytest.mark.parametrize("name", subcommands())
 def test_every_help_says_the_purpose_and_ends_with_an_example_that_the_parser_takes(
     name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([name, "--help"]) == 0
     shown = capsys.readouterr().out
-    assert " ".join(SUBCOMMANDS[name].help.split())[1:40] in " ".join(shown.split())
-    assert SUBCOMMANDS[name].examples
+    assert " ".join(subcommands()[name].help.split())[1:40] in " ".join(shown.split())
+    assert subcommands()[name].examples
     command = _command()
-    for example in SUBCOMMANDS[name].examples:
-        assert shown.rstrip().endswith(SUBCOMMANDS[name].examples[-1])
+    for example in subcommands()[name].examples:
+        assert shown.rstrip().endswith(subcommands()[name].examples[-1])
         assert f"    {example}\n" in shown
         words = shlex.split(example.removeprefix('eval "$(').removesuffix(')"'))
         assert words[:2] == ["llmzero", name]

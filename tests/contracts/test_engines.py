@@ -12,16 +12,21 @@ from typing import Any
 
 import pytest
 
-from llmzero_ray.engines.base import Slot
+from llmzero_ray.engines.base import Engine, Slot
 from llmzero_ray.records import PhaseSpec
 from llmzero_ray.tasks.prepare import prepare
-from llmzero_ray.testing.engines import EngineCase, EngineContract
+from llmzero_ray.testing.engines import EngineCase, EngineContract, Phase
+from tests.builders import make_config
 from tests.fakes import LR, ScriptedEngine
+from tests.searches import code_of_the_page
 
 FAILING = 1000
 
 
 class TestScriptedEngine(EngineContract):
+    def engine_around(self, scripted: ScriptedEngine) -> Engine:
+        return scripted
+
     @pytest.fixture(scope="class")
     def case(self, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineCase]:
         root: Path = tmp_path_factory.mktemp("scripted")
@@ -29,7 +34,8 @@ class TestScriptedEngine(EngineContract):
             dir=root / "task", family="echo", n_train=64, n_val=32, n_test=64, seed=1, make_model=False
         )
         slot = Slot(search="contract", index=0, placement_groups=("none",), gpus_per_node=1, cpus_per_gpu=1)
-        engine = ScriptedEngine({"fail": [FAILING]}, task, slot)
+        scripted = ScriptedEngine({"fail": [FAILING]}, task, slot)
+        engine = self.engine_around(scripted)
         nodes = itertools.count()
 
         def make_spec(n_steps: int) -> PhaseSpec:
@@ -62,7 +68,21 @@ class TestScriptedEngine(EngineContract):
             n_test=task.n_test,
             max_tokens=4,
         )
-        assert engine.closed
+        assert scripted.closed
+
+
+class TestEngineOfThePage(TestScriptedEngine):
+    """The example of docs/extend.md, around the scripted engine instead of VeRL's."""
+
+    def engine_around(self, scripted: ScriptedEngine) -> Engine:
+        page: dict[str, Any] = {}
+        exec(code_of_the_page("class EngineWithLoad"), page)
+        page["make_verl_engine"] = lambda config, task, slot, log_dir: scripted
+        made: Engine = page["make_engine"](make_config(), None, None)
+        return made
+
+    def test_its_metric_is_in_every_point(self, first: Phase) -> None:
+        assert all(point.metrics["machine/load"] >= 0 for point in first[1])
 
 
 def test_a_slot_of_two_machines_counts_the_gpus_of_both() -> None:

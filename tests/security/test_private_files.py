@@ -14,10 +14,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from llmzero_ray.cli.compare import lanes
-from llmzero_ray.cli.compare.plan import ComparedRun
 from llmzero_ray.errors import StorageError
 from llmzero_ray.launch import server_sizes
+from llmzero_ray.methods.compare import lanes
+from llmzero_ray.methods.compare.plan import ComparedRun
 from llmzero_ray.prepared.families import WarmStart
 from llmzero_ray.prepared.sandbox import Sandbox
 from llmzero_ray.tasks import model_process

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from llmzero_ray.agents.methods.levers import Lever
+from llmzero_ray.agents.expert.levers import Lever
 from llmzero_ray.tune.any_space import Step, Transition, steps
 
 FIRST = math.log(2.0)

@@ -17,9 +17,9 @@ from llmzero_ray.agents.llm.context import (
 )
 from llmzero_ray.agents.llm.context_budget import budget_lines, phase_cost, without_own_steps
 from llmzero_ray.agents.llm.prompts import Prompts
-from llmzero_ray.agents.llm.skills.workbench import Workbench
 from llmzero_ray.hyperparameters import VERL_SPACE, complete
 from llmzero_ray.hyperparameters.compute import amount, plus, step_tokens, tokens_of, tokens_so_far
+from llmzero_ray.methods.skills.workbench import Workbench
 from llmzero_ray.records import ComputeLimit, TokenCost, TokenCounts
 from llmzero_ray.records.agents import Budget, NodeView
 from llmzero_ray.records.metrics import PROMPT_LENGTH, STEP_TIME, VAL_TOKENS, Curves

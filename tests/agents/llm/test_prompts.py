@@ -16,8 +16,8 @@ from llmzero_ray.agents.llm.context import error_context, proposer_context, stab
 from llmzero_ray.agents.llm.context_examples import example_contexts
 from llmzero_ray.agents.llm.prompts import AGENTS, FILES, REQUIRED, TEMPLATES, Prompts, Rendered
 from llmzero_ray.agents.llm.response_schemas import TOOLS
-from llmzero_ray.agents.prompt_eval.cases import RECORDED, read_cases
 from llmzero_ray.errors import ConfigError
+from llmzero_ray.methods.prompt_eval.cases import RECORDED, read_cases
 from llmzero_ray.records import ComputeLimit, TokenCost
 from llmzero_ray.records.agents import Budget, ProposalRequest
 from tests.agents.llm import large_requests

@@ -21,12 +21,12 @@ from llmzero_ray.agents.backend import (
 from llmzero_ray.agents.llm.budget import BudgetLedger
 from llmzero_ray.agents.llm.messages import ToolExchange
 from llmzero_ray.agents.llm.prices import Price
-from llmzero_ray.agents.llm.skills import SKILLS, Episode, Transcript, skill_texts, transcript
-from llmzero_ray.agents.llm.skills.handover import grown
-from llmzero_ray.agents.llm.skills.tools import TOOLS
-from llmzero_ray.agents.llm.skills.transcript import conversation
 from llmzero_ray.errors import CapReachedError, ConfigError
 from llmzero_ray.hyperparameters import canonical, complete
+from llmzero_ray.methods.skills import SKILLS, Episode, Transcript, skill_texts, transcript
+from llmzero_ray.methods.skills.handover import grown
+from llmzero_ray.methods.skills.tools import TOOLS
+from llmzero_ray.methods.skills.transcript import conversation
 from llmzero_ray.records import Event
 from llmzero_ray.records import events as ev
 from llmzero_ray.records.agents import ProposalRequest
@@ -246,7 +246,7 @@ def test_without_an_answer_the_expert_proposes_and_a_run_goes_on(lab: Callable[.
 def test_an_agent_that_never_decides_is_given_up(
     lab: Callable[..., Lab], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("llmzero_ray.agents.llm.skills.agent.MOST_CALLS", 3)
+    monkeypatch.setattr("llmzero_ray.methods.skills.agent.MOST_CALLS", 3)
     it = lab()
     it.server.play([use("show_task")])
     found = it.agents.proposer.propose(request_with())

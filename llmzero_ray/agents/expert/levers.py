@@ -1,0 +1,121 @@
+"""Hyper-parameters that proposers without a diagnosis move, each with its scale and its usual step.
+
+Not here: bounds and couplings (`Space`, apply_moves.py).
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import dataclass
+
+from llmzero_ray.agents.expert.apply_moves import ProposalBase, bounds, rounded_value, valid
+from llmzero_ray.hyperparameters import VERL_SPACE
+from llmzero_ray.hyperparameters.table import (
+    CAPACITY,
+    CLIP_HIGH,
+    KL_LOSS_COEF,
+    LR,
+    MAX_RESPONSE,
+    ROLLOUT_N,
+    TEMPERATURE,
+    TRAIN_BATCH,
+    WARMUP_RATIO,
+)
+from llmzero_ray.records import Change, Hyperparameters, HyperparameterValue
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lever:
+    """One hyper-parameter on the scale on which its steps are counted."""
+
+    key: str
+    step: float
+    """Usual step: of the logarithm where `log`, else of the value."""
+    log: bool = True
+
+    def coordinate(self, value: HyperparameterValue) -> float | None:
+        """The place of a value on this scale; None of 0 on a logarithmic one, and of no number."""
+        if isinstance(value, bool) or not isinstance(value, int | float) or (self.log and value <= 0):
+            return None
+        return math.log(value) if self.log else float(value)
+
+    def value(self, coordinate: float) -> float:
+        """The value at a place."""
+        return math.exp(coordinate) if self.log else coordinate
+
+    def moved(self, base: Hyperparameters, full: Hyperparameters) -> float:
+        """How far a configuration went from another one; 0 where a value has no place."""
+        old, new = self.coordinate(base.get(self.key)), self.coordinate(full.get(self.key))
+        return 0.0 if old is None or new is None else new - old
+
+
+LEVERS: tuple[Lever, ...] = (
+    Lever(key=LR, step=math.log(2.0)),
+    Lever(key=TEMPERATURE, step=0.15, log=False),
+    Lever(key=KL_LOSS_COEF, step=math.log(2.0)),
+    Lever(key=ROLLOUT_N, step=math.log(1.5)),
+    Lever(key=TRAIN_BATCH, step=math.log(1.5)),
+    Lever(key=WARMUP_RATIO, step=0.3, log=False),
+    Lever(key=CLIP_HIGH, step=0.05, log=False),
+    Lever(key=MAX_RESPONSE, step=math.log(1.33)),
+)
+
+
+def live_levers(base: Hyperparameters) -> tuple[Lever, ...]:
+    """The levers that have an effect in this configuration and a value to move from."""
+    inert = VERL_SPACE.inert(base)
+    return tuple(
+        lever
+        for lever in LEVERS
+        if lever.key not in inert and lever.coordinate(base.get(lever.key)) is not None
+    )
+
+
+def moved_value(base: ProposalBase, lever: Lever, distance: float) -> HyperparameterValue:
+    """The value at this distance from the base's, bounded and rounded; None where nothing is left of it."""
+    old = base.hyperparameters.get(lever.key)
+    place = lever.coordinate(old)
+    if place is None or not isinstance(old, int | float):
+        return None
+    low, high = bounds(base, lever.key)
+    wanted = lever.value(place + distance)
+    new = rounded_value(lever.key, max(min(wanted, max(high, old)), min(low, old)), upwards=wanted > old)
+    new = max(min(new, max(high, old)), min(low, old))
+    if (new > old) != (wanted > old) or new == old or (lever.key in CAPACITY and new < old):
+        return None
+    return int(new) if isinstance(old, int) else new
+
+
+def changes_of(
+    base: ProposalBase, wanted: dict[str, tuple[HyperparameterValue, str]]
+) -> tuple[tuple[Change, ...], dict[str, HyperparameterValue]] | None:
+    """(changes with their reasons, configuration) of wanted values; None where none of them validates.
+
+    A value that breaks a coupling is left out.
+    """
+    changes: list[Change] = []
+    for key, (new, reason) in wanted.items():
+        change = Change(key=key, old=base.hyperparameters.get(key), new=new, reason=reason)
+        if new is not None and change.old != new and valid(base, [*changes, change]) is not None:
+            changes.append(change)
+    full = valid(base, changes)
+    return (tuple(changes), full) if changes and full is not None else None
+
+
+def perturbed(base: ProposalBase, rng: random.Random) -> dict[str, HyperparameterValue]:
+    """One to three levers moved by half to two usual steps, up or down."""
+    for _ in range(100):
+        levers = live_levers(base.hyperparameters)
+        chosen = rng.sample(levers, min(len(levers), rng.randint(1, 3)))
+        wanted = {
+            lever.key: (
+                moved_value(base, lever, rng.choice((-1, 1)) * rng.uniform(0.5, 2) * lever.step),
+                "by chance",
+            )
+            for lever in chosen
+        }
+        made = changes_of(base, wanted)
+        if made is not None:
+            return {change.key: change.new for change in made[0]}
+    return {}

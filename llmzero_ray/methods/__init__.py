@@ -1,0 +1,23 @@
+"""Search methods besides the tree, and what compares and reports them: an extension of the core.
+
+A method of your own is a class with one method, `PlannedSearch.next_run` (docs/extend.md). The core imports
+nothing of this package: pyproject.toml registers its methods and commands as entry points.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from llmzero_ray.methods.planned_search import PlannedSearch
+    from llmzero_ray.methods.run_plan import RunPlan
+
+__all__ = ["PlannedSearch", "RunPlan"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in __all__:  # imported late: the list of commands needs none of it
+        from llmzero_ray.methods import planned_search
+
+        return getattr(planned_search, name)
+    raise AttributeError(f"module 'llmzero_ray.methods' has no attribute {name!r}")

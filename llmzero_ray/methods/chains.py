@@ -1,0 +1,96 @@
+"""One policy trained in phases: unchanged, by a fixed schedule, or changed at random from its best."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from llmzero_ray.agents.expert.levers import perturbed
+from llmzero_ray.config.schedule import Schedule, read_schedule
+from llmzero_ray.config.search_rules import SearchRules
+from llmzero_ray.errors import ConfigError
+from llmzero_ray.methods.planned_search import PlannedSearch
+from llmzero_ray.methods.run_plan import RunPlan, Start
+from llmzero_ray.methods.values import PlannedStart, scheduled
+from llmzero_ray.records import Hyperparameters, HyperparameterValue
+
+_FIRST = RunPlan(recipe="default", why="the default recipe first")
+
+
+class UnchangedContinuation(PlannedSearch):
+    """The default recipe, phase after phase from the last adapter: what phases alone are worth."""
+
+    def next_run(self) -> RunPlan | None:
+        """The next phase, once the one before has ended."""
+        if not self.runs:
+            return _FIRST
+        last = self.runs[-1]
+        why = f"the settings of node {last.id} go on unchanged from its last adapter"
+        return None if last.is_running else RunPlan(on=last.id, recipe="unchanged", start="last", why=why)
+
+
+class ScheduleReplay(PlannedSearch):
+    """The phases of a schedule, each with its share of the budget; then no further run.
+
+    Raises:
+        ConfigError: there is no schedule.
+    """
+
+    def __init__(
+        self,
+        rules: SearchRules,
+        budget: int | None = None,
+        seed: int = 1,
+        default: Hyperparameters | None = None,
+    ) -> None:
+        super().__init__(rules, budget, seed, default)
+        self.schedule = self._given()
+
+    def _given(self) -> Schedule:
+        if self.rules.schedule is None:
+            raise ConfigError(
+                "search.method is replay, which needs search.schedule: chemcot, papersearchqa, ssmr, "
+                "wildsci, guidebook, or a file, such as the strategy.yaml of a search."
+            )
+        return self.rules.schedule
+
+    def next_run(self) -> RunPlan | None:
+        """The next phase of the schedule, once the one before has ended."""
+        runs, shares = self.runs, self.schedule.shares
+        number = sum(node.plan.recipe == "phase" for node in self.nodes.values())
+        if number >= len(shares) or (runs and runs[-1].is_running):
+            return None
+        units = shares[number] * (len(shares) if self.budget is None else self.budget)
+        why = f"phase {number + 1} of {len(shares)} of the schedule"
+        last = runs[-1].id if runs else None
+        start: Start = "last" if runs else "base"
+        return RunPlan(on=last, recipe="phase", start=start, units=units, number=number, why=why)
+
+    def values(self, plan: RunPlan, at: PlannedStart) -> Mapping[str, HyperparameterValue]:
+        """What the schedule sets up to its phase."""
+        return scheduled(self.schedule, at.root, plan.number) if plan.recipe == "phase" else {}
+
+
+class CapacityGuidebook(ScheduleReplay):
+    """The capacity guidebook of the paper (Table 13), unless another schedule is given."""
+
+    def _given(self) -> Schedule:
+        return self.rules.schedule or read_schedule("guidebook")
+
+
+class RandomPerturbation(PlannedSearch):
+    """From the best adapter so far, one to three hyper-parameters moved at random: a search without a
+    diagnosis."""
+
+    def next_run(self) -> RunPlan | None:
+        """A random change from the best run that has ended."""
+        if not self.runs:
+            return _FIRST
+        best = self.best_ended
+        if best is None:
+            return None
+        why = f"a random change from the best adapter, of node {best.id}"
+        return RunPlan(on=best.id, recipe="perturb", start="best", why=why)
+
+    def values(self, plan: RunPlan, at: PlannedStart) -> Mapping[str, HyperparameterValue]:
+        """One to three hyper-parameters moved by chance."""
+        return perturbed(at.base, at.rng) if plan.recipe == "perturb" else {}

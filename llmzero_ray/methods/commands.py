@@ -1,0 +1,31 @@
+"""The commands of this extension, for the group `llmzero_ray.commands` of entry points."""
+
+from __future__ import annotations
+
+from llmzero_ray.cli.subcommand import Subcommand
+
+COMMANDS = {
+    "compare": Subcommand(
+        "llmzero_ray.methods.compare.command",
+        "compare",
+        "compare search methods on tasks and seeds",
+        ("llmzero compare compare.yaml",),
+        after="draft",
+        slow=True,
+    ),
+    "tables": Subcommand(
+        "llmzero_ray.methods.paper.command",
+        "tables",
+        "the paper's tables and figures from searches",
+        ("llmzero tables runs/demo runs/demo-2 --out tables",),
+        after="compare",
+        slow=True,
+    ),
+    "prompt-eval": Subcommand(
+        "llmzero_ray.methods.prompt_eval.command",
+        "prompt_eval",
+        "put recorded requests to the agents' model and score its answers",
+        ("llmzero prompt-eval --set budget.dollars=1 --out answers.json",),
+        after="tables",
+    ),
+}

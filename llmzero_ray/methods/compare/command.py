@@ -1,0 +1,197 @@
+"""The command `compare`: pilots, then the searches of a plan in its lanes, then the tables.
+
+A killed comparison goes on where it was: every run is an ordinary search, what pilots showed is kept, and a
+run that failed is not run again. A method that crashes is that run's failure, the others go on. Test scores
+are printed once all runs have ended. Not here: running searches (lanes.py), the text (summary.py).
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from llmzero_ray.agents.backend import lacks_model
+from llmzero_ray.cli.output import TerminalConsole, print_line
+from llmzero_ray.config import SearchConfig
+from llmzero_ray.config.yaml_text import load_file
+from llmzero_ray.errors import ConfigError
+from llmzero_ray.launch.preflight import check_backends
+from llmzero_ray.methods.compare.figure import curves
+from llmzero_ray.methods.compare.lanes import cluster, run_all
+from llmzero_ray.methods.compare.pilot import Pilot, forecast, pilot_runs, read_pilot, with_budget
+from llmzero_ray.methods.compare.plan import (
+    ComparedRun,
+    ComparePlan,
+    code_digest,
+    configs,
+    input_digests,
+    times_of,
+)
+from llmzero_ray.methods.compare.results import NEEDS_A_MODEL, RunOutcome, ended, outcome
+from llmzero_ray.methods.compare.summary import report
+from llmzero_ray.utils.files import replace_file
+
+
+def compare(
+    plan: Annotated[str, typer.Argument(metavar="PLAN", help="compare.yaml")],
+    *,
+    accept_changes: Annotated[
+        bool, typer.Option("--accept-changes", help="go on although the plan or the code has changed")
+    ] = False,
+) -> int:
+    """Compare search methods on tasks and seeds at one budget; goes on where it was interrupted."""
+    if importlib.util.find_spec("matplotlib") is None:
+        raise ConfigError("the curves of a comparison need matplotlib: pip install 'llmzero-ray[report]'.")
+    wanted = load_file(ComparePlan, Path(plan))
+    directory = (Path(wanted.storage) / wanted.name).absolute()
+    runs = configs(wanted, directory)
+    without = unmodelled(runs)
+    for config in {run.method: config for run, config in runs.items() if run.method not in without}.values():
+        check_backends(config, 0.0, lambda _: None)
+    _freeze(wanted, runs, directory, accept_changes=accept_changes)
+    outcomes, pilots = _Comparison(wanted, directory, without).run(runs)
+    text = report(wanted, outcomes, pilots)
+    replace_file(directory / "compare.md", text)
+    curves(wanted, outcomes, pilots, directory / "anytime.png")
+    print_line(TerminalConsole(), text)
+    return 0
+
+
+def unmodelled(runs: Mapping[ComparedRun, SearchConfig]) -> frozenset[str]:
+    """Methods that need a language model where none can be asked. They are not run, and run later where
+    one can.
+
+    Raises:
+        ConfigError: it is the first method, with which the others are compared.
+    """
+    found = {run.method for run, config in runs.items() if lacks_model(config)}
+    first = next(iter(runs)).method
+    if first in found:
+        raise ConfigError(
+            f"methods: {first} is the first, with which the others are compared, and needs a language model; "
+            "put another one first, or set agents.backend and a key for it (ANTHROPIC_API_KEY)."
+        )
+    return frozenset(found)
+
+
+def _freeze(
+    plan: ComparePlan,
+    runs: Mapping[ComparedRun, SearchConfig],
+    directory: Path,
+    *,
+    accept_changes: bool,
+) -> None:
+    """Keep the plan with hashes of code, rows and settings with the first run; refuse others later.
+
+    Raises:
+        ConfigError: what has changed.
+    """
+    path, given, code = directory / "compare.json", plan.model_dump(mode="json"), code_digest()
+    inputs = input_digests(runs)
+    if path.is_file() and not accept_changes:
+        before = json.loads(path.read_text(encoding="utf-8"))
+        old = before["plan"]
+        free = ("max_hours", "parallel")  # neither changes a result
+        changed = [key for key, value in given.items() if key not in free and old.get(key) != value]
+        changed += ["code"] if before["code"] != code else []
+        known = before.get("inputs", inputs)  # an older version kept none
+        changed += [what for what, digest in inputs.items() if known.get(what, digest) != digest]
+        if changed:
+            raise ConfigError(
+                f"{directory} holds this comparison with other {', '.join(changed)}: runs of both would "
+                "stand in one table. Give the plan another name, or --accept-changes."
+            )
+    directory.mkdir(parents=True, exist_ok=True)
+    replace_file(path, json.dumps({"plan": given, "code": code, "inputs": inputs}, indent=1))
+
+
+class _Comparison:
+    """One call of the command: what has ended, and what is printed on the way."""
+
+    def __init__(self, plan: ComparePlan, directory: Path, without: frozenset[str] = frozenset()) -> None:
+        """`without`: methods that are not run, for lack of a language model."""
+        self._plan, self._directory, self._without = plan, directory, without
+        self._console: Any = TerminalConsole()
+        self._outcomes: dict[ComparedRun, RunOutcome] = {}
+        self._n_runs = 0
+
+    def run(
+        self, runs: Mapping[ComparedRun, SearchConfig]
+    ) -> tuple[dict[ComparedRun, RunOutcome], dict[str, Pilot]]:
+        """The outcome of every run, in the plan's order; what the pilots showed, by task.
+
+        Raises:
+            ConfigError: the forecast is above the plan's hours, or a pilot failed.
+            LlmzeroError: a run ended with what is no fault of its method.
+        """
+        wanted = pilot_runs(self._plan, runs)
+        everything = {**wanted, **runs}
+        self._n_runs = len(everything)
+        for run in everything:
+            found = ended(self._directory / run.name)
+            if found is None and run.method in self._without:
+                found = RunOutcome(problem=NEEDS_A_MODEL)
+            if found is not None:
+                self._outcomes[run] = found
+        if all(run in self._outcomes for run in everything):
+            return self._found(runs), self._pilots(wanted)
+        with cluster(next(iter(runs.values())), self._plan.parallel, self._plan.name) as env:
+            self._run(wanted, env)
+            pilots = self._pilots(wanted)
+            self._check_forecast(pilots)
+            by_task = sorted(runs, key=lambda run: [task.name for task in self._plan.tasks].index(run.task))
+            times = times_of(self._plan)
+            budgeted = {
+                run: self._budgeted(runs[run], pilots[run.task], times[run.method]) for run in by_task
+            }
+            self._run(budgeted, env)
+        return self._found(runs), pilots
+
+    def _run(self, runs: Mapping[ComparedRun, SearchConfig], env: Mapping[str, str]) -> None:
+        left = {run: config for run, config in runs.items() if run not in self._outcomes}
+        run_all(
+            left,
+            self._directory,
+            lanes=self._plan.parallel,
+            name=self._plan.name,
+            env=env,
+            ended=self._ended_now,
+        )
+
+    def _budgeted(self, config: SearchConfig, pilot: Pilot, times: int) -> SearchConfig:
+        return with_budget(config, pilot, by_compute=self._plan.budget == "compute", times=times)
+
+    def _found(self, runs: Mapping[ComparedRun, SearchConfig]) -> dict[ComparedRun, RunOutcome]:
+        return {run: self._outcomes[run] for run in runs}
+
+    def _pilots(self, runs: Mapping[ComparedRun, SearchConfig]) -> dict[str, Pilot]:
+        found = {}
+        for run in runs:
+            ended = self._outcomes[run]
+            if ended.problem:
+                raise ConfigError(f"the pilot of {run.task} failed: {ended.problem}")
+            found[run.task] = read_pilot(run, self._directory, ended.hours)
+        return found
+
+    def _ended_now(self, run: ComparedRun, code: int) -> None:
+        path = self._directory / run.name
+        found = outcome(path) or RunOutcome(problem=f"the search ended with exit code {code}")
+        self._outcomes[run] = found
+        state = found.problem or f"{found.steps} steps, {found.hours * 60:.1f} min"
+        print_line(self._console, f"{len(self._outcomes)} of {self._n_runs}: {run.name}: {state}")
+
+    def _check_forecast(self, pilots: Mapping[str, Pilot]) -> None:
+        methods = [method.name for method in self._plan.methods if method.name not in self._without]
+        hours = forecast(self._plan, pilots, methods)
+        print_line(self._console, f"forecast from the pilots: {hours:.2f} h for {self._n_runs} runs")
+        if hours > self._plan.max_hours:
+            raise ConfigError(
+                f"{self._n_runs} runs would take {hours:.2f} h by their pilots; max_hours is "
+                f"{self._plan.max_hours:g}. Take fewer seeds or tasks, shorter phases, more slots "
+                "(parallel), or raise max_hours."
+            )

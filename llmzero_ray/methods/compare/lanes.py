@@ -1,0 +1,144 @@
+"""Runs of a comparison in several lanes at once: each lane is one slot, whose engine its runs use in turn.
+
+A lane stays with its task while that has runs left, so that the engine is started once. Every run is an
+ordinary search in a process of its own, which ends with this one. Not here: what is run (command.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from llmzero_ray.config import SearchConfig
+from llmzero_ray.config.changes import in_shared_slots
+from llmzero_ray.config.yaml_text import to_yaml
+from llmzero_ray.engines.capacity import private_head_resources
+from llmzero_ray.engines.verl.factory import resolve_platform
+from llmzero_ray.errors import LlmzeroError
+from llmzero_ray.launch import actors as _actors
+from llmzero_ray.methods.compare.plan import ComparedRun
+from llmzero_ray.utils.api_key import KEY_FILE_ENV, KEY_VARIABLES, key_file
+from llmzero_ray.utils.files import replace_file
+
+_NO_FAULT = (3, 4)
+"""Exit codes of storage and capacity."""
+_SEARCH = (
+    "import signal, sys; from llmzero_ray.engines.verl.parent_death import die_with_parent; "
+    "die_with_parent(int(sys.argv[1]), signal.SIGTERM); "
+    "from llmzero_ray.cli.main import main; sys.exit(main(['search', sys.argv[2]]))"
+)
+Ended = Callable[[ComparedRun, int], None]
+"""Takes each run that has ended, with the exit code of its search; called by one lane at a time."""
+
+
+@contextlib.contextmanager
+def cluster(config: SearchConfig, lanes: int, name: str) -> Iterator[dict[str, str]]:
+    """The environment in which searches of `config` find a cluster with so many slots: the one that there
+    is, or a head that is started here and ends here. The slots of the lanes are given back at the end.
+
+    Raises:
+        CapacityError: RAY_ADDRESS names a cluster that does not answer, or Ray does not start.
+    """
+    with _actors.head.disconnecting():
+        private = not _actors.head.join_if_there()
+        if private:
+            several = config.model_copy(update={"slots": config.slots.model_copy(update={"count": lanes})})
+            has_gpus = resolve_platform(config.engine.platform) == "gpu"
+            _actors.head.start_private_head((), **private_head_resources(several, has_gpus=has_gpus))
+        try:
+            env = _actors.head.environment()
+            yield _with_key_file(env, config.storage) if private else env
+        finally:
+            for lane in range(lanes):
+                _actors.runner_pool.close_shared(_slots_of(name, lane))
+
+
+def _with_key_file(env: Mapping[str, str], storage: str) -> dict[str, str]:
+    """The environment with a file in the place of the key: the searches join our head, and take no other."""
+    key = key_file(storage, private_head=True)
+    rest = {name: value for name, value in env.items() if name not in KEY_VARIABLES}
+    return rest if key is None else {**rest, KEY_FILE_ENV: key}
+
+
+def run_all(
+    runs: Mapping[ComparedRun, SearchConfig],
+    directory: Path,
+    *,
+    lanes: int,
+    name: str,
+    env: Mapping[str, str],
+    ended: Ended,
+) -> None:
+    """Run every search to its end. When `ended` raises, no further run begins, and those at work end first.
+
+    Raises:
+        LlmzeroError: a run ended with what is no fault of its method (a signal, storage, capacity), or as
+            `ended` raised.
+    """
+    left, lock, failures = list(runs), threading.Lock(), list[Exception]()
+    at_work: dict[int, str] = {}
+
+    def next_run(lane: int, task: str | None) -> ComparedRun | None:
+        with lock:
+            if failures or not left:
+                return None
+            own = [run for run in left if run.task == task]
+            others = [other for at, other in at_work.items() if at != lane]
+            fresh = [run for run in left if run.task not in others]
+            run = (own or fresh or left)[0]
+            left.remove(run)
+            at_work[lane] = run.task
+            return run
+
+    def work(lane: int) -> None:
+        task: str | None = None
+        while (run := next_run(lane, task)) is not None:
+            task = run.task
+            config = in_shared_slots(runs[run], _slots_of(name, lane))
+            code = _search(config, directory / f"{run.name}.yaml", env)
+            with lock:
+                try:
+                    _check_code(code, run, directory)
+                    replace_file(directory / f"{run.name}.code", str(code))
+                    ended(run, code)
+                except Exception as error:  # noqa: BLE001 - raised below, in the caller's thread
+                    failures.append(error)
+
+    with ThreadPoolExecutor(max_workers=lanes, thread_name_prefix="lane") as pool:
+        for done in [pool.submit(work, lane) for lane in range(min(lanes, max(1, len(left))))]:
+            done.result()
+    if failures:
+        raise failures[0]
+
+
+def _slots_of(name: str, lane: int) -> str:
+    return f"{name}-lane{lane}"
+
+
+def _check_code(code: int, run: ComparedRun, directory: Path) -> None:
+    """Tell what is no fault of a method: a signal, storage, capacity.
+
+    Raises:
+        LlmzeroError: the comparison cannot go on now.
+    """
+    if code in _NO_FAULT or code < 0 or code > 128:
+        raise LlmzeroError(
+            f"{run.name} ended with exit code {code}, see {directory / run.name}.log. Run the same command "
+            "again: it goes on there."
+        )
+
+
+def _search(config: SearchConfig, path: Path, env: Mapping[str, str]) -> int:
+    """Run one search to its end; the exit code of its process."""
+    replace_file(path, to_yaml(config.to_json()))
+    with path.with_suffix(".log").open("a", encoding="utf-8") as log:
+        command = [sys.executable, "-c", _SEARCH, str(os.getpid()), str(path)]
+        return subprocess.run(
+            command, stdout=log, stderr=subprocess.STDOUT, env=dict(env), check=False
+        ).returncode

@@ -1,0 +1,119 @@
+"""The pilot of each task: the default recipe for the plan's steps, from which a comparison takes its budget.
+
+What it computes is the budget of every method on that task; its timings are what tokens cost; its hours are
+what the others are forecast to take. It is no part of the tables. Not here: running it (lanes.py).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from llmzero_ray.config import SearchConfig
+from llmzero_ray.errors import ConfigError
+from llmzero_ray.hyperparameters.compute import amount, measured_cost, plus
+from llmzero_ray.methods.compare.plan import PILOT, PROPOSED, ComparedRun, ComparePlan, times_of, with_keys
+from llmzero_ray.records import TokenCost, TokenCounts
+from llmzero_ray.report.facts import SearchFacts
+from llmzero_ray.storage.metric_files import load_points
+from llmzero_ray.utils.files import replace_file
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pilot:
+    """What the pilot of one task showed."""
+
+    compute: float
+    """In the unit of `cost`."""
+    cost: TokenCost
+    """Seconds per token; 1 and 1 where the engine reports no timings."""
+    steps: int
+    hours: float
+    """At work, a cold start and the test scores included."""
+
+    @property
+    def unit(self) -> str:
+        """What amounts count."""
+        return "tokens" if self.cost == TokenCost() else "engine seconds"
+
+
+def read_pilot(run: ComparedRun, directory: Path, hours: float) -> Pilot:
+    """What a pilot that has ended showed; kept in its directory, so that it is the same ever after.
+
+    Raises:
+        ConfigError: it trained nothing.
+    """
+    path = directory / f"{run.name}.pilot.json"
+    if path.is_file():
+        known = json.loads(path.read_text(encoding="utf-8"))
+        return Pilot(**{**known, "cost": TokenCost(**known["cost"])})
+    facts = SearchFacts(directory / run.name)
+    steps: list[tuple[Any, Mapping[str, float]]] = []
+    total, n_steps = TokenCounts(), 0
+    for node, found in facts.runs.items():
+        if found.spec is None or found.outcome is None:
+            continue
+        total, n_steps = (
+            plus(total, found.outcome.tokens or TokenCounts()),
+            n_steps + found.outcome.steps_done,
+        )
+        points = load_points(facts.storage, node)
+        steps += [(found.spec.hyperparameters, point.metrics) for point in points]
+    cost = measured_cost(steps) or TokenCost()
+    pilot = Pilot(compute=amount(total, cost), cost=cost, steps=n_steps, hours=hours)
+    if pilot.compute <= 0:
+        raise ConfigError(
+            f"the pilot of {run.task} trained nothing, see {directory / run.name}; mend the task or its "
+            f"default recipe, and remove {directory} to begin again."
+        )
+    replace_file(path, json.dumps(asdict(pilot), indent=1))
+    return pilot
+
+
+def with_budget(config: SearchConfig, pilot: Pilot, *, by_compute: bool, times: int = 1) -> SearchConfig:
+    """A search of the plan with the pilot's costs, and `times` its compute as the budget unless steps are.
+
+    Methods that plan their runs share it out; the tree search, whose phases end when agents say so, may begin
+    more runs than usual phases fit in.
+    """
+    whole = config.budget.runs * config.phase.n_steps
+    changed: dict[str, Any] = {
+        "budget.token_cost.rollout": pilot.cost.rollout,
+        "budget.token_cost.trained": pilot.cost.trained,
+    }
+    if not by_compute:
+        return with_keys(config, changed)
+    changed["budget.compute"] = times * pilot.compute
+    if config.search.method in PROPOSED:
+        changed["budget.runs"] = MORE * config.budget.runs
+    else:
+        changed["phase.max_steps"] = max(config.phase.max_steps, MORE * whole)
+    return with_keys(config, changed)
+
+
+MORE = 4
+"""Times the usual phases or steps that a budget of compute leaves room for."""
+
+
+def forecast(plan: ComparePlan, pilots: Mapping[str, Pilot], methods: Collection[str]) -> float:
+    """Hours of the whole comparison of these methods, its pilots included, with `plan.parallel` lanes that do
+    not slow each other down."""
+    runs = sum(times_of(plan)[name] for name in methods) * len(plan.seeds) + 1
+    return sum(pilot.hours for pilot in pilots.values()) * runs / min(plan.parallel, runs * len(pilots))
+
+
+def pilot_runs(
+    plan: ComparePlan, runs: Mapping[ComparedRun, SearchConfig]
+) -> dict[ComparedRun, SearchConfig]:
+    """One pilot for each task: its default recipe in one phase, with the plan's seed for pilots."""
+    found = {}
+    for task in plan.tasks:
+        like = runs[ComparedRun(task.name, plan.methods[0].name, plan.seeds[0])]
+        run = ComparedRun(task.name, PILOT, plan.pilot_seed)
+        whole = like.budget.runs * like.phase.n_steps
+        keys = {"name": run.name, "seed": run.seed, "search.method": "default", "stopper.enabled": False}
+        found[run] = with_keys(like, {**keys, "phase.max_steps": max(like.phase.max_steps, whole)})
+    return found

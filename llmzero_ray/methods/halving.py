@@ -1,0 +1,49 @@
+"""Asynchronous successive halving (ASHA, Li et al. 2020): the best of each rung train on.
+
+Rung k has eta^k usual phases behind it. Whenever a run ends, the highest rung is looked at first: a recipe
+among the best 1/eta of those that have ended there, and not promoted yet, trains on from its last adapter;
+where there is none, a new recipe begins. A promoted run has a fresh
+optimizer, unless engine.carry_optimizer keeps more than adapters.
+"""
+
+from __future__ import annotations
+
+from llmzero_ray.methods.planned_search import PlannedNode, PlannedSearch
+from llmzero_ray.methods.run_plan import RunPlan
+
+
+class AsynchronousHalving(PlannedSearch):
+    """ASHA on phases, drawn recipes at the bottom; `budget` in usual phases bounds the rungs."""
+
+    def next_run(self) -> RunPlan | None:
+        """The longer run of a recipe that is promoted, else a new recipe."""
+        rungs: dict[int, list[PlannedNode]] = {}
+        for node in self.runs:
+            rungs.setdefault(self._rung(node), []).append(node)
+        for rung in sorted(rungs, reverse=True):
+            promoted = self._promotable(rungs[rung], rung)
+            if promoted is not None:
+                units = float(self.rules.eta ** (rung + 1) - self.rules.eta**rung)
+                why = f"node {promoted.id} is among the best 1/{self.rules.eta} of rung {rung}: it trains on"
+                return RunPlan(on=promoted.id, recipe="unchanged", start="last", units=units, why=why)
+        number = sum(node.plan.recipe == "draw" for node in self.nodes.values())
+        why = f"random recipe {number + 1}: nothing is to be promoted"
+        return RunPlan(recipe="draw", number=number, why=why)
+
+    def _rung(self, node: PlannedNode) -> int:
+        rung = 0
+        while node.plan.recipe != "draw" and node.parent is not None:
+            node, rung = self.nodes[node.parent], rung + 1
+        return rung
+
+    def _promotable(self, nodes: list[PlannedNode], rung: int) -> PlannedNode | None:
+        """The best recipe of a rung that may go to the next one; ties: the earliest."""
+        if self.budget is not None and self.rules.eta ** (rung + 1) > self.budget:
+            return None
+        ended = [node for node in nodes if not node.is_running]
+        scored = sorted(
+            (node for node in ended if node.score is not None and node.status != "failed"),
+            key=lambda node: (-(node.score or 0.0), node.id),
+        )
+        best = scored[: len(ended) // self.rules.eta]
+        return next((node for node in best if not node.children), None)

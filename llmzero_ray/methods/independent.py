@@ -1,0 +1,73 @@
+"""Static recipes: the default one alone, drawn ones and a grid.
+
+Each is trained from the base model in one phase and resumed by nobody. The paper's baselines train 8 (App.
+B.2); here the budget is split over them, so that all methods cost the same. Not here: recipes that a
+sampler suggests (suggested.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from llmzero_ray.config.schedule import Grid, shipped
+from llmzero_ray.methods.planned_search import PlannedSearch
+from llmzero_ray.methods.run_plan import RunPlan
+from llmzero_ray.methods.values import PlannedStart, grid_cell
+from llmzero_ray.records import HyperparameterValue
+
+
+class DefaultRecipe(PlannedSearch):
+    """The root's recipe in one phase as long as the budget; where that is raised later, it goes on."""
+
+    def next_run(self) -> RunPlan | None:
+        """The whole budget in one run, or what a raised budget has left."""
+        if not self.runs:
+            why = "the default recipe in one phase"
+            return RunPlan(recipe="default", units=float(self.budget or 1), why=why)
+        last = self.runs[-1]
+        if last.is_running:
+            return None
+        left = 1.0 if self.left is None else self.left
+        why = "the budget was raised: the recipe goes on"
+        return RunPlan(on=last.id, recipe="unchanged", start="last", units=left, why=why)
+
+
+class IndependentRuns(PlannedSearch):
+    """`rules.recipes` runs from the base model, each with an equal share of the budget."""
+
+    recipe_kind: str
+    words: str
+    """What a recipe is, for explanations."""
+    may_go_on = True
+    """Whether a raised budget brings further recipes."""
+
+    def next_run(self) -> RunPlan | None:
+        """The next recipe, whatever the others scored."""
+        number, recipes = len(self.nodes), self.rules.recipes
+        if number >= recipes and not self.may_go_on:
+            return None
+        units = 1.0 if self.budget is None else self.budget / recipes
+        why = f"{self.words} {number + 1} of {recipes}"
+        return RunPlan(recipe=self.recipe_kind, units=units, number=number, why=why)
+
+
+class RandomSearch(IndependentRuns):
+    """Recipes drawn from the ranges."""
+
+    recipe_kind, words = "draw", "random recipe"
+
+
+class GridSearch(IndependentRuns):
+    """The cells of a grid; a budget that is raised later buys no further cell."""
+
+    recipe_kind, words, may_go_on = "cell", "cell of the grid", False
+
+    def values(self, plan: RunPlan, at: PlannedStart) -> Mapping[str, HyperparameterValue]:
+        """The cell's values.
+
+        Raises:
+            ValueError: the grid has fewer cells.
+        """
+        if plan.recipe != "cell":
+            return {}
+        return grid_cell(self.rules.grid or shipped(Grid, "lr_kl"), at.root, plan.number)

@@ -1,0 +1,365 @@
+"""The base class of search methods that plan their runs themselves: nodes, budget and the protocol.
+
+A method writes `next_run`, which returns a `RunPlan`. The budget counts usual phases, not runs: a plan of two
+units spends two of them. A failed run is spent like any other; nothing is debugged. Not here: any method
+(independent.py, chains.py, halving.py, population.py, suggested.py), proposals (plan_proposer.py).
+"""
+
+from __future__ import annotations
+
+import random
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, get_args
+
+from llmzero_ray.config.schedule import ParameterRange, Ranges, shipped
+from llmzero_ray.config.search_rules import MethodRules, SearchRules
+from llmzero_ray.errors import SearchError
+from llmzero_ray.methods.plan_proposer import PlanProposer
+from llmzero_ray.methods.run_plan import RunPlan
+from llmzero_ray.methods.values import PlannedStart, drawn
+from llmzero_ray.records import Hyperparameters, HyperparameterValue, NodeKind, PhaseStatus
+from llmzero_ray.search import lineage as recipe
+from llmzero_ray.search.base import Cut, Decision, StopReason
+from llmzero_ray.search.tree import NodeStatus
+from llmzero_ray.search.tree_search import check_score
+
+if TYPE_CHECKING:
+    from llmzero_ray.agents.backend import Agents
+    from llmzero_ray.config import SearchConfig
+_LEAST = 1e-9
+"""Units that are no budget any more."""
+_BY_USER = RunPlan(recipe="unchanged", start="last", number=-1, why="asked for by a person")
+
+
+@dataclass(kw_only=True)
+class PlannedNode:
+    """One run."""
+
+    id: int
+    kind: NodeKind
+    parent: int | None
+    plan: RunPlan
+    status: NodeStatus = "running"
+    score: float | None = None
+    best_step: int | None = None
+    resume_from: tuple[int, int] | None = None
+    children: list[int] = field(default_factory=list)
+    pruned: bool = False
+
+    @property
+    def created_on(self) -> int | None:
+        """The node it was created from."""
+        return self.parent
+
+    @property
+    def is_running(self) -> bool:
+        """Begun, and not finished."""
+        return self.status == "running"
+
+    @property
+    def terminal(self) -> bool:
+        """Whether nothing will start from its last adapter."""
+        return self.pruned
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanFacts:
+    """What a decision rests on, and the run that it plans."""
+
+    begun: int
+    """Runs begun."""
+    units: float
+    """Usual phases that they take together."""
+    budget: int | None
+    running: int
+    best: float | None
+    plan: RunPlan | None
+    """None: no run begins."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON values only."""
+        return {**vars(self), "plan": None if self.plan is None else self.plan.to_dict()}
+
+
+class PlannedSearch(ABC):
+    """Base class of a search method that decides on every run itself; a method writes `next_run`.
+
+    `budget` counts usual phases, and `seed` is the search's: the same seed gives the same plans. `default` is
+    the configuration of the first run, with VeRL's keys.
+    """
+
+    plans_its_runs = True
+
+    def __init__(
+        self,
+        rules: SearchRules,
+        budget: int | None = None,
+        seed: int = 1,
+        default: Hyperparameters | None = None,
+    ) -> None:
+        self.rules = rules if isinstance(rules, MethodRules) else MethodRules(**rules.model_dump())
+        self.budget, self.seed, self.default = budget, seed, default or {}
+        self._nodes: dict[int, PlannedNode] = {}
+
+    @abstractmethod
+    def next_run(self) -> RunPlan | None:
+        """The run that comes next, whatever the budget; None: none before a running one has ended.
+
+        The same runs with the same scores must give the same plan: a journal is replayed through it.
+        """
+
+    def values(self, plan: RunPlan, at: PlannedStart) -> Mapping[str, HyperparameterValue]:
+        """Values besides `plan.changes` that depend on where the run starts; here those of a draw.
+
+        It is called when the run is proposed, on an object without runs: `rules` and `seed` are there.
+        """
+        return drawn(self.ranges, at.root, at.rng) if plan.recipe == "draw" else {}
+
+    @classmethod
+    def make_agents(cls, config: SearchConfig, n_val: int, agents: Agents, services: Any) -> Agents:  # noqa: ARG003
+        """The backend's agents, with a proposer that proposes what is planned."""
+        proposer = PlanProposer(
+            config.search.method,
+            cls(config.search, None, config.seed).values,
+            seed=config.seed,
+            n_gpus=config.slots.n_gpus,
+            by_compute=config.budget.compute is not None,
+        )
+        return replace(agents, proposer=proposer)
+
+    # --- what is known --------------------------------------------------------------------------------------
+
+    @property
+    def runs(self) -> list[PlannedNode]:
+        """Runs that were not vetoed, the earliest first."""
+        return [node for node in self._nodes.values() if not node.pruned]
+
+    @property
+    def running(self) -> list[PlannedNode]:
+        """Runs that have not ended."""
+        return [node for node in self._nodes.values() if node.is_running]
+
+    @property
+    def best_ended(self) -> PlannedNode | None:
+        """The best-scored run that has ended and was not vetoed; without scores the earliest; None: none has
+        ended."""
+        ended = [node for node in self.runs if not node.is_running]
+        scored = [node for node in ended if node.score is not None]
+        return max(scored, key=lambda node: (node.score, -node.id), default=ended[0] if ended else None)
+
+    @property
+    def left(self) -> float | None:
+        """Usual phases that the budget has left; None: no limit."""
+        return None if self.budget is None else self.budget - self.units
+
+    @property
+    def ranges(self) -> dict[str, ParameterRange]:
+        """Hyper-parameter -> where its values are drawn from: `search.ranges`."""
+        return shipped(Ranges, "relative") if self.rules.ranges is None else self.rules.ranges
+
+    def random(self) -> random.Random:
+        """Random numbers of the next run."""
+        return random.Random(f"{self.seed}:{len(self._nodes)}")
+
+    def _trained_from(self, node: PlannedNode) -> Iterable[PlannedNode]:
+        """Runs that are vetoed with this one."""
+        return [self._nodes[child] for child in node.children]
+
+    # --- reading --------------------------------------------------------------------------------------------
+
+    @property
+    def nodes(self) -> Mapping[int, PlannedNode]:
+        """All nodes by id in the order of creation; read only."""
+        return MappingProxyType(self._nodes)
+
+    @property
+    def best(self) -> PlannedNode | None:
+        """Best-scored node, the earliest of equals; None without scores."""
+        scored = [node for node in self._nodes.values() if node.score is not None]
+        return max(scored, key=lambda node: (node.score, -node.id), default=None)
+
+    @property
+    def units(self) -> float:
+        """Usual phases that all runs take together."""
+        return sum(node.plan.units for node in self._nodes.values())
+
+    def node(self, node_id: int) -> PlannedNode:
+        """The node of that id.
+
+        Raises:
+            SearchError: there is none.
+        """
+        try:
+            return self._nodes[node_id]
+        except KeyError:
+            raise SearchError(
+                f"node {node_id!r} is unknown; the search has {len(self._nodes)} nodes."
+            ) from None
+
+    # --- ask ------------------------------------------------------------------------------------------------
+
+    def ask(self) -> Decision:
+        """The next thing to do. Changes nothing."""
+        left = self.left
+        if left is not None and left <= _LEAST:
+            return self._decide("stop", reason="budget")
+        plan = self.next_run()
+        if plan is None:
+            return self._decide("wait") if self.running else self._decide("stop", reason="exhausted")
+        self._check(plan)
+        if left is not None and plan.units > left:
+            plan = replace(plan, units=left)
+        if not self._nodes:
+            return self._decide("root", plan=plan)
+        if plan.on is None:
+            return self._decide("scratch", on=next(iter(self._nodes)), plan=plan)
+        return self._decide("evolve", on=plan.on, plan=plan)
+
+    def _check(self, plan: RunPlan) -> None:
+        """Refuse what `next_run` must not return.
+
+        Raises:
+            SearchError: it is no plan, starts nowhere, or starts from a run that trains.
+        """
+        name = f"{type(self).__name__}.next_run"
+        if not isinstance(plan, RunPlan):
+            raise SearchError(f"{name} returned a {type(plan).__name__}; it must return a RunPlan or None.")
+        if (plan.on is None) != (plan.start == "base"):
+            raise SearchError(
+                f"{name} returned on={plan.on} with start={plan.start!r}; give both `on` and start='best' or "
+                "'last', or neither."
+            )
+        if plan.on is not None and self.node(plan.on).is_running:
+            raise SearchError(
+                f"{name} starts on run {plan.on}, which still trains; wait for it: return None."
+            )
+
+    def _decide(
+        self, action: Any, *, on: int | None = None, plan: RunPlan | None = None, reason: Any = None
+    ) -> Decision:
+        best = self.best
+        stop: StopReason | None = reason
+        seen = PlanFacts(
+            begun=len(self._nodes),
+            units=round(self.units, 6),
+            budget=self.budget,
+            running=len(self.running),
+            best=None if best is None else best.score,
+            plan=plan,
+        )
+        return Decision(action=action, on=on, stop_reason=stop, seen=seen)
+
+    def explain(self, decision: Mapping[str, Any]) -> str:
+        """Why that was decided, in words."""
+        seen = decision["seen"]
+        limit = "no limit" if seen["budget"] is None else f"{seen['budget']} usual phases"
+        spent = f"{seen['begun']} runs begun, {seen['units']:g} of {limit}"
+        if seen["plan"]:
+            return f"{seen['plan']['why']} ({spent})"
+        if decision["action"] == "wait":
+            return f"every run that may begin waits for one of {seen['running']} that train ({spent})"
+        return f"the budget is spent ({spent})" if decision["stop_reason"] == "budget" else f"done ({spent})"
+
+    # --- begin and tell -------------------------------------------------------------------------------------
+
+    def create(self, kind: NodeKind, on: int | None, node_id: int | None = None) -> int:
+        """Begin a run as recorded; the id of its node. Its plan is the method's where that agrees, else one
+        usual phase.
+
+        Raises:
+            SearchError: the id is taken, the root does not come first and once, or `on` is unknown.
+        """
+        decision = self.ask()
+        agrees = (decision.action, decision.on) == (kind, on)
+        plan = decision.seen.plan if agrees and isinstance(decision.seen, PlanFacts) else None
+        return self._add(kind, on, node_id, plan or _BY_USER)
+
+    def clone(self, parent: int, node_id: int | None = None) -> int:
+        """Begin a run on `parent` that the user requested: one usual phase of the budget.
+
+        Raises:
+            SearchError: the parent is unknown, running or pruned, or the budget is spent.
+        """
+        found = self.node(parent)
+        if found.is_running or found.pruned:
+            state = "running" if found.is_running else "pruned"
+            raise SearchError(f"node {parent} is {state}; clone a node that has ended and was not vetoed.")
+        if self.left is not None and self.left <= _LEAST:
+            raise SearchError(
+                f"the budget of {self.budget} phases is spent; raise it to clone node {parent}."
+            )
+        return self._add("evolve", parent, node_id, _BY_USER)
+
+    def _add(self, kind: NodeKind, on: int | None, node_id: int | None, plan: RunPlan) -> int:
+        new = max(self._nodes, default=-1) + 1 if node_id is None else node_id
+        if new in self._nodes or (kind == "root") != (not self._nodes) or (kind == "root") != (on is None):
+            raise SearchError(f"node {new} does not fit: ids are unique, and the root comes first, once.")
+        if on is not None:
+            self.node(on).children.append(new)
+        self._nodes[new] = PlannedNode(id=new, kind=kind, parent=on, plan=plan)
+        return new
+
+    def tell(
+        self, node_id: int, status: PhaseStatus, score: float | None = None, best_step: int | None = None
+    ) -> None:
+        """Finish a running node.
+
+        Raises:
+            SearchError: the node is unknown or not running, or status or score is not allowed.
+        """
+        node = self.node(node_id)
+        if not node.is_running:
+            raise SearchError(f"node {node_id} is already {node.status}; only a running node can finish.")
+        if status not in get_args(PhaseStatus):
+            raise SearchError(f"node {node_id}: status is {status!r}; must be {get_args(PhaseStatus)}.")
+        node.score, node.status, node.best_step = check_score(score), status, best_step
+
+    def veto(self, node_id: int) -> tuple[int, ...]:
+        """Prune a node and what was trained from it; its running nodes.
+
+        Raises:
+            SearchError: the node is unknown or the root.
+        """
+        node = self.node(node_id)
+        if node.kind == "root":
+            raise SearchError(f"node {node_id} is the root; stop the search instead of vetoing it.")
+        pending, pruned = [node], list[PlannedNode]()
+        while pending:
+            at = pending.pop()
+            at.pruned = True
+            pruned.append(at)
+            pending += self._trained_from(at)
+        return tuple(sorted(one.id for one in pruned if one.is_running))
+
+    # --- checkpoints ----------------------------------------------------------------------------------------
+
+    def offered_checkpoint_nodes(self, node_id: int) -> tuple[int, ...]:
+        """The resume chain of the node that it was created on; none where it starts from the base model."""
+        node = self.node(node_id)
+        if node.kind != "evolve" or node.parent is None:
+            return ()
+        return self.resume_chain(node.parent)
+
+    def set_resume_from(self, node_id: int, source: int | None, step: int | None) -> None:
+        """Note the checkpoint that a running node starts from.
+
+        Raises:
+            SearchError: the node is not running, or the source is not among those offered to it.
+        """
+        node = self.node(node_id)
+        if not node.is_running:
+            raise SearchError(f"node {node_id} is {node.status}; a checkpoint is noted while it runs.")
+        if source is not None and source not in self.offered_checkpoint_nodes(node_id):
+            raise SearchError(f"node {node_id}: checkpoints of node {source} are not offered to it.")
+        node.resume_from = None if source is None or step is None else (source, step)
+
+    def resume_chain(self, node_id: int) -> tuple[int, ...]:
+        """The nodes whose training is in this node's weights, itself last."""
+        return recipe.resume_chain(self._nodes, self.node(node_id))
+
+    def recipe(self, node_id: int) -> tuple[Cut, ...]:
+        """The resume chain, each phase cut where the next one resumed, the last at its best step."""
+        return recipe.recipe(self._nodes, self.node(node_id))

@@ -1,0 +1,5 @@
+"""Recorded requests to the agents, put to a language model, and what its answers are worth by rule.
+
+`recorded_cases` takes requests from searches, `read_cases` reads a recorded set, `evaluate` asks and scores.
+No judge: every check is one that a program can decide. Not here: the command line (command.py).
+"""

@@ -1,0 +1,280 @@
+"""The skill-based agent: one conversation in which every decision of a search is made, by calls of tools.
+
+It proposes the next run and judges a running one. A question is answered by one call of a tool that decides;
+before it the model may call the tools that show and check, each a paid call. Every call is reserved in the
+budget, journalled and recorded as those of the other agents. Where no answer can be had, the next run is the
+offline expert's and a running one goes on; the conversation is then as if it had not been asked.
+
+Not here: what the tools show (workbench.py), the conversation's file (transcript.py), the tree search that
+runs are handed over to (handover.py).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from llmzero_ray.agents.expert import ExpertProposer
+from llmzero_ray.agents.knowledge import MetricNote
+from llmzero_ray.agents.llm.agent_client import CallReport, Report
+from llmzero_ray.agents.llm.budget import BudgetClient, CallBudget, LlmClient, call_within_budget
+from llmzero_ray.agents.llm.errors import REPROMPT_KINDS, LlmCallError
+from llmzero_ray.agents.llm.messages import (
+    LlmCall,
+    LlmResponse,
+    SystemBlock,
+    TextBlock,
+    ToolExchange,
+)
+from llmzero_ray.errors import AgentError, CapReachedError, HyperparameterError, ProposalError
+from llmzero_ray.hyperparameters import VERL_SPACE, Space
+from llmzero_ray.methods.skills.handover import proposal_of_tree
+from llmzero_ray.methods.skills.texts import AGENT
+from llmzero_ray.methods.skills.tools import DECIDING, TOOLS
+from llmzero_ray.methods.skills.transcript import Episode, Kind, Transcript, conversation
+from llmzero_ray.methods.skills.workbench import Workbench
+from llmzero_ray.records import Proposal, StopDecision
+from llmzero_ray.records.agents import SKILL_AGENT, ProposalRequest, Proposer, StopRequest
+from llmzero_ray.search import SearchRules
+from llmzero_ray.utils.text import collapse_whitespace
+
+logger = logging.getLogger(__name__)
+
+MOST_CALLS = 24
+"""Calls for one decision."""
+MOST_TOKENS = 3000
+"""Of one answer, thinking aside."""
+RULE = "skill_agent"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SkillSettings:
+    """Settings that are the same in a whole search."""
+
+    n_val: int
+    """Validation items."""
+    n_gpus: int = 1
+    """GPUs of a slot."""
+    on_cap: Literal["expert", "stop"] = "expert"
+    space: Space = VERL_SPACE
+    rules: SearchRules = field(default_factory=SearchRules)
+    """Of the tree search that runs are handed over to."""
+    model: str
+    deadline_s: float = 120.0
+    """Of one call."""
+
+
+class SkillAgent:
+    """Proposer and early stopper in one conversation; thread-safe, one decision at a time."""
+
+    def __init__(
+        self,
+        *,
+        client: Callable[[int, str], LlmClient],
+        budget: BudgetClient,
+        report: Report,
+        texts: Mapping[str, str],
+        notes: Mapping[str, MetricNote],
+        settings: SkillSettings,
+        transcript: Transcript,
+        workflow: Proposer,
+    ) -> None:
+        """`client(node, name)` is the client of that call, `texts` the system prompt and the skills, `notes`
+        what metrics mean, `workflow` the proposer of the tree search."""
+        self._client, self._budget, self._report = client, budget, report
+        self._texts, self._notes, self._settings = texts, notes, settings
+        self._transcript, self._workflow = transcript, workflow
+        self._expert = ExpertProposer(n_val=settings.n_val, n_gpus=settings.n_gpus)
+        self._lock = threading.Lock()
+        self._tools = [tool.definition(strict=False) for tool in TOOLS.values()]
+
+    def propose(self, request: ProposalRequest) -> Proposal:
+        """The next run: the agent's, that of the tree search where it handed over, or else the expert's.
+
+        Raises:
+            CapReachedError: `budget.dollars` is used up and `agents.on_cap` is `stop`.
+        """
+        node = request.on.node if request.node is None else request.node
+        bench = self._bench(request)
+        with self._lock:
+            try:
+                if self._is_handed_over(node):
+                    return self._of_tree(request, bench)
+                episode = self._decide("run", node, request.tries, bench)
+                if episode.tool == "tree_search":
+                    return self._of_tree(request, bench)
+                return bench.proposal(TOOLS[episode.tool].parse(episode.input))
+            except CapReachedError as error:
+                if self._settings.on_cap == "stop":
+                    raise
+                why: Exception = error
+            except (AgentError, HyperparameterError, ProposalError) as error:
+                why = error
+        # A decision of before a kill may no longer fit what is saved now.
+        return _instead(self._expert.propose(self._for_expert(request)), why)
+
+    def judge(self, request: StopRequest) -> StopDecision:
+        """Whether a running run goes on; CONTINUE where no answer can be had. A run that the tree search
+        planned is judged by the agent too."""
+        steps = (*request.running.curves.steps, *request.running.curves.val_steps)
+        with self._lock:
+            try:
+                step = max(steps, default=0)
+                episode = self._decide("check", request.running.node, step, self._bench(request))
+            except (AgentError, CapReachedError) as error:
+                return StopDecision(stop=False, reason=f"no judgement, so it goes on: {error}", rule=RULE)
+        verdict = TOOLS[episode.tool].parse(episode.input)
+        return StopDecision(stop=verdict.decision == "STOP", reason=verdict.reason, rule=RULE)
+
+    # --- parts ----------------------------------------------------------------------------------------------
+
+    def _bench(self, request: ProposalRequest | StopRequest) -> Workbench:
+        own = self._settings
+        return Workbench(request, self._notes, n_val=own.n_val, n_gpus=own.n_gpus, space=own.space)
+
+    def _is_handed_over(self, node: int) -> bool:
+        """Whether an earlier decision left this run to the tree search."""
+        return any(
+            episode.node < node < episode.node + int(episode.input["runs"])
+            for episode in self._transcript.episodes
+            if episode.kind == "run" and episode.tool == "tree_search"
+        )
+
+    def _of_tree(self, request: ProposalRequest, bench: Workbench) -> Proposal:
+        own = self._settings
+        return proposal_of_tree(
+            request, bench.views, own.rules, self._workflow, space=own.space, n_gpus=own.n_gpus
+        )
+
+    def _for_expert(self, request: ProposalRequest) -> ProposalRequest:
+        """Of all checkpoints the expert takes those along the path, as in a tree search."""
+        path = {view.node for view in request.path}
+        return dataclasses.replace(
+            request, checkpoints=tuple(one for one in request.checkpoints if one.node in path)
+        )
+
+    def _decide(self, kind: Kind, node: int, number: int, bench: Workbench) -> Episode:
+        """The decision, made before or made now.
+
+        Raises:
+            CapReachedError: the budget does not allow a call.
+            AgentError: no decision within `MOST_CALLS`, or a call failed.
+        """
+        known = self._transcript.decided(kind, node, number)
+        if known is not None:
+            return known
+        earlier, question = self._transcript.episodes, bench.question()
+        exchanges: list[ToolExchange] = []
+        remark = ""
+        for round_ in range(MOST_CALLS):
+            name = f"{SKILL_AGENT}-{kind}-{number}.{round_}"
+            try:
+                answer = self._ask(node, name, *conversation(earlier, question, exchanges), remark)
+            except LlmCallError as error:
+                if error.kind not in REPROMPT_KINDS:
+                    raise
+                remark = f"Your last answer could not be used: {error} Call exactly one tool."
+                continue
+            remark = ""
+            result, failed, decided = self._carry_out(kind, answer, bench)
+            exchanges.append(ToolExchange(content=answer.content, result=result, is_error=failed))
+            if decided:
+                episode = Episode(
+                    kind=kind, node=node, number=number, question=question, exchanges=tuple(exchanges)
+                )
+                self._transcript.add(episode)
+                return episode
+        raise AgentError(f"The skill-based agent did not decide within {MOST_CALLS} calls.")
+
+    def _carry_out(self, kind: Kind, answer: LlmResponse, bench: Workbench) -> tuple[str, bool, bool]:
+        """(result of the tool, whether it is an error, whether the question is decided)."""
+        try:
+            given = TOOLS[answer.tool].parse(answer.input)
+            match answer.tool:
+                case "use_skill":
+                    return self._texts[given.name], False, False
+                case "show_task":
+                    return bench.show_task(), False, False
+                case "list_runs":
+                    return bench.list_runs(), False, False
+                case "read_metrics":
+                    return bench.read_metrics(given), False, False
+                case "check_config":
+                    return bench.check_config(given), False, False
+            if answer.tool not in DECIDING[kind]:
+                return (
+                    f"That is not the question now; answer with {' or '.join(DECIDING[kind])}.",
+                    True,
+                    False,
+                )
+            if answer.tool == "submit_training":
+                bench.proposal(given)
+            return "Taken.", False, True
+        except (HyperparameterError, ProposalError) as error:
+            return f"Refused: {error}", True, False
+
+    def _ask(
+        self, node: int, name: str, first: str, exchanges: tuple[ToolExchange, ...], remark: str
+    ) -> LlmResponse:
+        if remark and exchanges:
+            last = exchanges[-1]
+            then = "\n\n".join(filter(None, (last.then, remark)))
+            exchanges = (*exchanges[:-1], dataclasses.replace(last, then=then))
+        elif remark:
+            first = f"{first}\n\n{remark}"
+        call = LlmCall(
+            agent=SKILL_AGENT,
+            node=node,
+            system=(SystemBlock(text=self._texts[AGENT], cacheable=True),),
+            content=(TextBlock(text=first),),
+            tool=self._tools[0],
+            others=tuple(self._tools[1:]),
+            max_tokens=MOST_TOKENS,
+            deadline_s=self._settings.deadline_s,
+            exchanges=exchanges,
+        )
+        client = self._client(node, name)
+        budget = CallBudget(self._budget, call.agent, node, client.worst_case(call))
+        response: LlmResponse | None = None
+        problem, outcome = "", "interrupted"
+        try:
+            response = call_within_budget(client, call, budget)
+            outcome = "ok"
+            return response
+        except (CapReachedError, AgentError) as error:
+            problem = str(error)
+            outcome = error.kind if isinstance(error, LlmCallError) else "cap"
+            outcome = "connection" if outcome == "cap" and isinstance(error, AgentError) else outcome
+            logger.warning("node=%d %s: %s", node, name, problem)
+            raise
+        finally:
+            self._report(
+                CallReport(
+                    name=name,
+                    call=call,
+                    model=self._settings.model,
+                    response=response,
+                    outcome=outcome,
+                    problem=problem,
+                    usage=budget.usage,
+                    dollars=budget.dollars,
+                    latency_s=budget.latency_s,
+                    n_attempts=budget.n_attempts,
+                    png=None,
+                    estimated=budget.estimated,
+                    reservations=budget.reservations,
+                )
+            )
+
+
+def _instead(proposal: Proposal, why: Exception) -> Proposal:
+    """The expert's proposal with the reason why it is not the agent's."""
+    said = collapse_whitespace(str(why))
+    said = said if len(said) <= 400 else f"{said[:399]}…"
+    return dataclasses.replace(
+        proposal, rationale=f"The rules answer instead of the language model: {said} {proposal.rationale}"
+    )

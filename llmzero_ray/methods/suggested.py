@@ -1,0 +1,125 @@
+"""Recipes suggested by Optuna's samplers, TPE and CMA-ES, from the scores of the search's earlier recipes.
+
+No study is kept: at each request one is made in memory and given the recipes that were trained, in their
+order, each with its score, so that a resumed search suggests what an uninterrupted one would. A recipe that
+failed counts as failed, one that still trains as running. Not here: how many runs, how long (independent.py).
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping
+from typing import Any
+
+from llmzero_ray.config import SearchConfig
+from llmzero_ray.errors import ConfigError
+from llmzero_ray.hyperparameters import BY_KEY, VERL_SPACE, canonical
+from llmzero_ray.methods import values
+from llmzero_ray.methods.independent import IndependentRuns
+from llmzero_ray.methods.run_plan import RunPlan
+from llmzero_ray.methods.values import PlannedStart
+from llmzero_ray.records import Hyperparameters, HyperparameterValue
+from llmzero_ray.records.agents import NodeView
+
+STARTUP = 3
+"""Recipes of TPE that are drawn at random, of 8; Optuna's own 10 would be all of them."""
+POPULATION = 4
+"""Recipes of one generation of CMA-ES: two generations of 8."""
+
+
+class TpeSearch(IndependentRuns):
+    """Recipes that Optuna's TPE suggests."""
+
+    recipe_kind, words = "suggest", "suggested recipe"
+
+    @classmethod
+    def check(cls, config: SearchConfig) -> None:
+        """Check that Optuna is installed.
+
+        Raises:
+            ConfigError: it is not; the extra is named.
+        """
+        missing = [name for name in ("optuna", "cmaes") if importlib.util.find_spec(name) is None]
+        if missing:
+            raise ConfigError(
+                f"search.method is {config.search.method}, which needs {' and '.join(missing)}: "
+                "pip install 'llmzero-ray[optuna]'."
+            )
+
+    def values(self, plan: RunPlan, at: PlannedStart) -> Mapping[str, HyperparameterValue]:
+        """The next suggestion, the same for the same earlier recipes and scores."""
+        if plan.recipe != "suggest":
+            return {}
+        import optuna
+
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        distributions, request = self._distributions(at.root), at.request
+        # A suggestion that was refused is made again with other random numbers.
+        study = optuna.create_study(direction="maximize", sampler=self._sampler(at.rng.getrandbits(31)))
+        earlier = [view for view in (*request.tree, request.on) if view.kind in ("root", "scratch")]
+        for view in sorted(earlier, key=lambda one: one.node):
+            if view.node != request.node and view.hyperparameters:
+                _tell(study, view, distributions)
+        return dict(study.ask(distributions).params)
+
+    def _sampler(self, seed: int) -> Any:
+        from optuna.samplers import TPESampler
+
+        return TPESampler(n_startup_trials=STARTUP, seed=seed)
+
+    def _distributions(self, root: Hyperparameters) -> dict[str, Any]:
+        from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+
+        found: dict[str, Any] = {}
+        inert = VERL_SPACE.inert(root)
+        for name, given in self.ranges.items():
+            key = canonical(name)
+            if key in inert:
+                continue
+            if given.choices:
+                known: Any = values.choices(key, given, root)
+                found[key] = CategoricalDistribution(known)
+                continue
+            low, high = values.bounds(key, given, root)
+            if BY_KEY[key].kind == "int":
+                found[key] = IntDistribution(max(1, round(low)), max(1, round(high)), log=given.log)
+            else:
+                found[key] = FloatDistribution(low, high, log=given.log and low > 0)
+        return found
+
+
+class CmaEsSearch(TpeSearch):
+    """Recipes that Optuna's CMA-ES suggests."""
+
+    def _sampler(self, seed: int) -> Any:
+        from optuna.samplers import CmaEsSampler, RandomSampler
+
+        return CmaEsSampler(
+            n_startup_trials=1,
+            popsize=POPULATION,
+            seed=seed,
+            independent_sampler=RandomSampler(seed=seed),  # of what is no number
+            warn_independent_sampling=False,
+        )
+
+
+def _tell(study: Any, view: NodeView, distributions: dict[str, Any]) -> None:
+    """Give the study a recipe that was trained, with what came of it."""
+    from optuna.trial import TrialState
+
+    study.enqueue_trial(
+        {key: _inside(view.hyperparameters.get(key), one) for key, one in distributions.items()}
+    )
+    trial = study.ask(distributions)
+    _ = trial.relative_params  # CMA-ES counts a trial to a generation where it samples
+    if view.status == "failed" or (view.score is None and view.status not in ("pending", "running")):
+        study.tell(trial, state=TrialState.FAIL)
+    elif view.score is not None and view.status not in ("pending", "running"):
+        study.tell(trial, view.score)
+
+
+def _inside(value: Any, distribution: Any) -> Any:
+    """The value within the range: rounding may have put it just outside, a rule of the space elsewhere."""
+    if hasattr(distribution, "choices"):
+        return value if value in distribution.choices else distribution.choices[0]
+    return min(max(value, distribution.low), distribution.high)

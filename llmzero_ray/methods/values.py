@@ -1,0 +1,150 @@
+"""Values of hyper-parameters as ranges, grids and schedules give them, and as population training explores.
+
+Values that are factors of the default are factors of the root's. Whole numbers are rounded, real ones kept as
+they are. The random numbers are the caller's. Not here: whether a configuration is allowed (`Space`).
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from llmzero_ray.agents.expert.apply_moves import ProposalBase
+from llmzero_ray.config.schedule import ParameterRange, Schedule
+from llmzero_ray.hyperparameters import BY_KEY, canonical
+from llmzero_ray.records import Hyperparameters, HyperparameterValue
+from llmzero_ray.records.agents import ProposalRequest
+
+FACTORS = (1.2, 0.8)
+"""Of an explored value (Jaderberg et al. 2017; Ray Tune's default, in its order)."""
+Values = dict[str, HyperparameterValue]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedStart:
+    """What is known where a planned run starts."""
+
+    request: ProposalRequest
+    base: ProposalBase
+    """Configuration of the checkpoint that it starts from, or the root's."""
+    rng: random.Random
+    """Random numbers of this proposal: others when it was refused and is made again."""
+
+    @property
+    def root(self) -> Hyperparameters:
+        """The root's configuration."""
+        return self.request.default
+
+
+def scaled(key: str, factor: float, root: Hyperparameters) -> HyperparameterValue:
+    """A factor of the root's value; a value that is no number stays."""
+    usual = root.get(key)
+    if isinstance(usual, bool) or not isinstance(usual, int | float):
+        return usual
+    return typed(key, factor * usual)
+
+
+def typed(key: str, value: float) -> HyperparameterValue:
+    """The number as the hyper-parameter's kind has it."""
+    return max(1, round(value)) if BY_KEY[key].kind == "int" else float(value)
+
+
+def drawn(ranges: Mapping[str, ParameterRange], root: Hyperparameters, rng: random.Random) -> Values:
+    """A value of every range, independent of each other."""
+    return {key: draw(key, found, root, rng) for key, found in _by_key(ranges)}
+
+
+def draw(key: str, found: ParameterRange, root: Hyperparameters, rng: random.Random) -> HyperparameterValue:
+    """A value of one range."""
+    if found.choices:
+        return rng.choice(choices(key, found, root))
+    low, high = bounds(key, found, root)
+    if found.log and low > 0:
+        return typed(key, math.exp(rng.uniform(math.log(low), math.log(high))))
+    return typed(key, rng.uniform(low, high))
+
+
+def bounds(key: str, found: ParameterRange, root: Hyperparameters) -> tuple[float, float]:
+    """(low, high) of a range without choices."""
+    low, high = float(found.low or 0.0), float(found.high or 0.0)
+    if not found.of_default:
+        return low, high
+    usual = root.get(key)
+    scale = float(usual) if isinstance(usual, int | float) else 1.0
+    return low * scale, high * scale
+
+
+def choices(key: str, found: ParameterRange, root: Hyperparameters) -> Sequence[HyperparameterValue]:
+    """The values of a range that is a list."""
+    if not found.of_default:
+        return [
+            typed(key, one) if isinstance(one, int | float) and not isinstance(one, bool) else one
+            for one in found.choices
+        ]
+    return list(dict.fromkeys(scaled(key, float(one), root) for one in found.choices))
+
+
+def grid_cell(grid: Mapping[str, Sequence[float]], root: Hyperparameters, number: int) -> Values:
+    """The values of one cell, the last key fastest.
+
+    Raises:
+        ValueError: the grid has fewer cells.
+    """
+    keys = [canonical(name) for name in grid]
+    cells = list(itertools.product(*grid.values()))
+    if number >= len(cells):
+        raise ValueError(f"cell {number + 1} of a grid of {len(cells)}; set search.recipes to {len(cells)}.")
+    return {key: scaled(key, factor, root) for key, factor in zip(keys, cells[number], strict=True)}
+
+
+def scheduled(schedule: Schedule, root: Hyperparameters, number: int) -> Values:
+    """What the schedule sets in its phase `number` (from 0), the phases before it included."""
+    usual = {canonical(name): value for name, value in schedule.relative_to.items()}
+    values: Values = {}
+    for phase in schedule.phases[: number + 1]:
+        for name, value in phase.changes.items():
+            key = canonical(name)
+            numeric = isinstance(value, int | float) and not isinstance(value, bool)
+            if key in usual and numeric:
+                values[key] = scaled(key, float(value) / usual[key], root)
+            else:
+                values[key] = typed(key, float(value)) if numeric else value
+    return values
+
+
+def explored(
+    settings: Hyperparameters,
+    ranges: Mapping[str, ParameterRange],
+    root: Hyperparameters,
+    rng: random.Random,
+    resample: float,
+) -> Values:
+    """The settings of a better member, each drawn anew with probability `resample` or else moved.
+
+    A number is multiplied by 1.2 or 0.8, a choice moves to its neighbour.
+    Source: `_explore` of Ray Tune 2.60, with the same random numbers in the same order.
+    """
+    values: Values = {}
+    for key, found in _by_key(ranges):
+        old = settings.get(key)
+        if found.choices:
+            known = choices(key, found, root)
+            if rng.random() < resample or old not in known:
+                values[key] = rng.choice(known)
+            else:
+                place = known.index(old) + rng.choice([-1, 1])
+                values[key] = known[min(max(place, 0), len(known) - 1)]
+        elif rng.random() < resample:
+            values[key] = draw(key, found, root, rng)
+        else:
+            factor = rng.choice(FACTORS)
+            moved = isinstance(old, int | float) and not isinstance(old, bool)
+            values[key] = typed(key, float(old) * factor) if moved else old  # type: ignore[arg-type]
+    return values
+
+
+def _by_key(ranges: Mapping[str, ParameterRange]) -> list[tuple[str, ParameterRange]]:
+    return [(canonical(name), found) for name, found in ranges.items()]

@@ -1,0 +1,137 @@
+"""Names that packages register: what ships is found like a stranger's; what cannot work is one sentence."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from llmzero_ray.cli import catalogue
+from llmzero_ray.cli.main import main
+from llmzero_ray.cli.subcommand import Subcommand
+from llmzero_ray.errors import ConfigError
+from llmzero_ray.search import SearchRules, make_search, shipped_method, shipped_methods
+from llmzero_ray.utils import plugins as plugin
+
+
+@pytest.fixture
+def register(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Registers (group, name, value) as an installed package does."""
+    made: list[importlib.metadata.EntryPoint] = []
+
+    def found(**wanted: str) -> Any:
+        return importlib.metadata.EntryPoints(made).select(**wanted)
+
+    monkeypatch.setattr("llmzero_ray.utils.plugins.entry_points", found)
+    catalogue.subcommands.cache_clear()
+    yield lambda group, name, value: made.append(importlib.metadata.EntryPoint(name, value, group))
+    catalogue.subcommands.cache_clear()
+
+
+def table(monkeypatch: pytest.MonkeyPatch, **commands: Subcommand) -> str:
+    """An importable table of commands; its value as an entry point names it."""
+    module = types.ModuleType("table_of_a_stranger")
+    module.COMMANDS = commands  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "table_of_a_stranger", module)
+    return "table_of_a_stranger:COMMANDS"
+
+
+def greet(name: str = "you") -> int:
+    """Greet somebody."""
+    print(f"hello {name}")
+    return 0
+
+
+GREET = Subcommand(__name__, "greet", "greet somebody", ("llmzero greet",), after="doctor")
+
+
+def test_every_entry_point_that_ships_can_be_loaded() -> None:
+    shipped = [point for group in plugin.GROUPS.values() for point in plugin.own_points(group).values()]
+    assert len(shipped) >= len(shipped_methods()) - 1
+    for point in shipped:
+        assert callable(plugin.load(point.value, point.name))
+
+
+def test_a_factory_that_a_user_names_is_not_imported_to_learn_whether_it_ships() -> None:
+    assert shipped_method("no_such_package:factory") is None
+    assert shipped_method("llmzero") is not None
+
+
+@pytest.mark.parametrize(
+    ("group", "name"),
+    [(group, name) for group, names in plugin.BUILT_IN.items() for name in names]
+    + [("llmzero_ray.methods", "random")],
+)
+def test_a_package_may_not_take_a_name_that_there_is(register: Any, group: str, name: str) -> None:
+    plugin.check_names()
+    register(group, name, "of_a_stranger.parts:make")
+    with pytest.raises(
+        ConfigError,
+        match=rf"of_a_stranger\.parts:make registers '{name}' .* {group}, and .*"
+        "llmzero-ray has that name, too. Uninstall one of them, or register another name",
+    ):
+        plugin.check_names()
+
+
+def test_two_packages_may_not_register_one_name(register: Any) -> None:
+    register("llmzero_ray.engines", "fast", "one.package:make")
+    register("llmzero_ray.engines", "fast", "another.package:make")
+    with pytest.raises(ConfigError, match=r"another\.package:make registers 'fast'.*Uninstall one of them"):
+        plugin.load_factory("fast", field="engine.backend")
+
+
+def test_a_method_whose_module_is_broken_is_one_sentence_with_its_cure(
+    register: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "broken_method.py").write_text("raise RuntimeError('half installed')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    register("llmzero_ray.methods", "broken", "broken_method:Method")
+    with pytest.raises(
+        ConfigError,
+        match=r"search\.method is 'broken', which cannot be loaded: RuntimeError: half installed\. "
+        "Install or repair its package, or correct the name",
+    ):
+        make_search("broken", SearchRules(), 3)
+
+
+# --- commands -----------------------------------------------------------------------------------------------
+
+
+def test_a_command_of_a_package_stands_in_help_where_it_says_and_runs(
+    register: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    register("llmzero_ray.commands", "mine", table(monkeypatch, greet=GREET))
+    names = list(catalogue.subcommands())
+    assert names[names.index("doctor") + 1] == "greet"
+    assert [name for name in names if name not in catalogue.BUILT_IN] == [
+        "greet", "compare", "tables", "prompt-eval",
+    ]  # fmt: skip
+    assert main(["greet", "--name", "Ann"]) == 0
+    assert capsys.readouterr().out == "hello Ann\n"
+
+
+def test_a_table_that_cannot_be_loaded_is_said_and_leaves_the_other_commands_alone(
+    register: Any, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    register("llmzero_ray.commands", "lost", "no_such_package:COMMANDS")
+    assert main(["--help"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(
+        "llmzero: 'lost' is an entry point of llmzero_ray.commands, which cannot be loaded"
+    )
+    assert (
+        said.count("\n") == 1 and "No module named 'no_such_package'. Install or repair its package" in said
+    )
+    assert main(["list", "--storage", str(tmp_path)]) == 0
+
+
+def test_a_command_that_there_is_already_is_refused(
+    register: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    register("llmzero_ray.commands", "mine", table(monkeypatch, search=GREET))
+    assert main(["--help"]) == 2
+    assert "adds a command 'search', which there is already" in capsys.readouterr().err
