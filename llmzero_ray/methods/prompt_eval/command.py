@@ -16,11 +16,10 @@ from rich.table import Table
 
 from llmzero_ray.agents.backend import check_agents
 from llmzero_ray.cli import options
-from llmzero_ray.cli.output import TerminalConsole
+from llmzero_ray.cli.output import TerminalConsole, print_line
 from llmzero_ray.config import SearchConfig, resolve_config
 from llmzero_ray.errors import CapReachedError, ConfigError
 from llmzero_ray.utils.files import replace_file
-from llmzero_ray.utils.text import clean
 
 if TYPE_CHECKING:
     from llmzero_ray.methods.prompt_eval.cases import RecordedRequest
@@ -63,7 +62,7 @@ def prompt_eval(
             raise ConfigError("--record needs --out FILE, such as requests.json.gz")
         found = tuple(recorded_cases(Path(record)))
         write_cases(found, Path(out))
-        print_line(console, clean(f"{len(found)} requests of {record} written to {out}"))
+        print_line(console, f"{len(found)} requests of {record} written to {out}")
         return 0
     config = _config(settings)
     chosen = _chosen(read_cases(RECORDED if cases is None else Path(cases)), agent, limit)
@@ -74,7 +73,7 @@ def prompt_eval(
     def show(result: CaseResult) -> None:
         results.append(result)
         failed = [check for check, passed in result.checks.items() if not passed]
-        print_line(console, clean(f"{result.case.agent} {result.case.name}: {result.said}{_list(failed)}"))
+        print_line(console, f"{result.case.agent} {result.case.name}: {result.said}{_list(failed)}")
 
     problem = ""
     try:
