@@ -17,9 +17,8 @@ import ray
 from llmzero_ray import version
 from llmzero_ray.agents.backend import agent_facts, needs_key
 from llmzero_ray.config import SearchConfig
-from llmzero_ray.coordinator import root_hyperparameters
 from llmzero_ray.errors import LlmzeroError
-from llmzero_ray.memory import memory_facts, model_facts
+from llmzero_ray.estimate import Estimate
 from llmzero_ray.prepared import PreparedTask
 from llmzero_ray.prepared.confirmation import write_confirmation
 from llmzero_ray.prepared.task import task_facts
@@ -59,17 +58,17 @@ def start_on(
         StorageError: a key cannot be kept for the actors, or fresh validation items cannot be written.
         TaskError: winners are to be confirmed, and the task has no spare rows.
     """
-    facts = task_facts(task)
+    facts, estimate = task_facts(task), Estimate(config, task)
     if config.confirm.k:
         rows = SearchStorage(config.storage, config.name).paths.confirm_rows
         facts["n_confirm"] = write_confirmation(task, config.confirm.n, rows)
     started = ev.SearchStarted(
         config=config.to_json(),
         task=facts,
-        root=root_hyperparameters(config, task.n_train),
+        root=estimate.root,
         versions=_versions(),
-        agents={**agent_facts(config), **model_facts(config)},
-        memory=memory_facts(config, task.model_path),
+        agents={**agent_facts(config), **estimate.model_facts()},
+        memory=estimate.memory_facts(),
     )
     name = coordinator_name(config.name)
     if owner(SearchStorage(config.storage, config.name).paths.root) is None:

@@ -14,10 +14,10 @@ from typing import Any
 
 from llmzero_ray.coordinator import CoordinatorCore, busy_gpu_hours, over_budget
 from llmzero_ray.coordinator.runs import PhaseRun
+from llmzero_ray.estimate import LEAST_S, Estimate, TimeLimits
 from llmzero_ray.journal import active_seconds
 from llmzero_ray.records import Event
 from llmzero_ray.records import events as ev
-from llmzero_ray.stage_times import LEAST_S, TimeLimits, time_limits
 from llmzero_ray.storage.presence import beat
 
 from .event_loop import Post
@@ -141,12 +141,8 @@ def phase_limits(core: CoordinatorCore, run: PhaseRun | None) -> TimeLimits:
     spec = None if run is None else run.spec
     task = started.task
     rows = [task.get(name) or 0 for name in ("n_val", "n_test", "n_confirm")]
-    return time_limits(
-        core.config,
-        started.root if spec is None else spec.hyperparameters,
-        model=core.config.model.path or task.get("model_path"),
-        rows=max(rows),
-    )
+    estimate = Estimate(core.config, model_path=task.get("model_path"))
+    return estimate.time_limits(started.root if spec is None else spec.hyperparameters, rows=max(rows))
 
 
 def _quiet_s(stage: dict[str, Any]) -> float:

@@ -31,7 +31,7 @@ from llmzero_ray.coordinator import (
 )
 from llmzero_ray.dynamics.incumbent import scores_along
 from llmzero_ray.errors import ConfigError, JournalError
-from llmzero_ray.memory import memory_facts
+from llmzero_ray.estimate import Estimate
 from llmzero_ray.records import (
     Checkpoint,
     ComputeLimit,
@@ -534,7 +534,7 @@ def on_gpus(**changes: Any) -> Driver:
     """A search with the recipe for Qwen3-4B on 8 GPUs of 40 GB."""
     settings = ["search.rho_min=0", *(f"{key}={value}" for key, value in changes.items())]
     config = load_config(RECIPE, settings)
-    search = Driver(config, memory_facts(config, None))
+    search = Driver(config, Estimate(config).memory_facts())
     search.ready()
     return search
 

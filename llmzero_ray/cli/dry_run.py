@@ -6,7 +6,6 @@ Not here: the arithmetic (llmzero_ray.estimate), where measured seconds come fro
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -15,30 +14,18 @@ from typing import Any
 from rich import box
 from rich.table import Table
 
-from llmzero_ray.adapter_size import adapter_size
+from llmzero_ray.agents.expected_cost import agent_price, expected_dollars
 from llmzero_ray.cli.gpu_memory import show_memory
 from llmzero_ray.cli.output import TerminalConsole, print_line, print_lines
 from llmzero_ray.cli.step_times import measured
 from llmzero_ray.config import SearchConfig
-from llmzero_ray.coordinator import root_hyperparameters
 from llmzero_ray.errors import TaskError
-from llmzero_ray.estimate import (
-    EstimateCase,
-    MeasuredTimes,
-    Sizes,
-    agent_price,
-    estimate,
-    first_limit,
-    validates_every_start,
-)
-from llmzero_ray.hyperparameters import canonical
-from llmzero_ray.launch.server_sizes import is_for_gpus, with_server_sizes
+from llmzero_ray.estimate import Cases, Estimate, EstimateCase, MeasuredTimes, StageTimes
+from llmzero_ray.estimate.search_time import first_limit, validates_every_start
+from llmzero_ray.estimate.server_sizes import with_server_sizes
 from llmzero_ray.prepared import PreparedTask, load_task
-from llmzero_ray.stage_times import StageTimes, estimated_stages
-from llmzero_ray.utils.files import small_text
-from llmzero_ray.utils.text import plain
+from llmzero_ray.utils.text import GIB, plain
 
-GIB = 2**30
 _UNKNOWN = "not known"
 
 
@@ -56,62 +43,47 @@ def show_estimate(
     try:
         task = _task(config)
     except TaskError:
-        show_memory(console, with_server_sizes(config, None, say), None)  # that needs no data
+        estimate = Estimate(config)
+        show_memory(console, estimate.of(with_server_sizes(estimate, say)))  # that needs no data
         raise
-    config = with_server_sizes(config, task, say)
-    show_memory(console, config, task)
-    stages = _stages(config, task)
-    estimated = None if stages is None else _estimated_times(stages)
-    seconds = measured(config, seconds_per_step=seconds_per_step, like=like, estimated=estimated)
-    adapter = size_of_adapter(config, task)
+    estimate = Estimate(config, task)
+    estimate = estimate.of(with_server_sizes(estimate, say))
+    config = estimate.config
+    show_memory(console, estimate)
+    stages = estimate.root_times()
+    assumed = None if stages is None else _estimated_times(stages[0])
+    seconds = measured(config, seconds_per_step=seconds_per_step, like=like, estimated=assumed)
     price = agent_price(config)
-    on_gpus = is_for_gpus(config)
+    dollars = None if price is None else partial(expected_dollars, config, price, seconds.tokens)
+    cases = estimate.cases(seconds, dollars)
 
-    def estimated_cases(of: SearchConfig) -> tuple[EstimateCase, EstimateCase, EstimateCase]:
-        sizes = _sizes(of, task)
-        return estimate(of, sizes, seconds, price=price, adapter_bytes=adapter, on_gpus=on_gpus)
+    def planned_with(block: str, **changes: Any) -> EstimateCase:
+        """The planned case with other settings of a block."""
+        changed = getattr(config, block).model_copy(update=changes)
+        return estimate.of(config.model_copy(update={block: changed})).cases(seconds, dollars)[1]
 
-    cases = estimated_cases(config)
     console.print(_table(config, cases))
     lines = [*_source_lines(seconds), *_limit_lines(config, cases), *_disk_lines(config, cases)]
     if stages is not None:
         lines += _stage_lines(stages)
     if config.final.default_recipe:
-        final = config.final.model_copy(update={"default_recipe": False})
-        fewer = config.model_copy(update={"final": final})
-        cheaper = estimated_cases(fewer)
+        cheaper = planned_with("final", default_recipe=False)
         lines.append(
-            f"without final.default_recipe: {plain(cheaper[1].gpu_hours)} GPU hours as planned, "
+            f"without final.default_recipe: {plain(cheaper.gpu_hours)} GPU hours as planned, "
             f"not {plain(cases[1].gpu_hours)}"
         )
-    if not validates_every_start(config, on_gpus=on_gpus):
-        phase = config.phase.model_copy(update={"validate_start": "always"})
-        longer = estimated_cases(config.model_copy(update={"phase": phase}))
+    if not validates_every_start(config, on_gpus=estimate.on_gpus):
+        longer = planned_with("phase", validate_start="always")
         lines.append(
-            f"with phase.validate_start always: {plain(longer[1].gpu_hours)} GPU hours as planned, not "
-            f"{plain(cases[1].gpu_hours)}; {longer[1].validations - cases[1].validations} validations before "
+            f"with phase.validate_start always: {plain(longer.gpu_hours)} GPU hours as planned, not "
+            f"{plain(cases[1].gpu_hours)}; {longer.validations - cases[1].validations} validations before "
             "a first step are taken over from the phase before"
         )
     print_lines(console, lines)
     return 0
 
 
-def _stages(config: SearchConfig, task: PreparedTask | None) -> tuple[StageTimes, StageTimes] | None:
-    """Estimated seconds of the root's stages on GPUs with answers of half their cap, and at it; None: the
-    search is for the CPU, or its model is not known."""
-    if not is_for_gpus(config):
-        return None
-    root = root_hyperparameters(config, None if task is None else task.n_train)
-    model = config.model.path or (task.model_path if task is not None else None)
-    rows = (config.task if task is None else task).n_val
-    usual, longest = (
-        estimated_stages(config, root, model=model, rows=rows, response_share=share) for share in (0.5, 1.0)
-    )
-    return None if usual is None or longest is None else (usual, longest)
-
-
-def _estimated_times(stages: tuple[StageTimes, StageTimes]) -> MeasuredTimes:
-    usual, _ = stages
+def _estimated_times(usual: StageTimes) -> MeasuredTimes:
     return MeasuredTimes(
         source="an estimate for these cards with answers of half their cap; `llmzero doctor` measures it",
         step_s=usual.rollout_s + usual.update_s,
@@ -130,16 +102,6 @@ def _stage_lines(stages: tuple[StageTimes, StageTimes]) -> list[str]:
     ]
 
 
-def size_of_adapter(config: SearchConfig, task: PreparedTask | None) -> int | None:
-    """Bytes of one adapter of the search; None without a local `config.json` of the model."""
-    path = config.model.path or (task.model_path if task is not None else None)
-    try:
-        model = json.loads(small_text(Path(path or "") / "config.json"))
-    except (OSError, ValueError):
-        return None
-    return adapter_size(model, rank=config.model.lora_rank, targets=config.model.target_modules)
-
-
 def _task(config: SearchConfig) -> PreparedTask | None:
     """The prepared task; None when `prepare` is still to make it."""
     try:
@@ -150,14 +112,7 @@ def _task(config: SearchConfig) -> PreparedTask | None:
         return None
 
 
-def _sizes(config: SearchConfig, task: PreparedTask | None) -> Sizes:
-    root = root_hyperparameters(config, None if task is None else task.n_train)
-    rollouts = int(str(root[canonical("batch")])) * int(str(root[canonical("n")]))
-    data: Any = config.task if task is None else task
-    return Sizes(n_val=data.n_val, n_test=data.n_test, rollouts=rollouts)
-
-
-def _table(config: SearchConfig, cases: tuple[EstimateCase, EstimateCase, EstimateCase]) -> Table:
+def _table(config: SearchConfig, cases: Cases) -> Table:
     slots = config.slots
     table = Table(
         title=f"{config.name}: {slots.count} slot(s) of {slots.n_gpus} GPU(s)",
@@ -196,7 +151,7 @@ def _source_lines(seconds: MeasuredTimes) -> list[str]:
     return [*lines, *seconds.notes]
 
 
-def _limit_lines(config: SearchConfig, cases: tuple[EstimateCase, EstimateCase, EstimateCase]) -> list[str]:
+def _limit_lines(config: SearchConfig, cases: Cases) -> list[str]:
     found = []
     for case in cases[1:]:
         limit = first_limit(config, case)
@@ -211,7 +166,7 @@ def _limit_lines(config: SearchConfig, cases: tuple[EstimateCase, EstimateCase, 
     return found
 
 
-def _disk_lines(config: SearchConfig, cases: tuple[EstimateCase, EstimateCase, EstimateCase]) -> list[str]:
+def _disk_lines(config: SearchConfig, cases: Cases) -> list[str]:
     limit, most = config.checkpoints.max_gib, cases[-1].disk_bytes
     if most is None:
         return ["adapters: their size is not known without config.json of a dense model in model.path"]

@@ -1,7 +1,7 @@
-"""The estimate of memory as text: a table of a training step's stages on a GPU, the verdict, remedies, and
-what a machine needs.
+"""The estimate of memory as text: a table of a training step's stages on a GPU, whether they fit, remedies,
+and what a machine needs.
 
-Not here: the estimate (llmzero_ray.memory), a doctor's row (doctor/memory.py).
+Not here: the estimate (llmzero_ray.estimate), a doctor's row (doctor/memory.py).
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from rich.console import Console
 from rich.table import Table
 
 from llmzero_ray.cli.output import print_lines
-from llmzero_ray.config import SearchConfig
 from llmzero_ray.errors import ConfigError
-from llmzero_ray.launch.server_sizes import assessed, card_gib, is_for_gpus, largest_share
-from llmzero_ray.memory import GIB, Assessment, Moment, Range, assess, host_moments
-from llmzero_ray.prepared import PreparedTask
+from llmzero_ray.estimate import Assessment, Estimate, StageMemory
+from llmzero_ray.estimate.fit import assess
+from llmzero_ray.estimate.server_sizes import largest_share
+from llmzero_ray.utils.text import GIB
 
 
 def memory_table(found: Assessment) -> Table:
@@ -31,28 +31,28 @@ def memory_table(found: Assessment) -> Table:
         title_justify="left",
     )
     table.add_column("", no_wrap=True)
-    for moment in found.moments:
+    for stage in found.stages:
         # Narrow enough for 80 columns.
-        header = moment.name.replace(" ", "\n").replace("-", "-\n")
+        header = stage.name.replace(" ", "\n").replace("-", "-\n")
         table.add_column(header, justify="right", no_wrap=True)
-    names = dict.fromkeys(item.name for moment in found.moments for item in moment.items)
+    names = dict.fromkeys(item.name for stage in found.stages for item in stage.items)
     for name in names:
-        table.add_row(name, *(_cell(moment.size_of(name)) for moment in found.moments))
+        sizes = (stage.size_of(name) for stage in found.stages)
+        table.add_row(name, *("" if size is None else f"{size.likely / GIB:.1f}" for size in sizes))
     table.add_section()
-    for name, of in (("low", "low"), ("likely", "likely"), ("high", "high")):
-        table.add_row(name, *(f"{getattr(moment.total, of) / GIB:.1f}" for moment in found.moments))
-    table.add_row("limit", *(f"{moment.limit / GIB:.1f}" for moment in found.moments))
+    for bound in ("low", "likely", "high"):
+        table.add_row(bound, *(f"{getattr(stage.total, bound) / GIB:.1f}" for stage in found.stages))
+    table.add_row("limit", *(f"{stage.limit / GIB:.1f}" for stage in found.stages))
     return table
 
 
-def _cell(size: Range | None) -> str:
-    return "" if size is None else f"{size.likely / GIB:.1f}"
+def memory_lines(estimate: Estimate) -> Iterator[str]:
+    """Whether root and later phases fit, remedies, the cache, and what a machine needs.
 
-
-def memory_lines(
-    root: Assessment, demanding: Assessment, config: SearchConfig | None = None
-) -> Iterator[str]:
-    """The verdict, its reason, and remedies; with the configuration also what a machine needs."""
+    Raises:
+        ConfigError: there is no estimate of the memory.
+    """
+    root, demanding = estimate.gpu_memory
     setup = root.setup
     yield f"GPU memory: {root.reason}"
     yield from remedy_lines(root)
@@ -65,8 +65,7 @@ def memory_lines(
         f"{setup.max_model_len} tokens at once"
     )
     yield from _larger_share_lines(root, demanding)
-    if config is not None:
-        yield f"memory of a machine: {host_text(config, root, n_slots=1, total=None)}"
+    yield f"memory of a machine: {machine_text(estimate.machine())}"
 
 
 def _larger_share_lines(root: Assessment, demanding: Assessment) -> Iterator[str]:
@@ -81,10 +80,11 @@ def _larger_share_lines(root: Assessment, demanding: Assessment) -> Iterator[str
     )
 
 
-def host_text(config: SearchConfig, root: Assessment, *, n_slots: int, total: float | None) -> str:
-    """Memory that `n_slots` slots take of a machine, in one sentence; `total`: bytes that it has, if
-    known."""
-    worst = host_worst(config, root, n_slots=n_slots, total=total or 0.0)
+def machine_text(worst: StageMemory, *, n_slots: int = 1, total: float | None = None) -> str:
+    """Memory that `n_slots` slots take of a machine at their largest stage, in one sentence.
+
+    `total`: bytes that the machine has, where that is known.
+    """
     need, largest = worst.total, worst.largest
     has = "" if total is None else f" of {total / GIB:.0f} GiB"
     return (
@@ -93,42 +93,24 @@ def host_text(config: SearchConfig, root: Assessment, *, n_slots: int, total: fl
     )
 
 
-def host_worst(config: SearchConfig, root: Assessment, *, n_slots: int, total: float) -> Moment:
-    """The moment at which `n_slots` slots take most of a machine of `total` bytes."""
-    engine, slots = config.engine, config.slots
-    helpers = -(-(engine.agent_workers + engine.reward_workers) // slots.nodes)
-    found = host_moments(
-        root.shape, root.setup, gpus=slots.gpus_per_node, helpers=helpers, limit=total / n_slots
-    )
-    worst = max(found, key=lambda moment: moment.total.likely)
-    items = tuple(replace(item, size=item.size * float(n_slots)) for item in worst.items)
-    return replace(worst, items=items, limit=total)
-
-
 def demanding_phase_text(demanding: Assessment) -> str:
-    """Of the second estimate of `assessed`."""
+    """What the second assessment of `Estimate.gpu_memory` is of."""
     return f"a phase with responses of {demanding.setup.response} tokens and a temperature other than 1"
 
 
 def remedy_lines(found: Assessment) -> Iterator[str]:
     """One line for each change that would help."""
-    for remedy in found.remedies:
-        yield f"  {remedy.change}: {remedy.saved / GIB:.1f} GiB less there, then {remedy.status}"
+    return (f"  {remedy}" for remedy in found.remedies)
 
 
-def show_memory(console: Console, config: SearchConfig, task: PreparedTask | None) -> None:
-    """Print the table and the verdict for a search on GPUs, or why there is none."""
-    if not is_for_gpus(config):
+def show_memory(console: Console, estimate: Estimate) -> None:
+    """Print whether a search on GPUs fits, with the table, or why there is no estimate."""
+    if not estimate.on_gpus:
         return
-    gpu_gib = config.slots.gpu_memory_gib or card_gib()
-    if gpu_gib is None:
-        lines = ["no memory estimate: set slots.gpu_memory_gib (39.4 for an A100 of 40 GB)"]
+    try:
+        lines = list(memory_lines(estimate))
+    except ConfigError as error:
+        lines = [str(error)]
     else:
-        try:
-            root, demanding = assessed(config, task, gpu_gib=gpu_gib)
-        except ConfigError as error:
-            lines = [str(error)]
-        else:
-            console.print(memory_table(root))
-            lines = list(memory_lines(root, demanding, config))
+        console.print(memory_table(estimate.gpu_memory[0]))
     print_lines(console, lines)

@@ -2,7 +2,7 @@
 
 from llmzero_ray.coordinator.budget import busy_gpu_hours, over_budget
 from llmzero_ray.coordinator.core import CoordinatorCore
-from llmzero_ray.coordinator.plan import limits, phase_seed, root_hyperparameters
+from llmzero_ray.coordinator.plan import phase_seed
 from llmzero_ray.coordinator.replay import (
     DecisionCheck,
     apply_recorded,
@@ -22,6 +22,7 @@ from llmzero_ray.coordinator.requests import (
     task_view,
 )
 from llmzero_ray.coordinator.steering import extension_problem, measures_alone, refusal
+from llmzero_ray.hyperparameters.root import limits, root_hyperparameters
 
 __all__ = [
     "CoordinatorCore",

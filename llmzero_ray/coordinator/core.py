@@ -24,9 +24,9 @@ from llmzero_ray.coordinator.plan import Planner
 from llmzero_ray.coordinator.runs import PhaseRun, SlotState, finite
 from llmzero_ray.coordinator.state import SearchState
 from llmzero_ray.errors import JournalError
+from llmzero_ray.estimate import SearchMemory
 from llmzero_ray.hyperparameters import space_with
 from llmzero_ray.hyperparameters.compute import amount, token_cost
-from llmzero_ray.memory import SearchMemory
 from llmzero_ray.records import Event, NodeKind, PhaseFailure, PhaseResult, ResumeFrom
 from llmzero_ray.records import events as ev
 from llmzero_ray.records.commands import Command

@@ -13,10 +13,11 @@ from typing import Any
 
 from llmzero_ray.config import SearchConfig
 from llmzero_ray.coordinator.runs import PhaseRun, without_infinities
-from llmzero_ray.errors import ConfigError, HyperparameterError, ProposalError
-from llmzero_ray.hyperparameters import VERL_SPACE, Limits, Space, format_value, scored_alike, space_with
+from llmzero_ray.errors import HyperparameterError, ProposalError
+from llmzero_ray.hyperparameters import VERL_SPACE, Limits, Space, format_value, scored_alike
 from llmzero_ray.hyperparameters.compute import spent, token_cost
-from llmzero_ray.hyperparameters.table import GPU_MEMORY, LR, MAX_NUM_SEQS, MAX_RESPONSE
+from llmzero_ray.hyperparameters.root import limits
+from llmzero_ray.hyperparameters.table import LR
 from llmzero_ray.records import (
     Change,
     ComputeLimit,
@@ -46,48 +47,6 @@ class Planned:
 
     spec: PhaseSpec
     note: str = ""
-
-
-def limits(config: SearchConfig, n_train: int | None) -> Limits:
-    """Limits that slot and task set for every phase of the search."""
-    engine = config.engine
-    return Limits(
-        max_model_len=engine.max_prompt_length + engine.max_response_length,
-        max_response_length=engine.max_response_length,
-        n_train=n_train,
-    )
-
-
-def root_hyperparameters(
-    config: SearchConfig, n_train: int | None, space: Space | None = None
-) -> dict[str, Any]:
-    """The root's complete configuration: defaults, then the blocks of search.yaml, then `root.overrides`.
-
-    Raises:
-        ConfigError: an override is unknown, out of bounds, breaks a coupling, or belongs to another block;
-            agents.allow names a key that no proposal may set.
-    """
-    space = space_with(config.agents.allow) if space is None else space
-    try:
-        overrides = space.normalize(config.root.overrides)
-        for name in config.root.overrides:
-            reason = space.owned(space.canonical(name))
-            if reason is not None:
-                raise ConfigError(f"root.overrides: {name} cannot be set here: {reason}.")
-        blocks = {key: _field(config, dotted) for dotted, key in space.from_config.items()}
-        engine = config.engine
-        chosen = {MAX_NUM_SEQS: engine.sequences_at_once, GPU_MEMORY: engine.server_share}
-        blocks |= {key: value for key, value in chosen.items() if blocks.get(key) == "auto"}
-        base = space.defaults()
-        if (
-            MAX_RESPONSE in base and MAX_RESPONSE not in overrides
-        ):  # our own default must not be what breaks the limit
-            blocks[MAX_RESPONSE] = min(int(str(base[MAX_RESPONSE])), config.engine.max_response_length)
-        return space.complete(
-            base, {**blocks, **overrides}, n_gpus=config.slots.n_gpus, limits=limits(config, n_train)
-        )
-    except HyperparameterError as error:
-        raise ConfigError(f"root.overrides: {error}") from error
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -390,10 +349,3 @@ def phase_seed(seed: int, node: int) -> int:
     """The seed of a node's phase; the reference has the root's."""
     text = f"{seed}:{max(node, 0)}".encode()
     return int.from_bytes(blake2b(text, digest_size=4).digest(), "big") >> 1
-
-
-def _field(config: SearchConfig, dotted: str) -> Any:
-    value: Any = config
-    for part in dotted.split("."):
-        value = getattr(value, part)
-    return value

@@ -11,7 +11,6 @@ from pathlib import PurePath
 from typing import Any, TypeAlias
 
 from llmzero_ray.coordinator.state import SearchState
-from llmzero_ray.memory import GIB
 from llmzero_ray.records import PhaseFailure, PhaseResult, StopDecision, TokenCounts, to_json
 from llmzero_ray.records import commands as cmd
 from llmzero_ray.records.agents import (
@@ -95,10 +94,7 @@ def _memory_view(state: SearchState, failed: int) -> MemoryView | None:
     relief = state.memory.relief(spec.hyperparameters, n_repairs=max(0, ran_out - 1))
     return MemoryView(
         verdict=found.reason,
-        remedies=tuple(
-            f"{remedy.change}: {remedy.saved / GIB:.1f} GiB less there, then {remedy.status}"
-            for remedy in found.remedies
-        ),
+        remedies=tuple(map(str, found.remedies)),
         fix=relief.values,
         fix_verdict=relief.status,
     )

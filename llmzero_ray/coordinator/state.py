@@ -11,9 +11,9 @@ from llmzero_ray.coordinator.final_evaluation import FinalEvaluation, numbered
 from llmzero_ray.coordinator.meter import Meter
 from llmzero_ray.coordinator.plan import Planner
 from llmzero_ray.coordinator.runs import PhaseRun, SlotState
+from llmzero_ray.estimate import SearchMemory
 from llmzero_ray.hyperparameters.compute import spent, token_cost
 from llmzero_ray.journal import ActiveTime
-from llmzero_ray.memory import SearchMemory
 from llmzero_ray.records import events as ev
 from llmzero_ray.records.events import REFERENCE
 from llmzero_ray.search import SearchMethod

@@ -15,9 +15,9 @@ from llmzero_ray.coordinator import root_hyperparameters
 from llmzero_ray.engines.capacity import largest_machine, shortfall
 from llmzero_ray.engines.registry import engine_factory
 from llmzero_ray.errors import CapacityError, ConfigError, EngineVersionError
+from llmzero_ray.estimate import Estimate, SearchMemory
 from llmzero_ray.launch import actors as _actors
 from llmzero_ray.launch.nodes import NoResult, nodes_up, run_on_nodes
-from llmzero_ray.memory import SearchMemory, memory_facts
 from llmzero_ray.prepared import PreparedTask, check_model_dir
 from llmzero_ray.records.events import AgentCalled
 from llmzero_ray.report import load_strategy
@@ -35,9 +35,9 @@ def check_memory(config: SearchConfig, task: PreparedTask) -> None:
     Raises:
         ConfigError: it does not, with what would help.
     """
-    facts = memory_facts(config, task.model_path)
-    root = root_hyperparameters(config, task.n_train)
-    if facts and (problem := SearchMemory(config, facts).problem(root)):
+    estimate = Estimate(config, task)
+    facts = estimate.memory_facts()
+    if facts and (problem := SearchMemory(config, facts).problem(estimate.root)):
         raise ConfigError(
             f"the root does not fit on the GPUs. {problem} Change root.overrides or engine accordingly, or "
             f"slots.gpu_memory_gib ({config.slots.gpu_memory_gib:g}) if a GPU has more; null there trains "
@@ -68,8 +68,8 @@ def check_engine_here(config: SearchConfig) -> None:
         EngineVersionError: VeRL, vLLM, flash attention or NVIDIA's driver is missing or of another version.
     """
     if config.engine.backend == "verl" and not _actors.head.is_to_be_joined():
-        from llmzero_ray.engines.verl.factory import resolve_platform
         from llmzero_ray.engines.verl.internals import check_versions
+        from llmzero_ray.estimate.card import resolve_platform
 
         check_versions(resolve_platform(config.engine.platform))
 

@@ -25,6 +25,8 @@ from llmzero_ray.coordinator import (
 )
 from llmzero_ray.coordinator.follow import Follower
 from llmzero_ray.errors import ConfigError, CoordinatorGoneError, LlmzeroError, SearchBusyError
+from llmzero_ray.estimate import Estimate
+from llmzero_ray.estimate.server_sizes import with_recorded_sizes, with_server_sizes
 from llmzero_ray.journal import trust
 from llmzero_ray.launch import actors as _actors
 from llmzero_ray.launch.hub_model import with_model_here
@@ -39,7 +41,6 @@ from llmzero_ray.launch.preflight import (
     refuse_job_directory,
     strategy_note,
 )
-from llmzero_ray.launch.server_sizes import with_recorded_sizes, with_server_sizes
 from llmzero_ray.launch.start_checks import StartChecks
 from llmzero_ray.prepared import PreparedTask
 from llmzero_ray.prepared.confirmation import check_spare_rows
@@ -178,7 +179,7 @@ def _find_or_start(
         say(f"note: {oddity}")
     task = make_task(config, say)
     if not follower.has_trained:  # one that has goes on with what it began with
-        config = with_server_sizes(config, task, say)
+        config = with_server_sizes(Estimate(config, task), say)
     check_verl_keys(config, task)
     if not follower.has_trained:
         check_memory(config, task)

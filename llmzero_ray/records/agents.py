@@ -206,7 +206,7 @@ class MemoryView:
     """The estimate of a failed phase's GPU memory, as this search knows it by now."""
 
     verdict: str
-    """Whether it fits, its tightest moment, and what is largest there, in one sentence."""
+    """Whether it fits, its tightest stage, and what is largest there, in one sentence."""
     remedies: tuple[str, ...]
     """Single changes that would help, with what they save and the verdict after them; those that help most
     first."""

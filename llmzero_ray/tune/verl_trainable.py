@@ -26,12 +26,13 @@ from llmzero_ray.config import SearchConfig, change_settings, load_config, resol
 from llmzero_ray.config.strategy_file import Strategy, TuneStrategy, check_rank, other_model
 from llmzero_ray.coordinator import limits, phase_seed, root_hyperparameters
 from llmzero_ray.errors import ConfigError, EngineError, LlmzeroError
+from llmzero_ray.estimate import Estimate
+from llmzero_ray.estimate.server_sizes import with_server_sizes
 from llmzero_ray.hyperparameters import Space
 from llmzero_ray.hyperparameters.verl_space import space_with
 from llmzero_ray.launch import actors as _actors
 from llmzero_ray.launch.hub_model import with_model_here
 from llmzero_ray.launch.preflight import check_memory, check_platform, check_verl_keys
-from llmzero_ray.launch.server_sizes import with_server_sizes
 from llmzero_ray.prepared import load_task
 from llmzero_ray.records import (
     Hyperparameters,
@@ -286,7 +287,7 @@ def verl_trainable(config: str | Path | Mapping[str, Any], **settings: Any) -> t
     """
     checked = _config(config, settings)
     task = load_task(checked.task.dir)
-    checked = with_server_sizes(checked, task, log.info)
+    checked = with_server_sizes(Estimate(checked, task), log.info)
     check_verl_keys(checked, task)
     check_memory(checked, task)
     check_platform(checked)

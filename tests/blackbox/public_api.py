@@ -17,9 +17,10 @@ from llmzero_ray.coordinator import check_decisions, replay, root_hyperparameter
 from llmzero_ray.engines.base import Slot
 from llmzero_ray.engines.verl.factory import idle_spec, verl_settings
 from llmzero_ray.engines.verl.overrides import all_overrides, compose, hydra_literal
+from llmzero_ray.estimate import Estimate
+from llmzero_ray.estimate.server_sizes import with_server_sizes
 from llmzero_ray.hyperparameters import resolve
 from llmzero_ray.journal import read_all
-from llmzero_ray.launch.server_sizes import with_server_sizes
 from llmzero_ray.prepared import PreparedTask
 from llmzero_ray.report import load_strategy, write_outcome
 
@@ -102,7 +103,7 @@ def recipe(path: Path) -> dict[str, Any]:
         licence=None,
         majority_baseline=None,
     )
-    config = with_server_sizes(load_config(path), task, lambda _: None)
+    config = with_server_sizes(Estimate(load_config(path), task), lambda _: None)
     slot = Slot(
         search=config.name,
         index=0,

@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from llmzero_ray.cli.doctor.memory import card_of, estimate
+from llmzero_ray.cli.doctor.memory import card_of, on_cards
 from llmzero_ray.cli.dry_run import show_estimate
-from llmzero_ray.cli.gpu_memory import assessed, card_gib, is_for_gpus, memory_lines, show_memory
+from llmzero_ray.cli.gpu_memory import memory_lines, show_memory
 from llmzero_ray.config import SearchConfig, load_config, parse_config
 from llmzero_ray.errors import TaskError
+from llmzero_ray.estimate import Estimate, card_gib, is_for_gpus
 from llmzero_ray.launch.nodes import nodes_up
 
 ROOT = Path(__file__).parents[2]
@@ -25,7 +26,7 @@ def recipe(size: str, *changes: str) -> SearchConfig:
 
 def shown(config: SearchConfig) -> str:
     console = Console(width=80, record=True)
-    show_memory(console, config, None)
+    show_memory(console, Estimate(config))
     return console.export_text()
 
 
@@ -57,11 +58,11 @@ def test_the_table_fits_into_80_columns_and_its_items_add_up() -> None:
     lines = shown(recipe("4b")).splitlines()
     rows = {line[:24].strip(): line[24:].split() for line in lines if line.startswith("  ")}
     assert rows["limit"] == ["33.5", "39.4", "39.4", "39.4", "39.4", "39.4"]
-    found, _ = assessed(recipe("4b"), None, gpu_gib=39.4)
-    for column, moment in enumerate(found.moments):
-        assert float(rows["likely"][column]) == pytest.approx(moment.total.likely / 2**30, abs=0.06)
-        parts = [float(rows[item.name][0]) for item in moment.items if len(rows[item.name]) == 1]
-        assert sum(parts) <= moment.total.likely / 2**30 + 0.5
+    found, _ = Estimate(recipe("4b")).gpu_memory
+    for column, stage in enumerate(found.stages):
+        assert float(rows["likely"][column]) == pytest.approx(stage.total.likely / 2**30, abs=0.06)
+        parts = [float(rows[item.name][0]) for item in stage.items if len(rows[item.name]) == 1]
+        assert sum(parts) <= stage.total.likely / 2**30 + 0.5
     assert "…" not in "".join(lines)
 
 
@@ -78,11 +79,12 @@ def test_what_only_later_phases_may_ask_for_is_said_as_well() -> None:
     config = config.model_copy(
         update={"engine": config.engine.model_copy(update={"gpu_memory_utilization": 0.7})}
     )
-    root, demanding = assessed(config, None, gpu_gib=26.0)
+    estimate = Estimate(config)
+    root, demanding = estimate.gpu_memory
     assert (root.status, demanding.status) != (root.status, root.status)
-    output = "\n".join(memory_lines(root, demanding))
+    output = "\n".join(memory_lines(estimate))
     assert "a phase with responses of 8192 tokens and a temperature other than 1: " in output
-    row, _ = estimate(config, None, 26.0)
+    row, _ = on_cards(config, None, 26.0)
     assert "a phase with responses of 8192 tokens" in row.found
 
 
@@ -114,7 +116,7 @@ def test_a_larger_share_for_the_server_is_named_where_all_stages_still_fit(
     now: float, said: str | None
 ) -> None:
     config = recipe("8b", f"engine.gpu_memory_utilization={now}")
-    lines = [line for line in memory_lines(*assessed(config, None, gpu_gib=39.4)) if "would fit too" in line]
+    lines = [line for line in memory_lines(Estimate(config)) if "would fit too" in line]
     assert [
         said is not None and f"gpu_memory_utilization {said}, with a cache of" in line for line in lines
     ] == ([True] if said else [])
@@ -141,14 +143,14 @@ def test_a_driver_that_does_not_say_is_no_figure(
 )
 def test_the_doctors_row_follows_the_verdict(gpu_gib: float | None, status: str) -> None:
     config = recipe("8b", "engine.gpu_memory_utilization=0.5")
-    row, found = estimate(config, None, gpu_gib)
+    row, found = on_cards(config, None, gpu_gib)
     assert row.status == status
     assert (found is None) == (gpu_gib is None)
     assert bool(row.todo) == (status in ("warn", "FAIL"))
 
 
 def test_a_model_without_an_estimate_is_skipped_by_the_doctor() -> None:
-    row, found = estimate(recipe("8b", "model.path=/nowhere/other"), None, 39.4)
+    row, found = on_cards(recipe("8b", "model.path=/nowhere/other"), None, 39.4)
     assert (row.status, found) == ("skipped", None)
     assert "no memory estimate" in row.found
 

@@ -16,16 +16,18 @@ from llmzero_ray.engines.verl.driver import _check_config
 from llmzero_ray.engines.verl.factory import idle_spec, verl_settings
 from llmzero_ray.engines.verl.overrides import all_overrides, compose
 from llmzero_ray.errors import ConfigError
+from llmzero_ray.estimate import Estimate
+from llmzero_ray.estimate.fit import Assessment, assess
+from llmzero_ray.estimate.model_shape import read_shape
+from llmzero_ray.estimate.server_sizes import with_server_sizes
+from llmzero_ray.estimate.setup import setup_of
 from llmzero_ray.hyperparameters import resolve
-from llmzero_ray.launch.server_sizes import with_server_sizes
-from llmzero_ray.memory import Assessment, assess, read_shape, setup_of
 from llmzero_ray.prepared import PreparedTask
-from llmzero_ray.stage_times import estimated_stages, time_limits
 from llmzero_ray.tasks.task_yaml import load_task_file
 
 CONFIGS = Path(__file__).parents[2] / "jobs" / "configs"
 RECIPES = {
-    path.name: with_server_sizes(load_config(path), None, lambda _: None)
+    path.name: with_server_sizes(Estimate(load_config(path)), lambda _: None)
     for path in sorted(CONFIGS.glob("*.yaml"))
     if path.name not in ("demo.yaml", "local.yaml")
 }
@@ -193,10 +195,10 @@ def test_shards_stay_within_a_machine(recipe: tuple[Any, SearchConfig]) -> None:
 
 def test_a_step_has_the_time_it_needs(recipe: tuple[Any, SearchConfig]) -> None:
     config = recipe[1]
-    root = root_hyperparameters(config, 5000)
-    limits = time_limits(config, root, model=config.model.path, rows=500)
+    root, estimate = root_hyperparameters(config, 5000), Estimate(config)
+    limits = estimate.time_limits(root, rows=500)
     assert config.engine.hang_min_s is None and config.engine.stop_deadline_s is None
-    stages = estimated_stages(config, root, model=config.model.path, rows=500)
+    stages = estimate.stage_times(root, rows=500)
     assert stages is not None
     assert limits.hang_s >= max(600, 1.5 * stages.longest_s)
     assert limits.stop_s >= max(600, 1.5 * (stages.rollout_s + stages.update_s))

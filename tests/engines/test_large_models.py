@@ -10,9 +10,9 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("verl")
 
-from llmzero_ray.memory import KNOWN  # noqa: E402
+from llmzero_ray.estimate.model_shape import KNOWN  # noqa: E402
 from tests.engines.fake_ranks import fake_rank, peft_qwen3, sharded  # noqa: E402
-from tests.memory.test_shapes import config_of  # noqa: E402
+from tests.estimate.test_model_shape import config_of  # noqa: E402
 
 pytestmark = pytest.mark.slow  # 400 modules are built and wrapped
 

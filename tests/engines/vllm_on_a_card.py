@@ -77,9 +77,9 @@ def fake_card() -> None:
 
 def model_at(directory: Path, name: str) -> str:
     """A folder with the tokenizer of the tiny model and the sizes of a real one."""
-    from llmzero_ray.memory import KNOWN
+    from llmzero_ray.estimate.model_shape import KNOWN
     from llmzero_ray.tasks.tiny_model import make_tokenizer
-    from tests.memory.test_shapes import config_of
+    from tests.estimate.test_model_shape import config_of
 
     place = directory / name
     if not place.is_dir():

@@ -14,8 +14,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from llmzero_ray import estimate
 from llmzero_ray.errors import StorageError
-from llmzero_ray.launch import server_sizes
 from llmzero_ray.methods.compare import lanes
 from llmzero_ray.methods.compare.plan import ComparedRun
 from llmzero_ray.prepared.families import WarmStart
@@ -238,7 +238,7 @@ HELPERS: dict[str, Callable[[Path], object]] = {
     "tiny model": make_a_tiny_model,
     "math": lambda _: math_client.is_equivalent("1", "1"),
     "compare": run_a_comparison,
-    "graphics cards": lambda _: server_sizes.card_gib(),
+    "graphics cards": lambda _: estimate.card_gib(),
 }
 
 

@@ -21,11 +21,11 @@ from llmzero_ray.cli.doctor.rows import CheckFinding, Kind, Row, skipped
 from llmzero_ray.cli.doctor.scratch import Scratch
 from llmzero_ray.config import SearchConfig
 from llmzero_ray.errors import ConfigError, LlmzeroError
+from llmzero_ray.estimate import Estimate, is_for_gpus
+from llmzero_ray.estimate.server_sizes import with_server_sizes
 from llmzero_ray.launch import actors as _actors
 from llmzero_ray.launch.nodes import Node, NoResult, run_on_nodes
 from llmzero_ray.launch.preflight import check_platform
-from llmzero_ray.launch.server_sizes import is_for_gpus, with_server_sizes
-from llmzero_ray.memory import Assessment
 from llmzero_ray.prepared import PreparedTask, load_task
 from llmzero_ray.storage import SearchStorage
 from llmzero_ray.storage.presence import owner
@@ -54,7 +54,7 @@ class Context:
     nodes: Sequence[Node] = ()
     probed: Mapping[str, Any | NoResult] = field(default_factory=dict)
     """By label of a node: its versions and its room."""
-    memory: Assessment | None = None
+    estimate: Estimate | None = None
     """What the root takes of a GPU."""
     seconds: list[dict[str, float]] = field(default_factory=list)
     """Of each slot that trained: `slot`, `step_s`, `startup_s`, `validation_s`."""
@@ -100,7 +100,7 @@ def _task(context: Context) -> CheckFinding:
     context.task = task = load_task(context.config.task.dir)
     sizes: list[str] = []
     with contextlib.suppress(ConfigError):  # the root's own check says what is wrong
-        context.config = with_server_sizes(context.config, task, sizes.append)
+        context.config = with_server_sizes(Estimate(context.config, task), sizes.append)
     found = f"{task.name}: {task.n_train} train, {task.n_val} val, {task.n_test} test"
     return CheckFinding("ok", "; ".join([found, *sizes]))
 
@@ -154,7 +154,7 @@ def _model_files(context: Context) -> CheckFinding:
 def _gpu_memory(context: Context) -> CheckFinding:
     """The root fits on the GPUs, by estimate."""
     card_gib = memory.card_of(context.config, context.nodes, limit_s=_CHECK_S / 2)
-    found, context.memory = memory.estimate(context.config, context.task, card_gib)
+    found, context.estimate = memory.on_cards(context.config, context.task, card_gib)
     return found
 
 
@@ -292,7 +292,7 @@ CHECKS: tuple[Check, ...] = (
         name="machine memory",
         kind="capacity",
         stage="machines",
-        run=lambda context: memory.on_machines(context.config, context.memory, context.nodes, context.probed),
+        run=lambda context: memory.on_machines(context.estimate, context.nodes, context.probed),
         applies=lambda context: is_for_gpus(context.config),
         needed_for_training=False,  # an estimate is not a measurement
         listed_without_cluster=False,

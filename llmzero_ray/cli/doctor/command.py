@@ -52,8 +52,8 @@ def doctor(
     finally:
         context.scratch.remove()
     console.print(table_of(f"{loaded.name}: doctor", ordered(context.rows)))
-    if context.memory is not None:
-        console.print(memory_table(context.memory))
+    if context.estimate is not None:
+        console.print(memory_table(context.estimate.gpu_memory[0]))
     if not context.failed("room"):
         _keep(context)
     return exit_code(context.rows)

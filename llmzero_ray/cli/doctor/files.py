@@ -12,9 +12,8 @@ from llmzero_ray.cli.doctor.machine_findings import same_files, storage
 from llmzero_ray.cli.doctor.probes import digests, read_probes, write_own_probe, write_probe
 from llmzero_ray.cli.doctor.rows import CheckFinding
 from llmzero_ray.cli.doctor.scratch import scratch_of
-from llmzero_ray.cli.dry_run import size_of_adapter
 from llmzero_ray.config import SearchConfig
-from llmzero_ray.estimate import disk_bytes
+from llmzero_ray.estimate import Estimate
 from llmzero_ray.launch.nodes import HERE, Node, NoResult, run_on_nodes
 from llmzero_ray.prepared import PreparedTask, check_model_dir
 from llmzero_ray.storage import SearchStorage
@@ -36,8 +35,7 @@ def own_storage(config: SearchConfig, task: PreparedTask | None) -> CheckFinding
     place = SearchStorage(config.storage, config.name)
     place.check()
     free = shutil.disk_usage(place.paths.root).free
-    adapter = size_of_adapter(config, task)
-    needed = 0 if adapter is None else disk_bytes(config, adapter, "planned")
+    needed = Estimate(config, task).disk_bytes("planned") or 0
     limit = config.checkpoints.max_gib
     if limit is not None:
         needed = min(needed, int(limit * GIB))

@@ -37,8 +37,8 @@ def probe_machine(backend: str, engine_platform: str) -> dict[str, Any]:
     versions["llmzero_ray"] = f"{version.__version__} ({_sources_digest()})"
     refused = None
     if backend == "verl":
-        from llmzero_ray.engines.verl.factory import resolve_platform
         from llmzero_ray.engines.verl.internals import check_versions
+        from llmzero_ray.estimate.card import resolve_platform
 
         try:
             check_versions(resolve_platform(engine_platform))

@@ -22,10 +22,10 @@ from llmzero_ray.config import SearchConfig
 from llmzero_ray.coordinator import root_hyperparameters
 from llmzero_ray.coordinator.plan import Planner
 from llmzero_ray.errors import CapacityError, LlmzeroError
+from llmzero_ray.estimate import Estimate
 from llmzero_ray.launch import actors as _actors
 from llmzero_ray.prepared import PreparedTask
 from llmzero_ray.records import PhaseFailure, PhaseResult, PhaseSpec
-from llmzero_ray.stage_times import time_limits
 from llmzero_ray.storage import SearchStorage
 
 STEPS = 2
@@ -92,12 +92,7 @@ async def _train_all(trial: SearchConfig, task: PreparedTask, *, private_head: b
     """What came of each slot."""
     pool = _pool(trial, private_head=private_head)
     specs = [_spec(trial, task, slot) for slot in range(trial.slots.count)]
-    limits = time_limits(
-        trial,
-        specs[0].hyperparameters,
-        model=trial.model.path or task.model_path,
-        rows=max(task.n_val, task.n_test),
-    )
+    limits = Estimate(trial, task).time_limits(specs[0].hyperparameters)
     limit_s = trial.engine.start_timeout_s + _STAGES * limits.hang_s
     try:
         trials = await asyncio.gather(*(_train_one(pool, trial, task, spec, limit_s) for spec in specs))

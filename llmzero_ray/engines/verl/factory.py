@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
@@ -12,9 +11,11 @@ from llmzero_ray.engines.verl.engine import VerlEngine
 from llmzero_ray.engines.verl.overrides import all_overrides, compose
 from llmzero_ray.engines.verl.settings import VerlSettings
 from llmzero_ray.errors import ConfigError
+from llmzero_ray.estimate import Estimate
+from llmzero_ray.estimate.card import resolve_platform
 from llmzero_ray.hyperparameters import is_hot, resolve
+from llmzero_ray.hyperparameters.root import root_hyperparameters
 from llmzero_ray.records import Hyperparameters, PhaseSpec
-from llmzero_ray.stage_times import time_limits
 
 if TYPE_CHECKING:
     from llmzero_ray.config import SearchConfig
@@ -22,13 +23,6 @@ if TYPE_CHECKING:
 
 _MICRO_BATCH_LIMIT = {"cpu": 128, "gpu": 16}
 """Sequences per GPU. A tiny model on the CPU wants one large pass; GPUs have long sequences to fit."""
-
-
-def resolve_platform(platform: str) -> Literal["cpu", "gpu"]:
-    """`auto` becomes `gpu` where NVIDIA's driver answers, else `cpu`."""
-    if platform in ("cpu", "gpu"):
-        return cast(Literal["cpu", "gpu"], platform)
-    return "gpu" if shutil.which("nvidia-smi") or Path("/dev/nvidia0").exists() else "cpu"
 
 
 def resolve_rollout_calls(asked: str, platform: str) -> Literal["batched", "per_request"]:
@@ -42,10 +36,10 @@ def resolve_rollout_calls(asked: str, platform: str) -> Literal["batched", "per_
 def make_verl_engine(config: SearchConfig, task: PreparedTask, slot: Slot, log_dir: str) -> VerlEngine:
     """An engine that has not started anything yet; its log goes to `log_dir`/engine.log."""
     settings = verl_settings(config, task, slot, log_dir)
+    estimate = Estimate(config, task)
 
     def stop_deadline_s(spec: PhaseSpec) -> float:
-        rows = max(task.n_val, task.n_test)
-        return time_limits(config, spec.hyperparameters, model=settings.model_path, rows=rows).stop_s
+        return estimate.time_limits(spec.hyperparameters).stop_s
 
     idle = idle_spec(config, task.n_train, log_dir)
     return VerlEngine(settings, task.n_train, idle, is_hot, stop_deadline_s)
@@ -107,8 +101,6 @@ def _reward_source(task: PreparedTask) -> str:
 
 def idle_spec(config: SearchConfig, n_train: int, log_dir: str) -> PhaseSpec:
     """The root as a phase that trains nothing: what surrounds a policy that is only scored."""
-    from llmzero_ray.coordinator.plan import root_hyperparameters
-
     return _spec(config.name, root_hyperparameters(config, n_train), log_dir)
 
 

@@ -19,8 +19,8 @@ from llmzero_ray.config import SearchConfig
 from llmzero_ray.config.changes import in_shared_slots
 from llmzero_ray.config.yaml_text import to_yaml
 from llmzero_ray.engines.capacity import private_head_resources
-from llmzero_ray.engines.verl.factory import resolve_platform
 from llmzero_ray.errors import LlmzeroError
+from llmzero_ray.estimate.card import resolve_platform
 from llmzero_ray.launch import actors as _actors
 from llmzero_ray.methods.compare.plan import ComparedRun
 from llmzero_ray.utils.api_key import KEY_FILE_ENV, KEY_VARIABLES, key_file

@@ -2,7 +2,7 @@
 
 Arithmetic on the model's shape, for the slowest card of the given memory, with every answer as long as it may
 be: limits are for phases that hang, so they lie well above what any phase needs. Not here: what is done when
-a limit passes (actors/monitor.py, actors/executor.py), hours of a whole search (estimate.py).
+a limit passes (actors/monitor.py, actors/executor.py), hours of a whole search (search_time.py).
 """
 
 from __future__ import annotations
@@ -10,17 +10,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
-from llmzero_ray.config import SearchConfig
-from llmzero_ray.errors import ConfigError
-from llmzero_ray.memory import ModelShape, Setup, read_shape, setup_of
-from llmzero_ray.memory.moments import cache_bytes, cache_per_token
-from llmzero_ray.records import Hyperparameters
+from llmzero_ray.estimate.model_shape import ModelShape
+from llmzero_ray.estimate.setup import Setup
+from llmzero_ray.estimate.stages import cache_bytes, cache_per_token
+from llmzero_ray.utils.text import GIB
 
 LEAST_S = 600.0
-"""Of every limit; long enough for any stage of a small model."""
+"""The least of every limit; long enough for any stage of a small model."""
 UNKNOWN_S = 3600.0
 """Limits on GPUs for models whose shape is not known."""
 _MARGIN = 2.0
@@ -32,7 +30,6 @@ _CARDS = (
     (60.0, 150e12, 0.6e12),  # A40, A6000
     (math.inf, 312e12, 1.3e12),  # A100 80 GB
 )
-_UNKNOWN_CARD_GIB = 39.4
 _BUSY = 0.3
 """Share of a card's FLOP/s that training reaches."""
 _TAIL = 1.3
@@ -95,8 +92,7 @@ def stage_times(
 
 
 def _speed(setup: Setup) -> tuple[float, float]:
-    gib = setup.gpu_bytes / 2**30
-    return next((flops, read) for below, flops, read in _CARDS if gib < below)
+    return next((flops, read) for below, flops, read in _CARDS if setup.gpu_bytes < below * GIB)
 
 
 def _forward_flops(shape: ModelShape, length: int) -> float:
@@ -110,38 +106,16 @@ def _decoding_s(shape: ModelShape, setup: Setup, n_answers: int, length: int) ->
     servers = max(1, setup.n_gpus // setup.tensor_parallel)
     on_one = math.ceil(n_answers / servers)
     per_token = cache_per_token(shape, setup)
-    room = cache_bytes(shape, setup).likely / (per_token * (setup.prompt + length))
-    at_once = max(1, min(on_one, setup.max_num_seqs, int(room)))
+    held = cache_bytes(shape, setup).likely / (per_token * (setup.prompt + length))
+    at_once = max(1, min(on_one, setup.max_num_seqs, int(held)))
     weights = 2 * shape.parameters / setup.tensor_parallel
     cached = at_once * per_token * (setup.prompt + length / 2)
     factor = _TAIL if setup.serves_merged else _DECODING
     return math.ceil(on_one / at_once) * length * (weights + cached) / read * factor
 
 
-def time_limits(
-    config: SearchConfig, hyperparameters: Hyperparameters, *, model: str | None, rows: int
-) -> TimeLimits:
-    """The limits of a phase with these complete hyper-parameters.
-
-    `engine.hang_min_s` and `engine.stop_deadline_s` where they are given. Else twice the estimated
-    seconds of the longest stage, and of a rollout with its update; at least `LEAST_S`. `model`: the base
-    model's directory; `rows`: the most that are validated or tested at once.
-    """
-    engine = config.engine
-    hang_s, stop_s = engine.hang_min_s, engine.stop_deadline_s
-    if hang_s is None or stop_s is None:
-        estimated = _estimated_limits(config, hyperparameters, model, rows)
-        hang_s = estimated.hang_s if hang_s is None else hang_s
-        stop_s = estimated.stop_s if stop_s is None else stop_s
-    return TimeLimits(hang_s=hang_s, stop_s=stop_s)
-
-
-def _estimated_limits(
-    config: SearchConfig, hyperparameters: Hyperparameters, model: str | None, rows: int
-) -> TimeLimits:
-    if config.engine.backend != "verl" or config.engine.platform == "cpu":
-        return TimeLimits(hang_s=LEAST_S, stop_s=LEAST_S)
-    times = estimated_stages(config, hyperparameters, model=model, rows=rows)
+def limits_of(times: StageTimes | None) -> TimeLimits:
+    """Twice the seconds of the longest stage, and of a rollout with its update, each at least `LEAST_S`."""
     if times is None:
         return TimeLimits(hang_s=UNKNOWN_S, stop_s=UNKNOWN_S)
     return TimeLimits(hang_s=_limit(times.longest_s), stop_s=_limit(times.rollout_s + times.update_s))
@@ -149,41 +123,3 @@ def _estimated_limits(
 
 def _limit(estimated_s: float) -> float:
     return max(LEAST_S, float(math.ceil(_MARGIN * estimated_s)))
-
-
-def estimated_stages(
-    config: SearchConfig,
-    hyperparameters: Hyperparameters,
-    *,
-    model: str | None,
-    rows: int,
-    response_share: float = 1.0,
-) -> StageTimes | None:
-    """Seconds of a phase's stages on the search's cards; None: the model's shape is not known.
-
-    A rollout's mean answer is `response_share` of its cap; `rows` are validated with answers at their cap.
-    """
-    shape = None if model is None else _shape(model)
-    if shape is None:
-        return None
-    gib = config.slots.gpu_memory_gib or _UNKNOWN_CARD_GIB
-    try:
-        setup = setup_of(config, hyperparameters, gpu_gib=gib)
-    except ConfigError:
-        return None
-    return stage_times(
-        shape,
-        setup,
-        hyperparameters,
-        rows=rows,
-        eval_response=config.eval.max_response_length,
-        response=round(setup.response * response_share),
-    )
-
-
-@cache
-def _shape(model: str) -> ModelShape | None:
-    try:
-        return read_shape(model)
-    except ConfigError:
-        return None

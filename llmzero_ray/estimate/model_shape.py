@@ -1,18 +1,18 @@
-"""The shape of a dense decoder from its `config.json`, and what follows from it: parameters, LoRA, KV cache.
+"""The shape of a dense decoder from its `config.json`, and what follows: parameters, LoRA adapter, KV cache.
 
-Nothing is loaded. Not here: what training does with it (activations.py, moments.py).
+Nothing is loaded. Not here: what training does with it (stages.py).
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from llmzero_ray.adapter_size import adapter_size
 from llmzero_ray.errors import ConfigError
 from llmzero_ray.utils.files import small_text
 
@@ -74,15 +74,51 @@ class ModelShape:
 
     def lora_parameters(self, rank: int, targets: str = "all-linear") -> int:
         """Of an adapter on the projections that `targets` names: `all-linear`, or a pattern of PEFT's."""
-        config = {
-            "hidden_size": self.hidden,
-            "intermediate_size": self.intermediate,
-            "num_hidden_layers": self.layers,
-            "num_attention_heads": self.heads,
-            "num_key_value_heads": self.kv_heads,
-            "head_dim": self.head_dim,
-        }
-        return (adapter_size(config, rank=rank, targets=targets) or 0) // 4
+        return rank * _adapted_widths(
+            self.hidden, self.intermediate, self.layers, self.queries, self.keys, targets
+        )
+
+
+def adapter_bytes(model: Mapping[str, Any], *, rank: int, targets: str) -> int | None:
+    """Bytes of one saved LoRA adapter of a model with this `config.json`, at 4 bytes a parameter.
+
+    `targets` is `all-linear`, or a pattern over the names of modules, as PEFT has it. None where the layers
+    are not those of a dense decoder with separate projections: nothing is known of others.
+    """
+    model = model.get("text_config") or model
+    try:
+        hidden, intermediate, layers, heads = (
+            int(model[key])
+            for key in ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
+        )
+    except (KeyError, TypeError, ValueError):
+        return None
+    if any(key in model for key in _EXPERTS):
+        return None
+    head = int(model.get("head_dim") or hidden // heads)
+    keys = int(model.get("num_key_value_heads") or heads) * head
+    return 4 * rank * _adapted_widths(hidden, intermediate, layers, heads * head, keys, targets) or None
+
+
+def _adapted_widths(
+    hidden: int, intermediate: int, layers: int, queries: int, keys: int, targets: str
+) -> int:
+    """Inputs and outputs of all projections that `targets` names: parameters of an adapter of rank 1."""
+    widths = {
+        "self_attn.q_proj": hidden + queries,
+        "self_attn.k_proj": hidden + keys,
+        "self_attn.v_proj": hidden + keys,
+        "self_attn.o_proj": queries + hidden,
+        "mlp.gate_proj": hidden + intermediate,
+        "mlp.up_proj": hidden + intermediate,
+        "mlp.down_proj": intermediate + hidden,
+    }
+    return sum(
+        width
+        for layer in range(layers)
+        for name, width in widths.items()
+        if targets == "all-linear" or re.fullmatch(targets, f"model.layers.{layer}.{name}")
+    )
 
 
 def model_shape(config: Mapping[str, Any], *, name: str) -> ModelShape:

@@ -1,14 +1,13 @@
-"""Ranges of bytes, and what one moment of a training step holds. Plain values.
+"""Ranges of bytes, and what a GPU or a machine holds at one stage of a training step. Plain values.
 
-Not here: where the figures come from (moments.py), what they mean (verdict.py).
+Not here: where the figures come from (stages.py), what they mean (fit.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable
 from dataclasses import dataclass
-
-GIB = 2**30
 
 
 @dataclass(frozen=True)
@@ -36,14 +35,6 @@ class Range:
         return Range(max(self.low, other.low), max(self.likely, other.likely), max(self.high, other.high))
 
 
-def together(ranges: Sequence[Range]) -> Range:
-    """Their sum; all highs may come together."""
-    total = Range.exactly(0)
-    for found in ranges:
-        total = total + found
-    return total
-
-
 @dataclass(frozen=True, kw_only=True)
 class Item:
     """One item in a GPU's memory at one stage of a step."""
@@ -53,20 +44,25 @@ class Item:
     """Bytes."""
 
 
+def total_of(items: Iterable[Item]) -> Range:
+    """Bytes of these items together; all highs may come at once."""
+    return sum((item.size for item in items), Range.exactly(0))
+
+
 @dataclass(frozen=True, kw_only=True)
-class Moment:
-    """What a GPU holds at one point of a training step, and what it may hold."""
+class StageMemory:
+    """What a GPU or a machine holds at one stage of a training step, and what it may hold."""
 
     name: str
     items: tuple[Item, ...]
-    limit: float
-    """Bytes: the card, or vLLM's share of it."""
-    limit_name: str
+    limit: float = math.inf
+    """Bytes: the card, or vLLM's share of it; of a machine none is known."""
+    limit_name: str = ""
 
     @property
     def total(self) -> Range:
         """Bytes of all items."""
-        return together([item.size for item in self.items])
+        return total_of(self.items)
 
     @property
     def largest(self) -> Item:
@@ -74,5 +70,5 @@ class Moment:
         return max(self.items, key=lambda item: item.size.likely)
 
     def size_of(self, name: str) -> Range | None:
-        """Of the item of that name; None: there is none."""
+        """Bytes of the item of that name; None where there is none."""
         return next((item.size for item in self.items if item.name == name), None)

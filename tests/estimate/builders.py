@@ -7,7 +7,10 @@ from typing import Any
 
 from llmzero_ray.config import SearchConfig, parse_config
 from llmzero_ray.coordinator import root_hyperparameters
-from llmzero_ray.memory import GIB, KNOWN, Assessment, ModelShape, Setup, assess, setup_of
+from llmzero_ray.estimate.fit import Assessment, assess
+from llmzero_ray.estimate.model_shape import KNOWN, ModelShape
+from llmzero_ray.estimate.setup import Setup, setup_of
+from llmzero_ray.utils.text import GIB
 
 ROOT = Path(__file__).parents[2]
 SIZES = ("0.6B", "1.7B", "4B", "8B")

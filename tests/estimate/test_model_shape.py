@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from llmzero_ray.errors import ConfigError
-from llmzero_ray.memory import ModelShape, model_shape, read_shape
+from llmzero_ray.estimate.model_shape import ModelShape, model_shape, read_shape
 
 from .builders import SIZES, shape
 

@@ -18,18 +18,13 @@ from llmzero_ray.config import (
 )
 from llmzero_ray.config.changes import differing_keys
 from llmzero_ray.coordinator import root_hyperparameters
+from llmzero_ray.estimate import Estimate
+from llmzero_ray.estimate.fit import assess
+from llmzero_ray.estimate.server_sizes import largest_share, with_recorded_sizes, with_server_sizes
 from llmzero_ray.hyperparameters.table import GPU_MEMORY, MAX_NUM_SEQS
-from llmzero_ray.launch.server_sizes import (
-    assessed,
-    choose_server_sizes,
-    largest_share,
-    with_recorded_sizes,
-    with_server_sizes,
-)
-from llmzero_ray.memory import assess
 from tests.blackbox import commands, inputs
 
-CONFIGS = Path(__file__).parent.parent / "jobs" / "configs"
+CONFIGS = Path(__file__).parents[2] / "jobs" / "configs"
 AUTO = ("engine.max_num_seqs=auto", "engine.gpu_memory_utilization=auto")
 
 
@@ -37,8 +32,14 @@ def recipe(name: str, *changes: str) -> SearchConfig:
     return load_config(CONFIGS / f"{name}.yaml", (*AUTO, *changes))
 
 
-def sizes(config: SearchConfig, gpu_gib: float | None = 39.4) -> tuple[object, object]:
-    engine = choose_server_sizes(config, None, gpu_gib).config.engine
+def chosen(config: SearchConfig) -> tuple[SearchConfig, list[str]]:
+    """The configuration with numbers, and what is said of them."""
+    said: list[str] = []
+    return with_server_sizes(Estimate(config), said.append), said
+
+
+def sizes(config: SearchConfig) -> tuple[object, object]:
+    engine = chosen(config)[0].engine
     return engine.max_num_seqs, engine.gpu_memory_utilization
 
 
@@ -57,33 +58,29 @@ def test_a_server_gets_what_a_step_asks_of_it_with_room_for_larger_groups() -> N
     "name", ["qwen3_0.6b", "qwen3_4b", "qwen3_8b", "one_gpu", "one_gpu_40gb", "one_gpu_80gb"]
 )
 def test_the_share_is_one_step_below_the_largest_with_which_every_stage_fits(name: str) -> None:
-    config = recipe(name)
-    gib = config.slots.gpu_memory_gib
-    assert gib is not None
-    chosen = choose_server_sizes(config, None, gib).config
-    share = chosen.engine.gpu_memory_utilization
+    config, _ = chosen(recipe(name))
+    share = config.engine.gpu_memory_utilization
     assert isinstance(share, float)
+    found = Estimate(config).gpu_memory
 
     def status(at: float) -> set[str]:
-        found = assessed(chosen, None, gpu_gib=gib)
         return {assess(one.shape, replace(one.setup, utilization=at)).status for one in found}
 
     assert status(share) == {"fits"} == status(share + 0.05)
     assert status(share + 0.1) != {"fits"}
-    assert largest_share(assessed(chosen, None, gpu_gib=gib)) == pytest.approx(share + 0.05)
+    assert largest_share(found) == pytest.approx(share + 0.05)
 
 
 def test_a_card_on_which_nothing_fits_comfortably_gets_what_is_tight() -> None:
-    config = recipe("qwen3_8b")
-    found = assessed(choose_server_sizes(config, None, 30.0).config, None, gpu_gib=30.0)
+    config, said = chosen(recipe("qwen3_8b", "slots.gpu_memory_gib=30"))
+    found = Estimate(config).gpu_memory
     assert largest_share(found) is None
-    chosen = choose_server_sizes(config, None, 30.0)
-    assert "no worse than tight" in chosen.reasons[1]
-    assert {one.status for one in assessed(chosen.config, None, gpu_gib=30.0)} <= {"fits", "tight"}
+    assert "no worse than tight" in said[1]
+    assert {one.status for one in found} <= {"fits", "tight"}
     # Where nothing fits at all, the search is refused as with any number.
-    hopeless = choose_server_sizes(config, None, 8.0)
-    assert hopeless.config.engine.gpu_memory_utilization == FIXED_UTILIZATION
-    assert "no share is estimated to fit" in hopeless.reasons[1]
+    hopeless, said = chosen(recipe("qwen3_8b", "slots.gpu_memory_gib=8"))
+    assert hopeless.engine.gpu_memory_utilization == FIXED_UTILIZATION
+    assert "no share is estimated to fit" in said[1]
 
 
 def test_offloaded_parameters_leave_the_server_more() -> None:
@@ -93,32 +90,34 @@ def test_offloaded_parameters_leave_the_server_more() -> None:
 
 @pytest.mark.parametrize("changes", [("engine.platform=cpu",), ("engine.backend=a:b",)])
 def test_without_gpus_the_numbers_are_fixed_and_nothing_is_said(changes: tuple[str, ...]) -> None:
-    found = choose_server_sizes(recipe("qwen3_4b", *changes), None, 39.4)
-    engine = found.config.engine
-    assert (engine.max_num_seqs, engine.gpu_memory_utilization) == (FIXED_NUM_SEQS, FIXED_UTILIZATION)
-    assert found.reasons == ()
+    config = recipe("qwen3_4b", *changes)
+    assert sizes(config) == (FIXED_NUM_SEQS, FIXED_UTILIZATION)
+    assert chosen(config)[1] == []
 
 
-def test_without_the_card_or_the_model_the_share_is_fixed_and_the_reason_is_said() -> None:
-    unknown = choose_server_sizes(recipe("qwen3_4b", "slots.gpu_memory_gib=null"), None, None)
-    assert unknown.config.engine.gpu_memory_utilization == FIXED_UTILIZATION
-    assert "set slots.gpu_memory_gib" in unknown.reasons[1]
-    other = choose_server_sizes(recipe("qwen3_4b", "model.path=/nowhere/other"), None, 39.4)
-    assert other.config.engine.gpu_memory_utilization == FIXED_UTILIZATION
-    assert "without an estimate" in other.reasons[1]
+def test_without_the_card_or_the_model_the_share_is_fixed_and_the_reason_is_said(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))  # no driver answers
+    for change, why in (
+        ("slots.gpu_memory_gib=null", "set slots.gpu_memory_gib"),
+        ("model.path=/nowhere/other", "without an estimate"),
+    ):
+        config, said = chosen(recipe("qwen3_4b", change))
+        assert config.engine.gpu_memory_utilization == FIXED_UTILIZATION
+        assert why in said[1]
 
 
 def test_a_users_numbers_win_and_nothing_is_said_of_them() -> None:
-    said: list[str] = []
     config = load_config(CONFIGS / "qwen3_4b.yaml")
-    assert with_server_sizes(config, None, said.append) is config
-    one = recipe("qwen3_4b", "engine.gpu_memory_utilization=0.4")
-    assert with_server_sizes(one, None, said.append).engine.gpu_memory_utilization == 0.4
+    assert chosen(config) == (config, [])
+    one, said = chosen(recipe("qwen3_4b", "engine.gpu_memory_utilization=0.4"))
+    assert one.engine.gpu_memory_utilization == 0.4
     assert len(said) == 1 and said[0].startswith("engine.max_num_seqs auto: 192, as one server gets 128")
 
 
 def test_a_resume_takes_what_the_search_began_with() -> None:
-    began = choose_server_sizes(recipe("qwen3_4b"), None, 39.4).config
+    began, _ = chosen(recipe("qwen3_4b"))
     again = with_recorded_sizes(recipe("qwen3_4b"), began)
     assert differing_keys(began, again) == {}
     other = with_recorded_sizes(recipe("qwen3_4b", "engine.max_num_seqs=64"), began)

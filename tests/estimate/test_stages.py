@@ -9,21 +9,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmzero_ray.memory import GIB, KNOWN, ModelShape, Moment, Setup, moments
-from llmzero_ray.memory.moments import CACHE, GATHERED, LOGITS, cache_bytes, cache_per_token
+from llmzero_ray.estimate.model_shape import KNOWN, ModelShape
+from llmzero_ray.estimate.setup import Setup
+from llmzero_ray.estimate.sizes import StageMemory
+from llmzero_ray.estimate.stages import CACHE, GATHERED, LOGITS, cache_bytes, cache_per_token, stages
+from llmzero_ray.utils.text import GIB
 
 from .builders import setup, shape
 
 MIB = 2**20
 
 
-def at(name: str, shape: ModelShape, setup: Setup) -> Moment:
-    return next(moment for moment in moments(shape, setup) if moment.name == name)
+def at(name: str, shape: ModelShape, setup: Setup) -> StageMemory:
+    return next(stage for stage in stages(shape, setup) if stage.name == name)
 
 
-def likely(moment: Moment, item: str) -> float:
-    size = moment.size_of(item)
-    assert size is not None, f"{moment.name} has no {item}"
+def likely(stage: StageMemory, item: str) -> float:
+    size = stage.size_of(item)
+    assert size is not None, f"{stage.name} has no {item}"
     return size.likely
 
 
@@ -126,8 +129,8 @@ def test_offloaded_shards_are_on_the_gpu_for_passes_alone() -> None:
             likely(at(name, shape("8B"), setup(param_offload=True, strategy="fsdp")), "base weights' shard")
             > 0
         )
-    for moment in moments(shape("8B"), setup(offload_policy=True)):
-        assert moment.size_of("base weights' shard") is None
+    for stage in stages(shape("8B"), setup(offload_policy=True)):
+        assert stage.size_of("base weights' shard") is None
 
 
 def test_a_server_that_never_sleeps_keeps_its_share_during_the_update() -> None:
@@ -166,16 +169,16 @@ MODELS = st.sampled_from(list(KNOWN.values()))
 
 
 def assert_never_more(shape: ModelShape, less: Setup, more: Setup) -> None:
-    for small, large in zip(moments(shape, less), moments(shape, more), strict=True):
+    for small, large in zip(stages(shape, less), stages(shape, more), strict=True):
         for bound in ("low", "likely", "high"):
             assert getattr(small.total, bound) <= getattr(large.total, bound) * (1 + 1e-9), small.name
 
 
 @given(MODELS, SETUPS)
 def test_bounds_are_in_order(shape: ModelShape, phase: Setup) -> None:
-    for moment in moments(shape, phase):
-        for item in moment.items:
-            assert 0 <= item.size.low <= item.size.likely <= item.size.high, (moment.name, item)
+    for stage in stages(shape, phase):
+        for item in stage.items:
+            assert 0 <= item.size.low <= item.size.likely <= item.size.high, (stage.name, item)
 
 
 @pytest.mark.parametrize(
@@ -202,5 +205,5 @@ def test_more_gpus_never_take_more_of_each(shape: ModelShape, phase: Setup, fact
 @given(SETUPS)
 def test_larger_models_never_take_less(phase: Setup) -> None:
     for small, large in zip(("0.6B", "1.7B", "4B"), ("1.7B", "4B", "8B"), strict=True):
-        for less, more in zip(moments(shape(small), phase), moments(shape(large), phase), strict=True):
+        for less, more in zip(stages(shape(small), phase), stages(shape(large), phase), strict=True):
             assert less.total.likely <= more.total.likely, (small, large, less.name)

@@ -14,8 +14,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from llmzero_ray.memory import ModelShape
-from llmzero_ray.memory.activations import (
+from llmzero_ray.estimate.model_shape import ModelShape
+from llmzero_ray.estimate.stages import (
     backward_work,
     forward_work,
     head_work,

@@ -6,24 +6,29 @@ import pytest
 
 from llmzero_ray.cli.doctor.memory import on_machines
 from llmzero_ray.cli.gpu_memory import memory_lines
+from llmzero_ray.estimate import Estimate
+from llmzero_ray.estimate.machine import machine_stages
+from llmzero_ray.estimate.setup import Setup
+from llmzero_ray.estimate.sizes import StageMemory
 from llmzero_ray.launch.nodes import Node, NoResult
-from llmzero_ray.memory import GIB, Moment, Setup, assess, host_moments
+from llmzero_ray.utils.text import GIB
 from tests.builders import make_config
-from tests.memory.builders import SIZES, setup, shape
+from tests.estimate.builders import SIZES, setup, shape
 
 CONFIG = make_config(
     engine={"backend": "verl", "platform": "gpu", "agent_workers": 8, "reward_workers": 8},
-    slots={"count": 2, "gpus_per_node": 8},
+    slots={"count": 2, "gpus_per_node": 8, "gpu_memory_gib": 39.4},
+    model={"path": "/nowhere/Qwen3-4B"},
 )
 
 
-def at(name: str, size: str, phase: Setup, gpus: int = 8) -> Moment:
-    found = host_moments(shape(size), phase, gpus=gpus, helpers=16, limit=1100.0 * GIB)
-    return next(moment for moment in found if moment.name == name)
+def at(name: str, size: str, phase: Setup, gpus: int = 8) -> StageMemory:
+    found = machine_stages(shape(size), phase, gpus=gpus, helpers=16)
+    return next(stage for stage in found if stage.name == name)
 
 
-def likely(moment: Moment, item: str) -> float:
-    size = moment.size_of(item)
+def likely(stage: StageMemory, item: str) -> float:
+    size = stage.size_of(item)
     assert size is not None
     return size.likely
 
@@ -59,8 +64,7 @@ def test_more_gpus_need_more_of_a_machine(size: str) -> None:
 
 
 def test_the_dry_run_says_what_a_machine_needs() -> None:
-    found = assess(shape("4B"), setup())
-    *_, line = memory_lines(found, found, CONFIG)
+    *_, line = memory_lines(Estimate(CONFIG))
     assert (
         line.startswith("memory of a machine: about ")
         and "most while loading; largest: model being read" in line
@@ -80,7 +84,7 @@ def test_the_doctor_compares_each_machine_with_what_its_slots_need(gib: int, sta
         "large": {"memory": 2000 * GIB},
         "silent": NoResult(reason="no answer"),
     }
-    found = on_machines(CONFIG, assess(shape("4B"), setup()), nodes, probed)
+    found = on_machines(Estimate(CONFIG), nodes, probed)
     assert found.status == status
     if status != "ok":
         assert (
@@ -90,10 +94,8 @@ def test_the_doctor_compares_each_machine_with_what_its_slots_need(gib: int, sta
 
 
 def test_a_machine_that_holds_two_slots_needs_twice_as_much() -> None:
-    config = make_config(
-        engine={"backend": "verl", "platform": "gpu"}, slots={"count": 4, "gpus_per_node": 4}
-    )
-    root = assess(shape("4B"), setup(n_gpus=4))
-    found = on_machines(config, root, [machine("a", 8)], {"a": {"memory": 2000 * GIB}})
+    slots = CONFIG.slots.model_copy(update={"count": 4, "gpus_per_node": 4})
+    estimate = Estimate(CONFIG.model_copy(update={"slots": slots}))
+    found = on_machines(estimate, [machine("a", 8)], {"a": {"memory": 2000 * GIB}})
     assert "for 2 slot(s)" in found.found
-    assert on_machines(config, None, [], {}).status == "skipped"
+    assert on_machines(None, [], {}).status == "skipped"

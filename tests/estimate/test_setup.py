@@ -13,8 +13,10 @@ from llmzero_ray.coordinator import root_hyperparameters
 from llmzero_ray.engines.verl.factory import _MICRO_BATCH_LIMIT, check_root
 from llmzero_ray.engines.verl.overrides import all_overrides, compose, engine_overrides
 from llmzero_ray.errors import ConfigError
+from llmzero_ray.estimate.fit import assess
+from llmzero_ray.estimate.model_shape import read_shape
+from llmzero_ray.estimate.setup import VERL_DEFAULTS, setup_of
 from llmzero_ray.hyperparameters import canonical, complete, defaults, resolve
-from llmzero_ray.memory import VERL_DEFAULTS, assess, read_shape, setup_of
 from llmzero_ray.prepared import load_task
 from llmzero_ray.records import PhaseSpec
 from tests.builders import verl_settings

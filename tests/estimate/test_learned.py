@@ -1,6 +1,6 @@
 """What a search learns of its memory, and how the expert's repairs follow from it.
 
-A simulated machine takes more memory than is estimated, at one moment of a step: a phase runs out of memory
+A simulated machine takes more memory than is estimated, at one stage of a step: a phase runs out of memory
 exactly where its true need exceeds the card.
 """
 
@@ -13,14 +13,17 @@ import pytest
 from llmzero_ray.agents.expert import ExpertErrorAnalyzer
 from llmzero_ray.config import SearchConfig, load_config
 from llmzero_ray.coordinator import root_hyperparameters
+from llmzero_ray.estimate import Estimate, SearchMemory
+from llmzero_ray.estimate.fit import relief
+from llmzero_ray.estimate.model_shape import read_shape
+from llmzero_ray.estimate.setup import setup_of
+from llmzero_ray.estimate.sizes import StageMemory
+from llmzero_ray.estimate.stages import LOG_PROBS, ROLLOUT, SERVER_START, UPDATE, stages
 from llmzero_ray.hyperparameters import Limits, complete
 from llmzero_ray.hyperparameters.table import MAX_RESPONSE, MAX_TOKENS, ROLLOUT_N, TEMPERATURE
-from llmzero_ray.memory import GIB, SearchMemory, memory_facts, read_shape, setup_of
-from llmzero_ray.memory.moments import LOG_PROBS, ROLLOUT, SERVER_START, UPDATE, moments
-from llmzero_ray.memory.relief import relief
-from llmzero_ray.memory.sizes import Moment
 from llmzero_ray.records import Hyperparameters, PhaseFailure
 from llmzero_ray.records.agents import ErrorRequest, MemoryView, NodeView, TaskView
+from llmzero_ray.utils.text import GIB
 
 from .builders import A100_40, ROOT, SIZES, recipe
 
@@ -40,16 +43,16 @@ def config_of(size: str) -> SearchConfig:
 
 
 def memory_of(config: SearchConfig) -> SearchMemory:
-    return SearchMemory(config, memory_facts(config, None))
+    return SearchMemory(config, Estimate(config).memory_facts())
 
 
-def estimated(config: SearchConfig, full: Hyperparameters) -> tuple[Moment, ...]:
-    return moments(read_shape(str(config.model.path)), setup_of(config, full, gpu_gib=A100_40))
+def estimated(config: SearchConfig, full: Hyperparameters) -> tuple[StageMemory, ...]:
+    return stages(read_shape(str(config.model.path)), setup_of(config, full, gpu_gib=A100_40))
 
 
 def true_excess(config: SearchConfig, full: Hyperparameters, where: str, factor: float) -> float:
     """Bytes by which a phase on the simulated machine, which takes `factor` times what is estimated at one
-    moment, exceeds a limit."""
+    stage, exceeds a limit."""
     found = estimated(config, full)
     return max(m.total.likely * (factor if m.name == where else 1.0) - m.limit for m in found)
 
@@ -93,10 +96,10 @@ def failed(node: int, full: Hyperparameters, where: str) -> NodeView:
 def test_a_recipe_that_runs_out_of_memory_fits_after_two_repairs_with_its_task_untouched(
     size: str, where: str, beyond: float
 ) -> None:
-    """`beyond`: GiB by which the root exceeds the card at that moment, against all estimates."""
+    """`beyond`: GiB by which the root exceeds the card at that stage, against all estimates."""
     config = config_of(size)
     memory, root = memory_of(config), root_hyperparameters(config, 5000)
-    there = next(moment for moment in estimated(config, root) if moment.name == where)
+    there = next(stage for stage in estimated(config, root) if stage.name == where)
     factor = (there.limit + beyond * GIB) / there.total.likely
     full, chain = dict(root), list[NodeView]()
     while true_excess(config, full, where, factor) > 0:
@@ -185,4 +188,4 @@ def test_a_shorter_response_is_the_last_thing_that_is_tried() -> None:
     ],
 )
 def test_where_nothing_is_known_nothing_is_judged(setting: str) -> None:
-    assert memory_facts(load_config(ROOT / recipe("4b"), [setting]), None) == {}
+    assert Estimate(load_config(ROOT / recipe("4b"), [setting])).memory_facts() == {}

@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 
 from llmzero_ray.config import SearchConfig, load_config, parse_config
 from llmzero_ray.coordinator import root_hyperparameters
-from llmzero_ray.memory import KNOWN, read_shape, setup_of
-from llmzero_ray.stage_times import LEAST_S, UNKNOWN_S, StageTimes, TimeLimits, stage_times, time_limits
+from llmzero_ray.estimate import LEAST_S, Estimate, StageTimes, TimeLimits
+from llmzero_ray.estimate.model_shape import KNOWN
+from llmzero_ray.estimate.stage_times import UNKNOWN_S
 
-CONFIGS = Path(__file__).parent.parent / "jobs" / "configs"
+CONFIGS = Path(__file__).parents[2] / "jobs" / "configs"
 GPU_RECIPES = sorted(
     path.name for path in CONFIGS.glob("*.yaml") if load_config(path).engine.platform == "gpu"
 )
@@ -29,15 +30,13 @@ def recipe(name: str, *changes: str) -> tuple[SearchConfig, dict[str, Any]]:
 
 
 def seconds(config: SearchConfig, hyperparameters: dict[str, Any], **given: Any) -> StageTimes:
-    assert config.model.path is not None
-    setup = setup_of(config, hyperparameters, gpu_gib=config.slots.gpu_memory_gib or 39.4)
-    eval_response = config.eval.max_response_length
-    shape = read_shape(config.model.path)
-    return stage_times(shape, setup, hyperparameters, rows=500, eval_response=eval_response, **given)
+    found = Estimate(config).stage_times(hyperparameters, rows=500, **given)
+    assert found is not None
+    return found
 
 
 def limits(config: SearchConfig, hyperparameters: dict[str, Any]) -> TimeLimits:
-    return time_limits(config, hyperparameters, model=config.model.path, rows=500)
+    return Estimate(config).time_limits(hyperparameters, rows=500)
 
 
 @pytest.mark.parametrize("name", GPU_RECIPES)
@@ -80,11 +79,11 @@ def test_limits_hold_what_was_worked_out_by_hand_for_the_recipes(
 
 def test_an_update_is_two_flops_for_each_parameter_token_and_pass() -> None:
     config, root = recipe("qwen3_4b.yaml")
-    times = seconds(config, root, response=2000)
+    times = seconds(config, root, response_share=2000 / 6144)
     tokens, passes = 128 * 8 * (2048 + 2000) / 8, 5
     weights_s = passes * tokens * 2 * KNOWN["qwen3-4b"].parameters / (0.3 * 312e12)
     assert weights_s < times.update_s < 1.25 * weights_s  # attention comes on top
-    without = seconds(config, {**root, KL: False}, response=2000)
+    without = seconds(config, {**root, KL: False}, response_share=2000 / 6144)
     assert without.update_s == pytest.approx(times.update_s * 4 / 5)
 
 

@@ -2,14 +2,18 @@
 
 Sources: VeRL 0.9.1 and vLLM 0.24 to 0.27, by reading; what a process takes beside its tensors is a range of
 sizes seen. Ray's object store and files that are being read are left out: the kernel takes their memory back.
-Not here: GPUs (moments.py), what a machine has (cli/doctor/machine_findings.py).
+Not here: GPUs (stages.py), what a machine has (cli/doctor/machine_findings.py).
 """
 
 from __future__ import annotations
 
-from llmzero_ray.memory.setup import Setup
-from llmzero_ray.memory.shapes import ModelShape
-from llmzero_ray.memory.sizes import GIB, Item, Moment, Range
+from dataclasses import replace
+
+from llmzero_ray.config import SearchConfig
+from llmzero_ray.estimate.model_shape import ModelShape
+from llmzero_ray.estimate.setup import Setup
+from llmzero_ray.estimate.sizes import Item, Range, StageMemory
+from llmzero_ray.utils.text import GIB
 
 LOADING, TRAINING = "loading", "training"
 
@@ -24,12 +28,19 @@ _OTHERS = Range(3.0, 4.0, 7.0) * GIB
 _BF16 = 2
 
 
-def host_moments(
-    shape: ModelShape, setup: Setup, *, gpus: int, helpers: int, limit: float
-) -> tuple[Moment, ...]:
-    """What one slot holds on a machine on which it has `gpus` GPUs, at the two points that are largest.
+def largest_stage(config: SearchConfig, shape: ModelShape, setup: Setup, *, n_slots: int) -> StageMemory:
+    """The stage at which `n_slots` slots take most of a machine."""
+    helpers = -(-(config.engine.agent_workers + config.engine.reward_workers) // config.slots.nodes)
+    found = machine_stages(shape, setup, gpus=config.slots.gpus_per_node, helpers=helpers)
+    worst = max(found, key=lambda stage: stage.total.likely)
+    items = tuple(replace(item, size=item.size * float(n_slots)) for item in worst.items)
+    return replace(worst, items=items)
 
-    `helpers`: agent-loop and reward workers there; `limit`: bytes that the machine has.
+
+def machine_stages(shape: ModelShape, setup: Setup, *, gpus: int, helpers: int) -> tuple[StageMemory, ...]:
+    """What one slot holds on a machine on which it has `gpus` GPUs, at the two stages that are largest.
+
+    `helpers`: agent-loop and reward workers there.
     """
     processes = (
         Item(name="trainers", size=_TRAINER * gpus),
@@ -41,8 +52,8 @@ def host_moments(
     read = Item(name="model being read", size=Range.exactly(whole * (gpus if shape.tied else 1)))
     offloaded = whole * gpus / setup.shards if setup.param_offload or setup.offload_policy else 0.0
     return (
-        Moment(name=LOADING, items=(*processes, read), limit=limit, limit_name="the machine"),
-        Moment(
+        StageMemory(name=LOADING, items=(*processes, read)),
+        StageMemory(
             name=TRAINING,
             items=(
                 *processes,
@@ -50,8 +61,6 @@ def host_moments(
                 Item(name="vLLM's sleeping weights", size=Range.exactly(_asleep(shape, setup, gpus))),
                 Item(name="offloaded weights", size=Range.exactly(offloaded)),
             ),
-            limit=limit,
-            limit_name="the machine",
         ),
     )
 

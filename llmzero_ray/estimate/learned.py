@@ -1,38 +1,29 @@
 """The memory estimate of one search, corrected by what its phases have shown.
 
-A phase that trained had room at every moment, whatever the estimate says; one that ran out of memory needed
-more than there was at the moment where it did. Both move a margin by moment; the newest word counts. All of
-it follows from the journal's events. Not here: the estimate itself (moments.py), its verdict (verdict.py).
+A phase that trained had headroom at every stage, whatever the estimate says; one that ran out of memory
+needed more than there was at the stage where it did. Both move a margin by stage; the newest word counts. All
+of it follows from the journal's events. Not here: the estimate itself (stages.py), the test for one phase
+(fit.py).
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import asdict
 from typing import Any
 
 from llmzero_ray.config import SearchConfig
 from llmzero_ray.errors import ConfigError
+from llmzero_ray.estimate.fit import Assessment, Relief, assess, relief
+from llmzero_ray.estimate.model_shape import ModelShape
+from llmzero_ray.estimate.setup import Setup, setup_of
+from llmzero_ray.estimate.stages import LOG_PROBS, ROLLOUT, SAVING, SERVER_START, UPDATE, WEIGHT_SYNC, stages
 from llmzero_ray.hyperparameters import diff, format_value, short
-from llmzero_ray.memory.moments import (
-    LOG_PROBS,
-    ROLLOUT,
-    SAVING,
-    SERVER_START,
-    UPDATE,
-    WEIGHT_SYNC,
-    moments,
-)
-from llmzero_ray.memory.relief import Relief, relief
-from llmzero_ray.memory.setup import Setup, setup_of
-from llmzero_ray.memory.shapes import ModelShape, read_shape
-from llmzero_ray.memory.sizes import GIB
-from llmzero_ray.memory.verdict import Assessment, assess
 from llmzero_ray.records import Hyperparameters, PhaseFailure
+from llmzero_ray.utils.text import GIB
 
 _STEP = 0.04
-"""Share of the card by which a moment that ran out of memory is taken to have exceeded it."""
+"""Share of the card by which a stage that ran out of memory is taken to have exceeded it."""
 _SPARE = 0.12
 """Share of the card that a repair leaves free for each earlier repair that was not enough."""
 _FELT = 0.05 * GIB
@@ -46,49 +37,22 @@ _PLACES: tuple[tuple[str, tuple[str, ...]], ...] = (
     (r"log_prob|infer_batch|entropy", (LOG_PROBS,)),
     (r"cumem|wake_up|vllm", (ROLLOUT, SAVING)),
 )
-"""What the log of an out-of-memory holds -> the moments that it speaks of; else any of the trainer's."""
+"""What the log of an out-of-memory holds -> the stages that it speaks of; else any of the trainer's."""
 _TRAINERS = (LOG_PROBS, UPDATE, WEIGHT_SYNC)
 _ON_HOST = re.compile(r"Cannot allocate memory|^MemoryError|not enough memory", re.IGNORECASE)
 
 
-def memory_facts(config: SearchConfig, model_path: str | None) -> dict[str, Any]:
-    """What a search on GPUs records of its memory at its start: the card and the model's shape.
-
-    Empty where no phase can be judged: on CPUs, with another engine, without `slots.gpu_memory_gib`, and for
-    models that cannot be estimated.
-    """
-    path, gpu_gib = config.model.path or model_path, config.slots.gpu_memory_gib
-    on_gpus = config.engine.backend == "verl" and config.engine.platform != "cpu"
-    if not on_gpus or gpu_gib is None or path is None:
-        return {}
-    try:
-        return {"gpu_gib": gpu_gib, "shape": asdict(read_shape(path))}
-    except ConfigError:
-        return {}
-
-
-def model_facts(config: SearchConfig) -> dict[str, Any]:
-    """The number of parameters of the model at `model.path`, for the agents; empty where its shape is not
-    known, and for the task's own model, whose number the task says."""
-    if config.model.path is None:
-        return {}
-    try:
-        return {"n_parameters": read_shape(config.model.path).parameters}
-    except ConfigError:
-        return {}
-
-
 class SearchMemory:
-    """Judges the phases of one search; `facts` are those of `memory_facts`, not empty."""
+    """Judges the phases of one search; `facts` are those of `Estimate.memory_facts`, not empty."""
 
     def __init__(self, config: SearchConfig, facts: Mapping[str, Any]) -> None:
         self._config, self._gpu_gib = config, float(facts["gpu_gib"])
         self._shape = ModelShape(**facts["shape"])
         self.learned: dict[str, float] = {}
-        """Moment -> bytes that it takes beyond its estimate."""
+        """Stage -> bytes that it takes beyond its estimate."""
 
     def assess(self, hyperparameters: Hyperparameters) -> Assessment | None:
-        """The verdict on a phase with these hyper-parameters, as far as this search knows.
+        """Whether a phase with these hyper-parameters fits, as far as this search knows.
 
         None where a value has no meaning for the estimate: VeRL will say what is wrong with it.
         """
@@ -110,13 +74,12 @@ class SearchMemory:
         found = self.assess(hyperparameters)
         if found is None or found.status != "does not fit":
             return ""
-        needs = self.excess(hyperparameters)
-        if repairs is not None and not found.refused and needs < self.excess(repairs):
+        if repairs is not None and not found.refused and found.excess < self._excess(repairs):
             return ""
         larger = [
             short(key)
             for key, (_, old) in diff(hyperparameters, before or hyperparameters).items()
-            if needs - self.excess({**hyperparameters, key: old}) > _FELT
+            if found.excess - self._excess({**hyperparameters, key: old}) > _FELT
         ]
         why = f" Made larger by the change of {', '.join(larger)}." if larger else ""
         helpful = [f"{remedy.change} ({remedy.status})" for remedy in found.remedies[:_SHOWN]]
@@ -127,13 +90,12 @@ class SearchMemory:
         remedy = f" What would help: {'; '.join(helpful)}." if helpful else ""
         return f"GPU memory, estimated: {found.reason}.{why}{remedy}"
 
-    def excess(self, hyperparameters: Hyperparameters) -> float:
-        """Likely bytes beyond the limit at the tightest moment; negative: that much room."""
+    def _excess(self, hyperparameters: Hyperparameters) -> float:
         found = self.assess(hyperparameters)
-        return 0.0 if found is None else found.worst.total.likely - found.worst.limit
+        return 0.0 if found is None else found.excess
 
     def relief(self, hyperparameters: Hyperparameters, *, n_repairs: int = 0) -> Relief:
-        """Settings with which the phase fits; with more room for each repair that was not enough."""
+        """Settings with which the phase fits; with more headroom for each repair that was not enough."""
         setup = self._setup(hyperparameters)
         if setup is None:
             return Relief(changes=(), values={}, status="does not fit")
@@ -143,24 +105,24 @@ class SearchMemory:
     # --- learning -------------------------------------------------------------------------------------------
 
     def trained(self, hyperparameters: Hyperparameters) -> None:
-        """A phase with these hyper-parameters has trained: it had room at every moment."""
-        for name, room in self._rooms(hyperparameters):
-            if room < self.learned.get(name, 0.0):
-                self.learned[name] = room
+        """A phase with these hyper-parameters has trained: it had headroom at every stage."""
+        for name, headroom in self._headroom(hyperparameters):
+            if headroom < self.learned.get(name, 0.0):
+                self.learned[name] = headroom
 
     def ran_out(self, hyperparameters: Hyperparameters, failure: PhaseFailure) -> None:
         """A phase with these hyper-parameters ran out of memory; the host's memory teaches nothing."""
         places = () if _ON_HOST.search(failure.cause) else _places(failure)
-        for name, room in self._rooms(hyperparameters):
+        for name, headroom in self._headroom(hyperparameters):
             if name in places:
-                beyond = room + _STEP * self._gpu_gib * GIB
+                beyond = headroom + _STEP * self._gpu_gib * GIB
                 self.learned[name] = max(self.learned.get(name, 0.0), beyond)
 
-    def _rooms(self, hyperparameters: Hyperparameters) -> list[tuple[str, float]]:
-        """(moment, bytes between its likely size and its limit), nothing learnt counted."""
+    def _headroom(self, hyperparameters: Hyperparameters) -> list[tuple[str, float]]:
+        """(stage, bytes between its likely size and its limit), nothing learnt counted."""
         setup = self._setup(hyperparameters)
-        found = () if setup is None else moments(self._shape, setup)
-        return [(moment.name, moment.limit - moment.total.likely) for moment in found]
+        found = () if setup is None else stages(self._shape, setup)
+        return [(stage.name, stage.limit - stage.total.likely) for stage in found]
 
     def _setup(self, hyperparameters: Hyperparameters) -> Setup | None:
         try:
@@ -170,6 +132,6 @@ class SearchMemory:
 
 
 def _places(failure: PhaseFailure) -> tuple[str, ...]:
-    """Moments at which the memory may have run out."""
+    """Stages at which the memory may have run out."""
     text = f"{failure.cause}\n{failure.log_tail}"
     return next((names for pattern, names in _PLACES if re.search(pattern, text, re.IGNORECASE)), _TRAINERS)

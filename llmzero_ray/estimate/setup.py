@@ -1,7 +1,7 @@
 """The settings of a search that determine the GPU memory of a phase.
 
 `setup_of` reads VeRL's keys as the engine will: the engine's own choices, `engine.overrides`, then the
-hyper-parameters of the phase. Not here: bytes (moments.py).
+hyper-parameters of the phase. Not here: bytes (stages.py).
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ from typing import Any
 
 from llmzero_ray.config import SearchConfig
 from llmzero_ray.errors import ConfigError
+from llmzero_ray.estimate.sizes import Range
 from llmzero_ray.hyperparameters import resolve
 from llmzero_ray.hyperparameters.table import MAX_TOKENS
-from llmzero_ray.memory.sizes import GIB, Range
 from llmzero_ray.records import Hyperparameters
+from llmzero_ray.utils.text import GIB
 
 _ACTOR = "actor_rollout_ref.actor."
 _FSDP = "actor_rollout_ref.actor.fsdp_config."
@@ -153,8 +154,8 @@ def setup_of(config: SearchConfig, hyperparameters: Hyperparameters, *, gpu_gib:
     max_tokens = keys.whole(MAX_TOKENS)
     log_prob_tokens = keys.get(LOG_PROB_MAX_TOKENS)
     # VeRL's configuration makes the inner keys follow the outer ones unless they are set.
-    chunking = keys.get(_FSDP + "entropy_from_logits_with_chunking", keys.get(ENTROPY_CHUNKING))
-    chunk = keys.get(_FSDP + "entropy_from_logits_chunk_size", keys.get(_CHUNK_SIZE))
+    chunking = keys.get(_FSDP + "entropy_from_logits_with_chunking", keys[ENTROPY_CHUNKING])
+    chunk = keys.get(_FSDP + "entropy_from_logits_chunk_size", keys[_CHUNK_SIZE])
     return Setup(
         gpu_bytes=gpu_gib * GIB,
         n_gpus=n_gpus,
@@ -200,37 +201,28 @@ def setup_of(config: SearchConfig, hyperparameters: Hyperparameters, *, gpu_gib:
     )
 
 
-class _Keys:
+def _wrong(key: str, value: Any, allowed: str) -> ConfigError:
+    return ConfigError(f"no memory estimate: {key} is {value!r}; must be {allowed}. Change engine.overrides.")
+
+
+class _Keys(dict[str, Any]):
     """VeRL's keys with their values, read by type."""
 
-    def __init__(self, keys: Mapping[str, Any]) -> None:
-        self._keys = keys
-
-    def get(self, key: str, default: Any = None) -> Any:
-        return self._keys.get(key, default)
-
     def flag(self, key: str) -> bool:
-        value = self._keys[key]
+        # The search space's null leaves the key to VeRL.
+        value = VERL_DEFAULTS[key] if self[key] is None else self[key]
         if not isinstance(value, bool):
-            # The search space's null leaves the key to VeRL.
-            if value is None:
-                return bool(VERL_DEFAULTS[key])
-            raise self._wrong(key, "true or false")
+            raise _wrong(key, value, "true or false")
         return value
 
     def whole(self, key: str) -> int:
-        value = self._keys[key]
+        value = self[key]
         if isinstance(value, bool) or not isinstance(value, int):
-            raise self._wrong(key, "a whole number")
+            raise _wrong(key, value, "a whole number")
         return value
 
     def number(self, key: str) -> float:
-        value = self._keys[key]
+        value = self[key]
         if isinstance(value, bool) or not isinstance(value, int | float):
-            raise self._wrong(key, "a number")
+            raise _wrong(key, value, "a number")
         return float(value)
-
-    def _wrong(self, key: str, allowed: str) -> ConfigError:
-        return ConfigError(
-            f"no memory estimate: {key} is {self._keys[key]!r}; must be {allowed}. Change engine.overrides."
-        )

@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 
 from llmzero_ray.config import SearchConfig
-from llmzero_ray.memory import GIB, assess
-from llmzero_ray.memory.moments import GATHERED
+from llmzero_ray.estimate.fit import assess
+from llmzero_ray.estimate.stages import GATHERED
+from llmzero_ray.utils.text import GIB
 
 from .builders import SIZES, judged, practitioner, setup, shape
 
@@ -35,7 +36,7 @@ def test_with_verls_default_sharding_the_practitioner_fails_on_8b_alone(
         assert judged(config, size).status != "does not fit", size
     failed = judged(config, "8B")
     assert failed.status == "does not fit"
-    sync = next(moment for moment in failed.moments if moment.name == "weight sync")
+    sync = next(stage for stage in failed.stages if stage.name == "weight sync")
     assert sync.total.likely > sync.limit
     assert sync.largest.name == GATHERED
     assert sync.largest.size.likely == (8_190_735_360 + 174_587_904) * 4
@@ -80,8 +81,8 @@ def test_a_phase_that_fits_needs_no_remedy() -> None:
 
 def test_only_high_sizes_beyond_a_limit_are_tight() -> None:
     fitting = setup(utilization=0.5)
-    peak = max(moment.total.high for moment in assess(shape("8B"), fitting).moments)
-    usual = max(moment.total.likely for moment in assess(shape("8B"), fitting).moments)
+    peak = max(stage.total.high for stage in assess(shape("8B"), fitting).stages)
+    usual = max(stage.total.likely for stage in assess(shape("8B"), fitting).stages)
 
     def status(gpu_bytes: float) -> str:
         # vLLM's share stays what it was.
@@ -93,7 +94,7 @@ def test_only_high_sizes_beyond_a_limit_are_tight() -> None:
     assert status(usual * 0.999) == "does not fit"
 
 
-def test_the_worst_moment_and_its_largest_item_are_named() -> None:
+def test_the_worst_stage_and_its_largest_item_are_named() -> None:
     found = assess(shape("4B"), setup(micro_batch=16, prompt=2048, response=6144))
     assert found.status == "does not fit"
     assert found.reason.startswith("does not fit: tightest is update with about ")
@@ -105,7 +106,7 @@ def test_remedies_are_estimated_with_only_that_change() -> None:
     found = assess(shape("4B"), phase)
     halved = next(remedy for remedy in found.remedies if remedy.change == "micro_batch_size 16 -> 8")
     after = assess(shape("4B"), replace(phase, micro_batch=8))
-    update = next(moment for moment in after.moments if moment.name == "update")
+    update = next(stage for stage in after.stages if stage.name == "update")
     assert halved.saved == pytest.approx(found.worst.total.likely - update.total.likely)
     assert halved.status == after.status
 

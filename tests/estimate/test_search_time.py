@@ -3,31 +3,22 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from llmzero_ray.adapter_size import adapter_size
+from llmzero_ray.agents.expected_cost import TYPICAL_TOKENS, agent_price, expected_dollars
 from llmzero_ray.agents.llm.prices import Price
 from llmzero_ray.config import SearchConfig, load_config, parse_config
 from llmzero_ray.errors import ConfigError
-from llmzero_ray.estimate import (
-    TYPICAL_TOKENS,
-    EstimateCase,
-    MeasuredTimes,
-    Sizes,
-    Tokens,
-    agent_price,
-    disk_bytes,
-    estimate,
-    first_limit,
-    validations,
-)
+from llmzero_ray.estimate import Cases, Estimate, MeasuredTimes, Tokens
+from llmzero_ray.estimate.model_shape import adapter_bytes
+from llmzero_ray.estimate.search_time import disk_bytes, first_limit, validations
 from llmzero_ray.tasks.tiny_model import SHAPE
 
-ROOT = Path(__file__).parent.parent
-SIZES = Sizes(n_val=100, n_test=200, rollouts=64)
+ROOT = Path(__file__).parents[2]
 MEASURED = MeasuredTimes(source="a test", step_s=10.0, validation_s=20.0, cold_start_s=60.0, warm_start_s=2.0)
 FREE = Price.of((0.0, 0.0, 0.0, 0.0))
 QWEN3_4B = {
@@ -47,16 +38,17 @@ def config_of(**blocks: Any) -> SearchConfig:
         "budget": {"runs": 5},
         "phase": {"n_steps": 40, "max_steps": 100, "test_freq": 10, "save_freq": 10},
         "final": {"test": False, "default_recipe": False},
+        "task": {"n_val": 100, "n_test": 200},
+        "root": {"overrides": {"batch": 16, "mini_batch": 16, "n": 4}},
     }
     for key, value in blocks.items():
         base[key] = {**base.get(key, {}), **value}
     return parse_config(base)
 
 
-def cases(
-    config: SearchConfig, measured: MeasuredTimes = MEASURED, **given: Any
-) -> tuple[EstimateCase, EstimateCase, EstimateCase]:
-    return estimate(config, SIZES, measured, **{"price": FREE, "adapter_bytes": None, **given})
+def cases(config: SearchConfig, measured: MeasuredTimes = MEASURED, price: Price | None = FREE) -> Cases:
+    dollars = None if price is None else partial(expected_dollars, config, price, measured.tokens)
+    return Estimate(config).cases(measured, dollars)
 
 
 def test_a_phase_is_validated_before_it_begins_at_every_interval_and_at_its_end() -> None:
@@ -217,27 +209,27 @@ def test_each_slot_keeps_one_full_checkpoint_of_the_phase_it_trains() -> None:
 
 
 def test_an_adapter_of_rank_64_on_qwen3_4b_has_132_million_parameters() -> None:
-    assert adapter_size(QWEN3_4B, rank=64, targets="all-linear") == 4 * 64 * 36 * 57344
+    assert adapter_bytes(QWEN3_4B, rank=64, targets="all-linear") == 4 * 64 * 36 * 57344
 
 
 def test_an_adapter_on_the_tiny_model_has_the_size_it_has_on_the_disk() -> None:
-    found = adapter_size(SHAPE, rank=8, targets="all-linear")
+    found = adapter_bytes(SHAPE, rank=8, targets="all-linear")
     assert found == 233472  # 238,784 bytes as safetensors, names of the tensors included
 
 
 def test_targets_are_a_pattern_as_peft_has_it() -> None:
-    queries = adapter_size(QWEN3_4B, rank=1, targets=r".*\.q_proj")
+    queries = adapter_bytes(QWEN3_4B, rank=1, targets=r".*\.q_proj")
     assert queries == 4 * 36 * (2560 + 32 * 128)
-    assert adapter_size(QWEN3_4B, rank=1, targets="nothing") is None
+    assert adapter_bytes(QWEN3_4B, rank=1, targets="nothing") is None
 
 
 def test_the_text_part_of_a_model_with_several_parts_is_what_counts() -> None:
-    assert adapter_size({"text_config": QWEN3_4B}, rank=1, targets="all-linear") == 4 * 36 * 57344
+    assert adapter_bytes({"text_config": QWEN3_4B}, rank=1, targets="all-linear") == 4 * 36 * 57344
 
 
 @pytest.mark.parametrize("other", [{}, {"hidden_size": 8}, {**QWEN3_4B, "num_experts": 64}])
 def test_the_size_of_an_adapter_on_other_layers_is_not_guessed(other: dict[str, Any]) -> None:
-    assert adapter_size(other, rank=8, targets="all-linear") is None
+    assert adapter_bytes(other, rank=8, targets="all-linear") is None
 
 
 @pytest.mark.parametrize(

@@ -3,16 +3,21 @@
 The policy (FSDP, LoRA) and vLLM live in two processes on the same card and take turns: vLLM sleeps while the
 policy is trained, the policy's shard waits while vLLM generates. Sources: VeRL 0.9.1, vLLM 0.24 to 0.27 and
 torch's FSDP, by reading; what no formula gives is a range. Assumed: bf16 passes, and flash attention with its
-cross-entropy, as in the image that cluster.yaml names. Not here: activations and logits (activations.py),
-judging it (verdict.py).
+cross-entropy, as in the image that cluster.yaml names.
+
+Activations are counted from transformers' eager Qwen3 modules under PEFT (base weights frozen, adapters on
+all projections, no dropout): a frozen projection keeps nothing for its backward pass, but `lora_A` keeps its
+input; an RMSNorm computes in float32 and keeps that copy; attention keeps queries, keys, values and output;
+SwiGLU keeps gate, its activation, up and their product. The tests compare this with what torch itself keeps.
+Not here: how many tokens a pass has (setup.py), whether it all fits (fit.py).
 """
 
 from __future__ import annotations
 
-from llmzero_ray.memory import activations
-from llmzero_ray.memory.setup import Setup
-from llmzero_ray.memory.shapes import ModelShape
-from llmzero_ray.memory.sizes import GIB, Item, Moment, Range, together
+from llmzero_ray.estimate.model_shape import ModelShape
+from llmzero_ray.estimate.setup import Setup
+from llmzero_ray.estimate.sizes import Item, Range, StageMemory, total_of
+from llmzero_ray.utils.text import GIB
 
 _BF16 = 2
 _FP32 = 4
@@ -34,21 +39,15 @@ _MERGED_COPIES = 5
 # A layer in use, the next one gathered ahead, and the gathering buffer (FSDP2 copies out of it).
 _LAYERS_AT_ONCE = Range(2, 3, 4)
 
-SERVER_START, ROLLOUT, LOG_PROBS, UPDATE, WEIGHT_SYNC, SAVING = (
-    "server start",
-    "rollout",
-    "log-probs",
-    "update",
-    "weight sync",
-    "saving",
-)
+SERVER_START, ROLLOUT, LOG_PROBS = "server start", "rollout", "log-probs"
+UPDATE, WEIGHT_SYNC, SAVING = "update", "weight sync", "saving"
 GATHERED = "whole model gathered"
 LOGITS = "logits and entropy"
 CACHE = "KV cache"
 
 
-def moments(shape: ModelShape, setup: Setup) -> tuple[Moment, ...]:
-    """Every moment of a step, in order."""
+def stages(shape: ModelShape, setup: Setup) -> tuple[StageMemory, ...]:
+    """Every stage of a step, in order."""
     return (
         _server_start(shape, setup),
         _rollout(shape, setup),
@@ -61,7 +60,7 @@ def moments(shape: ModelShape, setup: Setup) -> tuple[Moment, ...]:
 
 def cache_bytes(shape: ModelShape, setup: Setup) -> Range:
     """What vLLM has left for its KV cache on one GPU; 0 where its share is used up before."""
-    others = together([item.size for item in _server_items(shape, setup)])
+    others = total_of(_server_items(shape, setup))
     share = _share(setup)
     return Range(*(max(0.0, share - taken) for taken in (others.high, others.likely, others.low)))
 
@@ -76,9 +75,9 @@ def _share(setup: Setup) -> float:
     return setup.utilization * setup.gpu_bytes
 
 
-def _moment(name: str, setup: Setup, *items: Item) -> Moment:
+def _stage(name: str, setup: Setup, *items: Item) -> StageMemory:
     there = tuple(item for item in items if item.size.high > 0)
-    return Moment(name=name, items=there, limit=setup.gpu_bytes, limit_name="the card")
+    return StageMemory(name=name, items=there, limit=setup.gpu_bytes, limit_name="the card")
 
 
 # --- vLLM -----------------------------------------------------------------------------------------------
@@ -89,7 +88,7 @@ def _server_items(shape: ModelShape, setup: Setup) -> tuple[Item, ...]:
     weights, adapter = _server_weights(shape, setup)
     # Its profiling pass: one step of `max_num_batched_tokens`, and a sampler with float32 logits of
     # `max_num_seqs` sequences, their softmax and their log-probs.
-    step = activations.forward_work(shape) * setup.max_num_batched_tokens / setup.tensor_parallel
+    step = forward_work(shape) * setup.max_num_batched_tokens / setup.tensor_parallel
     sampler = 3 * _FP32 * shape.vocab * setup.max_num_seqs
     graphs = Range.exactly(0) if setup.enforce_eager else _GRAPHS
     work = Range(0.7, 1.0, 1.5) * (step + sampler) + graphs
@@ -109,11 +108,11 @@ def _server_weights(shape: ModelShape, setup: Setup) -> tuple[Item, Item]:
     )
 
 
-def _server_start(shape: ModelShape, setup: Setup) -> Moment:
+def _server_start(shape: ModelShape, setup: Setup) -> StageMemory:
     """vLLM refuses to start unless its cache holds one sequence of `max_model_len`."""
     one = cache_per_token(shape, setup) * setup.max_model_len
     items = (*_server_items(shape, setup), Item(name=CACHE, size=Range.exactly(one)))
-    return Moment(name=SERVER_START, items=items, limit=_share(setup), limit_name="vLLM's share")
+    return StageMemory(name=SERVER_START, items=items, limit=_share(setup), limit_name="vLLM's share")
 
 
 def _awake(setup: Setup) -> tuple[Item, ...]:
@@ -137,7 +136,7 @@ def _trainer(
     shape: ModelShape, setup: Setup, *, model: bool, optimizer: bool, gradients: bool = False
 ) -> tuple[Item, ...]:
     """Context, FSDP shards, and Adam's two moments; `model` and `optimizer` say whether offloaded parts are
-    on the card at that moment (`BaseEngineCtx._context_switch`)."""
+    on the card at that stage (`BaseEngineCtx._context_switch`)."""
     adapter = shape.lora_parameters(setup.lora_rank, setup.target_modules)
     shards = setup.shards
     has_model = not setup.offload_policy and (model or not setup.param_offload)
@@ -161,7 +160,7 @@ def _gathered(shape: ModelShape) -> Item:
 
 
 def _slack(*items: Item) -> Item:
-    return Item(name="allocator slack", size=together([item.size for item in items]) * _SLACK)
+    return Item(name="allocator slack", size=total_of(items) * _SLACK)
 
 
 def _worse(at_logits: Range, at_layer: Range) -> Item:
@@ -170,19 +169,19 @@ def _worse(at_logits: Range, at_layer: Range) -> Item:
     return Item(name=name, size=at_logits.at_least(at_layer))
 
 
-def _rollout(shape: ModelShape, setup: Setup) -> Moment:
-    return _moment(ROLLOUT, setup, *_trainer(shape, setup, model=False, optimizer=False), *_awake(setup))
+def _rollout(shape: ModelShape, setup: Setup) -> StageMemory:
+    return _stage(ROLLOUT, setup, *_trainer(shape, setup, model=False, optimizer=False), *_awake(setup))
 
 
-def _log_probs(shape: ModelShape, setup: Setup) -> Moment:
+def _log_probs(shape: ModelShape, setup: Setup) -> StageMemory:
     """Old log-probs with their entropy: at the logits, or at one layer before them. The reference is the same
     model with its adapter switched off."""
     tokens = setup.log_prob_tokens()
-    at_logits = tokens * (activations.logits(shape, setup) + Range.exactly(activations.head_work(shape)))
-    at_logits = at_logits + activations.entropy_of_log_probs(shape, setup, tokens)
-    peak = _worse(at_logits, tokens * activations.forward_work(shape))
+    at_logits = tokens * (logits(shape, setup) + Range.exactly(head_work(shape)))
+    at_logits = at_logits + entropy_of_log_probs(shape, setup, tokens)
+    peak = _worse(at_logits, tokens * forward_work(shape))
     gathered = _gathered(shape)
-    return _moment(
+    return _stage(
         LOG_PROBS,
         setup,
         *_trainer(shape, setup, model=True, optimizer=False),
@@ -193,19 +192,19 @@ def _log_probs(shape: ModelShape, setup: Setup) -> Moment:
     )
 
 
-def _update(shape: ModelShape, setup: Setup) -> Moment:
+def _update(shape: ModelShape, setup: Setup) -> StageMemory:
     """The worse of two points of the backward pass: at the logits, and at one layer computed again."""
     tokens = setup.update_tokens()
-    layer = activations.kept_of_layer(shape, setup.lora_rank)
-    each = activations.kept_of_checkpoint(shape) if setup.gradient_checkpointing else layer
+    layer = kept_of_layer(shape, setup.lora_rank)
+    each = kept_of_checkpoint(shape) if setup.gradient_checkpointing else layer
     kept = Item(name="kept for backward", size=tokens * (each * shape.layers))
-    per_token = activations.logits(shape, setup) + activations.entropy_of_update(shape, setup)
-    at_logits = tokens * (per_token + Range.exactly(activations.head_work(shape)))
+    per_token = logits(shape, setup) + entropy_of_update(shape, setup)
+    at_logits = tokens * (per_token + Range.exactly(head_work(shape)))
     again = layer if setup.gradient_checkpointing else 0
-    at_layer = tokens * (again + activations.backward_work(shape))
+    at_layer = tokens * (again + backward_work(shape))
     peak = _worse(at_logits, at_layer)
     gathered = _gathered(shape)
-    return _moment(
+    return _stage(
         UPDATE,
         setup,
         *_trainer(shape, setup, model=True, optimizer=True, gradients=True),
@@ -241,10 +240,10 @@ def _brings_shards_back(setup: Setup) -> bool:
     return setup.strategy == "fsdp"
 
 
-def _weight_sync(shape: ModelShape, setup: Setup) -> Moment:
+def _weight_sync(shape: ModelShape, setup: Setup) -> StageMemory:
     """`update_weights`: vLLM's weights are back, its cache is not; the adapter goes through a buffer."""
     awake = _awake(setup) if not setup.sleeps else (*_asleep(setup), *_server_weights(shape, setup))
-    return _moment(
+    return _stage(
         WEIGHT_SYNC,
         setup,
         *_trainer(shape, setup, model=_brings_shards_back(setup), optimizer=False),
@@ -254,8 +253,75 @@ def _weight_sync(shape: ModelShape, setup: Setup) -> Moment:
     )
 
 
-def _saving(shape: ModelShape, setup: Setup) -> Moment:
+def _saving(shape: ModelShape, setup: Setup) -> StageMemory:
     """An adapter that is saved after a validation: vLLM is awake. Full checkpoints are written then, too, and
     hold shards as they are."""
     trainer = _trainer(shape, setup, model=_brings_shards_back(setup), optimizer=False)
-    return _moment(SAVING, setup, *trainer, *_awake(setup))
+    return _stage(SAVING, setup, *trainer, *_awake(setup))
+
+
+# --- bytes of one token in a pass through the model --------------------------------------------------------
+
+
+def kept_of_layer(shape: ModelShape, rank: int) -> int:
+    """Kept of one decoder layer until its backward pass, without gradient checkpointing."""
+    norms = 2 * (_FP32 + _BF16) * shape.hidden + shape.qk_norm * _FP32 * (shape.queries + shape.keys)
+    attention = _BF16 * (2 * shape.queries + 2 * shape.keys)
+    mlp = 4 * _BF16 * shape.intermediate
+    return norms + attention + mlp + 7 * _BF16 * rank
+
+
+def kept_of_checkpoint(shape: ModelShape) -> int:
+    """Kept of one decoder layer with gradient checkpointing: its input."""
+    return _BF16 * shape.hidden
+
+
+def backward_work(shape: ModelShape) -> int:
+    """Gradients alive at once in the backward pass of one layer, beyond what it kept: those of the MLP."""
+    return 2 * _BF16 * shape.intermediate + 3 * shape.hidden
+
+
+def forward_work(shape: ModelShape) -> int:
+    """Alive at once in a forward pass that keeps nothing."""
+    return 3 * _BF16 * shape.intermediate + 14 * shape.hidden
+
+
+def head_work(shape: ModelShape) -> int:
+    """Kept of the last norm while the logits exist, and its output."""
+    return (_FP32 + _BF16) * shape.hidden
+
+
+def logits(shape: ModelShape, setup: Setup) -> Range:
+    """Logits of one token until the loss has its gradient.
+
+    `FSDPEngineWithLMHead.prepare_model_outputs`: bf16, divided out of place by a temperature that is not 1
+    (the undivided ones stay referenced by the model's output). `logprobs_from_logits` uses flash-attn's
+    cross-entropy, which writes the gradient over the logits. Padded passes copy the logits once more. A fused
+    kernel never makes them.
+    """
+    if setup.fused_kernels:
+        return Range.exactly(0)
+    copies = 1 + (setup.temperature != 1.0) + (not setup.remove_padding)
+    return Range.exactly(copies * _BF16 * shape.vocab)
+
+
+def entropy_of_log_probs(shape: ModelShape, setup: Setup, tokens: Range) -> Range:
+    """Bytes (not per token) beside the logits while the entropy of old log-probs is taken, in float32.
+
+    VeRL always takes it there (`_compute_old_log_prob`). Compiled, softmax and sums run in one sweep over the
+    vocabulary; should torch fall back, float copies appear. In chunks the copies are as long as a chunk.
+    """
+    if setup.fused_kernels:
+        return Range.exactly(0)
+    if setup.entropy_chunk is not None:
+        found = (min(of, setup.entropy_chunk) for of in (tokens.low, tokens.likely, tokens.high))
+        return Range(*found) * Range(8, 12, 16) * shape.vocab
+    eager = Range(8, 12, 14)
+    return tokens * (Range(0, 0, 4) if setup.torch_compile else eager) * shape.vocab
+
+
+def entropy_of_update(shape: ModelShape, setup: Setup) -> Range:
+    """Beside the logits of one token when the loss has an entropy bonus: what its backward pass needs."""
+    if setup.entropy_coeff == 0 or setup.fused_kernels:
+        return Range.exactly(0)
+    return (Range(4, 8, 24) if setup.torch_compile else Range(20, 24, 26)) * shape.vocab

@@ -1,29 +1,22 @@
-"""Estimate of a search before its start: steps, hours, GPU hours, dollars and disk, from sizes and measured
-seconds. Pure arithmetic.
+"""Steps, hours, GPU hours and disk of a whole search, from sizes and measured seconds. Pure arithmetic.
 
 Three cases: `low` (every phase is stopped as early as the stopper may), `planned` (every phase has the usual
 length) and `high` (every proposal asks for the longest phase). Not here: where the measured seconds come
-from, the table (actors/), and the size of one adapter (adapter_size.py).
+from, the table (cli/), the agents' dollars (agents/expected_cost.py).
 """
 
 from __future__ import annotations
 
 import math
-import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-from llmzero_ray.agents.backend import llm_settings
-from llmzero_ray.agents.llm.agents import PROPOSAL_TOKENS, VERDICT_TOKENS
-from llmzero_ray.agents.llm.messages import Usage
-from llmzero_ray.agents.llm.prices import FREE, Price, cost, price_of
-from llmzero_ray.agents.llm.token_bound import image_tokens
 from llmzero_ray.config import SearchConfig
-from llmzero_ray.records.agents import AgentName
 
 Course: TypeAlias = Literal["low", "planned", "high"]
-COURSES: tuple[Course, ...] = ("low", "planned", "high")
+Dollars: TypeAlias = Callable[[Course, Mapping[str, int]], float]
+"""Course, requests by agent -> what they cost."""
 
 _BEST_PATH = {"low": 0.2, "planned": 0.3, "high": 0.42}
 """Steps of the best strategy as a share of all steps of its search, as seen in published searches."""
@@ -49,17 +42,6 @@ class Tokens:
     output: float
 
 
-TYPICAL_TOKENS: Mapping[str, Tokens] = {
-    "proposer": Tokens(system=5304, input=2392, output=2400),
-    "early_stopper": Tokens(system=1032, input=940, output=90),
-}
-"""Of large requests (a phase of 120 steps, a tree of 16 nodes), pictures not counted, the proposer's thinking
-counted as 1,500 tokens;
-benchmarks/agent_cost.py adds them up for a search of any size."""
-_PICTURES = {"proposer": (1100, 1110), "early_stopper": (900, 520)}
-"""Pixels of the agents' figures."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class MeasuredTimes:
     """Measured times of one slot, in seconds; None: not measured."""
@@ -73,14 +55,14 @@ class MeasuredTimes:
     warm_start_s: float | None = None
     proposal_s: float | None = None
     tokens: Mapping[str, Tokens] = field(default_factory=dict)
-    """By agent, pictures included; an agent that is missing has `TYPICAL_TOKENS`."""
+    """By agent, pictures included; typical ones count for an agent that is missing."""
     notes: tuple[str, ...] = ()
     """What differs between the measured run and the search."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sizes:
-    """Of the data."""
+    """Rows of the data, and responses of a step."""
 
     n_val: int
     n_test: int
@@ -105,10 +87,14 @@ class EstimateCase:
     gpu_hours: float
     """Reserved, idle slots included."""
     dollars: float | None
-    """None: the price of an agent of one's own is not known."""
+    """What the agents' requests cost; None where nobody said what they do."""
     disk_bytes: int | None
     """Adapters that are saved when none is deleted, and the full checkpoints of running phases; None: the
     size of an adapter is not known."""
+
+
+Cases: TypeAlias = tuple[EstimateCase, EstimateCase, EstimateCase]
+"""The low, the planned and the high case."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,38 +102,16 @@ class Limit:
     """A limit of `budget` that a case reaches."""
 
     key: str
-    amount: float
     limit: float
-
-    @property
-    def share(self) -> float:
-        """Share of the case that the limit allows."""
-        return self.limit / self.amount
-
-
-def estimate(
-    config: SearchConfig,
-    sizes: Sizes,
-    measured: MeasuredTimes,
-    *,
-    price: Price | None,
-    adapter_bytes: int | None,
-    on_gpus: bool = False,
-) -> tuple[EstimateCase, EstimateCase, EstimateCase]:
-    """The low, the planned and the high case, before any limit of `budget` but `runs` is applied.
-
-    `price` as `agent_price` gives it; `adapter_bytes` None: not known; `on_gpus`: what
-    `phase.validate_start: auto` depends on.
-    """
-    low, planned, high = (_case(config, sizes, measured, c, price, adapter_bytes, on_gpus) for c in COURSES)
-    return low, planned, high
+    share: float
+    """Share of the case that the limit allows."""
 
 
 def first_limit(config: SearchConfig, case: EstimateCase) -> Limit | None:
     """The limit that ends this case first; None: `budget.runs` does."""
     budget = config.budget
     reached = [
-        Limit(key=key, amount=amount, limit=limit)
+        Limit(key=key, limit=limit, share=limit / amount)
         for key, amount, limit in (
             ("budget.gpu_hours", case.gpu_hours, budget.gpu_hours),
             ("budget.wall_clock_hours", case.hours, budget.wall_clock_hours),
@@ -156,18 +120,6 @@ def first_limit(config: SearchConfig, case: EstimateCase) -> Limit | None:
         if limit is not None and amount is not None and amount > limit
     ]
     return min(reached, key=lambda found: found.share, default=None)
-
-
-def agent_price(config: SearchConfig) -> Price | None:
-    """Price of the agents' tokens: zero without a language model; None for a user's own agents.
-
-    Raises:
-        ConfigError: the model's price is not known.
-    """
-    agents = config.agents
-    if agents.backend == "claude":
-        return price_of(agents.model, agents.price, agents.prompts)
-    return None if ":" in agents.backend else FREE
 
 
 def validations(n_steps: int, test_freq: int, *, at_start: bool = True) -> int:
@@ -198,21 +150,24 @@ def disk_bytes(config: SearchConfig, adapter_bytes: int, course: Course) -> int:
     return (n_adapters * each + rolling) * adapter_bytes
 
 
-# --- one case -----------------------------------------------------------------------------------------------
-
-
-def _case(
+def case_of(
+    course: Course,
     config: SearchConfig,
     sizes: Sizes,
     measured: MeasuredTimes,
-    course: Course,
-    price: Price | None,
+    *,
+    dollars: Dollars | None,
     adapter_bytes: int | None,
     on_gpus: bool,
 ) -> EstimateCase:
+    """One case, before any limit of `budget` but `runs` is applied.
+
+    `adapter_bytes` None: not known; `on_gpus`: what `phase.validate_start: auto` depends on.
+    """
     phase, children = config.phase, config.budget.runs - 1
     child, reference = _child_steps(config, course), _reference_steps(config, course)
-    every = _every_start(config, course, on_gpus)
+    # In the worst case the engine is started anew for every phase.
+    every = course == "high" or validates_every_start(config, on_gpus=on_gpus)
     wall_s, slot_s = _seconds(config, sizes, measured, course, every_start=every)
     hours = wall_s / 3600
     first = children if every else min(children, config.slots.count - 1)
@@ -233,21 +188,15 @@ def _case(
         ),
         hours=hours,
         gpu_hours=slot_s / 3600 * config.slots.n_gpus,
-        dollars=None if price is None else _dollars(config, measured, course, price),
+        dollars=None if dollars is None else dollars(course, _calls(config, measured, course)),
         disk_bytes=None if adapter_bytes is None else disk_bytes(config, adapter_bytes, course),
     )
 
 
-def _every_start(config: SearchConfig, course: Course, on_gpus: bool) -> bool:
-    """In the worst case the engine is started anew for every phase."""
-    return course == "high" or validates_every_start(config, on_gpus=on_gpus)
-
-
 def _child_steps(config: SearchConfig, course: Course) -> int:
-    usual = config.phase.n_steps
-    if course == "low":
-        return min(usual, config.stopper.min_steps) if config.stopper.enabled else usual
-    return config.phase.max_steps if course == "high" else usual
+    phase, stopper = config.phase, config.stopper
+    shortest = min(phase.n_steps, stopper.min_steps) if stopper.enabled else phase.n_steps
+    return {"low": shortest, "planned": phase.n_steps, "high": phase.max_steps}[course]
 
 
 def _reference_steps(config: SearchConfig, course: Course) -> int:
@@ -310,30 +259,10 @@ def _proposal_s(config: SearchConfig, measured: MeasuredTimes, course: Course) -
     return _PROPOSAL_S.get(course, config.agents.deadline_s)
 
 
-def _dollars(config: SearchConfig, measured: MeasuredTimes, course: Course, price: Price) -> float:
-    """Proposals and verdicts of all phases; error analyses cost about what proposals do."""
-    stopper, n_steps = config.stopper, _child_steps(config, course)
+def _calls(config: SearchConfig, measured: MeasuredTimes, course: Course) -> dict[str, int]:
+    """Requests by agent: proposals and verdicts of all phases. An error analysis counts as a proposal."""
+    stopper, children = config.stopper, config.budget.runs - 1
     interval = stopper.interval_steps or max(1, math.ceil(stopper.interval_s / measured.step_s))
-    late = n_steps - stopper.min_steps
+    late = _child_steps(config, course) - stopper.min_steps
     verdicts = 1 + late // interval if stopper.enabled and late >= 0 else 0
-    children = config.budget.runs - 1
-    longest = {"proposer": PROPOSAL_TOKENS, "early_stopper": VERDICT_TOKENS}
-    together = 0.0
-    calls_of: dict[AgentName, float] = {"proposer": _TRIES[course], "early_stopper": verdicts}
-    for agent, calls in calls_of.items():
-        settings = llm_settings(config.agents, agent)
-        tokens = measured.tokens.get(agent) or TYPICAL_TOKENS[agent]
-        shown = agent not in measured.tokens and config.agents.visual
-        system, output = round(tokens.system), round(tokens.output)
-        usage = Usage(
-            input=round(tokens.input) + (image_tokens(_png_header(*_PICTURES[agent])) if shown else 0),
-            output=max(output, settings.output_tokens(longest[agent])) if course == "high" else output,
-            cache_read=system if course == "low" else 0,
-            cache_creation=0 if course == "low" else system,
-        )
-        together += children * calls * cost(usage, price)
-    return together
-
-
-def _png_header(width: int, height: int) -> bytes:
-    return b"\x89PNG\r\n\x1a\n" + struct.pack(">I4sII", 13, b"IHDR", width, height)
+    return {"proposer": children * _TRIES[course], "early_stopper": children * verdicts}

@@ -1,0 +1,72 @@
+"""Dollars that the agents of a search are expected to cost.
+
+Not here: how many requests there are (estimate/search_time.py).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+
+from llmzero_ray.agents.backend import llm_settings
+from llmzero_ray.agents.llm.agents import PROPOSAL_TOKENS, VERDICT_TOKENS
+from llmzero_ray.agents.llm.messages import Usage
+from llmzero_ray.agents.llm.prices import FREE, Price, cost, price_of
+from llmzero_ray.agents.llm.token_bound import image_tokens
+from llmzero_ray.config import SearchConfig
+from llmzero_ray.estimate import Course, Tokens
+from llmzero_ray.records.agents import AgentName
+
+TYPICAL_TOKENS: Mapping[AgentName, Tokens] = {
+    "proposer": Tokens(system=5304, input=2392, output=2400),
+    "early_stopper": Tokens(system=1032, input=940, output=90),
+}
+"""Tokens of large requests (a phase of 120 steps, a tree of 16 nodes) without pictures, the proposer's
+thinking counted as 1,500 tokens; benchmarks/agent_cost.py adds them up for a search of any size."""
+_PICTURES = {"proposer": (1100, 1110), "early_stopper": (900, 520)}
+"""Pixels of the agents' figures."""
+_LONGEST = {"proposer": PROPOSAL_TOKENS, "early_stopper": VERDICT_TOKENS}
+
+
+def agent_price(config: SearchConfig) -> Price | None:
+    """Price of the agents' tokens: zero without a language model; None for a user's own agents.
+
+    Raises:
+        ConfigError: the model's price is not known.
+    """
+    agents = config.agents
+    if agents.backend == "claude":
+        return price_of(agents.model, agents.price, agents.prompts)
+    return None if ":" in agents.backend else FREE
+
+
+def expected_dollars(
+    config: SearchConfig,
+    price: Price,
+    measured: Mapping[str, Tokens],
+    course: Course,
+    calls: Mapping[str, int],
+) -> float:
+    """Dollars of these `calls` by agent; `TYPICAL_TOKENS` count for an agent that `measured` lacks.
+
+    In the low case the prompt cache holds the system prompt; in the high one every answer is as long as it
+    may be.
+    """
+    together = 0.0
+    for agent, typical in TYPICAL_TOKENS.items():
+        tokens = measured.get(agent) or typical
+        shown = agent not in measured and config.agents.visual
+        system, output = round(tokens.system), round(tokens.output)
+        longest = llm_settings(config.agents, agent).output_tokens(_LONGEST[agent])
+        usage = Usage(
+            input=round(tokens.input) + (image_tokens(_png_header(*_PICTURES[agent])) if shown else 0),
+            output=max(output, longest) if course == "high" else output,
+            cache_read=system if course == "low" else 0,
+            cache_creation=0 if course == "low" else system,
+        )
+        together += calls[agent] * cost(usage, price)
+    return together
+
+
+def _png_header(width: int, height: int) -> bytes:
+    return b"\x89PNG\r\n\x1a\n" + struct.pack(">I4sII", 13, b"IHDR", width, height)

@@ -1,0 +1,32 @@
+"""What a search takes, estimated before it starts: `Estimate` answers for time, memory and sizes.
+
+Arithmetic on the configuration, the task's sizes and the model's `config.json`; nothing is loaded or
+measured. `SearchMemory` corrects the estimate by what the phases of a search have shown; server_sizes.py
+chooses vLLM's sizes where the configuration says `auto`. Not here: tables and measured seconds (cli/).
+"""
+
+from llmzero_ray.estimate.card import card_gib, is_for_gpus
+from llmzero_ray.estimate.estimate import Estimate, TaskSizes
+from llmzero_ray.estimate.fit import Assessment
+from llmzero_ray.estimate.learned import SearchMemory
+from llmzero_ray.estimate.search_time import Cases, Course, EstimateCase, MeasuredTimes, Tokens
+from llmzero_ray.estimate.sizes import StageMemory
+from llmzero_ray.estimate.stage_times import LEAST_S, StageTimes, TimeLimits
+
+__all__ = [
+    "LEAST_S",
+    "Assessment",
+    "Cases",
+    "Course",
+    "Estimate",
+    "EstimateCase",
+    "MeasuredTimes",
+    "SearchMemory",
+    "StageMemory",
+    "StageTimes",
+    "TaskSizes",
+    "TimeLimits",
+    "Tokens",
+    "card_gib",
+    "is_for_gpus",
+]

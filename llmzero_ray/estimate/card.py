@@ -1,0 +1,45 @@
+"""The GPUs of this machine: whether a search trains on them, and how much memory they have."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Literal, cast
+
+from llmzero_ray.config import SearchConfig
+
+_SMI = ("nvidia-smi", "--query-gpu=memory.total,memory.reserved", "--format=csv,noheader,nounits")
+_SMI_S = 20.0
+
+
+def resolve_platform(platform: str) -> Literal["cpu", "gpu"]:
+    """`auto` becomes `gpu` where NVIDIA's driver answers, else `cpu`."""
+    if platform in ("cpu", "gpu"):
+        return cast(Literal["cpu", "gpu"], platform)
+    return "gpu" if shutil.which("nvidia-smi") or Path("/dev/nvidia0").exists() else "cpu"
+
+
+def is_for_gpus(config: SearchConfig) -> bool:
+    """Whether the search trains with VeRL on GPUs, as far as this machine can tell."""
+    if config.engine.backend != "verl" or config.engine.platform == "cpu":
+        return False
+    if config.engine.platform == "gpu" or config.slots.gpu_memory_gib is not None:
+        return True
+    return resolve_platform(config.engine.platform) == "gpu"
+
+
+def card_gib() -> float | None:
+    """Memory of this machine's smallest GPU that processes can use, GiB; None: the driver does not report
+    it."""
+    from llmzero_ray.utils.api_key import without_secrets
+
+    try:
+        env = without_secrets(os.environ)
+        done = subprocess.run(_SMI, capture_output=True, text=True, timeout=_SMI_S, check=True, env=env)
+        listing = done.stdout
+        rows = [[float(part) for part in line.split(",")] for line in listing.splitlines() if line.strip()]
+        return min((total - reserved) / 1024 for total, reserved in rows)
+    except (OSError, subprocess.SubprocessError, ValueError):
+        return None
