@@ -28,7 +28,7 @@ from benchmarks.hindsight import searches
 from llmzero_ray.agents.expert.diagnosis import direction
 from llmzero_ray.coordinator.runs import PhaseRun
 from llmzero_ray.errors import LlmzeroError
-from llmzero_ray.hyperparameters.table import LR
+from llmzero_ray.hyperparameters.verl_keys import LR
 from llmzero_ray.records import PhaseFailure
 from llmzero_ray.report.facts import SearchFacts
 from llmzero_ray.report.formatting import table

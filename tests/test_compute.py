@@ -16,7 +16,7 @@ from llmzero_ray.hyperparameters.compute import (
     spent,
     tokens_of,
 )
-from llmzero_ray.hyperparameters.table import PPO_EPOCHS, ROLLOUT_N, TRAIN_BATCH
+from llmzero_ray.hyperparameters.verl_keys import PPO_EPOCHS, ROLLOUT_N, TRAIN_BATCH
 from llmzero_ray.records import ComputeLimit, PhaseFailure, TokenCost, TokenCounts
 from llmzero_ray.records.metrics import LENGTH, PROMPT_LENGTH, VAL_TOKENS
 

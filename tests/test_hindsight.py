@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks import hindsight
 from benchmarks.hindsight import regret, searches, selection, stops, summary, text_of
-from llmzero_ray.hyperparameters.table import ROLLOUT_N, TRAIN_BATCH
+from llmzero_ray.hyperparameters.verl_keys import ROLLOUT_N, TRAIN_BATCH
 from llmzero_ray.records import StopDecision
 from llmzero_ray.records.metrics import LENGTH
 from llmzero_ray.report.facts import SearchFacts

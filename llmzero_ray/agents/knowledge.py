@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
 from llmzero_ray.errors import ConfigError, HyperparameterError
-from llmzero_ray.hyperparameters import BY_KEY, canonical
-from llmzero_ray.hyperparameters.table import ENTROPY_COEFF, USE_KL_IN_REWARD, USE_KL_LOSS
+from llmzero_ray.hyperparameters import canonical
+from llmzero_ray.hyperparameters.verl_keys import ENTROPY_COEFF, USE_KL_IN_REWARD, USE_KL_LOSS
 from llmzero_ray.records import Hyperparameters
 from llmzero_ray.utils.text import collapse_whitespace, nearest
 
@@ -84,10 +84,7 @@ class Knowledge:
             )
             for name, note in self.metrics.items()
         }
-        what = {key: BY_KEY[key].doc if key in BY_KEY else "" for key in self.hyperparameters}
-        return dataclasses.replace(
-            self, metrics=bare, hyperparameters={**what, **self.appendix.hyperparameters}
-        )
+        return dataclasses.replace(self, metrics=bare, hyperparameters=self.appendix.hyperparameters)
 
 
 # --- reading ------------------------------------------------------------------------------------------------

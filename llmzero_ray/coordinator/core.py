@@ -112,11 +112,10 @@ class CoordinatorCore(SearchState):
             config=self.config,
             n_train=int(event.task["n_train"]),
             root=dict(event.root),
-            paths=self.paths,
             runs=self.runs,
             space=space_with(self.config.agents.allow),
         )
-        self.final = FinalEvaluation(self.config, self.planner, self.runs)
+        self.final = FinalEvaluation(self.config, self.planner, self.runs, self.paths)
         self.memory = SearchMemory(self.config, event.memory) if event.memory else None
 
     def _on_coordinator_started(self, _: ev.CoordinatorStarted) -> None:

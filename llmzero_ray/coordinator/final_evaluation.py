@@ -20,6 +20,7 @@ from llmzero_ray.records import events as ev
 from llmzero_ray.records.commands import Command
 from llmzero_ray.records.events import REFERENCE
 from llmzero_ray.search import SearchNode
+from llmzero_ray.storage import SearchPaths
 
 TEST, CONFIRM = "test", "confirm"
 WHOLE = "reference-whole"
@@ -36,13 +37,14 @@ class FinalEvaluation:
         config: SearchConfig,
         planner: Planner,
         runs: dict[int, PhaseRun],
+        paths: SearchPaths,
         *,
         extension: int = 0,
         earlier: Mapping[str, FinalJob] = MappingProxyType({}),
     ) -> None:
         """`earlier` are those before the search's `extension`th extension: a policy is scored once."""
         self._config, self._planner, self._runs = config, planner, runs
-        self._extension, self._earlier = extension, earlier
+        self._paths, self._extension, self._earlier = paths, extension, earlier
         self.jobs: dict[str, FinalJob] = {}
         self.winner: int | None = None
         """The node whose best step is the best strategy: the best confirmed one, else the best-scored one."""
@@ -62,7 +64,9 @@ class FinalEvaluation:
     def for_extension(self, extension: int) -> FinalEvaluation:
         """The evaluation at the next end of a search that goes on."""
         earlier = {**self._earlier, **{what: job for what, job in self.jobs.items() if job.score is not None}}
-        return FinalEvaluation(self._config, self._planner, self._runs, extension=extension, earlier=earlier)
+        return FinalEvaluation(
+            self._config, self._planner, self._runs, self._paths, extension=extension, earlier=earlier
+        )
 
     @property
     def done(self) -> bool:
@@ -221,7 +225,7 @@ class FinalEvaluation:
                 job.problem = "the default recipe has no validation score to choose a checkpoint by"
             else:
                 job.step, job.ready = step, True
-                job.adapter = str(run.adapter(self._planner.paths, step))
+                job.adapter = str(run.adapter(self._paths, step))
                 job.attempt = run.attempt
                 self._reuse(job)
 
@@ -259,7 +263,7 @@ class FinalEvaluation:
 
     def _job_of(self, node: SearchNode, what: ev.FinalWhat, split: str) -> FinalJob:
         assert node.best_step is not None
-        adapter = str(self._runs[node.id].adapter(self._planner.paths, node.best_step))
+        adapter = str(self._runs[node.id].adapter(self._paths, node.best_step))
         return FinalJob(what=what, split=split, adapter=adapter, node=node.id, step=node.best_step)
 
     def _add(self, job: FinalJob) -> None:

@@ -230,7 +230,7 @@ def run_phase(state: SearchState, run: PhaseRun) -> Command:
     spec = dataclasses.replace(
         spec,
         attempt=run.attempt,
-        # The search's directory may have been moved since the run was planned.
+        # Set here alone: the search's directory may be moved after the run was planned.
         adapter=None if source is None else str(state.runs[source.node].adapter(paths, source.step)),
         checkpoint_dir=str(paths.checkpoints(run.node)),
         rolling_dir=str(paths.rolling(run.node, run.attempt)),

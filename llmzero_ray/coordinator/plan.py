@@ -17,13 +17,12 @@ from llmzero_ray.errors import HyperparameterError, ProposalError
 from llmzero_ray.hyperparameters import VERL_SPACE, Limits, Space, format_value, scored_alike
 from llmzero_ray.hyperparameters.compute import spent, token_cost
 from llmzero_ray.hyperparameters.root import limits
-from llmzero_ray.hyperparameters.table import LR
+from llmzero_ray.hyperparameters.verl_keys import LR
 from llmzero_ray.records import (
     Change,
     ComputeLimit,
     Hyperparameters,
     KnownStart,
-    NodeKind,
     PhaseSpec,
     Proposal,
     ResumeFrom,
@@ -31,7 +30,6 @@ from llmzero_ray.records import (
 from llmzero_ray.records.agents import base_of_changes
 from llmzero_ray.records.events import REFERENCE
 from llmzero_ray.search import nearest_saved_step
-from llmzero_ray.storage import SearchPaths
 from llmzero_ray.utils.text import number_ranges
 
 MAX_REFUSALS = 3
@@ -56,23 +54,17 @@ class Planner:
     config: SearchConfig
     n_train: int
     root: Hyperparameters
-    paths: SearchPaths
     runs: Mapping[int, PhaseRun]
     space: Space = VERL_SPACE
 
     def root_phase(self) -> PhaseSpec:
         """The first run of the search: no proposer, `root.overrides` as they are."""
-        return self._spec(
-            node=0, kind="root", parent=None, hyperparameters=self.root, n_steps=self.config.phase.n_steps
-        )
+        return self._spec(self.root, self.config.phase.n_steps)
 
     def reference_phase(self, n_steps: int, compute: ComputeLimit | None = None) -> PhaseSpec:
         """The reference: the root's configuration in one phase of `n_steps`, with the root's seed, so that
         its first steps equal the root's. With `compute` it ends there, after `n_steps` at most."""
-        spec = self._spec(
-            node=REFERENCE, kind="root", parent=None, hyperparameters=self.root, n_steps=n_steps
-        )
-        return replace(spec, compute=compute)
+        return self._spec(self.root, n_steps, node=REFERENCE, compute=compute)
 
     def proposed_phase(self, run: PhaseRun, proposal: Proposal, offered: tuple[int, ...]) -> Planned:
         """The phase spec of a proposal.
@@ -103,11 +95,10 @@ class Planner:
                 self.space.check_transition(self._hyperparameters(source.node), full, resumed=True)
             except HyperparameterError as error:
                 raise ProposalError(str(error)) from error
-        spec = self._child(run, full, proposal.n_steps, source)
         twin = None if run.clone is not None else self._twin(run, full, source)
         if twin is not None:
             raise ProposalError(self._copied(twin))
-        return Planned(spec=spec, note=note)
+        return Planned(spec=self._spec(full, proposal.n_steps, source, run), note=note)
 
     def fallback(self, run: PhaseRun, offered: tuple[int, ...]) -> Planned:
         """The fallback when the agents gave no usable proposal: the parent's configuration, continued.
@@ -132,7 +123,7 @@ class Planner:
         if twin is not None:
             full, moved = self._moved(run, full, source)
             note = f"{note}{moved}; unchanged it would repeat node {twin.node}" if moved else note
-        return Planned(spec=self._child(run, full, self.config.phase.n_steps, source), note=f"{note}.")
+        return Planned(spec=self._spec(full, self.config.phase.n_steps, source, run), note=f"{note}.")
 
     def known_start(self, spec: PhaseSpec) -> KnownStart | None:
         """What an earlier phase measured of the policy that this one starts from, for the same rows, cap and
@@ -292,40 +283,33 @@ class Planner:
         assert spec is not None, f"node {node} was used before it was planned"
         return spec.hyperparameters
 
-    def _child(
-        self, run: PhaseRun, full: Hyperparameters, n_steps: int, source: ResumeFrom | None
-    ) -> PhaseSpec:
-        return self._spec(
-            node=run.node, kind=run.kind, parent=run.on, hyperparameters=full, n_steps=n_steps, source=source
-        )
-
     def _spec(
         self,
-        *,
-        node: int,
-        kind: NodeKind,
-        parent: int | None,
         hyperparameters: Hyperparameters,
         n_steps: int,
         source: ResumeFrom | None = None,
+        run: PhaseRun | None = None,
+        *,
+        node: int = 0,
+        compute: ComputeLimit | None = None,
     ) -> PhaseSpec:
+        """The spec, without directories, of `run`, or of a root numbered `node`."""
         phase = self.config.phase
+        node = node if run is None else run.node
         return PhaseSpec(
             search=self.config.name,
             node=node,
-            kind=kind,
-            parent=parent,
+            kind="root" if run is None else run.kind,
+            parent=None if run is None else run.on,
             resume_from=source,
-            adapter=None if source is None else str(self.runs[source.node].adapter(self.paths, source.step)),
             base_step=0 if source is None else self.runs[source.node].base_step + source.step,
             n_steps=n_steps,
             hyperparameters=dict(hyperparameters),
             seed=phase_seed(self.config.seed, node),
             save_freq=phase.save_freq,
             test_freq=min(phase.test_freq, n_steps),
-            checkpoint_dir=str(self.paths.checkpoints(node)),
             max_wall_s=None if phase.max_hours is None else phase.max_hours * 3600,
-            compute=self.compute_limit(node),
+            compute=compute or self.compute_limit(node),
         )
 
     def compute_limit(self, node: int) -> ComputeLimit | None:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from llmzero_ray.config import SearchConfig, TokenCostConfig
 from llmzero_ray.coordinator.runs import PhaseRun
 from llmzero_ray.hyperparameters.compute import amount, mean_cost, token_cost
-from llmzero_ray.hyperparameters.table import LR_SCHEDULER, WARMUP_RATIO
+from llmzero_ray.hyperparameters.verl_keys import LR_SCHEDULER, WARMUP_RATIO
 from llmzero_ray.records import ComputeLimit, TokenCost
 
 

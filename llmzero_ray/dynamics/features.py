@@ -15,7 +15,7 @@ from statistics import fmean, median
 
 from llmzero_ray.dynamics.gains import ScoreGain, gains
 from llmzero_ray.hyperparameters import clip_is_inert
-from llmzero_ray.hyperparameters.table import MAX_RESPONSE, TEMPERATURE, TRAIN_BATCH
+from llmzero_ray.hyperparameters.verl_keys import MAX_RESPONSE, TEMPERATURE, TRAIN_BATCH
 from llmzero_ray.records import Hyperparameters
 from llmzero_ray.records.metrics import (
     ADVANTAGE_MAX,

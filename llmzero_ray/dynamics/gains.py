@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from llmzero_ray.hyperparameters.table import LR
+from llmzero_ray.hyperparameters.verl_keys import LR
 from llmzero_ray.records import Hyperparameters, ResumeFrom
 from llmzero_ray.records.agents import NodeView, ProposalRequest
 from llmzero_ray.records.metrics import Curves, accuracy_error

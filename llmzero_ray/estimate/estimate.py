@@ -24,7 +24,7 @@ from llmzero_ray.estimate.setup import setup_of
 from llmzero_ray.estimate.sizes import StageMemory
 from llmzero_ray.estimate.stage_times import LEAST_S, StageTimes, TimeLimits, limits_of, stage_times
 from llmzero_ray.hyperparameters.root import root_hyperparameters
-from llmzero_ray.hyperparameters.table import ROLLOUT_N, TRAIN_BATCH
+from llmzero_ray.hyperparameters.verl_keys import ROLLOUT_N, TRAIN_BATCH
 from llmzero_ray.records import Hyperparameters
 from llmzero_ray.utils.files import small_text
 

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 from llmzero_ray.estimate.model_shape import ModelShape
 from llmzero_ray.estimate.setup import BUCKET_MEGABYTES, ENTROPY_CHUNKING, LOG_PROB_MAX_TOKENS, Setup
 from llmzero_ray.hyperparameters.couplings import largest_divisor
-from llmzero_ray.hyperparameters.table import (
+from llmzero_ray.hyperparameters.verl_keys import (
     DYNAMIC_BSZ,
     GPU_MEMORY,
     GRADIENT_CHECKPOINTING,

@@ -15,7 +15,7 @@ from llmzero_ray.config import SearchConfig
 from llmzero_ray.errors import ConfigError
 from llmzero_ray.estimate.sizes import Range
 from llmzero_ray.hyperparameters import resolve
-from llmzero_ray.hyperparameters.table import MAX_TOKENS
+from llmzero_ray.hyperparameters.verl_keys import MAX_TOKENS
 from llmzero_ray.records import Hyperparameters
 from llmzero_ray.utils.text import GIB
 

@@ -5,10 +5,8 @@ are the methods of `VERL_SPACE`; code that may meet another trainer takes a `Spa
 loads no VeRL. Not here: how a configuration becomes hydra overrides and is read back (engines/verl).
 """
 
-from llmzero_ray.hyperparameters.couplings import MICRO_BATCHES, largest_divisor, resolve
-from llmzero_ray.hyperparameters.inert import clip_is_inert, inert_keys
+from llmzero_ray.hyperparameters.couplings import clip_is_inert, largest_divisor, resolve
 from llmzero_ray.hyperparameters.space import AUTO, Limits, Parameter, Space, allowed, format_value
-from llmzero_ray.hyperparameters.table import ADAPTER, CAPACITY
 from llmzero_ray.hyperparameters.verl_keys import VERL_VERSION
 from llmzero_ray.hyperparameters.verl_space import VERL_SPACE, scored_alike, space_with
 
@@ -20,11 +18,8 @@ complete, validate = VERL_SPACE.complete, VERL_SPACE.validate
 check_transition = VERL_SPACE.check_transition
 
 __all__ = [
-    "ADAPTER",
     "AUTO",
     "BY_KEY",
-    "CAPACITY",
-    "MICRO_BATCHES",
     "NAMES",
     "SPACE",
     "VERL_SPACE",
@@ -42,7 +37,6 @@ __all__ = [
     "diff",
     "forbidden",
     "format_value",
-    "inert_keys",
     "is_hot",
     "largest_divisor",
     "normalize",

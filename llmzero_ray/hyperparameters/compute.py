@@ -13,7 +13,7 @@ from statistics import fmean
 from typing import Literal, TypeAlias
 
 from llmzero_ray.config import SearchConfig
-from llmzero_ray.hyperparameters.table import PPO_EPOCHS, ROLLOUT_N, TRAIN_BATCH
+from llmzero_ray.hyperparameters.verl_keys import PPO_EPOCHS, ROLLOUT_N, TRAIN_BATCH
 from llmzero_ray.records import (
     ComputeLimit,
     Hyperparameters,

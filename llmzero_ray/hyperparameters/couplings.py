@@ -1,19 +1,20 @@
 """Couplings between VeRL's values: batches that must divide, lengths that must fit, switches that enable a
-term.
+term. The rows of the table name them.
 
-`follow_…` adjust values that depend on a changed one; `check_…` refuse combinations that VeRL would refuse
-minutes later or silently read differently. Not here: single values (table.py), applying them (space.py).
+`follow_…` adjust values that depend on a changed one; `check_…` name combinations that VeRL would refuse
+minutes later or silently read differently; `…_inert` say why a value has no effect, which VeRL does not tell.
+Not here: single values (table.py), when a coupling is applied (space.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from llmzero_ray.errors import HyperparameterError
-from llmzero_ray.hyperparameters.space import AUTO, Limits, format_value
-from llmzero_ray.hyperparameters.table import (
+from llmzero_ray.hyperparameters.space import AUTO, Conflict, Limits
+from llmzero_ray.hyperparameters.verl_keys import (
     ADV_ESTIMATOR,
     ALGO_KL,
+    ALGO_KL_TYPE,
     CLIP_HIGH,
     CLIP_LOW,
     CLIP_RATIO,
@@ -25,13 +26,14 @@ from llmzero_ray.hyperparameters.table import (
     MAX_RESPONSE,
     MICRO_BATCH,
     MINI_BATCH,
-    PARAMETERS,
+    PPO_EPOCHS,
     REF_MICRO,
     ROLLOUT_N,
     TENSOR_PARALLEL,
     TRAIN_BATCH,
     USE_KL_IN_REWARD,
     USE_KL_LOSS,
+    WARMUP_STEPS,
 )
 from llmzero_ray.records import Hyperparameters, HyperparameterValue
 
@@ -41,7 +43,6 @@ MICRO_BATCHES: Mapping[str, str] = {
     REF_MICRO: TRAIN_BATCH,
 }
 """Micro batch (sequences per GPU) -> the batch (prompts) that it cuts up."""
-_ALIASES = {row.key: row.alias for row in PARAMETERS}
 
 
 def follow_clip(
@@ -137,63 +138,120 @@ def resolve(
     return found
 
 
-# --- what is refused --------------------------------------------------------------------------------------
+# --- what does not fit together ---------------------------------------------------------------------------
 
 
-def check_algorithm(full: Hyperparameters, _: int, __: Limits) -> None:
+def check_algorithm(full: Hyperparameters, _: int, __: Limits) -> Conflict | None:
     """Advantages come from rewards alone."""
-    if full.get(ADV_ESTIMATOR) == "gae":
-        why = (
-            "PPO's critic is not supported: phases exchange, save and resume the policy's adapter alone, so "
-            "that a critic would begin untrained in each of them; take grpo, rloo or reinforce_plus_plus"
-        )
-        raise _broken(full, [ADV_ESTIMATOR], why)
+    if full.get(ADV_ESTIMATOR) != "gae":
+        return None
+    why = (
+        "PPO's critic is not supported: phases exchange, save and resume the policy's adapter alone, so "
+        "that a critic would begin untrained in each of them; take grpo, rloo or reinforce_plus_plus"
+    )
+    return (ADV_ESTIMATOR,), why
 
 
-def check_batches(full: Hyperparameters, n_gpus: int, _: Limits) -> None:
+def check_batches(full: Hyperparameters, n_gpus: int, _: Limits) -> Conflict | None:
     """Batches divide into mini batches, over the GPUs, and into micro batches."""
     train, mini, n = (int(_number(full[key])) for key in (TRAIN_BATCH, MINI_BATCH, ROLLOUT_N))
     if train % mini:
-        raise _broken(
-            full, [TRAIN_BATCH, MINI_BATCH], "the batch must be a multiple of the mini batch (prompts)"
-        )
+        return (TRAIN_BATCH, MINI_BATCH), "the batch must be a multiple of the mini batch (prompts)"
     if mini * n % n_gpus:
         why = f"mini batch x n = {mini * n} sequences must divide over {n_gpus} GPUs"
-        raise _broken(full, [MINI_BATCH, ROLLOUT_N], why)
+        return (MINI_BATCH, ROLLOUT_N), why
     if full[DYNAMIC_BSZ]:
-        return
+        return None
     for micro, batch in MICRO_BATCHES.items():
         rows = _rows_per_gpu(full, micro, n_gpus)
         if full[micro] != AUTO and rows % int(_number(full[micro])):
             why = f"must divide the {rows} sequences of one GPU; write auto to let it fit"
-            raise _broken(full, [micro, batch, ROLLOUT_N], why)
+            return (micro, batch, ROLLOUT_N), why
+    return None
 
 
-def check_lengths(full: Hyperparameters, _: int, limits: Limits) -> None:
+def check_lengths(full: Hyperparameters, _: int, limits: Limits) -> Conflict | None:
     """Prompt and response fit into the server, and the response under the search's cap."""
     prompt, response = int(_number(full[MAX_PROMPT])), int(_number(full[MAX_RESPONSE]))
     room = [v for v in (limits.max_model_len, full.get(MAX_MODEL_LEN)) if isinstance(v, int)]
     if room and prompt + response > min(room):
         why = f"together {prompt + response} tokens, but the rollout server has room for {min(room)}"
-        raise _broken(full, [MAX_PROMPT, MAX_RESPONSE], why)
+        return (MAX_PROMPT, MAX_RESPONSE), why
     if limits.max_response_length is not None and response > limits.max_response_length:
-        raise _broken(full, [MAX_RESPONSE], f"the search allows at most {limits.max_response_length} tokens")
+        return (MAX_RESPONSE,), f"the search allows at most {limits.max_response_length} tokens"
+    return None
 
 
-def check_task(full: Hyperparameters, _: int, limits: Limits) -> None:
+def check_task(full: Hyperparameters, _: int, limits: Limits) -> Conflict | None:
     """The task has items for a step."""
     if limits.n_train is not None and _number(full[TRAIN_BATCH]) > limits.n_train:
-        raise _broken(
-            full, [TRAIN_BATCH], f"with {limits.n_train} training items an epoch would have no step"
-        )
+        return (TRAIN_BATCH,), f"with {limits.n_train} training items an epoch would have no step"
+    return None
 
 
-def check_gpus(full: Hyperparameters, n_gpus: int, _: Limits) -> None:
+def check_gpus(full: Hyperparameters, n_gpus: int, _: Limits) -> Conflict | None:
     """A server's GPUs divide those of the slot."""
     if n_gpus % int(_number(full[TENSOR_PARALLEL])):
-        raise _broken(full, [TENSOR_PARALLEL], f"must divide the {n_gpus} GPUs of a slot")
+        return (TENSOR_PARALLEL,), f"must divide the {n_gpus} GPUs of a slot"
+    return None
 
 
-def _broken(full: Hyperparameters, keys: list[str], why: str) -> HyperparameterError:
-    given = ", ".join(f"{_ALIASES[key]}={format_value(key, full[key])}" for key in keys)
-    return HyperparameterError(f"{given}: {why}.")
+# --- what has no effect -----------------------------------------------------------------------------------
+
+
+def clip_is_inert(full: Hyperparameters) -> bool:
+    """Whether every step makes one update on its own rollouts: then ratios are 1 and nothing is ever
+    clipped."""
+    return full.get(MINI_BATCH) == full.get(TRAIN_BATCH) and full.get(PPO_EPOCHS, 1) == 1
+
+
+def clips_inert(full: Hyperparameters) -> str | None:
+    """The reason while nothing is clipped."""
+    if not clip_is_inert(full):
+        return None
+    return (
+        "each step makes one update on its own rollouts, so that nothing is clipped: it acts only while "
+        "mini_batch_size < batch_size or ppo_epochs > 1"
+    )
+
+
+def warmup_ratio_inert(full: Hyperparameters) -> str | None:
+    """The reason while the warm-up is given in steps."""
+    steps = full.get(WARMUP_STEPS)
+    given = isinstance(steps, int) and steps >= 0
+    return "lr_warmup_steps decides; it acts only while that is -1" if given else None
+
+
+def adv_norm_inert(full: Hyperparameters) -> str | None:
+    """The reason while another estimator than GRPO's is chosen."""
+    estimator = full.get(ADV_ESTIMATOR, "grpo")
+    return None if estimator == "grpo" else f"only adv_estimator grpo reads it, and {estimator} is chosen"
+
+
+def kl_loss_inert(full: Hyperparameters) -> str | None:
+    """The reason while the loss has no KL."""
+    return None if full.get(USE_KL_LOSS) else "it acts only while use_kl_loss is true"
+
+
+def kl_reward_inert(full: Hyperparameters) -> str | None:
+    """The reason while the reward has no KL."""
+    return None if full.get(USE_KL_IN_REWARD) else "it acts only while use_kl_in_reward is true"
+
+
+def adaptive_kl_inert(full: Hyperparameters) -> str | None:
+    """The reason while the weight of the KL in the reward stays fixed."""
+    fixed = full.get(ALGO_KL_TYPE, "fixed") == "fixed"
+    return kl_reward_inert(full) or (
+        "it acts only while algorithm.kl_ctrl.type is adaptive" if fixed else None
+    )
+
+
+def micro_batch_inert(full: Hyperparameters) -> str | None:
+    """The reason while micro batches are packed by tokens."""
+    why = "micro batches are packed by tokens (dynamic_bsz): max_token_len_per_gpu decides"
+    return why if full.get(DYNAMIC_BSZ) else None
+
+
+def max_tokens_inert(full: Hyperparameters) -> str | None:
+    """The reason while micro batches count sequences."""
+    return None if full.get(DYNAMIC_BSZ) else "it acts only while dynamic_bsz is true"

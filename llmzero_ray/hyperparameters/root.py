@@ -8,7 +8,7 @@ from typing import Any
 from llmzero_ray.config import SearchConfig
 from llmzero_ray.errors import ConfigError, HyperparameterError
 from llmzero_ray.hyperparameters.space import Limits, Space
-from llmzero_ray.hyperparameters.table import GPU_MEMORY, MAX_NUM_SEQS, MAX_RESPONSE
+from llmzero_ray.hyperparameters.verl_keys import GPU_MEMORY, MAX_NUM_SEQS, MAX_RESPONSE
 from llmzero_ray.hyperparameters.verl_space import space_with
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, TypeAlias
 
@@ -33,8 +33,48 @@ Group: TypeAlias = Literal[
 
 
 @dataclass(frozen=True, kw_only=True)
+class Limits:
+    """Limits that slot and task set; None: no limit."""
+
+    max_model_len: int | None = None
+    """Prompt + response that the rollout server has room for, tokens."""
+    max_response_length: int | None = None
+    """Longest response of any phase of the search, tokens."""
+    n_train: int | None = None
+    """Training items: a larger batch would make an epoch of zero steps."""
+
+
+Follow: TypeAlias = Callable[[dict[str, HyperparameterValue], Hyperparameters, Hyperparameters, int], None]
+"""(full, base, asked, n_gpus): moves values in `full` that hang on those asked for; these stay."""
+Conflict: TypeAlias = tuple[tuple[str, ...], str]
+"""(keys whose values do not fit together, why)."""
+Check: TypeAlias = Callable[[Hyperparameters, int, Limits], Conflict | None]
+"""(full, n_gpus, limits): what does not fit together, or None if everything does."""
+Inert: TypeAlias = Callable[[Hyperparameters], str | None]
+"""(full): why a value has no effect in this configuration and what gives it one, or None if it has one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reach:
+    """Range narrower than the bounds, so that no chain of factors runs away: fixed or around the root's."""
+
+    low: float = 0.0
+    high: float = 0.0
+    """Largest value, or the least that the largest one may be where `up` is given."""
+    down: float | None = None
+    """The smallest value is the root's divided by this."""
+    up: float | None = None
+    """The largest value is the root's times this."""
+
+    def around(self, usual: float) -> tuple[float, float]:
+        """(smallest, largest) value where the root's is `usual`."""
+        low = self.low if self.down is None else usual / self.down
+        return low, self.high if self.up is None else max(self.high, usual * self.up)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Parameter:
-    """One hyper-parameter."""
+    """One hyper-parameter: all that belongs to it alone, and the couplings that it takes part in."""
 
     key: str
     """The trainer's own name of it; dotted where it is nested."""
@@ -52,6 +92,9 @@ class Parameter:
     """Whether equal steps or equal factors of the value matter; 0 stands apart on a log scale."""
     choices: tuple[str, ...] = ()
     hot: bool = False
+    """Whether a live engine can change the value between two phases, and reads it back from where it acts."""
+    reach: Reach | None = None
+    """Range in which the expert's moves keep it, or None if only the bounds hold."""
     also: tuple[str, ...] = ()
     """Further short names."""
     nullable: bool = False
@@ -60,32 +103,22 @@ class Parameter:
     """Whether "auto" is allowed: `resolve` replaces it by a number that fits the batch."""
     by_permission: bool = False
     """Whether proposals may set it only where the user's `agents.allow` names it."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Limits:
-    """Limits that slot and task set; None: no limit."""
-
-    max_model_len: int | None = None
-    """Prompt + response that the rollout server has room for, tokens."""
-    max_response_length: int | None = None
-    """Longest response of any phase of the search, tokens."""
-    n_train: int | None = None
-    """Training items: a larger batch would make an epoch of zero steps."""
-
-
-Follow: TypeAlias = Callable[[dict[str, HyperparameterValue], Hyperparameters, Hyperparameters, int], None]
-"""(full, base, asked, n_gpus): moves values in `full` that hang on those asked for; these stay."""
-Check: TypeAlias = Callable[[Hyperparameters, int, Limits], None]
-"""(full, n_gpus, limits): raises HyperparameterError where values do not fit together."""
+    setting: str = ""
+    """The field of search.yaml that gives the root's value."""
+    why_fixed: str = ""
+    """Why proposals may not change it, although the user may set it."""
+    kept_at_resume: bool = False
+    """Whether a phase must share it with the one whose checkpoint it resumes."""
+    follow: tuple[Follow, ...] = ()
+    """Couplings that move values. Several rows may name one; it acts in the place of the first."""
+    check: tuple[Check, ...] = ()
+    """Couplings that refuse, likewise."""
+    inert: Inert | None = None
+    """When it has no effect."""
 
 
 def _no_other(_: str) -> bool:
     return False
-
-
-def _none_inert(_: Hyperparameters) -> dict[str, str]:
-    return {}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,22 +134,10 @@ class Space:
     """Whether the trainer has this key although no row describes it: any plain value may be given then."""
     other_keys: frozenset[str] = frozenset()
     """Such keys as far as they can be listed, for "did you mean"."""
-    follow: tuple[Follow, ...] = ()
-    """Couplings that move values, in this order."""
-    checks: tuple[Check, ...] = ()
-    """Couplings that refuse, in this order."""
-    kept_at_resume: tuple[str, ...] = ()
-    """Keys that a phase must share with the one whose checkpoint it resumes."""
     proposable: tuple[Parameter, ...] = ()
     """Keys without a row of `parameters` that proposals may set all the same, each with its bounds."""
-    inert: Callable[[Hyperparameters], Mapping[str, str]] = _none_inert
-    """The keys that have no effect in a full configuration, each with the reason."""
-    from_config: Mapping[str, str] = field(default_factory=dict)
-    """Field of search.yaml -> the key whose root value it gives."""
     owned_by: tuple[tuple[str, str], ...] = ()
     """(pattern of keys, why the user may not set them and what to set instead)."""
-    fixed: Mapping[str, str] = field(default_factory=dict)
-    """Key -> why proposals may not change it, though the user may set it."""
     never: str = ""
     """Pattern of keys that run code or name a path, a reward or a log: no proposal may touch them."""
 
@@ -129,6 +150,16 @@ class Space:
     def _proposable(self) -> Mapping[str, Parameter]:
         """Every key that has bounds."""
         return {row.key: row for row in (*self.proposable, *self.parameters)}
+
+    @cached_property
+    def from_config(self) -> Mapping[str, str]:
+        """Field of search.yaml -> the key whose root value it gives."""
+        return {row.setting: row.key for row in self.parameters if row.setting}
+
+    @cached_property
+    def kept_at_resume(self) -> tuple[str, ...]:
+        """Keys that a phase must share with the one whose checkpoint it resumes."""
+        return tuple(row.key for row in self.parameters if row.kept_at_resume)
 
     @cached_property
     def names(self) -> Mapping[str, str]:
@@ -186,8 +217,8 @@ class Space:
         """
         if self.never and re.search(self.never, key):
             return "it runs code, or names a path, a reward or a log"
-        if key in self.fixed:
-            return self.fixed[key]
+        if key in self.by_key and self.by_key[key].why_fixed:
+            return self.by_key[key].why_fixed
         return None if key in self.from_config.values() else self.owned(key)
 
     def forbidden(self, key: str) -> str | None:
@@ -276,7 +307,7 @@ class Space:
         """
         normalized = self.normalize(changes)
         full = {**base, **normalized}
-        for follow in self.follow:
+        for follow in dict.fromkeys(one for row in self.parameters for one in row.follow):
             follow(full, base, normalized, n_gpus)
         self.validate(full, n_gpus=n_gpus, limits=limits)
         return full
@@ -294,8 +325,12 @@ class Space:
                 "apply changes to a full configuration (`complete(defaults(), ...)`)."
             )
         full = self.normalize(full)
-        for check in self.checks:
-            check(full, n_gpus, limits or Limits())
+        for check in dict.fromkeys(one for row in self.parameters for one in row.check):
+            conflict = check(full, n_gpus, limits or Limits())
+            if conflict is not None:
+                keys, why = conflict
+                given = ", ".join(f"{self.short(key)}={format_value(key, full[key])}" for key in keys)
+                raise HyperparameterError(f"{given}: {why}.")
 
     def check_transition(self, parent: Hyperparameters, child: Hyperparameters, *, resumed: bool) -> None:
         """Refuse a child that resumes from a parent's checkpoint with another adapter shape.
@@ -314,6 +349,11 @@ class Space:
                     f"{change} at a resume: the adapter of a checkpoint keeps its shape. Keep the old value, "
                     "or start from the base model."
                 )
+
+    def inert(self, full: Hyperparameters) -> dict[str, str]:
+        """Key -> why it has no effect in this configuration, and what gives it one."""
+        reasons = {row.key: row.inert(full) for row in self.parameters if row.inert}
+        return {key: why for key, why in reasons.items() if why}
 
     def same_training(self, one: Hyperparameters, other: Hyperparameters) -> bool:
         """Whether two full configurations train the same way: they differ at most in keys that have no

@@ -1,8 +1,8 @@
-"""Configuration keys of VeRL 0.9.1: what a search may name beyond the hyper-parameter table.
+"""Configuration keys of VeRL 0.9.1: those that code names, all that a search may name, and who owns which.
 
-Written down so that a misspelt key is refused on a machine without VeRL, before anything starts. A test
-compares the list with the composed configuration of the installed VeRL. Left out: critic, distillation,
-profiler and other blocks that this project never composes.
+All are written down so that a misspelt key is refused on a machine without VeRL, before anything starts. A
+test compares the list with the composed configuration of the installed VeRL. Left out: critic, distillation,
+profiler and other blocks that this project never composes. Not here: values (table.py).
 """
 
 from __future__ import annotations
@@ -10,6 +10,53 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 VERL_VERSION = "0.9.1"
+
+# --- keys that code names -----------------------------------------------------------------------------------
+
+LR = "actor_rollout_ref.actor.optim.lr"
+WEIGHT_DECAY = "actor_rollout_ref.actor.optim.weight_decay"
+GRAD_CLIP = "actor_rollout_ref.actor.optim.clip_grad"
+WARMUP_STEPS = "actor_rollout_ref.actor.optim.lr_warmup_steps"
+WARMUP_RATIO = "actor_rollout_ref.actor.optim.lr_warmup_steps_ratio"
+LR_SCHEDULER = "actor_rollout_ref.actor.optim.lr_scheduler_type"
+ADV_ESTIMATOR = "algorithm.adv_estimator"
+ADV_NORM = "algorithm.norm_adv_by_std_in_grpo"
+PPO_EPOCHS = "actor_rollout_ref.actor.ppo_epochs"
+ENTROPY_COEFF = "actor_rollout_ref.actor.entropy_coeff"
+CLIP_RATIO = "actor_rollout_ref.actor.clip_ratio"
+CLIP_LOW = "actor_rollout_ref.actor.clip_ratio_low"
+CLIP_HIGH = "actor_rollout_ref.actor.clip_ratio_high"
+USE_KL_LOSS = "actor_rollout_ref.actor.use_kl_loss"
+KL_LOSS_COEF = "actor_rollout_ref.actor.kl_loss_coef"
+USE_KL_IN_REWARD = "algorithm.use_kl_in_reward"
+ALGO_KL = "algorithm.kl_ctrl.kl_coef"
+ALGO_KL_TYPE = "algorithm.kl_ctrl.type"
+TEMPERATURE = "actor_rollout_ref.rollout.temperature"
+ROLLOUT_N = "actor_rollout_ref.rollout.n"
+MAX_RESPONSE = "data.max_response_length"
+MAX_PROMPT = "data.max_prompt_length"
+TRAIN_BATCH = "data.train_batch_size"
+MINI_BATCH = "actor_rollout_ref.actor.ppo_mini_batch_size"
+MICRO_BATCH = "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu"
+LOG_PROB_MICRO = "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu"
+REF_MICRO = "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu"
+DYNAMIC_BSZ = "actor_rollout_ref.actor.use_dynamic_bsz"
+MAX_TOKENS = "actor_rollout_ref.actor.ppo_max_token_len_per_gpu"
+MAX_NUM_SEQS = "actor_rollout_ref.rollout.max_num_seqs"
+GPU_MEMORY = "actor_rollout_ref.rollout.gpu_memory_utilization"
+MAX_MODEL_LEN = "actor_rollout_ref.rollout.max_model_len"
+TENSOR_PARALLEL = "actor_rollout_ref.rollout.tensor_model_parallel_size"
+GRADIENT_CHECKPOINTING = "actor_rollout_ref.model.enable_gradient_checkpointing"
+PARAM_OFFLOAD = "actor_rollout_ref.actor.fsdp_config.param_offload"
+OPTIMIZER_OFFLOAD = "actor_rollout_ref.actor.fsdp_config.optimizer_offload"
+LORA_RANK = "actor_rollout_ref.model.lora_rank"
+LORA_ALPHA = "actor_rollout_ref.model.lora_alpha"
+TARGET_MODULES = "actor_rollout_ref.model.target_modules"
+
+CAPACITY = (MAX_RESPONSE, ROLLOUT_N)
+"""Keys that only ever grow along a path, unless memory ran out (paper, section 4.3.2)."""
+
+# --- all keys -----------------------------------------------------------------------------------------------
 
 # prefix: leaf names. A line that is indented continues the one above it.
 _TEXT = """
@@ -126,3 +173,63 @@ VERL_KEYS: frozenset[str] = frozenset(_read(_TEXT))
 def is_verl_key(key: str) -> bool:
     """Whether VeRL 0.9.1 has this key, or hands on a mapping that may hold it."""
     return key in VERL_KEYS or f"{key}." in OPEN_PREFIXES or key.startswith(OPEN_PREFIXES)
+
+
+# --- who may set them ---------------------------------------------------------------------------------------
+
+OWNED_BY: tuple[tuple[str, str], ...] = (
+    (r"trainer\.total_(epochs|training_steps)", "phases are counted in steps: set phase.n_steps"),
+    (r"trainer\.(test|save)_freq", "set phase.test_freq and phase.save_freq"),
+    (r"trainer\..*", "the engine sets the trainer up"),
+    (r"actor_rollout_ref\.rollout\.val_kwargs\..*", "validation is measured one way in the whole search"),
+    (
+        r"actor_rollout_ref\.rollout\.max_model_len",
+        "it is engine.max_prompt_length + engine.max_response_length",
+    ),
+    (r"actor_rollout_ref\.rollout\.(prompt|response)_length", "set max_prompt_length or max_response_length"),
+    (
+        r"actor_rollout_ref\.rollout\.(name|mode|seed|full_determinism|dtype|load_format|free_cache_engine"
+        r"|quantization.*|agent\..*|multi_turn\..*|engine_kwargs.*)",
+        "the engine starts the rollout server; fixed extras go to engine.overrides",
+    ),
+    (
+        r"actor_rollout_ref\.rollout\.calculate_log_probs",
+        "the engine checks rollouts against the policy with it",
+    ),
+    (
+        r"actor_rollout_ref\.model\.(path|lora_adapter_path|tokenizer_path|hf_config_path)",
+        "set model.path; adapters come from checkpoints",
+    ),
+    (
+        r"actor_rollout_ref\.model\.lora(\.merge)?",
+        "what vLLM is given is fixed for the search: set engine.serve_merged",
+    ),
+    (r".*\.(rollout_n|nnodes|n_gpus_per_node)", "it follows from n and from slots"),
+    (r"actor_rollout_ref\.actor\.optim\.total_training_steps", "it follows from the phase's n_steps"),
+    (r"actor_rollout_ref\.(actor|ref)\.strategy", "only fsdp2 works on every platform"),
+    (r"actor_rollout_ref\.actor\.checkpoint\..*", "checkpoints are adapters only"),
+    (
+        r"actor_rollout_ref\.actor\.grad_clip",
+        "VeRL's FSDP engine does not read it: set grad_clip (optim.clip_grad)",
+    ),
+    (
+        r"actor_rollout_ref\..*\.(log_prob|ppo)_micro_batch_size",
+        "deprecated in VeRL: set the one that ends in _per_gpu",
+    ),
+    (r"data\.(train|val)_files", "set task.dir"),
+    (r"data\.(seed|shuffle|validation_shuffle|.*max_samples|.*_key)", "the engine and the task set it"),
+    (r"reward\..*", "the task's manifest names the reward"),
+    (r"actor_rollout_ref\.rollout\.ignore_eos", "an answer ends where the model ends it"),
+    (r"data\.filter_overlong_prompts.*", "which prompts are seen is fixed for the whole search"),
+    (r"data\.apply_chat_template_kwargs.*", "it is part of every prompt: set it in engine.overrides"),
+    (r"data\.return_raw_.*|data\.return_full_prompt", "the engine decides what a row carries"),
+    (r"actor_rollout_ref\.hybrid_engine", "trainer and rollout server share the slot's hardware"),
+)
+"""(pattern of keys, why the user may not set them and what to set instead)."""
+
+NEVER = (
+    r"(^|[._])(path|paths|dir|dirs|file|files|url|logger|backend)$|(^|\.)(custom|external)_|_class$|_target_"
+    r"|trust_remote_code|^reward|(^|\.)(tool|function)_|chat_template|tokenizer|engine_kwargs|optimizer_impl"
+    r"|override_config|override_optimizer_config|^ray_kwargs|^transfer_queue"
+)
+"""What runs code, or names a path, a reward or a log."""

@@ -1,5 +1,4 @@
-"""The space that searches use: VeRL's hyper-parameters with their couplings and their owners, and what a user
-lets proposals set besides."""
+"""The space that searches use: VeRL's hyper-parameters and keys, and what a user allows."""
 
 from __future__ import annotations
 
@@ -8,23 +7,9 @@ from collections.abc import Mapping
 
 from llmzero_ray.config import AllowedKey
 from llmzero_ray.errors import ConfigError
-from llmzero_ray.hyperparameters.access import FIXED, FROM_CONFIG, NEVER, OWNED_BY
-from llmzero_ray.hyperparameters.couplings import (
-    check_algorithm,
-    check_batches,
-    check_gpus,
-    check_lengths,
-    check_task,
-    follow_clip,
-    follow_kl,
-    follow_micro_batches,
-    follow_mini_batch,
-)
-from llmzero_ray.hyperparameters.inert import inert_keys
-from llmzero_ray.hyperparameters.proposable import PROPOSABLE
 from llmzero_ray.hyperparameters.space import Parameter, Space
-from llmzero_ray.hyperparameters.table import ADAPTER, MAX_PROMPT, PARAMETERS
-from llmzero_ray.hyperparameters.verl_keys import VERL_KEYS, VERL_VERSION, is_verl_key
+from llmzero_ray.hyperparameters.table import PARAMETERS, PROPOSABLE
+from llmzero_ray.hyperparameters.verl_keys import NEVER, OWNED_BY, VERL_KEYS, VERL_VERSION, is_verl_key
 from llmzero_ray.records import Hyperparameters
 
 VERL_SPACE = Space(
@@ -33,20 +18,13 @@ VERL_SPACE = Space(
     parameters=PARAMETERS,
     is_other_key=is_verl_key,
     other_keys=VERL_KEYS,
-    follow=(follow_clip, follow_kl, follow_mini_batch, follow_micro_batches),
-    checks=(check_algorithm, check_batches, check_lengths, check_task, check_gpus),
-    kept_at_resume=ADAPTER,
     proposable=PROPOSABLE,
-    inert=inert_keys,
-    from_config=FROM_CONFIG,
     owned_by=OWNED_BY,
-    fixed=FIXED,
     never=NEVER,
 )
 
-
 _TRAINS_ALONE = frozenset(
-    row.key for row in (*PARAMETERS, *PROPOSABLE) if row.group != "fixed" and row.key != MAX_PROMPT
+    row.key for row in (*PARAMETERS, *PROPOSABLE) if row.group != "fixed" and not row.why_fixed
 )
 """Keys that validations of a given policy do not depend on: they have their own cap and sampling."""
 

@@ -101,8 +101,9 @@ class PhaseSpec:
     """Node it was created from (None for the root)."""
     resume_from: ResumeFrom | None
     """None = from the base model with a fresh adapter."""
-    adapter: str | None
-    """Directory of the PEFT adapter of `resume_from`; None with it."""
+    adapter: str | None = None
+    """Directory of the PEFT adapter of `resume_from`; None with it. Like every directory here it is set when
+    the phase starts: one that is only planned has none."""
     base_step: int
     """Global step of the resume point; global step = base_step + step."""
     n_steps: int
@@ -113,7 +114,7 @@ class PhaseSpec:
     """Steps between adapters kept in any case (new bests and the last step are always saved)."""
     test_freq: int
     """Steps between validations."""
-    checkpoint_dir: str
+    checkpoint_dir: str = ""
     """Absolute directory that receives adapters, named by `adapter_name` with the attempt."""
     attempt: int = 0
     """Counts repeats after lost hardware."""

@@ -17,7 +17,7 @@ from llmzero_ray.config import SearchConfig
 from llmzero_ray.coordinator import started_core
 from llmzero_ray.coordinator.runs import FinalJob, PhaseRun
 from llmzero_ray.hyperparameters import canonical, diff
-from llmzero_ray.hyperparameters.table import ROLLOUT_N, TRAIN_BATCH
+from llmzero_ray.hyperparameters.verl_keys import ROLLOUT_N, TRAIN_BATCH
 from llmzero_ray.journal import read_all
 from llmzero_ray.records import (
     Event,

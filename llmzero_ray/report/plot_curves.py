@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from llmzero_ray.agents.knowledge import metric_label
-from llmzero_ray.hyperparameters.table import MAX_RESPONSE
+from llmzero_ray.hyperparameters.verl_keys import MAX_RESPONSE
 from llmzero_ray.plots import style
 from llmzero_ray.records.metrics import ENTROPY, GRAD_NORM, KL, LENGTH, REWARDS, Curves
 from llmzero_ray.report import formatting as fmt

@@ -19,7 +19,7 @@ from llmzero_ray.config.strategy_file import Measured, Strategy, StrategyPhase, 
 from llmzero_ray.config.yaml_text import local_path
 from llmzero_ray.errors import ConfigError
 from llmzero_ray.hyperparameters import VERL_SPACE, owned, short
-from llmzero_ray.hyperparameters.table import LORA_ALPHA, LORA_RANK, TARGET_MODULES
+from llmzero_ray.hyperparameters.verl_keys import LORA_ALPHA, LORA_RANK, TARGET_MODULES
 from llmzero_ray.prepared import PreparedTask, load_task
 from llmzero_ray.report import formatting as fmt
 from llmzero_ray.report.comparison import policies

@@ -20,13 +20,12 @@ from llmzero_ray.config.yaml_text import read_yaml
 from llmzero_ray.coordinator import root_hyperparameters
 from llmzero_ray.errors import ConfigError, LlmzeroError
 from llmzero_ray.hyperparameters import VERL_SPACE, VERL_VERSION
-from llmzero_ray.hyperparameters.access import FROM_CONFIG
 from llmzero_ray.hyperparameters.verl_keys import OPEN_PREFIXES, VERL_KEYS, is_verl_key
 from llmzero_ray.verl_script.reading import Script
 
 _A, _R, _M = "actor_rollout_ref.actor.", "actor_rollout_ref.rollout.", "actor_rollout_ref.model."
 _FIELDS = {
-    **{key: name for name, key in FROM_CONFIG.items()},
+    **{key: name for name, key in VERL_SPACE.from_config.items()},
     f"{_M}path": "model.path",
     "trainer.total_training_steps": "phase.n_steps",
     "trainer.test_freq": "phase.test_freq",

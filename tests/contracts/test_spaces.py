@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
 
-from llmzero_ray.coordinator.plan import Planner
+from llmzero_ray.agents.llm.context import proposer_context, stable_context
+from llmzero_ray.agents.llm.prompts import Prompts
+from llmzero_ray.coordinator.plan import Planner, root_hyperparameters
 from llmzero_ray.coordinator.runs import PhaseRun
 from llmzero_ray.errors import HyperparameterError, ProposalError
 from llmzero_ray.hyperparameters import VERL_SPACE, Limits, Parameter, Space
+from llmzero_ray.hyperparameters.space import Conflict
+from llmzero_ray.hyperparameters.verl_keys import PPO_EPOCHS
 from llmzero_ray.records import Hyperparameters, HyperparameterValue
-from llmzero_ray.storage import SearchPaths
-from tests.builders import ROOT, make_config, make_proposal
+from tests.agents.llm import large_requests
+from tests.builders import make_config, make_proposal
 
 
 def follow_width(
@@ -23,9 +28,9 @@ def follow_width(
         full["momentum"] = 0.5
 
 
-def check_both(full: Hyperparameters, _: int, __: Limits) -> None:
-    if float(str(full["lr"])) > 0.5 and float(str(full["momentum"])) > 0.9:
-        raise HyperparameterError(f"lr={full['lr']}, momentum={full['momentum']}: together they diverge.")
+def check_both(full: Hyperparameters, _: int, __: Limits) -> Conflict | None:
+    too_fast = float(str(full["lr"])) > 0.5 and float(str(full["momentum"])) > 0.9
+    return (("lr", "momentum"), "together they diverge") if too_fast else None
 
 
 SGD = Space(
@@ -34,15 +39,13 @@ SGD = Space(
         Parameter(
             key="lr", alias="lr", kind="float", low=1e-5, high=1.0, default=0.01, scale="log",
             doc="Learning rate.", group="optimisation", hot=True, also=("rate",),
+            follow=(follow_width,), check=(check_both,),
         ),
         Parameter(
             key="momentum", alias="momentum", kind="float", low=0.0, high=0.99, default=0.9,
-            doc="Momentum.", group="optimisation",
+            doc="Momentum.", group="optimisation", kept_at_resume=True,
         ),
     ),
-    follow=(follow_width,),
-    checks=(check_both,),
-    kept_at_resume=("momentum",),
     never=r"_fn$",
 )  # fmt: skip
 """Two parameters, as a trainable of Ray Tune may have them."""
@@ -117,7 +120,7 @@ class TestToySpace(SpaceContract):
     def test_its_own_couplings_act(self) -> None:
         assert SGD.complete(SGD.defaults(), {"lr": 0.2})["momentum"] == 0.5
         assert SGD.complete(SGD.defaults(), {"lr": 0.2, "momentum": 0.8})["momentum"] == 0.8
-        with pytest.raises(HyperparameterError, match="together they diverge"):
+        with pytest.raises(HyperparameterError, match=r"lr=0\.9, momentum=0\.95: together they diverge\."):
             SGD.complete(SGD.defaults(), {"lr": 0.9, "momentum": 0.95})
 
     def test_nothing_of_verl_is_known_to_it(self) -> None:
@@ -128,13 +131,60 @@ class TestToySpace(SpaceContract):
         assert SGD.forbidden("lr") is None
 
 
+def refuse_pull(full: Hyperparameters, _: int, __: Limits) -> Conflict | None:
+    return ((PULL.key,), "too strong for one epoch") if full[PULL.key] == 0.9 else None
+
+
+def pull_inert(full: Hyperparameters) -> str | None:
+    return "it acts only while ppo_epochs > 1" if full[PPO_EPOCHS] == 1 else None
+
+
+PULL = Parameter(
+    key="actor_rollout_ref.actor.policy_loss.dro_beta", alias="pull", kind="float", low=0.0, high=1.0,
+    default=0.1, doc="Pull of the loss.", group="clipping", check=(refuse_pull,), inert=pull_inert,
+)  # fmt: skip
+
+
+def test_a_new_hyper_parameter_needs_its_row_alone() -> None:
+    space = dataclasses.replace(VERL_SPACE, parameters=(*VERL_SPACE.parameters, PULL))
+    prompts, request = Prompts.load(), large_requests.proposal_request()
+    stable = stable_context("proposer", request.task, prompts.knowledge, space=space)
+    call = proposer_context(request, prompts.knowledge)
+    assert "- pull = dro_beta (0..1): Pull of the loss." in prompts.render("proposer", stable, call).system
+
+    config = make_config(root={"overrides": {"ppo_epochs": 2, "train_batch_size": 16, "n": 4}})
+    root = PhaseRun(node=0, kind="root", on=None, slot=0)
+    planner = Planner(
+        config=config,
+        n_train=64,
+        root=root_hyperparameters(config, 64, space),
+        runs={0: root},
+        space=space,
+    )
+    root.spec = planner.root_phase()
+    assert root.spec.hyperparameters[PULL.key] == 0.1
+
+    def planned(**changes: Any) -> Any:
+        child = PhaseRun(node=1, kind="evolve", on=0, slot=0)
+        found = planner.proposed_phase(child, make_proposal(**changes), offered=(0,))
+        return found.spec.hyperparameters[PULL.key]
+
+    assert planned(pull="0.4") == 0.4
+    for changes, refused in (
+        ({"pull": 2}, r"pull=2\.0 .*: must be a number in \[0, 1\]"),
+        ({"pull": 0.9}, r"pull=0\.9: too strong for one epoch"),
+        ({"pull": 0.4, "ppo_epochs": 1}, r"pull has no effect here: it acts only while ppo_epochs > 1"),
+    ):
+        with pytest.raises(ProposalError, match=refused):
+            planned(**changes)
+
+
 def test_a_phase_is_planned_in_the_space_that_the_planner_has() -> None:
     root = PhaseRun(node=0, kind="root", on=None, slot=0)
     planner = Planner(
         config=make_config(),
         n_train=64,
         root=SGD.defaults(),
-        paths=SearchPaths(root=ROOT),
         runs={0: root},
         space=SGD,
     )

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from llmzero_ray.engines.verl.config_check import expected_at_start, expected_of_rollouts, mismatches
+from llmzero_ray.hyperparameters import SPACE
+from llmzero_ray.hyperparameters.verl_keys import REF_MICRO
 from tests.engines.test_overrides import ACTOR, ROLLOUT, spec
 
 
@@ -58,6 +60,14 @@ def test_a_value_that_was_not_read_back_is_a_difference() -> None:
 def test_numbers_compare_as_numbers_and_flags_as_flags() -> None:
     assert mismatches({"a": 1, "b": (0.9, 0.999), "c": True}, {"a": 1.0, "b": [0.9, 0.999], "c": True}) == []
     assert mismatches({"c": True}, {"c": 1.5}) == ["c asked True, acting 1.5"]
+
+
+def test_what_a_live_engine_may_change_is_read_back_and_nothing_else_of_the_table() -> None:
+    phase = spec(use_kl_loss=True, use_kl_in_reward=True, adv_estimator="rloo")
+    compared = {*expected_at_start(phase), *expected_of_rollouts(phase, [record()])[0]}
+    rows = {row.key for row in SPACE if row.group != "duration"}  # a phase's own n_steps
+    # It acts nowhere: the reference is the policy without its adapter, scored in the policy's micro batches.
+    assert {row.key for row in SPACE if row.hot} == (compared & rows) | {REF_MICRO}
 
 
 def test_the_start_is_compared_with_the_whole_configuration_that_can_be_read() -> None:

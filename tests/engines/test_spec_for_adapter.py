@@ -10,7 +10,7 @@ import pytest
 
 from llmzero_ray.engines.verl.phase import spec_for_adapter
 from llmzero_ray.errors import EngineError
-from llmzero_ray.hyperparameters.table import LORA_ALPHA, LORA_RANK
+from llmzero_ray.hyperparameters.verl_keys import LORA_ALPHA, LORA_RANK
 from llmzero_ray.records import PhaseSpec
 from tests.builders import verl_settings
 

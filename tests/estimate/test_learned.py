@@ -20,7 +20,7 @@ from llmzero_ray.estimate.setup import setup_of
 from llmzero_ray.estimate.sizes import StageMemory
 from llmzero_ray.estimate.stages import LOG_PROBS, ROLLOUT, SERVER_START, UPDATE, stages
 from llmzero_ray.hyperparameters import Limits, complete
-from llmzero_ray.hyperparameters.table import MAX_RESPONSE, MAX_TOKENS, ROLLOUT_N, TEMPERATURE
+from llmzero_ray.hyperparameters.verl_keys import MAX_RESPONSE, MAX_TOKENS, ROLLOUT_N, TEMPERATURE
 from llmzero_ray.records import Hyperparameters, PhaseFailure
 from llmzero_ray.records.agents import ErrorRequest, MemoryView, NodeView, TaskView
 from llmzero_ray.utils.text import GIB

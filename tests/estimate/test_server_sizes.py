@@ -21,7 +21,7 @@ from llmzero_ray.coordinator import root_hyperparameters
 from llmzero_ray.estimate import Estimate
 from llmzero_ray.estimate.fit import assess
 from llmzero_ray.estimate.server_sizes import largest_share, with_recorded_sizes, with_server_sizes
-from llmzero_ray.hyperparameters.table import GPU_MEMORY, MAX_NUM_SEQS
+from llmzero_ray.hyperparameters.verl_keys import GPU_MEMORY, MAX_NUM_SEQS
 from tests.blackbox import commands, inputs
 
 CONFIGS = Path(__file__).parents[2] / "jobs" / "configs"

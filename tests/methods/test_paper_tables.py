@@ -10,7 +10,7 @@ import pytest
 
 from llmzero_ray.cli.main import main
 from llmzero_ray.coordinator.runs import FinalJob
-from llmzero_ray.hyperparameters.table import KL_LOSS_COEF, LR, TEMPERATURE
+from llmzero_ray.hyperparameters.verl_keys import KL_LOSS_COEF, LR, TEMPERATURE
 from llmzero_ray.methods.paper.figures import along, best_so_far, draw, with_test_scores
 from llmzero_ray.methods.paper.tables import labels, moves, paper_tables
 from llmzero_ray.report.audit import Audited, audit

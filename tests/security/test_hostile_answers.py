@@ -19,7 +19,6 @@ from llmzero_ray.errors import ConfigError, ProposalError
 from llmzero_ray.hyperparameters import VERL_SPACE, Space, space_with
 from llmzero_ray.records import Diagnosis, Event, Proposal, from_json, to_json
 from llmzero_ray.records.events import PhasePlanned, SearchStarted
-from llmzero_ray.storage import SearchPaths
 from llmzero_ray.utils.text import clean
 from tests.agents.llm.large_requests import proposal_request
 from tests.builders import Driver, make_config, make_proposal
@@ -132,7 +131,6 @@ def planner(space: Space = VERL_SPACE) -> tuple[Planner, PhaseRun]:
         config=make_config(engine={"max_prompt_length": 1024, "max_response_length": 8192}),
         n_train=10_000,
         root=dict(REQUEST.on.hyperparameters),
-        paths=SearchPaths(root=Path("/nowhere")),
         runs={0: root},
         space=space,
     )

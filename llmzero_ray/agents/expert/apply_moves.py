@@ -1,7 +1,7 @@
 """From a move_set to a valid configuration: moves applied, bounded and rounded, couplings kept.
 
-Bounds here are the expert's own, relative to the root's configuration and narrower than the table's: no chain
-of factors may run away. Not here: which set of moves (proposer.py) and what is in it (moves.py).
+Moves stay within the reach of a hyper-parameter (`Reach`) and the limits of the search. Not here: which set
+of moves (proposer.py) and what is in it (moves.py).
 """
 
 from __future__ import annotations
@@ -14,20 +14,16 @@ from llmzero_ray.agents.expert.moves import Move, MoveSet
 from llmzero_ray.errors import HyperparameterError
 from llmzero_ray.hyperparameters import BY_KEY, VERL_SPACE, Limits, complete, diff
 from llmzero_ray.hyperparameters.couplings import MICRO_BATCHES
-from llmzero_ray.hyperparameters.table import (
+from llmzero_ray.hyperparameters.verl_keys import (
     CAPACITY,
     CLIP_HIGH,
     CLIP_LOW,
-    GRAD_CLIP,
-    KL_LOSS_COEF,
-    LR,
     MAX_PROMPT,
     MAX_RESPONSE,
     MINI_BATCH,
     ROLLOUT_N,
     TEMPERATURE,
     TRAIN_BATCH,
-    WEIGHT_DECAY,
 )
 from llmzero_ray.records import Change, Hyperparameters, HyperparameterValue
 
@@ -151,29 +147,15 @@ def _from_zero(base: ProposalBase, move: Move) -> HyperparameterValue:
 
 
 def bounds(base: ProposalBase, key: str) -> tuple[float, float]:
-    """The expert's own bounds of a key; factors never exceed them."""
+    """(smallest, largest) value of a key that moves may give it."""
     row, usual = BY_KEY[key], base.default.get(key)
     centre = float(usual) if isinstance(usual, int | float) and usual else _default(key)
-    low, high = _REACH.get(key, (0.0, math.inf))
-    reach = {
-        MAX_RESPONSE: (1.0, _room(base)),
-        ROLLOUT_N: (2.0, max(8.0, 2 * centre)),
-        # With fewer prompts, the variance between prompts dominates a step.
-        TRAIN_BATCH: (0.75 * centre, min(4 * centre, float(base.limits.n_train or math.inf))),
-        LR: (centre / 30, centre * 5),
-        KL_LOSS_COEF: (centre / 20, max(0.05, centre * 50)),
-        GRAD_CLIP: (centre / 10, centre * 4),
-    }.get(key, (low, high))
+    low, high = (0.0, math.inf) if row.reach is None else row.reach.around(centre)
+    limit = {MAX_RESPONSE: _room(base), TRAIN_BATCH: float(base.limits.n_train or math.inf)}.get(
+        key, math.inf
+    )
     hard_low, hard_high = row.low if row.low is not None else -math.inf, row.high if row.high else math.inf
-    return max(reach[0], hard_low), min(reach[1], hard_high)
-
-
-_REACH: Mapping[str, tuple[float, float]] = {
-    TEMPERATURE: (0.6, 1.3),
-    CLIP_HIGH: (0.15, 0.5),
-    CLIP_LOW: (0.1, 0.3),
-    WEIGHT_DECAY: (0.0, 0.2),
-}
+    return max(low, hard_low), min(high, limit, hard_high)
 
 
 def _default(key: str) -> float:

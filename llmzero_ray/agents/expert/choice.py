@@ -17,7 +17,7 @@ from llmzero_ray.agents.expert.moves import GENERAL, UNCHANGED, MoveSet, move_se
 from llmzero_ray.agents.expert.rejection import mentioned_keys
 from llmzero_ray.dynamics.features import Dynamics
 from llmzero_ray.dynamics.gains import CLEAR, Attempt
-from llmzero_ray.hyperparameters.table import LR
+from llmzero_ray.hyperparameters.verl_keys import LR
 from llmzero_ray.records import Hyperparameters
 
 REPEATED = 0.6

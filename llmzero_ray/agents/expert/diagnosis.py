@@ -35,7 +35,7 @@ from llmzero_ray.dynamics.observations import (
     warms_up,
 )
 from llmzero_ray.hyperparameters import clip_is_inert, diff, format_value, short
-from llmzero_ray.hyperparameters.table import (
+from llmzero_ray.hyperparameters.verl_keys import (
     CLIP_HIGH,
     CLIP_LOW,
     ENTROPY_COEFF,

@@ -19,10 +19,9 @@ from typing import TypeAlias
 from llmzero_ray.agents.expert.rejection import mentioned_keys
 from llmzero_ray.agents.expert.resume import best_scored, count_epochs
 from llmzero_ray.errors import HyperparameterError
-from llmzero_ray.hyperparameters import Limits, complete, diff, format_value, short
+from llmzero_ray.hyperparameters import VERL_SPACE, Limits, complete, diff, format_value, short
 from llmzero_ray.hyperparameters.couplings import MICRO_BATCHES, largest_divisor, resolve
-from llmzero_ray.hyperparameters.table import (
-    ADAPTER,
+from llmzero_ray.hyperparameters.verl_keys import (
     CAPACITY,
     DYNAMIC_BSZ,
     GPU_MEMORY,
@@ -259,7 +258,7 @@ def _nan(case: Case) -> Fix:
 def _config(case: Case) -> Fix:
     """Give each key that the message names the root's value; without a name, all keys that differ from it."""
     changed = diff(case.base, case.request.default).items()
-    differing = {key: new for key, (_, new) in changed if key not in ADAPTER}
+    differing = {key: new for key, (_, new) in changed if key not in VERL_SPACE.kept_at_resume}
     named = mentioned_keys(case.failure.cause) or mentioned_keys(case.failure.log_tail)
     chosen = {k: v for k, v in differing.items() if k in named} if case.times("config") == 1 else {}
     if not chosen:

@@ -15,7 +15,7 @@ from llmzero_ray.agents.expert.rejection import mentioned_keys
 from llmzero_ray.dynamics.gains import known_nodes
 from llmzero_ray.errors import HyperparameterError
 from llmzero_ray.hyperparameters import BY_KEY, complete, diff
-from llmzero_ray.hyperparameters.table import (
+from llmzero_ray.hyperparameters.verl_keys import (
     ADV_NORM,
     CAPACITY,
     CLIP_HIGH,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from llmzero_ray.agents.expert.apply_moves import ProposalBase, bounds, rounded_value, valid
 from llmzero_ray.hyperparameters import VERL_SPACE
-from llmzero_ray.hyperparameters.table import (
+from llmzero_ray.hyperparameters.verl_keys import (
     CAPACITY,
     CLIP_HIGH,
     KL_LOSS_COEF,

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 from llmzero_ray.agents.expert.diagnosis import Finding, Kind
 from llmzero_ray.dynamics.gains import DESTROYED
-from llmzero_ray.hyperparameters.table import (
+from llmzero_ray.hyperparameters.verl_keys import (
     ADV_NORM,
     CLIP_HIGH,
     CLIP_LOW,

@@ -9,7 +9,7 @@ import re
 
 from llmzero_ray.hyperparameters import SPACE
 from llmzero_ray.hyperparameters.couplings import MICRO_BATCHES
-from llmzero_ray.hyperparameters.table import MINI_BATCH, ROLLOUT_N, TRAIN_BATCH
+from llmzero_ray.hyperparameters.verl_keys import MINI_BATCH, ROLLOUT_N, TRAIN_BATCH
 
 
 def mentioned_keys(text: str | None) -> frozenset[str]:

@@ -18,18 +18,15 @@ from llmzero_ray.agents.llm.context_metrics import describe, gain_course, summar
 from llmzero_ray.agents.llm.prompt_text import middle_cut, quote, safe_name, score
 from llmzero_ray.dynamics.features import observe
 from llmzero_ray.hyperparameters import (
-    NAMES,
     VERL_SPACE,
     Parameter,
     Space,
     clip_is_inert,
     diff,
-    forbidden,
     format_value,
-    inert_keys,
     short,
 )
-from llmzero_ray.hyperparameters.table import MAX_RESPONSE, TRAIN_BATCH
+from llmzero_ray.hyperparameters.verl_keys import MAX_RESPONSE, TRAIN_BATCH
 from llmzero_ray.records import DiagnosisState, Hyperparameters, Proposal
 from llmzero_ray.records.agents import (
     AgentName,
@@ -171,12 +168,12 @@ def _guide(notes: Mapping[str, str], space: Space) -> list[Context]:
     """The hyper-parameters that a proposal may change, by group, with what they accept and what they do."""
     groups: dict[str, list[Context]] = {}
     for row in space.parameters:
-        if row.group not in _UNCHANGEABLE and row.key in notes and forbidden(row.key) is None:
+        if row.group not in _UNCHANGEABLE and space.forbidden(row.key) is None:
             entry = {
                 "name": row.alias,
-                "key": _key_hint(row),
+                "key": _key_hint(row, space),
                 "allowed": _range(row),
-                "note": notes[row.key],
+                "note": notes.get(row.key, row.doc),
             }
             groups.setdefault(row.group, []).append(entry)
     others = [
@@ -188,7 +185,7 @@ def _guide(notes: Mapping[str, str], space: Space) -> list[Context]:
     return found + ([{"group": "further", "rows": others}] if others else [])
 
 
-def _key_hint(row: Parameter) -> str:
+def _key_hint(row: Parameter, space: Space) -> str:
     """The shortest end of VeRL's key that names it, where the short name does not tell it."""
     parts = row.key.split(".")
     if set(row.alias.split("_")) <= set(parts[-1].split("_")) and row.alias != "n":
@@ -196,7 +193,7 @@ def _key_hint(row: Parameter) -> str:
     # One bare word, such as `type`, says little.
     shortest = 1 if "_" in parts[-1] else 2
     ends = (".".join(parts[-n:]) for n in range(shortest, len(parts)))
-    return next((end for end in ends if NAMES.get(end) == row.key), row.key)
+    return next((end for end in ends if space.names.get(end) == row.key), row.key)
 
 
 def _range(row: Parameter) -> str:
@@ -349,7 +346,7 @@ def error_context(request: ErrorRequest, *, n_val: int = 500, n_gpus: int = 1) -
             if _has(failed, name)
         ],
         "estimate": _estimate(request.memory),
-        "inert": [f"{short(key)}: {why}" for key, why in inert_keys(failed.hyperparameters).items()],
+        "inert": [f"{short(key)}: {why}" for key, why in VERL_SPACE.inert(failed.hyperparameters).items()],
         "configuration": nodes.configuration(failed.hyperparameters, request.default),
         "validation": nodes.validation(failed, n_val),
         "lengths": [describe(series(failed.curves, n)) for n in (LENGTH, LENGTH_MAX) if _has(failed, n)],

@@ -14,7 +14,7 @@ from llmzero_ray.agents.llm.context_budget import phase_cost
 from llmzero_ray.agents.llm.context_metrics import FEW_POINTS, gain_text, validation_course
 from llmzero_ray.agents.llm.prompt_text import score
 from llmzero_ray.hyperparameters import SPACE, diff, format_value, short
-from llmzero_ray.hyperparameters.table import TEMPERATURE
+from llmzero_ray.hyperparameters.verl_keys import TEMPERATURE
 from llmzero_ray.records import Hyperparameters, HyperparameterValue
 from llmzero_ray.records.agents import NodeView, OfferedCheckpoint, ProposalRequest
 from llmzero_ray.records.metrics import REWARDS, Curves, accuracy_error, series

@@ -14,7 +14,7 @@ from typing import Any
 
 from llmzero_ray.agents.llm import figure_parts
 from llmzero_ray.errors import AgentError
-from llmzero_ray.hyperparameters.table import MAX_RESPONSE
+from llmzero_ray.hyperparameters.verl_keys import MAX_RESPONSE
 from llmzero_ray.plots import style
 from llmzero_ray.records.agents import NodeView, StopRequest
 from llmzero_ray.records.metrics import (

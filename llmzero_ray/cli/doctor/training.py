@@ -141,7 +141,7 @@ async def _stage(pool: _actors.runner_pool.RunnerPool, slot: int) -> str:
 def _spec(trial: SearchConfig, task: PreparedTask, slot: int) -> PhaseSpec:
     """The root for two steps; the slot's number serves as the node's."""
     paths, root = SearchStorage(trial.storage, trial.name).paths, root_hyperparameters(trial, task.n_train)
-    planner = Planner(config=trial, n_train=task.n_train, root=root, paths=paths, runs={})
+    planner = Planner(config=trial, n_train=task.n_train, root=root, runs={})
     return dataclasses.replace(
         planner.root_phase(),
         node=slot,

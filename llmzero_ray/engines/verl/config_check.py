@@ -33,6 +33,7 @@ _PER_REQUEST = (
 """In the order of the server's record."""
 
 READ_AT_START = (
+    "algorithm.use_kl_in_reward",
     f"{_ACTOR}.optim.lr",
     f"{_ACTOR}.optim.weight_decay",
     f"{_ACTOR}.optim.betas",
@@ -177,8 +178,9 @@ def _seen(trainer: Any) -> dict[str, Any]:
     seen["data.train_batch_size"] = trainer.train_dataloader.batch_size
     seen["trainer.total_training_steps"] = trainer.total_training_steps
     seen["algorithm.norm_adv_by_std_in_grpo"] = config.algorithm.get("norm_adv_by_std_in_grpo", True)
-    seen["algorithm.adv_estimator"] = config.algorithm.adv_estimator
     # VeRL's trainer reads these from its configuration at every step and sends them along.
+    for key in ("adv_estimator", "use_kl_in_reward"):
+        seen[f"algorithm.{key}"] = config.algorithm[key]
     for key in ("ppo_epochs", "ppo_mini_batch_size"):
         seen[f"actor_rollout_ref.actor.{key}"] = config.actor_rollout_ref.actor[key]
     if config.algorithm.use_kl_in_reward:

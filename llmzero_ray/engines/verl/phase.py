@@ -18,7 +18,7 @@ from typing import Any
 from llmzero_ray.engines.verl.settings import OPTIMIZER_FILE, VerlSettings
 from llmzero_ray.errors import EngineError
 from llmzero_ray.hyperparameters.compute import ComputeClock
-from llmzero_ray.hyperparameters.table import LORA_ALPHA, LORA_RANK
+from llmzero_ray.hyperparameters.verl_keys import LORA_ALPHA, LORA_RANK
 from llmzero_ray.records import (
     Checkpoint,
     FailureClass,

@@ -13,7 +13,7 @@ from itertools import pairwise
 from llmzero_ray.coordinator.runs import PhaseRun
 from llmzero_ray.hyperparameters import short
 from llmzero_ray.hyperparameters.compute import amount, token_cost, tokens_of
-from llmzero_ray.hyperparameters.table import (
+from llmzero_ray.hyperparameters.verl_keys import (
     CLIP_HIGH,
     CLIP_LOW,
     CLIP_RATIO,

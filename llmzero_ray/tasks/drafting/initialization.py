@@ -30,7 +30,7 @@ from llmzero_ray.config import SearchConfig
 from llmzero_ray.coordinator import CoordinatorCore, replay
 from llmzero_ray.errors import ConfigError, StorageError
 from llmzero_ray.hyperparameters import canonical, normalize
-from llmzero_ray.hyperparameters.table import MAX_RESPONSE
+from llmzero_ray.hyperparameters.verl_keys import MAX_RESPONSE
 from llmzero_ray.journal import Journal
 from llmzero_ray.records import Event
 from llmzero_ray.records.events import (

@@ -9,7 +9,7 @@ import pytest
 from llmzero_ray import hyperparameters as hp
 from llmzero_ray.agents.expert.apply_moves import ProposalBase, apply_moves, bounds, rounded_value, signature
 from llmzero_ray.agents.expert.moves import CATALOGUE, UNCHANGED, Move, MoveSet, suited
-from llmzero_ray.hyperparameters.table import (
+from llmzero_ray.hyperparameters.verl_keys import (
     ADV_NORM,
     CLIP_HIGH,
     CLIP_LOW,

@@ -8,7 +8,7 @@ import pytest
 
 from llmzero_ray import hyperparameters as hp
 from llmzero_ray.agents.expert import ExpertErrorAnalyzer
-from llmzero_ray.hyperparameters.table import (
+from llmzero_ray.hyperparameters.verl_keys import (
     GPU_MEMORY,
     GRAD_CLIP,
     GRADIENT_CHECKPOINTING,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from llmzero_ray import hyperparameters as hp
 from llmzero_ray.agents.expert import ExpertEarlyStopper, ExpertErrorAnalyzer, ExpertProposer
-from llmzero_ray.hyperparameters.table import CAPACITY
+from llmzero_ray.hyperparameters.verl_keys import CAPACITY
 from llmzero_ray.records import FailureClass, Hyperparameters, PhaseFailure, Proposal
 from llmzero_ray.records.agents import (
     ErrorRequest,

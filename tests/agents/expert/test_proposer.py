@@ -12,7 +12,7 @@ from llmzero_ray import hyperparameters as hp
 from llmzero_ray.agents.expert.apply_moves import signature
 from llmzero_ray.agents.expert.choice import overlap
 from llmzero_ray.agents.expert.proposer import ExpertProposer
-from llmzero_ray.hyperparameters.table import (
+from llmzero_ray.hyperparameters.verl_keys import (
     CLIP_HIGH,
     KL_LOSS_COEF,
     LORA_RANK,

@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from llmzero_ray.engines.verl.settings import VerlSettings
-from llmzero_ray.hyperparameters.table import LORA_ALPHA, LORA_RANK
+from llmzero_ray.hyperparameters.verl_keys import LORA_ALPHA, LORA_RANK
 from llmzero_ray.prepared import PreparedTask
 from llmzero_ray.records import MetricPoint, PhaseSpec
 from llmzero_ray.tasks.prepare import prepare

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from llmzero_ray.hyperparameters.table import LORA_ALPHA, LORA_RANK
+from llmzero_ray.hyperparameters.verl_keys import LORA_ALPHA, LORA_RANK
 from llmzero_ray.records import ItemOutcome, PhaseResult
 from tests.engines.verl.conftest import ACTOR, Lab
 
