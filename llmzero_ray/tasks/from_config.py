@@ -18,7 +18,6 @@ from llmzero_ray.tasks.task_yaml import TaskFile, load_task_file
 from llmzero_ray.utils.files import replace_file
 
 if TYPE_CHECKING:
-    from llmzero_ray.tasks.sources.scan import Scanner
     from llmzero_ray.tasks.sources.summary import Summary
 
 
@@ -80,10 +79,10 @@ def prepare_task_file(
     settings: Mapping[str, Any],
     *,
     progress: Progress = no_progress,
-    scanner: Scanner | None = None,
+    ray_shares: int | None = None,
 ) -> Summary:
     """The task of a task.yaml, made where it is not there yet, and what was found in its data; `settings`
-    replace keys of the file. Without a `scanner` its rows are read on this machine.
+    replace keys of the file. `ray_shares` as in `prepare_source`.
 
     Raises:
         ConfigError: the file is wrong.
@@ -93,7 +92,7 @@ def prepare_task_file(
     from llmzero_ray.tasks.sources.prepare import prepare_source
 
     task = load_task_file(str(path), settings)
-    summary = prepare_source(task, progress=progress, scanner=scanner)
+    summary = prepare_source(task, progress=progress, ray_shares=ray_shares)
     _copy_description(Path(path).absolute().parent / DESCRIPTION, Path(task.dir) / DESCRIPTION)
     return summary
 

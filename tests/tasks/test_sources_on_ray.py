@@ -9,8 +9,6 @@ import pytest
 
 from llmzero_ray.errors import TaskError
 from llmzero_ray.tasks.sources.prepare import prepare_source
-from llmzero_ray.tasks.sources.ray_scanner import RayScanner
-from llmzero_ray.tasks.sources.scan import Scanner
 from llmzero_ray.tasks.sources.summary import Summary
 from llmzero_ray.tasks.task_yaml import parse_task_file
 from tests.tasks import synthetic
@@ -19,14 +17,14 @@ pytest.importorskip("ray")
 N_ROWS = 3000
 
 
-def prepared(directory: Path, scanner: Scanner | None, *files: Path) -> Summary:
+def prepared(directory: Path, ray_shares: int | None, *files: Path) -> Summary:
     data: dict[str, Any] = {
         "dataset": "wildsci",
         "files": [str(file) for file in files],
         "dir": str(directory),
     }
     return prepare_source(
-        parse_task_file({**data, "n_train": 900, "n_val": 90, "n_test": 90}), scanner=scanner
+        parse_task_file({**data, "n_train": 900, "n_val": 90, "n_test": 90}), ray_shares=ray_shares
     )
 
 
@@ -38,9 +36,9 @@ def test_without_a_session_a_cluster_is_not_used(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr("ray.is_initialized", lambda: False)  # earlier tests of this run may have one
     path = synthetic.write_jsonl(tmp_path / "wildsci.jsonl", synthetic.wildsci(30))
     with pytest.raises(TaskError, match=r"needs a Ray session; call ray.init first, or prepare locally"):
-        prepared(tmp_path / "task", RayScanner(), path)
-    with pytest.raises(TaskError, match=r"parts is 0; a file is cut into at least one share"):
-        RayScanner(parts=0)
+        prepared(tmp_path / "task", 4, path)
+    with pytest.raises(TaskError, match=r"ray_shares is 0; a file is cut into at least one share"):
+        prepared(tmp_path / "task", 0, path)
 
 
 @pytest.mark.slow
@@ -54,12 +52,12 @@ def test_the_same_rows_are_chosen_whatever_the_shares_the_files_and_their_order(
     synthetic.write_jsonl(cut / "b.jsonl", rows[500:2000][::-1])
     synthetic.write_json(cut / "c.json", rows[:500])
     local = prepared(tmp_path / "local", None, whole)
-    for name, scanner, files in (
-        ("one share", RayScanner(parts=1), (whole,)),
-        ("seven shares", RayScanner(parts=7), (whole,)),
-        ("three files", RayScanner(parts=3), (cut / "c.json", cut / "a.parquet", cut / "b.jsonl")),
+    for name, ray_shares, files in (
+        ("one share", 1, (whole,)),
+        ("seven shares", 7, (whole,)),
+        ("three files", 3, (cut / "c.json", cut / "a.parquet", cut / "b.jsonl")),
     ):
-        spread = prepared(tmp_path / name, scanner, *files)
+        spread = prepared(tmp_path / name, ray_shares, *files)
         assert content(spread) == content(local), name
         assert (spread.dropped, spread.counts, spread.rows_read) == (local.dropped, local.counts, N_ROWS)
     assert spread.examples["gold not among the options"][0].startswith("c.json, row 11: answer is 'Z'")

@@ -14,9 +14,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from llmzero_ray.errors import TaskError
+from llmzero_ray.prepared.directory import Progress, no_progress
 from llmzero_ray.tasks.sources.prepare import prepare_source
 from llmzero_ray.tasks.sources.readers import SourceFile, Unreadable, find_files, read_rows
-from llmzero_ray.tasks.sources.scan import LocalScanner
 from llmzero_ray.tasks.sources.summary import Summary
 from llmzero_ray.tasks.task_yaml import parse_task_file
 from tests.tasks import synthetic
@@ -49,10 +49,10 @@ def write_any(path: Path) -> Path:
     return writers[path.suffix](path, ROWS)
 
 
-def prepared(tmp_path: Path, *files: Path, **changes: Any) -> Summary:
+def prepared(tmp_path: Path, *files: Path, progress: Progress = no_progress, **changes: Any) -> Summary:
     data = {"name": "mine", "prompt": "{q}", "answer": "a", "reward": "exact_match", "n_train": 10}
     data |= {"files": [str(file) for file in files], "dir": str(tmp_path / "task"), "n_val": 5, "n_test": 5}
-    return prepare_source(parse_task_file({**data, **changes}))
+    return prepare_source(parse_task_file({**data, **changes}), progress=progress)
 
 
 def refusal(tmp_path: Path, *files: Path, **changes: Any) -> str:
@@ -69,7 +69,6 @@ def refusal(tmp_path: Path, *files: Path, **changes: Any) -> str:
 def test_every_format_gives_the_same_rows(tmp_path: Path, suffix: str) -> None:
     path = write_any(tmp_path / f"rows{suffix}")
     assert read(path) == list(enumerate(ROWS, start=1))
-    assert read(path, wanted={3, 30}) == [(3, ROWS[2]), (30, ROWS[29])]
 
 
 @pytest.mark.parametrize("suffix", [".json", ".jsonl", ".parquet", ".csv"])
@@ -259,18 +258,41 @@ def test_files_for_validation_and_test_feed_those_splits_alone(tmp_path: Path) -
     assert (summary.task.n_train, summary.task.n_val, summary.task.n_test) == (10, 5, 5)
 
 
-def test_a_file_that_changes_while_it_is_prepared_is_noticed(
+@pytest.mark.parametrize("rows", [ROWS[:3], [*ROWS[1:], {"q": "another question", "a": "1"}]])
+def test_a_file_that_changes_while_it_is_prepared_is_noticed(tmp_path: Path, rows: list[Any]) -> None:
+    path = write_jsonl(tmp_path / "rows.jsonl", ROWS)
+
+    def meddle(doing: str, _share: float) -> None:
+        if doing == "choosing rows":
+            write_jsonl(path, rows)
+
+    message = refusal(tmp_path, path, progress=meddle)
+    assert "rows.jsonl was changed while it was being prepared; prepare again" in message
+
+
+def test_each_file_is_read_once_and_what_was_read_is_gone_afterwards(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = write_jsonl(tmp_path / "rows.jsonl", ROWS)
-    fetch = LocalScanner.fetch
+    read_files: list[str] = []
 
-    def meddle(self: LocalScanner, *arguments: Any) -> Any:
-        write_jsonl(path, ROWS[:3])
-        return fetch(self, *arguments)
+    def counted(file: SourceFile, *arguments: Any) -> Any:
+        read_files.append(file.name)
+        return read_rows(file, *arguments)
 
-    monkeypatch.setattr(LocalScanner, "fetch", meddle)
-    assert "rows.jsonl was changed while it was being prepared; prepare again" in refusal(tmp_path, path)
+    monkeypatch.setattr("llmzero_ray.tasks.sources.scan.read_rows", counted)
+    one, other = (
+        write_jsonl(tmp_path / "a.jsonl", ROWS[:20]),
+        write_parquet(tmp_path / "b.parquet", ROWS[20:]),
+    )
+    prepared(tmp_path, one, other)
+    assert read_files == ["a.jsonl", "b.parquet"]
+    assert left_beside(tmp_path / "task") == ["a.jsonl", "b.parquet", "task"]
+
+
+def test_a_row_that_is_no_text_is_left_out_and_named(tmp_path: Path) -> None:
+    path = write_jsonl(tmp_path / "rows.jsonl", [*ROWS, {"q": "half a character: \ud83d", "a": "1"}])
+    [example] = prepared(tmp_path, path).examples["unreadable row"]
+    assert example.startswith("rows.jsonl, row 31: holds what is no text (")
 
 
 # --- lengths ------------------------------------------------------------------------------------------------

@@ -31,7 +31,6 @@ from llmzero_ray.utils.text import one_line
 if TYPE_CHECKING:
     from llmzero_ray.prepared import PreparedTask
     from llmzero_ray.prepared.directory import Progress
-    from llmzero_ray.tasks.sources.scan import Scanner
     from llmzero_ray.tasks.sources.summary import Summary
 
 _SHARE = 0.05
@@ -74,21 +73,18 @@ def prepare_source_task(
         TaskError: the task cannot be made, or another one is there.
         StorageError: it cannot be written.
     """
-    with _scanner(on_ray=on_ray) as scanner:
+    with _cluster() if on_ray else contextlib.nullcontext() as ray_shares:
         summary = prepare_task_file(
-            path, read_settings(settings), progress=_report_progress(console), scanner=scanner
+            path, read_settings(settings), progress=_report_progress(console), ray_shares=ray_shares
         )
     _print_summary(summary, console)
     return summary.task
 
 
 @contextlib.contextmanager
-def _scanner(*, on_ray: bool) -> Iterator[Scanner | None]:
-    """Where rows are read: on the cluster that is there, or (None) on this machine."""
-    if not on_ray:
-        yield None
-        return
-    from llmzero_ray.tasks.sources.ray_scanner import RayScanner
+def _cluster() -> Iterator[int]:
+    """The cluster that is there, joined; the number of shares in which it reads a file."""
+    from llmzero_ray.tasks.sources.scan import RAY_SHARES
 
     with _actors.head.disconnecting():
         if not _actors.head.join_if_there():
@@ -96,7 +92,7 @@ def _scanner(*, on_ray: bool) -> Iterator[Scanner | None]:
                 "--ray reads the rows on a Ray cluster, and there is none. Start one with `ray start "
                 "--head`, name it in RAY_ADDRESS, or leave --ray out to read them on this machine."
             )
-        yield RayScanner()
+        yield RAY_SHARES
 
 
 def _report_progress(console: Console) -> Progress:

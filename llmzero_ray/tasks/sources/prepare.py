@@ -25,14 +25,13 @@ from llmzero_ray.prepared.reward_validation import GoldResponse, RewardAccuracy,
 from llmzero_ray.prepared.splits import CONFIRM, SPLITS
 from llmzero_ray.prepared.task import PreparedTask, load_task
 from llmzero_ray.prepared.verl_rows import read_first_rows
-from llmzero_ray.tasks.sources import hub
 from llmzero_ray.tasks.sources.base import DatasetAdapter
 from llmzero_ray.tasks.sources.chemcot import ChemCoT
 from llmzero_ray.tasks.sources.custom import CustomTask, reward_file
 from llmzero_ray.tasks.sources.papersearchqa import PaperSearchQA
-from llmzero_ray.tasks.sources.readers import SourceFile, find_files
+from llmzero_ray.tasks.sources.readers import SourceFile, fetch_from_hub, find_files, only_split_of
 from llmzero_ray.tasks.sources.reasoning_gym import GymTask
-from llmzero_ray.tasks.sources.scan import LocalScanner, Scanner, ScanResult
+from llmzero_ray.tasks.sources.scan import ScannedRows
 from llmzero_ray.tasks.sources.ssmr import SSMR
 from llmzero_ray.tasks.sources.summary import Summary, summarise
 from llmzero_ray.tasks.sources.wildsci import WildSci
@@ -53,12 +52,12 @@ _DATASETS: dict[str, Callable[..., DatasetAdapter]] = {
 
 
 def prepare_source(
-    task: TaskFile, *, progress: Progress = no_progress, scanner: Scanner | None = None
+    task: TaskFile, *, progress: Progress = no_progress, ray_shares: int | None = None
 ) -> Summary:
     """The task in `task.dir`, made first if there is none, and what became of the data.
 
-    `scanner` says where the rows are read: `RayScanner()` on the cluster of a Ray session, None on this
-    machine; both choose the same rows. A task that is there already must have the same recipe, or be
+    With `ray_shares` the rows are read on the cluster of a Ray session, each file in that many shares; None:
+    in this process. Both choose the same rows. A task that is there already must have the same recipe, or be
     written by hand.
 
     Raises:
@@ -70,7 +69,7 @@ def prepare_source(
     adapter.check()
     given = [] if task.hub or isinstance(adapter, GymTask) else _files(task, adapter)
     recipe = _recipe(task, adapter, given)
-    seen: list[ScanResult] = []
+    seen: list[ScannedRows] = []
 
     def fill(part: Path) -> None:
         with tempfile.TemporaryDirectory(dir=part.parent, prefix=f"{part.name}-source-") as scratch:
@@ -83,8 +82,9 @@ def prepare_source(
                 reward_file=_reward_file(task),
                 tokenizer=task.tokenizer,
                 max_prompt_tokens=task.max_prompt_tokens,
+                ray_shares=ray_shares,
             )
-            seen.append(write_source_task(part, request, scanner or LocalScanner(), progress))
+            seen.append(write_source_task(part, request, Path(scratch), progress))
             if task.reward is not None and task.reward.function is not None:
                 _validate_reward(part, task.reward, progress)
             progress("done", 1.0)
@@ -180,9 +180,7 @@ def _files(task: TaskFile, adapter: DatasetAdapter) -> list[SourceFile]:
     found: dict[str, SourceFile] = {}
     if task.files:
         for file in find_files(task.files, adapter.wants):
-            only_split = (
-                hub.only_split_of(file.name.replace("/", "_").replace(".", "_")) if task.dataset else ""
-            )
+            only_split = only_split_of(file.name.replace("/", "_").replace(".", "_")) if task.dataset else ""
             found[file.path] = replace(file, only_split=only_split)
     for places, only_split in ((task.val_files, "val"), (task.test_files, "test")):
         if places:
@@ -203,7 +201,7 @@ def _fetched(task: TaskFile, adapter: DatasetAdapter, scratch: Path, progress: P
         return adapter.generate(scratch, _sizes(task))
     progress(f"downloading: {task.hub}", 0.0)
     files = [
-        file for file in hub.fetch(str(task.hub), task.hub_revision, scratch) if adapter.wants(file.name)
+        file for file in fetch_from_hub(str(task.hub), task.hub_revision, scratch) if adapter.wants(file.name)
     ]
     return _unbound_if_all_bound(files)
 
@@ -219,4 +217,4 @@ def _recipe(task: TaskFile, adapter: DatasetAdapter, files: Sequence[SourceFile]
         recipe |= {"hub": task.hub, "hub_revision": task.hub_revision}
     if (reward := _reward_file(task)) is not None and reward.is_file():
         recipe["reward_sha256"] = file_digest(str(reward))
-    return recipe | {f"file.{file.only_split or 'any'}.{file.name}": file_digest(file.path) for file in files}
+    return recipe | {file.recipe_key: file_digest(file.path) for file in files}

@@ -5,14 +5,15 @@ of CSV files change on the way (`007` becomes 7, `NA` becomes null), and 200,000
 take 6.2 s of processor time and 296 MiB with `datasets` (streaming: 7.2 s, 431 MiB), here 0.9 s and 32 MiB.
 Parquet is read by pyarrow.
 
-Not here: what the rows mean (the adapters), data sets of the hub (hub.py).
+Data sets of the Hugging Face hub come through the `datasets` package, as Parquet files on this machine. Not
+here: what the rows mean (the adapters), signing in (`hf auth login`, which gated data sets need).
 """
 
 from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO, TypeAlias
@@ -37,6 +38,11 @@ class SourceFile:
     """Relative to the directory that was given, with forward slashes; what adapters and messages see."""
     only_split: OnlySplit = ""
 
+    @property
+    def recipe_key(self) -> str:
+        """Key of the file's digest in a task's recipe."""
+        return f"file.{self.only_split or 'any'}.{self.name}"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Unreadable:
@@ -47,8 +53,10 @@ class Unreadable:
 
 Row: TypeAlias = tuple[int, dict[str, Any] | Unreadable]
 """Number in the file, from 1 (the line, in JSON Lines), and what stands there."""
-Wanted: TypeAlias = Set[int] | None
-"""The row numbers to read; None: all."""
+Part: TypeAlias = tuple[int, int]
+"""(i, n): the i-th of n shares of a file."""
+
+_SPLIT_OF_WORD: dict[str, OnlySplit] = {"test": "test", "validation": "val", "val": "val", "dev": "val"}
 
 
 def find_files(
@@ -88,13 +96,47 @@ def find_files(
     return list(found.values())
 
 
+def fetch_from_hub(name: str, revision: str | None, directory: Path) -> list[SourceFile]:
+    """Every split of a data set as one file in `directory`; test and validation keep their place.
+
+    Raises:
+        TaskError: `datasets` is missing, or the data set cannot be had.
+    """
+    try:
+        import datasets
+    except ImportError as error:
+        raise TaskError(
+            f"hub: {name} needs the package datasets, which cannot be imported ({error}); install it, or "
+            "download the files and name them as files"
+        ) from error
+    try:
+        loaded = datasets.load_dataset(name, revision=revision)
+    except Exception as error:  # the hub's client raises errors of many libraries
+        raise TaskError(
+            f"hub: {name} cannot be loaded ({type(error).__name__}: {error}). Without a network, or for a "
+            "gated data set without access, download the files elsewhere and name them as files"
+        ) from error
+    files = []
+    for split, rows in loaded.items():
+        path = directory / f"{split}.parquet"
+        rows.to_parquet(str(path))
+        only_split = only_split_of(str(split))
+        files.append(SourceFile(path=str(path), name=f"{name}/{split}.parquet", only_split=only_split))
+    return files
+
+
+def only_split_of(split: str) -> OnlySplit:
+    """The split that rows of a published split are bound to; training rows are not bound."""
+    words = split.lower().replace("-", "_").split("_")
+    return next((_SPLIT_OF_WORD[word] for word in words if word in _SPLIT_OF_WORD), "")
+
+
 def read_rows(
     file: SourceFile,
     columns: Sequence[str] | None = None,
-    wanted: Wanted = None,
-    part: tuple[int, int] = (0, 1),
+    part: Part = (0, 1),
 ) -> Iterator[Row]:
-    """The rows of a file; of Parquet, only `columns` where given. `part` is (i, n): the i-th of n shares.
+    """The rows of a file; of Parquet, only `columns` where given.
 
     Raises:
         TaskError: the file is empty, broken from some row on, or of another format than its name says.
@@ -103,7 +145,7 @@ def read_rows(
     if path.stat().st_size == 0:
         raise TaskError(f"{file.name} is an empty file; fill or remove it")
     try:
-        yield from _READERS[path.suffix.lower()](path, columns, wanted, part)
+        yield from _READERS[path.suffix.lower()](path, columns, part)
     except (OSError, ValueError, csv.Error) as error:
         if isinstance(error, TaskError):
             raise TaskError(f"{file.name}: {error}") from error
@@ -127,9 +169,7 @@ def parquet_columns(file: SourceFile) -> tuple[str, ...] | None:
         raise TaskError(f"{file.name}: {_NOT_PARQUET.format(error)}") from error
 
 
-def _mine(number: int, wanted: Wanted, part: tuple[int, int]) -> bool:
-    if wanted is not None:
-        return number in wanted
+def _mine(number: int, part: Part) -> bool:
     return part[1] == 1 or number // _BATCH % part[1] == part[0]
 
 
@@ -139,10 +179,10 @@ def _record(value: Any) -> dict[str, Any] | Unreadable:
     return Unreadable(detail=f"holds {type(value).__name__}, not an object with columns")
 
 
-def _json_lines(path: Path, _columns: Any, wanted: Wanted, part: tuple[int, int]) -> Iterator[Row]:
+def _json_lines(path: Path, _columns: Any, part: Part) -> Iterator[Row]:
     with path.open("rb") as stream:
         for number, line in enumerate(stream, start=1):
-            if not _mine(number, wanted, part) or not line.strip():
+            if not _mine(number, part) or not line.strip():
                 continue
             try:
                 yield number, _record(json.loads(line.lstrip(b"\xef\xbb\xbf")))
@@ -150,15 +190,15 @@ def _json_lines(path: Path, _columns: Any, wanted: Wanted, part: tuple[int, int]
                 yield number, Unreadable(detail=f"is not JSON: {error}; write one object a line")
 
 
-def _json(path: Path, columns: Any, wanted: Wanted, part: tuple[int, int]) -> Iterator[Row]:
+def _json(path: Path, columns: Any, part: Part) -> Iterator[Row]:
     with path.open(encoding="utf-8-sig") as stream:
         first = next((char for char in iter(lambda: stream.read(1), "") if not char.isspace()), "")
         if first == "[":
             for number, value in enumerate(_array_items(stream), start=1):
-                if _mine(number, wanted, part):
+                if _mine(number, part):
                     yield number, _record(value)
             return
-    yield from _json_lines(path, columns, wanted, part)
+    yield from _json_lines(path, columns, part)
 
 
 def _array_items(stream: TextIO) -> Iterator[Any]:
@@ -185,7 +225,7 @@ def _array_items(stream: TextIO) -> Iterator[Any]:
         yield value
 
 
-def _csv(path: Path, _columns: Any, wanted: Wanted, part: tuple[int, int]) -> Iterator[Row]:
+def _csv(path: Path, _columns: Any, part: Part) -> Iterator[Row]:
     csv.field_size_limit(_MAX_OBJECT)
     with path.open(encoding="utf-8-sig", newline="") as stream:
         rows = csv.reader(stream, delimiter="\t" if path.suffix.lower() == ".tsv" else ",", strict=True)
@@ -194,7 +234,7 @@ def _csv(path: Path, _columns: Any, wanted: Wanted, part: tuple[int, int]) -> It
         if repeated:
             raise TaskError(f"has the column {repeated[0]!r} twice; rename one of them")
         for number, cells in enumerate(rows, start=1):
-            if not cells or not _mine(number, wanted, part):
+            if not cells or not _mine(number, part):
                 continue
             if len(cells) == len(header):
                 yield number, dict(zip(header, cells, strict=True))
@@ -203,34 +243,27 @@ def _csv(path: Path, _columns: Any, wanted: Wanted, part: tuple[int, int]) -> It
                 yield number, Unreadable(detail=detail)
 
 
-def _parquet(
-    path: Path, columns: Sequence[str] | None, wanted: Wanted, part: tuple[int, int]
-) -> Iterator[Row]:
+def _parquet(path: Path, columns: Sequence[str] | None, part: Part) -> Iterator[Row]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
         with pq.ParquetFile(path) as file:
             names = None if columns is None else [name for name in file.schema_arrow.names if name in columns]
-            first = 1
-            for index in range(file.num_row_groups):
-                n_rows = file.metadata.row_group(index).num_rows
-                numbers = range(first, first + n_rows)
-                first += n_rows
-                if wanted is not None and wanted.isdisjoint(numbers):
-                    continue
-                start = numbers.start
-                for batch in file.iter_batches(_BATCH, row_groups=[index], columns=names):
-                    rows = [k for k in range(batch.num_rows) if _mine(start + k, wanted, part)]
-                    taken = batch if len(rows) == batch.num_rows else batch.take(pa.array(rows, pa.int64()))
-                    for k, record in zip(rows, taken.to_pylist(), strict=True):
+            start = 1
+            # One group after the other, so that the rows before a broken one can be used.
+            for group in range(file.num_row_groups):
+                for batch in file.iter_batches(_BATCH, row_groups=[group], columns=names):
+                    mine = [k for k in range(batch.num_rows) if _mine(start + k, part)]
+                    taken = batch if len(mine) == batch.num_rows else batch.take(pa.array(mine, pa.int64()))
+                    for k, record in zip(mine, taken.to_pylist(), strict=True):
                         yield start + k, record
                     start += batch.num_rows
     except pa.ArrowException as error:
         raise TaskError(_NOT_PARQUET.format(error)) from error
 
 
-_READERS: dict[str, Callable[[Path, Any, Wanted, tuple[int, int]], Iterator[Row]]] = {
+_READERS: dict[str, Callable[[Path, Any, Part], Iterator[Row]]] = {
     ".parquet": _parquet,
     ".jsonl": _json_lines,
     ".ndjson": _json_lines,

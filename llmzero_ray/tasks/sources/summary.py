@@ -19,7 +19,7 @@ from llmzero_ray.prepared.reward_validation import (
 )
 from llmzero_ray.prepared.splits import CONFIRM, SPLITS
 from llmzero_ray.prepared.task import PreparedTask, repeated_questions
-from llmzero_ray.tasks.sources.scan import ScanResult
+from llmzero_ray.tasks.sources.scan import ScannedRows
 from llmzero_ray.utils.text import collapse_whitespace
 
 _PROMPT_SHOWN, _TRUTH_SHOWN = 60, 30
@@ -101,24 +101,21 @@ class Summary:
 
 
 def summarise(
-    task: PreparedTask, sizes: Mapping[str, int], trial: RewardAccuracy | None, scanned: ScanResult | None
+    task: PreparedTask, sizes: Mapping[str, int], trial: RewardAccuracy | None, scanned: ScannedRows | None
 ) -> Summary:
     """The summary of a task; `scanned` is None when it was not made now."""
     manifest = read_manifest(Path(task.directory))
     source = manifest.source or SourceEntry(
         adapter="", files=(), counts={}, dropped={}, majority_baselines={}, max_prompt_chars=0
     )
-    statistics = scanned.statistics if scanned is not None else None
-    notes = dict(statistics.notes) if statistics is not None else {}
+    notes = scanned.notes if scanned is not None else {}
     return Summary(
         task=task,
         made=scanned is not None,
         rows_read=sum(file.rows for file in source.files),
         counts=source.counts,
         dropped=source.dropped,
-        examples={reason: tuple(places) for reason, places in statistics.examples.items()}
-        if statistics
-        else {},
+        examples=scanned.dropped_examples if scanned is not None else {},
         notes=notes,
         majority_baselines=source.majority_baselines,
         max_prompt_chars=source.max_prompt_chars,

@@ -1,7 +1,8 @@
-"""Write a task from a data set into an empty directory: choose, fetch, measure, write, account for every row.
+"""Write a task from a data set into an empty directory: read, choose, measure, write, account for every row.
 
-The same files give the same parquet bytes everywhere (of one pyarrow version). Not here: where the directory
-is put and when (prepare.py, ../prepare.py).
+The same files give the same parquet bytes everywhere (of one pyarrow version). Prompts are measured in tokens
+of a model, chat template included, by transformers, which is imported when called. Not here: where the
+directory is put and when (prepare.py, ../prepare.py).
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -30,16 +31,17 @@ from llmzero_ray.prepared.manifest import (
 from llmzero_ray.prepared.splits import CONFIRM, SPLITS
 from llmzero_ray.prepared.verl_rows import verl_row, write_split
 from llmzero_ray.tasks.sources.base import DatasetAdapter, TaskExample
-from llmzero_ray.tasks.sources.prompt_length import PromptMeter
 from llmzero_ray.tasks.sources.readers import SourceFile
-from llmzero_ray.tasks.sources.scan import Place, Scanner, ScanResult
-from llmzero_ray.tasks.sources.selection import Indices, RowKeys, Selection, select, set_aside
-from llmzero_ray.utils.files import file_digest, text_digest
+from llmzero_ray.tasks.sources.scan import ScannedRows, scan
+from llmzero_ray.tasks.sources.selection import Indices, Selection, select, set_aside
+from llmzero_ray.utils.files import file_digest, small_text, text_digest
 
 TOO_LONG = "prompt too long"
 _MAX_ROUNDS = 20
 """Selections that are tried while prompts turn out to be too long."""
 _SHOWN_PROBLEMS = 5
+_BATCH = 512
+"""Prompts that are measured at a time."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +57,8 @@ class WriteRequest:
     """The user's reward, to be copied into the task under the name in the adapter's reward."""
     tokenizer: str | None = None
     max_prompt_tokens: int | None = None
+    ray_shares: int | None = None
+    """Shares of each file to read on a Ray cluster; None: the files are read in this process."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,22 +69,27 @@ class _Chosen:
 
 
 def write_source_task(
-    directory: Path, request: WriteRequest, scanner: Scanner, progress: Progress
-) -> ScanResult:
-    """Write the task; returns a summary of its rows.
+    directory: Path, request: WriteRequest, scratch: Path, progress: Progress
+) -> ScannedRows:
+    """Write the task; returns what became of its rows. `scratch` is a directory for the usable rows, which
+    is needed no more afterwards.
 
     Raises:
         TaskError: no row, or too few for three splits, can be used; a file changed meanwhile.
         OSError: it cannot be written.
     """
-    meter = (
-        PromptMeter(request.tokenizer, request.max_prompt_tokens) if request.tokenizer is not None else None
+    prompts = _Prompts(request.tokenizer, request.max_prompt_tokens)
+    scanned = scan(
+        request.adapter,
+        request.files,
+        scratch / "rows.arrow",
+        lambda doing, share: progress(doing, 0.8 * share),
+        request.ray_shares,
     )
-    scanned = scanner.scan(request.adapter, request.files, lambda doing, share: progress(doing, 0.8 * share))
     if len(scanned.keys) == 0:
         raise TaskError(f"{request.adapter.name}: no row can be used: {'; '.join(problems_of(scanned))}")
     progress("choosing rows", 0.8)
-    chosen = _choose(request, scanned, scanner, meter)
+    chosen = _choose(request, scanned, prompts)
     progress("writing", 0.95)
     files = {
         split: write_split(
@@ -96,95 +105,119 @@ def write_source_task(
     return scanned
 
 
-def problems_of(scanned: ScanResult) -> list[str]:
+def problems_of(scanned: ScannedRows) -> list[str]:
     """What is wrong with files, and an example of each kind of unusable row, in one line each."""
-    examples = [places[0] for places in scanned.statistics.examples.values()]
-    return [*scanned.statistics.notes.values(), *examples][:_SHOWN_PROBLEMS] or ["the files hold no rows"]
+    examples = [places[0] for places in scanned.dropped_examples.values()]
+    return [*scanned.notes.values(), *examples][:_SHOWN_PROBLEMS] or ["the files hold no rows"]
 
 
-def _choose(
-    request: WriteRequest, scanned: ScanResult, scanner: Scanner, meter: PromptMeter | None
-) -> _Chosen:
+def _choose(request: WriteRequest, scanned: ScannedRows, prompts: _Prompts) -> _Chosen:
     """The examples of each split; prompts that are too long are dropped, and others chosen in their place."""
-    keys, pool = scanned.keys, _Pool(request, scanner, meter)
+    usable: Indices = np.arange(len(scanned.keys))
     for _ in range(_MAX_ROUNDS):
-        selection = select(keys, request.sizes, request.adapter.shares)
+        selection = select(scanned.keys[usable], request.sizes, request.adapter.shares)
         _check_not_empty(request, selection, scanned)
-        long = pool.too_long(place for rows in selection.splits.values() for place in _places(keys, rows))
-        if not long:
-            return _with_spare_rows(request, keys, selection, pool)
-        for number, row in sorted(long):
+        long = prompts.too_long(scanned, usable[np.concatenate(list(selection.splits.values()))])
+        if not len(long):
+            return _with_spare_rows(request, scanned, usable, selection, prompts)
+        for place in sorted(long.tolist()):
+            file, row = scanned.keys[["file", "row"]][place].item()
             detail = (
-                f"{pool.lengths[number, row]} tokens, at most {pool.limit}; raise max_prompt_tokens if the "
+                f"{prompts.lengths[place]} tokens, at most {prompts.limit}; raise max_prompt_tokens if the "
                 "model can"
             )
-            scanned.statistics.drop(TOO_LONG, f"{request.files[number].name}, row {row}", detail)
-        keys = keys[[place not in long for place in _places(keys, np.arange(len(keys)))]]
+            scanned.drop(TOO_LONG, file, row, detail)
+        usable = np.setdiff1d(usable, long)
     raise TaskError(
-        f"{request.adapter.name}: after {_MAX_ROUNDS} rounds prompts are still longer than {pool.limit} "
+        f"{request.adapter.name}: after {_MAX_ROUNDS} rounds prompts are still longer than {prompts.limit} "
         "tokens: most of this data set does not fit; raise max_prompt_tokens, or use another model"
     )
 
 
-def _with_spare_rows(request: WriteRequest, keys: RowKeys, selection: Selection, pool: _Pool) -> _Chosen:
+def _with_spare_rows(
+    request: WriteRequest, scanned: ScannedRows, usable: Indices, selection: Selection, prompts: _Prompts
+) -> _Chosen:
     """The selection's examples, and those set aside to confirm winners; what is too long among these is not
     taken, so that the other splits stay as they are."""
     n, without = request.sizes.get(CONFIRM, 0), np.empty(0, dtype=np.int64)
-    whole = set_aside(keys, selection, n, request.adapter.shares)
-    while long := pool.too_long(_places(keys, whole.splits[CONFIRM])):
-        rows: Indices = whole.splits[CONFIRM]
-        without = np.concatenate([without, rows[[place in long for place in _places(keys, rows)]]])
-        whole = set_aside(keys, selection, n, request.adapter.shares, without)
-    places = {split: _places(keys, rows) for split, rows in whole.splits.items() if len(rows)}
-    examples = {
-        split: [pool.known[place] for place in places[split]]
-        for split in (*SPLITS, CONFIRM)
-        if split in places
-    }
-    lengths = [pool.lengths[place] for each in places.values() for place in each] if pool.lengths else []
-    return _Chosen(examples=examples, dropped=whole.dropped, max_prompt_tokens=max(lengths, default=None))
+    keys, shares = scanned.keys[usable], request.adapter.shares
+    whole = set_aside(keys, selection, n, shares)
+    while len(long := prompts.too_long(scanned, usable[whole.splits[CONFIRM]])):
+        without = np.concatenate([without, np.searchsorted(usable, long)])
+        whole = set_aside(keys, selection, n, shares, without)
+    rows = {split: usable[whole.splits[split]] for split in (*SPLITS, CONFIRM) if len(whole.splits[split])}
+    chosen = np.concatenate(list(rows.values())).tolist()
+    return _Chosen(
+        examples={split: scanned.examples(each) for split, each in rows.items()},
+        dropped=whole.dropped,
+        max_prompt_tokens=max((prompts.lengths[row] for row in chosen if prompts.lengths), default=None),
+    )
 
 
-class _Pool:
-    """The examples that were fetched so far, with the lengths of their prompts where these are measured."""
+class _Prompts:
+    """The lengths of prompts in tokens of a model, where one is named.
 
-    def __init__(self, request: WriteRequest, scanner: Scanner, meter: PromptMeter | None) -> None:
-        self._request, self._scanner, self._meter = request, scanner, meter
-        self.known: dict[Place, TaskExample] = {}
-        self.lengths: dict[Place, int] = {}
-        self.limit = None if meter is None else meter.limit
+    Raises:
+        TaskError: its tokenizer cannot be loaded, or has no chat template.
+    """
 
-    def too_long(self, places: Iterable[Place]) -> set[Place]:
-        """Those of the places whose prompts are too long; the examples of all of them are known then."""
-        wanted = list(places)
-        new = [place for place in wanted if place not in self.known]
-        self.known |= self._scanner.fetch(self._request.adapter, self._request.files, _by_file(new))
-        if self._meter is not None:
-            measured = self._meter.lengths([self.known[place] for place in new])
-            self.lengths |= dict(zip(new, measured, strict=True))
+    def __init__(self, directory: str | None, max_tokens: int | None) -> None:
+        self._tokenizer = None if directory is None else _load(directory)
+        self.limit = None if directory is None else _limit(Path(directory), max_tokens)
+        """Most tokens of a prompt; None: unknown."""
+        self.lengths: dict[int, int] = {}
+        """By position of the row among the usable ones."""
+
+    def too_long(self, scanned: ScannedRows, rows: Indices) -> Indices:
+        """Those of the rows whose prompts are too long; the lengths of all of them are known then."""
+        if self._tokenizer is not None:
+            new = np.array([row for row in rows.tolist() if row not in self.lengths], dtype=np.int64)
+            for start in range(0, len(new), _BATCH):
+                part = new[start : start + _BATCH]
+                chats = [example.messages() for example in scanned.examples(part)]
+                texts = self._tokenizer.apply_chat_template(chats, add_generation_prompt=True, tokenize=False)
+                tokens = self._tokenizer(texts, add_special_tokens=False)["input_ids"]
+                self.lengths |= dict(zip(part.tolist(), map(len, tokens), strict=True))
         limit = self.limit
-        return set() if limit is None else {place for place in wanted if self.lengths[place] > limit}
+        return rows[[limit is not None and self.lengths[row] > limit for row in rows.tolist()]]
 
 
-def _places(keys: RowKeys, rows: Any) -> list[Place]:
-    return list(zip(keys["file"][rows].tolist(), keys["row"][rows].tolist(), strict=True))
+def _load(directory: str) -> Any:
+    if not Path(directory).is_dir():
+        raise TaskError(f"tokenizer: {directory} is no directory; name one that holds a model or tokenizer")
+    try:
+        from transformers import AutoTokenizer
+
+        tokenizer = AutoTokenizer.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
+    except Exception as error:  # transformers raises errors of many kinds
+        raise TaskError(
+            f"tokenizer: {directory} cannot be loaded ({type(error).__name__}: {error}); name the directory "
+            "of the base model"
+        ) from error
+    if not tokenizer.chat_template:
+        raise TaskError(f"tokenizer: {directory} has no chat template; use the instruct variant of the model")
+    return tokenizer
 
 
-def _by_file(places: Sequence[Place]) -> dict[int, set[int]]:
-    wanted: dict[int, set[int]] = {}
-    for number, row in places:
-        wanted.setdefault(number, set()).add(row)
-    return wanted
+def _limit(directory: Path, limit: int | None) -> int | None:
+    """The smaller of the configured limit and the longest prompt that leaves the model one token to
+    respond."""
+    try:
+        positions = json.loads(small_text(directory / "config.json"))["max_position_embeddings"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return limit
+    held = positions - 1 if isinstance(positions, int) and positions > 1 else limit
+    return held if limit is None else min(limit, held or limit)
 
 
-def _check_not_empty(request: WriteRequest, selection: Selection, scanned: ScanResult) -> None:
+def _check_not_empty(request: WriteRequest, selection: Selection, scanned: ScannedRows) -> None:
     empty = [split for split in SPLITS if len(selection.splits[split]) == 0]
     if empty:
-        dropped = {**selection.dropped, **scanned.statistics.dropped}
+        dropped = {**selection.dropped, **scanned.dropped}
         listed = ", ".join(f"{n} {reason}" for reason, n in dropped.items()) or "none"
         counts = ", ".join(f"{split} {len(rows)}" for split, rows in selection.splits.items())
         raise TaskError(
-            f"{request.adapter.name}: {sum(scanned.rows.values())} rows leave none for {', '.join(empty)} "
+            f"{request.adapter.name}: {scanned.rows.total()} rows leave none for {', '.join(empty)} "
             f"({counts}; dropped: {listed}); each data source needs three rows or more, in three groups"
         )
 
@@ -205,7 +238,7 @@ def _to_rows(adapter: DatasetAdapter, split: str, examples: Sequence[TaskExample
 
 
 def _manifest(
-    request: WriteRequest, scanned: ScanResult, chosen: _Chosen, splits: SplitFiles, reward_hash: str | None
+    request: WriteRequest, scanned: ScannedRows, chosen: _Chosen, splits: SplitFiles, reward_hash: str | None
 ) -> Manifest:
     adapter, examples = request.adapter, chosen.examples
     sources = sorted({example.data_source for split in SPLITS for example in examples[split]})
@@ -229,19 +262,26 @@ def _manifest(
             adapter=adapter.name,
             files=tuple(
                 SourceFileEntry(
-                    file=file.name, sha256=file_digest(file.path), rows=scanned.rows.get(number, 0)
+                    file=file.name, sha256=_unchanged_digest(request, file), rows=scanned.rows[number]
                 )
                 for number, file in enumerate(request.files)
             ),
             counts={
                 source: SplitCounts(**{split: n[source] for split, n in counts.items()}) for source in sources
             },
-            dropped=dict(sorted((scanned.statistics.dropped + Counter(chosen.dropped)).items())),
+            dropped=dict(sorted((scanned.dropped + Counter(chosen.dropped)).items())),
             majority_baselines=baselines,
             max_prompt_chars=max(len(example.prompt) for each in examples.values() for example in each),
             reward_sha256=reward_hash,
         ),
     )
+
+
+def _unchanged_digest(request: WriteRequest, file: SourceFile) -> str:
+    found = file_digest(file.path)
+    if request.recipe.get(file.recipe_key, found) != found:
+        raise TaskError(f"{file.name} was changed while it was being prepared; prepare again")
+    return found
 
 
 def _baselines(examples: Sequence[TaskExample]) -> dict[str, float]:
