@@ -27,9 +27,8 @@ from llmzero_ray.storage import SearchStorage
 from llmzero_ray.storage.presence import owner
 from llmzero_ray.utils.api_key import key_file, tracker_key_file
 
-from .actor_handles import end_actor
 from .coordinator import SearchCoordinator
-from .names import coordinator_name, restarting, slot_of, stopper_name
+from .names import coordinator_name, end_actor, restarting, slot_of, stopper_name
 from .placement import remove_groups
 
 _PACKAGES = ("ray", "verl", "vllm", "torch", "transformers", "peft", "tensordict", "numpy", "pydantic")

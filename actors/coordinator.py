@@ -33,7 +33,6 @@ from llmzero_ray.storage.trackers import Tracker, make_trackers
 from llmzero_ray.utils.api_key import use_key_file
 from llmzero_ray.utils.logs import log_to
 
-from .actor_handles import end_actor, is_there
 from .agent_calls import AgentCalls
 from .agent_services import search_agents
 from .checkpoint_retention import CheckpointRetention
@@ -43,7 +42,7 @@ from .executor import CommandExecutor
 from .final_evaluation import FinalEvaluator
 from .llm_budget import SearchBudget
 from .monitor import HangDetector, SearchMonitor
-from .names import stopper_name
+from .names import end_actor, is_there, stopper_name
 from .runner_pool import RunnerPool
 from .runner_recovery import RunnerRecovery
 from .stopper import start_stopper

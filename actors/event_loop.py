@@ -166,25 +166,18 @@ class EventLoop:
         assert self._execute is not None
         return self.spawn(self._execute(command), command.id)
 
-    async def _take(self, event: Event) -> list[Command]:
-        """Journal and handle the event and the events that the core concludes from it; the remaining
-        commands."""
-        pending, given = [event], list[Command]()
-        while pending:
-            written = await self._threads.run(self._journal.append, pending.pop(0))
-            if written is None:
-                continue
+    async def _append(self, event: Event) -> Event | None:
+        written = await self._threads.run(self._journal.append, event)
+        if written is not None:
             reach("journal.written")
             self.events += (written,)
-            fresh = self._handle(written)
-            pending = [command.event for command in fresh if isinstance(command, cmd.Record)] + pending
-            given += [command for command in fresh if not isinstance(command, cmd.Record)]
-        return given
+        return written
 
-    def _handle(self, event: Event) -> list[Command]:
-        """The core's commands; an exception leaves it half changed, so nothing may follow."""
+    async def _take(self, event: Event) -> list[Command]:
+        """The commands that follow from an event; an exception leaves the core half changed, so nothing may
+        follow."""
         try:
-            return self.core.handle(event)
+            return await self.core.record(event, self._append)
         except LlmzeroError:
             raise
         except Exception as error:

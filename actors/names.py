@@ -1,4 +1,4 @@
-"""Names of actors and placement groups, and the options that all actors share.
+"""Actors by name: names of actors and placement groups, options that all share, finding and ending one.
 
 Names carry the search and the slot, so that several searches and slots live on one cluster. Not here:
 reserving hardware (placement.py).
@@ -6,9 +6,15 @@ reserving hardware (placement.py).
 
 from __future__ import annotations
 
+import logging
+import time
 from typing import Any
 
 NAMESPACE = "llmzero"
+logger = logging.getLogger("llmzero_ray.actors.names")
+_LOOK_S = 0.05
+_NAME_S = 10.0
+"""Longest wait for the name of an actor that was killed to be free again."""
 
 
 def coordinator_name(search: str) -> str:
@@ -68,3 +74,45 @@ def restarting(name: str) -> dict[str, Any]:
     """
     place = {"node:__internal_head__": 0.001}
     return actor_options(name, get_if_exists=True, max_restarts=-1, max_task_retries=-1, resources=place)
+
+
+def find_actor(name: str) -> Any:
+    """The actor of that name; blocks on Ray.
+
+    Raises:
+        ValueError: there is none.
+    """
+    import ray
+
+    return ray.get_actor(name, namespace=NAMESPACE)
+
+
+def is_there(name: str) -> bool:
+    """Whether there is an actor of that name."""
+    try:
+        find_actor(name)
+    except ValueError:
+        return False
+    return True
+
+
+def end_actor(name: str, only: Any = None) -> bool:
+    """Kill the actor of that name and wait until the name is free; whether there was one. Blocks on Ray.
+
+    With `only` another actor that has the name by now is left alone.
+    """
+    import ray
+
+    found, deadline = False, time.monotonic() + _NAME_S
+    while time.monotonic() < deadline:
+        try:
+            actor = find_actor(name)
+        except ValueError:
+            return found
+        if only is not None and actor != only:
+            return found
+        found = True
+        ray.kill(actor)
+        time.sleep(_LOOK_S)
+    logger.warning("the name %s is still taken %.0f s after its actor was killed", name, _NAME_S)
+    return found

@@ -15,8 +15,7 @@ from typing import Any
 from llmzero_ray.config import SearchConfig
 from llmzero_ray.engines.base import Slot
 
-from .actor_handles import end_actor, find_actor
-from .names import actor_options, runner_name, slot_of
+from .names import actor_options, end_actor, find_actor, runner_name, slot_of
 from .placement import Placement, check_fixed_capacity, group_of, remove_groups
 from .runner import PhaseRunner
 from .threads import Threads

@@ -27,9 +27,8 @@ from llmzero_ray.utils.api_key import use_key_file
 from llmzero_ray.utils.failpoints import reach
 from llmzero_ray.utils.logs import log_to
 
-from .actor_handles import find_actor
 from .agent_services import stopping_policy
-from .names import coordinator_name, restarting, runner_name, stopper_name
+from .names import coordinator_name, find_actor, restarting, runner_name, stopper_name
 from .verdict_delivery import VerdictDelivery
 
 logger = logging.getLogger("llmzero_ray.actors.stopper")

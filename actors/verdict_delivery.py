@@ -11,8 +11,7 @@ from typing import Any
 
 from llmzero_ray.records.events import VerdictPosted
 
-from .actor_handles import find_actor
-from .names import coordinator_name
+from .names import coordinator_name, find_actor
 
 _HARD_S = 10.0
 """Seconds that a hard verdict waits for the coordinator before the phase is stopped without it."""

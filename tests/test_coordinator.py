@@ -1562,7 +1562,7 @@ def test_the_reference_of_the_whole_compute_is_scored_at_the_strategys_too() -> 
 
 
 def test_phases_without_counted_tokens_leave_the_reference_to_steps() -> None:
-    """As journals of older versions have them."""
+    """As an engine leaves them that counts none."""
     search = Driver(make_config(budget={"runs": 2}, final={"test": True, "default_recipe": "compute"}))
     search.search_to_end([0.5, 0.6])
     spec = search.only(cmd.RunPhase).spec

@@ -13,10 +13,10 @@ import pytest
 
 from llmzero_ray.errors import JournalError, StorageError
 from llmzero_ray.journal import Journal, JournalReader, active_seconds, read_all
-from llmzero_ray.records import Event, StopDecision, from_json, to_json
+from llmzero_ray.records import Event, from_json, to_json
 from llmzero_ray.records import events as ev
 from llmzero_ray.utils.files import create_file
-from tests.builders import Driver
+from tests.builders import Driver, make_proposal
 
 
 def slots(events: tuple[Event, ...]) -> list[int]:
@@ -284,16 +284,6 @@ def test_without_hard_links_a_file_is_still_created_by_one_process_only(
     assert list(tmp_path.glob(".*")) == []
 
 
-def test_an_older_file_with_its_event_over_several_lines_is_read_and_compacted(tmp_path: Path) -> None:
-    filled(tmp_path, 100)
-    for path in tmp_path.glob("*.json"):
-        path.write_text(json.dumps(json.loads(path.read_text()), indent=1) + "\n")
-    journal = Journal(tmp_path, segment_events=30)
-    journal.append(ev.SlotReady(slot=100))
-    assert (tmp_path / "00000001-00000030.segment").is_file()
-    assert slots(read_all(tmp_path)) == list(range(101))
-
-
 # --- time at work -------------------------------------------------------------------------------------------
 
 
@@ -336,13 +326,11 @@ def test_no_events_no_time() -> None:
     assert active_seconds(()) == 0.0
 
 
-def test_fields_that_older_versions_wrote_are_left_out_and_others_refused() -> None:
-    event = ev.VerdictPosted(
-        node=1, phase_attempt=0, step=9, decision=StopDecision(stop=True, reason="flat", rule="early_stopper")
-    )
-    assert from_json({**to_json(event), "verdict_id": "1-0-9"}) == event
-    with pytest.raises(JournalError, match=r"VerdictPosted has unknown fields \['verdict'\]"):
-        from_json({**to_json(event), "verdict": "1-0-9"})
+def test_fields_that_version_0_1_wrote_are_left_out_and_others_refused() -> None:
+    event = ev.Proposed(node=1, proposal=make_proposal(), tries=0)
+    assert from_json({**to_json(event), "prefetched": True}) == event
+    with pytest.raises(JournalError, match=r"Proposed has unknown fields \['guessed'\]"):
+        from_json({**to_json(event), "guessed": True})
 
 
 def test_a_mapping_may_have_a_key_of_any_name() -> None:

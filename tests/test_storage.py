@@ -419,14 +419,6 @@ def test_an_attempt_that_started_over_is_not_repeated_from_an_earlier_one(storag
     assert storage.restart_step(0, 2) == 0
 
 
-def test_a_full_checkpoint_that_an_older_version_left_is_used(storage: SearchStorage) -> None:
-    write(storage, *phase())
-    save(storage.paths.node(0) / "rolling" / "step_000010.full")
-    assert storage.restart_step(0, 1) == 10
-    storage.adopt_full_checkpoint(0, 1)
-    assert [path.name for path in storage.paths.rolling(0, 1).iterdir()] == ["step_000010.full"]
-
-
 def test_adapters_are_those_of_the_attempt_whose_step_counts(storage: SearchStorage) -> None:
     paths = storage.paths
     for step, attempt in ((2, 0), (3, 0), (3, 1), (20, 0)):
@@ -590,12 +582,6 @@ def test_a_copy_of_a_search_is_as_old_as_its_last_heartbeat(tmp_path: Path) -> N
     shutil.copytree(original, copy, copy_function=shutil.copyfile)  # with the time of the copy, as cp -r
     assert last_heartbeat(copy) == 1000.0
     assert owner(copy) is None
-
-
-def test_a_heartbeat_of_an_earlier_version_counts_by_the_time_of_its_file(tmp_path: Path) -> None:
-    (tmp_path / "heartbeat").touch()
-    os.utime(tmp_path / "heartbeat", (0.0, 1000.0))
-    assert last_heartbeat(tmp_path) == 1000.0
 
 
 def test_others_see_that_a_search_is_being_started_and_with_what(tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ from llmzero_ray.config.stopping import StopperSettings
 from llmzero_ray.config.strategy_file import check_rank
 from llmzero_ray.config.yaml_text import (
     OBJECT_STORES,
+    PLUGIN,
     LocalPath,
     StrictModel,
     local_path,
@@ -38,8 +39,6 @@ from llmzero_ray.config.yaml_text import (
 )
 from llmzero_ray.errors import ConfigError
 
-PLUGIN = r"^([A-Za-z_][\w-]*|[A-Za-z_][\w.]*:[A-Za-z_]\w*)$"
-"""A name of this project or of an entry point, or `package.module:factory`."""
 HUB_ID = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,95}/[A-Za-z0-9][A-Za-z0-9._-]{0,95}$"
 """`OWNER/NAME`, as the Hugging Face Hub names models."""
 _HUB_MODEL = re.compile(rf"(hf://)?({HUB_ID[1:-1]})(?:@([A-Za-z0-9][A-Za-z0-9._/-]{{0,95}}))?")

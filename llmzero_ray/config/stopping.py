@@ -6,7 +6,11 @@ or the order in which they are asked (policy.py).
 
 from __future__ import annotations
 
-from llmzero_ray.config.yaml_text import StrictModel, setting
+from typing import Annotated
+
+from pydantic import Field
+
+from llmzero_ray.config.yaml_text import PLUGIN, StrictModel, setting
 
 
 class StopperSettings(StrictModel):
@@ -30,3 +34,7 @@ class StopperSettings(StrictModel):
     """How many times its earlier median a KL must reach to count as a spike."""
     reward_drop: float = setting(0.6, "share", gt=0, le=1)
     """Share of its best level that the mean reward must have lost after the spike."""
+    rules: list[Annotated[str, Field(pattern=PLUGIN)]] = Field(default_factory=list)
+    """Further rules that may end a phase. Each is the name of an entry point in the group
+    llmzero_ray.stop_rules, or `package.module:factory`; the factory gets this block's settings and gives a
+    `llmzero_ray.stopping.rules.StopRule`."""

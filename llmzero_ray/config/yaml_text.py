@@ -24,6 +24,10 @@ from llmzero_ray.utils.text import collapse_whitespace, nearest, one_line
 Model = TypeVar("Model", bound=BaseModel)
 
 
+PLUGIN = r"^([A-Za-z_][\w-]*|[A-Za-z_][\w.]*:[A-Za-z_]\w*)$"
+"""A name of this project or of an entry point, or `package.module:factory`."""
+
+
 def setting(default: Any, unit: str = "", **bounds: Any) -> Any:
     """A field with the unit that error messages name."""
     return Field(default, json_schema_extra={"unit": unit} if unit else None, **bounds)

@@ -12,7 +12,7 @@ the evaluations after the search (final_evaluation.py).
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from llmzero_ray.config import stored_config
@@ -29,7 +29,7 @@ from llmzero_ray.hyperparameters import space_with
 from llmzero_ray.hyperparameters.compute import amount, token_cost
 from llmzero_ray.records import Event, NodeKind, PhaseFailure, PhaseResult, ResumeFrom
 from llmzero_ray.records import events as ev
-from llmzero_ray.records.commands import Command
+from llmzero_ray.records.commands import Command, Record
 from llmzero_ray.records.events import REFERENCE
 from llmzero_ray.search import make_search, plans_its_runs
 from llmzero_ray.storage import SearchPaths
@@ -43,6 +43,23 @@ class CoordinatorCore(SearchState):
         self._emitted: set[str] = set()
 
     # --- in and out -----------------------------------------------------------------------------------------
+
+    async def record(self, event: Event, append: Callable[[Event], Awaitable[Event | None]]) -> list[Command]:
+        """Append an event to the journal and handle it, then each event that the core concludes from it; the
+        other commands that are new.
+
+        `append` makes an event durable and returns it as written, or None if the journal has it already.
+
+        Raises:
+            JournalError: an event cannot follow the earlier events.
+        """
+        pending, commands = [event], list[Command]()
+        while pending:
+            written = await append(pending.pop(0))
+            fresh = [] if written is None else self.handle(written)
+            pending = [command.event for command in fresh if isinstance(command, Record)] + pending
+            commands += [command for command in fresh if not isinstance(command, Record)]
+        return commands
 
     def handle(self, event: Event) -> list[Command]:
         """Apply an event; the commands that are new after it.

@@ -150,7 +150,7 @@ class FinalEvaluation:
                     self._add(self._job_of(node, f"node-{node.id}", TEST))
 
     def _planned_reference(self, best: SearchNode) -> PhaseSpec:
-        """The reference, by steps where phases of an older version did not count their tokens."""
+        """The reference, by steps where the engine did not count the tokens of its phases."""
         assert best.best_step is not None
         n_steps = self._runs[best.id].base_step + best.best_step
         wanted = self._config.final.default_recipe

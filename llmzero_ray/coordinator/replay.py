@@ -14,7 +14,7 @@ from typing import Any
 from llmzero_ray.coordinator.core import CoordinatorCore
 from llmzero_ray.errors import ConfigError, JournalError, LlmzeroError
 from llmzero_ray.records import Event
-from llmzero_ray.records.events import Decided, SearchStarted
+from llmzero_ray.records.events import Decided
 from llmzero_ray.search import Decision
 from llmzero_ray.storage import SearchPaths
 from llmzero_ray.storage.presence import owner, start_of
@@ -138,6 +138,3 @@ def _plain(data: Any) -> Any:
     if isinstance(data, dict):
         return {str(key): _plain(value) for key, value in data.items()}
     return [_plain(value) for value in data] if isinstance(data, list | tuple) else data
-
-
-__all__ = ["DecisionCheck", "SearchStarted", "check_decisions", "replay"]

@@ -1,11 +1,11 @@
-"""Where an exception about one phase becomes data: a failed phase with a class, a one-line cause and the
-trace.
+"""What made a phase fail: an exception as a failed phase, and the fault of a GPU that a log tells of.
 
 Not here: what an engine itself turns into a failure, with better knowledge (engines/verl/failures.py).
 """
 
 from __future__ import annotations
 
+import re
 import traceback
 from collections.abc import Iterable
 
@@ -13,6 +13,14 @@ from llmzero_ray.errors import NonFiniteError
 from llmzero_ray.records import Checkpoint, FailureClass, PhaseFailure
 
 _TAIL_CHARS = 4000
+CARD_FAULT = (
+    r"uncorrectable (?:ECC|NVLink)|GPU is lost|fallen off the bus|no CUDA-capable device|hardware stack error"
+    r"|Xid \("
+)
+"""Pattern of what CUDA and NVIDIA's driver say of a GPU that has failed, whatever was computed on it. A lost
+process, a lost connection and a full memory are no such faults."""
+_FAULT = re.compile(CARD_FAULT, re.IGNORECASE)
+_LIMIT = 300
 
 
 def failure_of(
@@ -29,3 +37,10 @@ def failure_of(
         steps_done=steps_done,
         checkpoints=tuple(checkpoints),
     )
+
+
+def card_fault(text: str) -> str | None:
+    """The last line of a message or log that tells of a failed card, at most 300 characters; None: none
+    does."""
+    found = [line.strip() for line in text.splitlines() if _FAULT.search(line)]
+    return found[-1][:_LIMIT] if found else None

@@ -73,7 +73,7 @@ def plus(a: TokenCounts, b: TokenCounts) -> TokenCounts:
 
 
 def amount(tokens: TokenCounts | None, cost: TokenCost) -> float:
-    """What tokens cost; 0 for a phase that an older version did not count."""
+    """What tokens cost; 0 for a phase whose engine did not count them."""
     return 0.0 if tokens is None else tokens.rollout * cost.rollout + tokens.trained * cost.trained
 
 

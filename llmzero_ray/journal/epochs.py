@@ -23,8 +23,7 @@ from llmzero_ray.errors import JournalError, StorageError
 from llmzero_ray.journal.base import JournalStore
 
 _FOLDER = "epochs"
-_CLAIM = re.compile(r"(\d{3,})(?:\.[0-9a-f]+)?\.json")
-"""Journals of object stores from before 2026-12 have the writer in the name."""
+_CLAIM = re.compile(r"(\d{3,})\.json")
 
 
 @dataclass(frozen=True, kw_only=True)

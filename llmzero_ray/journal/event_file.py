@@ -1,16 +1,15 @@
 """Encoding of one event: JSON with writer, position, checksum and format version.
 
-A body of an older format is migrated when it is read, one format at a time (`LIFTS`); files are never
-rewritten. Not here: the events (events.py), names (names.py).
+A body of another format is refused. Not here: the events (events.py), names (names.py).
 """
 
 from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 from llmzero_ray.errors import JournalError
 from llmzero_ray.journal.names import EventName
@@ -20,11 +19,7 @@ FORMAT = 1
 """Format version; incremented when an older version could misread a newer file. A new field with a default
 needs no new format."""
 
-Lift: TypeAlias = Callable[[dict[str, Any]], dict[str, Any]]
-LIFTS: dict[int, Lift] = {}
-"""Format n -> function that migrates the JSON of an event from format n to n + 1."""
-
-_KEYS = frozenset({"format", "number", "epoch", "checksum", "event"})
+_KEYS = frozenset({"format", "number", "epoch", "journal", "writer", "checksum", "event"})
 
 
 class BodyError(JournalError):
@@ -49,10 +44,10 @@ class Body:
 
     name: EventName
     event: Event
-    journal: str | None
-    """Id of its journal; None in files of versions without it."""
-    writer: str | None
-    """Id of the process that wrote it; None in files of versions without it."""
+    journal: str
+    """Id of its journal."""
+    writer: str
+    """Id of the process that wrote it."""
 
 
 def encode(event: Event, name: EventName, *, journal: str, writer: str) -> bytes:
@@ -92,44 +87,21 @@ def unpack(body: Any, name: EventName | None, *, trusted: bool = False) -> Body:
     """
     if not isinstance(body, dict) or not body.keys() >= _KEYS:
         raise TornBodyError("is no event file")
-    written, place = body["format"], EventName(body["number"], body["epoch"])
-    if isinstance(written, int) and written > FORMAT:
-        raise OtherVersionError(f"has format {written} and this version reads {_readable()}")
+    if (written := body["format"]) != FORMAT:
+        raise OtherVersionError(f"has format {written!r} and this version reads {FORMAT}")
+    place = EventName(body["number"], body["epoch"])
     if name is not None and place != name:
         raise BodyError(
             f"does not hold the event its name says but event {place.number} of epoch {place.epoch}"
         )
     if not trusted and body["checksum"] != _checksum(body["event"]):
         raise TornBodyError("fails its checksum")
-    return Body(
-        name=place,
-        event=_event(_lifted(body["event"], written)),
-        journal=body.get("journal"),
-        writer=body.get("writer"),
-    )
+    return Body(name=place, event=_event(body["event"]), journal=body["journal"], writer=body["writer"])
 
 
 def as_line(content: bytes) -> bytes:
-    """A complete body on one line; its content is not checked."""
-    line = content.strip()
-    return (json.dumps(json.loads(line)).encode() if b"\n" in line else line) + b"\n"
-
-
-def _lifted(data: Any, written: Any) -> Any:
-    if written == FORMAT:
-        return data
-    if not isinstance(written, int) or any(old not in LIFTS for old in range(written, FORMAT)):
-        raise OtherVersionError(f"has format {written!r} and this version reads {_readable()}")
-    for old in range(written, FORMAT):
-        data = LIFTS[old](data)
-    return data
-
-
-def _readable() -> str:
-    oldest = FORMAT
-    while oldest - 1 in LIFTS:
-        oldest -= 1
-    return str(FORMAT) if oldest == FORMAT else f"{oldest} to {FORMAT}"
+    """A body with the end of its line; its content is not checked."""
+    return content.strip() + b"\n"
 
 
 def _event(data: Mapping[str, Any]) -> Event:

@@ -229,14 +229,13 @@ class JournalReader:
 
     def _take(self, name: str, body: Body, entries: list[Entry]) -> Damage | None:
         number, event = body.name.number, body.event
-        if body.journal is not None:
-            if self.journal_id not in (None, body.journal):
-                return self._damaged(
-                    name,
-                    f"event {number} belongs to another journal (id {body.journal}; this one's is "
-                    f"{self.journal_id})",
-                )
-            self.journal_id = body.journal
+        if self.journal_id not in (None, body.journal):
+            return self._damaged(
+                name,
+                f"event {number} belongs to another journal (id {body.journal}; this one's is "
+                f"{self.journal_id})",
+            )
+        self.journal_id = body.journal
         delivery = (event.source, event.attempt, event.sequence)
         known = self._deliveries.setdefault(delivery, number)
         if known != number:

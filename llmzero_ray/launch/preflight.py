@@ -22,6 +22,7 @@ from llmzero_ray.prepared import PreparedTask, check_model_dir
 from llmzero_ray.records.events import AgentCalled
 from llmzero_ray.report import load_strategy
 from llmzero_ray.search import make_search
+from llmzero_ray.stopping.rules import make_rules
 from llmzero_ray.storage import SearchStorage
 from llmzero_ray.utils.plugins import check_names, load_factory
 
@@ -148,12 +149,14 @@ def check_verl_keys(config: SearchConfig, task: PreparedTask) -> None:
 def check_backends(
     config: SearchConfig, spent: float, book: Callable[[AgentCalled], None]
 ) -> tuple[str, ...]:
-    """Check that search method, engine, agents and model can be loaded; they are needed only much later.
+    """Check that search method, stop rules, engine, agents and model can be loaded; they are needed only much
+    later.
 
     `spent` and `book` are those of `check_agents`. Returns what is odd about the model, in sentences.
     """
     check_names()
     make_search(config.search.method, config.search, config.budget.runs)
+    make_rules(config.stopper)
     notes: tuple[str, ...] = ()
     if config.engine.backend != "verl":
         engine_factory(config.engine.backend)

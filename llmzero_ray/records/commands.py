@@ -8,9 +8,7 @@ repetition after a restart is harmless. Not here: events (events.py), decisions 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 from llmzero_ray.records import Event, PhaseSpec, ResumeFrom
 from llmzero_ray.records.events import FinalWhat
@@ -142,4 +140,3 @@ class End(Command):
 
     reason: str
     exit_code: int = 0
-    data: Mapping[str, Any] = field(default_factory=dict)

@@ -234,7 +234,7 @@ class VerdictPosted(Event):
     """Last step of the phase that the verdict is based on."""
     decision: StopDecision
     saves: Saving | None = None
-    """What a stop saves; None: older versions did not say."""
+    """What a stop saves; None if nobody computed it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -266,7 +266,7 @@ class AgentCalled(Event):
     """Whether tokens and dollars are a worst case, at least in part: the server did not report what it used,
     or reported more than the call can have used."""
     reservations: tuple[str, ...] = ()
-    """Of the `CallReserved` events that this call settles; older versions reserved in memory alone."""
+    """Ids of the `CallReserved` events that this call settles."""
 
 
 CallHolder: TypeAlias = Literal["coordinator", "stopper"]
@@ -354,7 +354,7 @@ class CheckpointCorrupt(Event):
     step: int
     problem: str
     found_by: int | None = None
-    """Node whose phase was to resume from it; None in journals of earlier versions."""
+    """Node whose phase was to resume from it."""
 
 
 # --- what persons ask for while a search is at work: source `user:<id of the request>` ----------------------

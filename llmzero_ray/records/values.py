@@ -149,7 +149,7 @@ class ItemOutcome:
     acc: float
     response: str = ""
     pred: str | None = None
-    """What the reward took as the answer; None: it does not say, or by an older version."""
+    """What the reward took as the answer; None if the reward does not say."""
     cut: bool | None = None
     """Whether the response ended at the cap; None: not known."""
 
@@ -182,7 +182,7 @@ class Checkpoint:
     path: str
     val_score: float | None = None
     tokens: TokenCounts | None = None
-    """From the phase's start to here, validations included; None: an older version did not count them, or the
+    """From the phase's start to here, validations included; None if the engine did not count them, or if the
     phase has not ended."""
 
     @property
@@ -235,16 +235,16 @@ class PhaseResult:
     """Seconds from the request until the phase could have taken its first step; the validation at step 0 not
     counted."""
     gain: float | None = None
-    """Score of the best step minus that of step 0, over the same rows; None: outcomes were not stored row by
-    row, or by an older version."""
+    """Score of the best step minus that of step 0, over the same rows; None if outcomes were not stored
+    row by row."""
     gain_error: float | None = None
     """Standard error of `gain` over the rows, taken pair by pair."""
     tokens: TokenCounts | None = None
-    """Of the steps that count; None: an older version did not count them."""
+    """Tokens of the steps that count; None if the engine did not count them."""
     val_tokens: float | None = None
     """Tokens that one of its validations sampled, on average; None: there was none, or none was counted."""
     cost: TokenCost | None = None
-    """Seconds per token in its own steps; None: they were not timed, or by an older version."""
+    """Seconds per token in its own steps; None if the engine did not time them."""
     start_from: ResumeFrom | None = None
     """Where `start_score` was measured, when it was taken over from there; None: by this phase."""
     doubts: tuple[str, ...] | None = None
@@ -389,13 +389,8 @@ def _registry() -> dict[str, tuple[type, frozenset[str]]]:
 
 
 _EXTRA: list[type] = []
-_RETIRED = {
-    "PhaseSpec": frozenset({"node_dir"}),
-    "Proposed": frozenset({"prefetched"}),
-    "ProposalRequest": frozenset({"lessons"}),
-    "VerdictPosted": frozenset({"verdict_id"}),
-}
-"""Fields that older versions wrote and no version reads: left out when a record is read."""
+_RETIRED = {"Proposed": frozenset({"prefetched"}), "ProposalRequest": frozenset({"lessons"})}
+"""Fields that version 0.1 wrote and this one leaves out when it reads a record."""
 
 
 def register_record(cls: type[R]) -> type[R]:
@@ -473,12 +468,9 @@ def from_json(data: Any) -> Any:
         raise JournalError(f"a record's type is {name!r}; must be a text")
     cls, known = _registry().get(name, (None, frozenset[str]()))
     if cls is None:
-        raise JournalError(
-            f"record type {name!r} is unknown to this version; known: {', '.join(sorted(_registry()))}"
-        )
+        raise JournalError(f"record type {name!r} is unknown to this version")
     if not values.keys() <= known | _RETIRED.get(name, frozenset()):
-        extra, names = sorted(values.keys() - known), sorted(known - {"type"})
-        raise JournalError(f"record {name} has unknown fields {extra}; known: {names}")
+        raise JournalError(f"record {name} has unknown fields {sorted(values.keys() - known)}")
     del values["type"]
     for retired in _RETIRED.get(name, ()):
         values.pop(retired, None)

@@ -6,6 +6,7 @@ here: ending actors that may still run (actors/app.py).
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 from pathlib import Path
@@ -38,12 +39,11 @@ def finalize(storage: SearchStorage, reason: str) -> None:
         journal = Journal(address)
         core = replay(journal.history, root)
 
+        async def append(event: Event) -> Event | None:
+            return journal.append(event)
+
         def post(event: Event) -> None:
-            pending = [event]
-            while pending:
-                written = journal.append(pending.pop(0))
-                fresh = core.handle(written) if written is not None else []
-                pending += [command.event for command in fresh if isinstance(command, cmd.Record)]
+            asyncio.run(core.record(event, append))
 
         here, pid = socket.gethostname(), os.getpid()
         post(ev.CoordinatorStarted(epoch=journal.epoch, host=here, pid=pid, previous_alive=before))

@@ -14,10 +14,9 @@ from llmzero_ray.records import MetricPoint, StopDecision, metrics
 from llmzero_ray.records.agents import EarlierVerdict, NodeView
 from llmzero_ray.records.metrics import CurveBuilder
 from llmzero_ray.stopping.policy import StoppingPolicy
-from llmzero_ray.stopping.rules import WATCHED
 
-READ = (*WATCHED, metrics.LENGTH, metrics.PROMPT_LENGTH, metrics.STEP_TIME)
-"""Metrics that rules, and what a stop saves, read; only these are copied for a check."""
+_SAVING = (metrics.LENGTH, metrics.PROMPT_LENGTH, metrics.STEP_TIME)
+"""Metrics from which it is computed what a stop saves."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -63,11 +62,11 @@ class PhaseMonitor:
         return verdict
 
     def _check(self) -> RuleVerdict | None:
-        curves = self._curves.build(READ)
-        decision = self._policy.check_rules(curves)
-        if decision is None:
-            return None
-        return RuleVerdict(decision=decision, running=dataclasses.replace(self._view, curves=curves))
+        reads = self._policy.reads  # only these are copied for a check
+        curves = self._curves.build(None if reads is None else (*reads, *_SAVING))
+        running = dataclasses.replace(self._view, curves=curves)
+        decision = self._policy.check_rules(running)
+        return None if decision is None else RuleVerdict(decision=decision, running=running)
 
     def running(self) -> NodeView:
         """The phase with all its curves so far, for the agent."""

@@ -14,7 +14,7 @@ from llmzero_ray.config.stopping import StopperSettings
 from llmzero_ray.records import StopDecision
 from llmzero_ray.records.agents import EarlyStopper, NodeView, StopRequest
 from llmzero_ray.records.metrics import STEP_TIME, Curves
-from llmzero_ray.stopping.rules import Rule, make_rules
+from llmzero_ray.stopping.rules import HARD, WATCHED, make_rules
 from llmzero_ray.stopping.signals import annotate
 
 log = logging.getLogger(__name__)
@@ -33,18 +33,21 @@ class StoppingPolicy:
     def __init__(self, settings: StopperSettings, agent: EarlyStopper | None = None) -> None:
         self._settings = settings
         self._agent = agent
-        self._rules = make_rules(settings)
+        self.rules = make_rules(settings) if settings.enabled else {}
+        """Rules that may end a phase; empty while stopping is switched off."""
         self._asked_at: dict[int, int] = {}
 
     @property
-    def stopping(self) -> tuple[Rule, ...]:
-        """Rules that may end a phase; empty while stopping is switched off."""
-        return self._rules if self._settings.enabled else ()
+    def reads(self) -> tuple[str, ...] | None:
+        """Metrics that the rules read, besides scores; None: any."""
+        return None if self._settings.rules else WATCHED
 
-    def check_rules(self, curves: Curves) -> StopDecision | None:
+    def check_rules(self, phase: NodeView) -> StopDecision | None:
         """The STOP of the first rule that fires, or None."""
-        decisions = (rule.check(curves) for rule in self.stopping)
-        return next((decision for decision in decisions if decision is not None), None)
+        for name, rule in self.rules.items():
+            if (reason := rule.check(phase)) is not None:
+                return StopDecision(stop=True, reason=reason, rule=name, hard=name == HARD)
+        return None
 
     def is_due(self, running: NodeView, incumbent: NodeView | None) -> bool:
         """Whether the agent is to be asked about this phase now.
@@ -78,7 +81,7 @@ class StoppingPolicy:
         if self._agent is None:
             return StopDecision(stop=False, reason="there is no agent to ask", rule="policy")
         try:
-            facts = annotate(curves, request.running.hyperparameters)
+            facts = annotate(request.running)
             return self._agent.judge(dataclasses.replace(request, checks=(*request.checks, *facts)))
         except Exception as error:  # noqa: BLE001 - an agent's failure never ends a phase
             log.warning("node=%d early stopper failed, goes on: %s", node, error)

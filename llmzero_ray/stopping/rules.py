@@ -1,20 +1,22 @@
-"""Rules that end a running phase on its numbers alone: one short class each, pure functions of its curves.
+"""Rules that end a running phase on its numbers alone: the shipped ones and those that `stopper.rules` names.
 
-A rule returns STOP with its reason, or None. Not here: the early-stopper agent
-(agents/expert/early_stopper.py), when rules are checked (policy.py), wall-clock limits and runners that do
-not respond (actors/monitor.py).
+Not here: rules that only warn the early stopper (signals.py), when rules are checked (policy.py), wall-clock
+limits and runners that do not respond (actors/monitor.py).
 """
 
 from __future__ import annotations
 
+import logging
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean, median
 from typing import Protocol
 
 from llmzero_ray.config.stopping import StopperSettings
-from llmzero_ray.records import StopDecision
+from llmzero_ray.errors import ConfigError
+from llmzero_ray.records.agents import NodeView
 from llmzero_ray.records.metrics import (
     ADVANTAGE_MEAN,
     ENTROPY,
@@ -25,7 +27,10 @@ from llmzero_ray.records.metrics import (
     REWARDS,
     Curves,
 )
+from llmzero_ray.utils.plugins import load_factory
+from llmzero_ray.utils.text import one_line
 
+logger = logging.getLogger(__name__)
 WATCHED = (
     PG_LOSS,
     LOSS,
@@ -41,36 +46,39 @@ QUIET_KL = 0.01
 """KL below which a factor is meaningless: estimates for a policy that barely moved scatter around 0."""
 
 
-class Rule(Protocol):
-    """One reason to end a phase."""
+class StopRule(Protocol):
+    """One thing that can go wrong in a running phase. The policy ends the phase, or warns the early stopper.
 
-    name: str
+    One object checks all running phases of a search.
+    """
 
-    def check(self, curves: Curves) -> StopDecision | None:
-        """STOP with its reason, or None."""
+    def check(self, phase: NodeView) -> str | None:
+        """What went wrong, with its numbers; None if nothing did, or if too little is known.
+
+        `phase.curves` holds the points so far; the call follows every training step and must take
+        milliseconds.
+        """
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class NonFinite:
-    """A loss, gradient or reward that is NaN or infinite in the last `steps` steps. Hard: nothing good can
-    follow.
+    """A loss, gradient or reward that is NaN or infinite in the last `steps` steps: nothing good can follow.
 
     (VeRL skips an update whose gradient is not finite; the loss that made it is lost all the same.)
     """
 
     steps: int = 1
-    name: str = "non_finite"
 
-    def check(self, curves: Curves) -> StopDecision | None:
-        """STOP when one watched metric was not finite in each of the last steps."""
+    def check(self, phase: NodeView) -> str | None:
+        """The first watched metric that was not finite in each of the last steps."""
+        curves = phase.curves
         for metric in WATCHED:
             last = curves.metrics.get(metric, ())[-self.steps :]
             if len(last) == self.steps and all(v is not None and not math.isfinite(v) for v in last):
                 since = curves.steps[-self.steps]
                 reason = f"{metric} is {last[-1]} at step {curves.steps[-1]}"
-                reason += f", not finite since step {since}" if self.steps > 1 else ""
-                return StopDecision(stop=True, reason=reason, rule=self.name, hard=True)
+                return reason + (f", not finite since step {since}" if self.steps > 1 else "")
         return None
 
 
@@ -84,10 +92,10 @@ class Collapse:
     window: int = 3
     kl_factor: float = 3.0
     reward_drop: float = 0.6
-    name: str = "collapse"
 
-    def check(self, curves: Curves) -> StopDecision | None:
-        """STOP when the reward's level lost its share after a KL rose to its factor."""
+    def check(self, phase: NodeView) -> str | None:
+        """How far a KL rose and the reward's level fell afterwards."""
+        curves = phase.curves
         reward = next(
             (found for name in REWARDS if len(found := _finite(curves, name)) > 2 * self.window), []
         )
@@ -99,8 +107,7 @@ class Collapse:
             spike = self._spike(_finite(curves, name), peak_step)
             if spike is not None:
                 lost = f"the reward lost {share:.0%} of its level at step {peak_step}"
-                reason = f"{name} rose x{spike:.1f} and {lost}"
-                return StopDecision(stop=True, reason=reason, rule=self.name)
+                return f"{name} rose x{spike:.1f} and {lost}"
         return None
 
     def _fall(self, reward: list[tuple[int, float]]) -> tuple[int, float] | None:
@@ -140,11 +147,60 @@ def _scatter(values: list[float]) -> float:
     return 1.05 * median(moves) if moves else 0.0
 
 
-def make_rules(settings: StopperSettings) -> tuple[Rule, ...]:
-    """The rules that the settings switch on, the hard one first."""
-    collapse = Collapse(
-        window=settings.collapse_window,
-        kl_factor=settings.kl_spike_factor,
-        reward_drop=settings.reward_drop,
-    )
-    return (NonFinite(steps=settings.nonfinite_steps), *((collapse,) if settings.collapse else ()))
+class _ExternalRule:
+    """A rule of another package. It is left out after its first failure, which is logged."""
+
+    def __init__(self, name: str, settings: StopperSettings) -> None:
+        factory = load_factory(name, field="stopper.rules")
+        try:
+            self._rule: StopRule | None = factory(settings)
+        except Exception as error:
+            reason = one_line(f"{type(error).__name__}: {error}")
+            raise ConfigError(f"stopper.rules is {name!r}, which cannot be made: {reason}") from error
+        if not callable(getattr(self._rule, "check", None)):
+            raise ConfigError(
+                f"stopper.rules is {name!r}, which gives a value of type {type(self._rule).__name__}; it "
+                "must have a method `check(phase)`."
+            )
+        self._name = name
+
+    def check(self, phase: NodeView) -> str | None:
+        """The rule's reason in one line."""
+        if self._rule is None:
+            return None
+        try:
+            reason = self._rule.check(phase)
+            if reason is not None and not isinstance(reason, str):
+                raise TypeError(f"check gave a {type(reason).__name__}; must be a text or None")
+        except Exception:
+            self._rule = None
+            logger.exception("node=%d: stop rule %s failed and is left out", phase.node, self._name)
+            return None
+        return one_line(reason) if reason else None
+
+
+HARD = "non_finite"
+"""Rule whose STOP is carried out even while the coordinator is away."""
+
+
+def make_rules(settings: StopperSettings) -> Mapping[str, StopRule]:
+    """Name -> rule that may end a phase, in the order of the checks: the shipped ones, then `settings.rules`.
+
+    Raises:
+        ConfigError: a rule that `settings.rules` names cannot be loaded or made, or has a shipped one's name.
+    """
+    rules: dict[str, StopRule] = {HARD: NonFinite(steps=settings.nonfinite_steps)}
+    if settings.collapse:
+        rules["collapse"] = Collapse(
+            window=settings.collapse_window,
+            kl_factor=settings.kl_spike_factor,
+            reward_drop=settings.reward_drop,
+        )
+    for name in settings.rules:
+        if name in rules:
+            raise ConfigError(
+                f"stopper.rules names {name!r}, which is among the rules already: {', '.join(rules)}. Take "
+                "it out of the list."
+            )
+        rules[name] = _ExternalRule(name, settings)
+    return rules

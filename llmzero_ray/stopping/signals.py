@@ -1,8 +1,7 @@
-"""Pre-checks of a running phase: pathologies in its train metrics, each reported with its numbers.
+"""Rules whose findings warn the early-stopper agent; none of them ends a phase.
 
-A finding annotates the request to the early-stopper agent; none ends a phase. Train metrics explain a
-validation curve and do not replace it: what may be success or a late take-off (a high or rising reward, a
-validation gain) is not reported. Not here: rules that end phases (rules.py).
+Train metrics explain a validation curve and do not replace it: what may be success or a late take-off (a high
+or rising reward, a validation gain) is not reported. Not here: rules that end phases (rules.py).
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import median
-from typing import Protocol
 
 from llmzero_ray.dynamics.features import Dynamics, fit, observe
 from llmzero_ray.dynamics.observations import (
@@ -22,12 +20,9 @@ from llmzero_ray.dynamics.observations import (
     rate_is_zero,
     reward_rising,
 )
-from llmzero_ray.records import Hyperparameters
-from llmzero_ray.records.metrics import (
-    Curves,
-    Series,
-)
-from llmzero_ray.stopping.rules import WATCHED, Collapse
+from llmzero_ray.records.agents import NodeView
+from llmzero_ray.records.metrics import Series
+from llmzero_ray.stopping.rules import WATCHED, Collapse, StopRule
 from llmzero_ray.utils.text import number
 
 HIGH_REWARD = 0.9
@@ -38,19 +33,6 @@ NO_GRADIENT = 1e-9
 """Gradient norm up to which nothing moves."""
 
 
-class Signal(Protocol):
-    """One pathology."""
-
-    @property
-    def name(self) -> str:
-        """What the agent reads it under."""
-        ...
-
-    def fact(self, d: Dynamics) -> str | None:
-        """What is wrong, with numbers; None where nothing is, or where too little is known."""
-        ...
-
-
 @dataclass(frozen=True, kw_only=True)
 class DeadRun:
     """Steps without a training signal: groups whose responses all score the same, a gradient or a rate of
@@ -58,10 +40,10 @@ class DeadRun:
 
     steps: int = 10
     """Steps in a row that must be so (>= 1): a single batch without contrast is common with few prompts."""
-    name: str = "dead_run"
 
-    def fact(self, d: Dynamics) -> str | None:
+    def check(self, phase: NodeView) -> str | None:
         """Why nothing is trained."""
+        d = _observed(phase)
         if len(d.reward) and d.reward.last >= HIGH_REWARD:
             return None
         if rate_is_zero(d) and len(d.learning_rate) >= self.steps:
@@ -82,10 +64,9 @@ class DeadRun:
 class EntropyCollapse:
     """Entropy at a fraction of its first level without a gain in reward."""
 
-    name: str = "entropy_collapse"
-
-    def fact(self, d: Dynamics) -> str | None:
+    def check(self, phase: NodeView) -> str | None:
         """How far entropy fell."""
+        d = _observed(phase)
         if not entropy_is_low(d) or not len(d.reward) or _succeeds(d):
             return None
         fell = f"actor/entropy fell {number(d.entropy.first)} -> {number(d.entropy.last)}"
@@ -98,10 +79,10 @@ class KlRunaway:
 
     factor: float = 10.0
     """How many times the median of its earlier half the KL must have reached (> 1)."""
-    name: str = "kl_runaway"
 
-    def fact(self, d: Dynamics) -> str | None:
+    def check(self, phase: NodeView) -> str | None:
         """How far the KL grew."""
+        d = _observed(phase)
         if len(d.kl) < 6 or _succeeds(d):
             return None
         half = d.kl.steps[len(d.kl) // 2]
@@ -125,18 +106,74 @@ class TruncationFlood:
 
     share: float = 0.3
     """Share of responses at the cap (0 < share <= 1)."""
-    name: str = "truncation_flood"
 
-    def fact(self, d: Dynamics) -> str | None:
+    def check(self, phase: NodeView) -> str | None:
         """How many responses are cut off."""
+        d = _observed(phase)
         if len(d.truncated) < 3 or d.truncated.last < self.share or _succeeds(d):
             return None
         grew = f"{d.truncated.first:.0%} -> {d.truncated.last:.0%}"
         return f"responses cut off at the cap of {d.cap} tokens: {grew}"
 
 
-SIGNALS: tuple[Signal, ...] = (DeadRun(), EntropyCollapse(), KlRunaway(), TruncationFlood())
-"""Every pre-check, the most fundamental first."""
+@dataclass(frozen=True, kw_only=True)
+class RisingEntropy:
+    """Entropy that climbs without a gain in reward or validation."""
+
+    def check(self, phase: NodeView) -> str | None:
+        """How far entropy climbed."""
+        climb = entropy_climb(_observed(phase))
+        if climb is None:
+            return None
+        rise = f"actor/entropy climbed {number(climb.low)} -> {number(climb.last)} from step {climb.since} on"
+        return f"{rise}, without a gain in reward or validation"
+
+
+@dataclass(frozen=True, kw_only=True)
+class DoubtfulScore:
+    """Reasons in the curves not to believe the scores."""
+
+    def check(self, phase: NodeView) -> str | None:
+        """The reasons, in sentences."""
+        return " ".join(doubts_of_curves(_observed(phase))) or None
+
+
+@dataclass(frozen=True, kw_only=True)
+class NonFiniteSteps:
+    """Steps with a watched metric that was NaN or infinite, also past ones."""
+
+    def check(self, phase: NodeView) -> str | None:
+        """Which metric was not finite, how often, and when last."""
+        found, steps = [], phase.curves.steps
+        for name in WATCHED:
+            values = zip(steps, phase.curves.metrics.get(name, ()), strict=False)
+            bad = [step for step, value in values if value is not None and not math.isfinite(value)]
+            if bad:
+                found.append(f"{name} in {len(bad)} of {len(steps)} steps, last at step {bad[-1]}")
+        return "not finite: " + "; ".join(found) if found else None
+
+
+SIGNALS: Mapping[str, StopRule] = {
+    "non_finite": NonFiniteSteps(),
+    "collapse": Collapse(),
+    "dead_run": DeadRun(),
+    "entropy_collapse": EntropyCollapse(),
+    "kl_runaway": KlRunaway(),
+    "truncation_flood": TruncationFlood(),
+    "entropy_climb": RisingEntropy(),
+    "doubtful": DoubtfulScore(),
+}
+"""Name -> rule, the most fundamental first."""
+
+
+def annotate(phase: NodeView) -> tuple[str, ...]:
+    """Findings of all signals for the agent's prompt, each as `name: finding with its numbers`."""
+    found = ((name, rule.check(phase)) for name, rule in SIGNALS.items())
+    return tuple(f"{name}: {finding}" for name, finding in found if finding is not None)
+
+
+def _observed(phase: NodeView) -> Dynamics:
+    return observe(phase.curves, phase.hyperparameters)
 
 
 def _succeeds(d: Dynamics) -> bool:
@@ -147,42 +184,3 @@ def _succeeds(d: Dynamics) -> bool:
     if len(reward) > 2 and reward.last - reward.first > 2 * fit(reward).noise:
         return True
     return v is not None and v.gain > 2 * v.margin and v.last >= v.best - v.margin
-
-
-def annotate(
-    curves: Curves, hyperparameters: Hyperparameters | None = None, *, n_val: int = 500
-) -> tuple[str, ...]:
-    """Findings of all pre-checks for the agent's prompt, each as `name: finding with its numbers`.
-
-    Without `hyperparameters` the response cap is unknown, so that truncation is not checked. `n_val`
-    (validation items) gives the noise of validation scores.
-    """
-    d = observe(curves, hyperparameters or {}, n_val=n_val)
-    collapse = Collapse().check(curves)
-    facts: Mapping[str, str | None] = {
-        "non_finite": _non_finite(curves),
-        "collapse": None if collapse is None else collapse.reason,
-        **{signal.name: signal.fact(d) for signal in SIGNALS},
-        "entropy_climb": _entropy_climb(d),
-        "doubtful": " ".join(doubts_of_curves(d)) or None,
-    }
-    return tuple(f"{name}: {fact}" for name, fact in facts.items() if fact is not None)
-
-
-def _entropy_climb(d: Dynamics) -> str | None:
-    climb = entropy_climb(d)
-    if climb is None:
-        return None
-    rise = f"actor/entropy climbed {number(climb.low)} -> {number(climb.last)} from step {climb.since} on"
-    return f"{rise}, without a gain in reward or validation"
-
-
-def _non_finite(curves: Curves) -> str | None:
-    """Which watched metric was not finite, how often, and when last."""
-    found = []
-    for name in WATCHED:
-        values = zip(curves.steps, curves.metrics.get(name, ()), strict=False)
-        bad = [step for step, value in values if value is not None and not math.isfinite(value)]
-        if bad:
-            found.append(f"{name} in {len(bad)} of {len(curves.steps)} steps, last at step {bad[-1]}")
-    return "not finite: " + "; ".join(found) if found else None

@@ -153,8 +153,7 @@ def last_heartbeat(root: Path) -> float | None:
     """Unix seconds of the last heartbeat, also in a copy of the directory; None when there was none."""
     path = root / "heartbeat"
     try:
-        text = path.read_text(encoding="utf-8")
-        return float(text) if text else path.stat().st_mtime  # empty: as versions before 0.2 wrote it
+        return float(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
 

@@ -385,11 +385,8 @@ class SearchStorage:
         """Delete the full checkpoints of an ended phase: of this attempt and earlier ones."""
         for earlier in range(attempt + 1):
             shutil.rmtree(self.paths.rolling(node, earlier), ignore_errors=True)
-        parent = self.paths.rolling(node, 0).parent
-        for old in parent.glob("step_*.full"):  # as versions before 2026-12 kept them
-            shutil.rmtree(old, ignore_errors=True)
         with contextlib.suppress(OSError):
-            parent.rmdir()
+            self.paths.rolling(node, 0).parent.rmdir()
 
     def _full_checkpoint(self, node: int, attempt: int) -> Path | None:
         """The newest complete full checkpoint of `attempt`; of an earlier one if none since has trained."""
@@ -400,7 +397,7 @@ class SearchStorage:
             points = self.paths.parts(node) / f"{earlier:03d}.jsonl"
             if points.is_file() and points.stat().st_size:
                 break
-        return _newest_full(self.paths.rolling(node, 0).parent)
+        return None
 
     def adapter_sizes(self) -> dict[tuple[int, int], int]:
         """(node, step) -> bytes of every adapter on the disk, the reference's included, of all attempts."""

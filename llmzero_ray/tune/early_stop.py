@@ -48,7 +48,7 @@ class EarlyStops:
         if running is None or self._stopper is None:
             return None
         if self._policy is not None:
-            return _reason(self._policy.check_rules(running.curves))
+            return _reason(self._policy.check_rules(running))
         return _reason(self._stopper(running, best))
 
 

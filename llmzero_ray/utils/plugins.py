@@ -29,6 +29,7 @@ GROUPS = {
     "search.method": "llmzero_ray.methods",
     "task.family": "llmzero_ray.families",
     "tracking.backends": "llmzero_ray.trackers",
+    "stopper.rules": "llmzero_ray.stop_rules",
     "reward": "llmzero_ray.rewards",
 }
 """Field -> group of entry points whose names it takes."""

@@ -367,6 +367,45 @@ def test_the_proposer_of_the_page_runs(head_address: str, task_dir: Path, tmp_pa
 
 
 @pytest.mark.slow
+def test_the_stop_rule_of_the_page_ends_a_phase_beside_a_rule_that_raises(
+    head_address: str, task_dir: Path, tmp_path: Path
+) -> None:
+    _, _, rule = code_of_the_page()
+    assert len([line for line in rule.splitlines() if line.strip()]) <= 20
+    (tmp_path / "patience.py").write_text(rule)
+    broken = "class Broken:\n    def check(self, phase): raise RuntimeError('no file')\n"
+    (tmp_path / "broken.py").write_text(f"{broken}def make_rule(settings): return Broken()\n")
+    installed = tmp_path / "of_a_stranger-1.0.dist-info"  # what pip writes for a package with entry points
+    installed.mkdir()
+    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: of-a-stranger\nVersion: 1.0\n")
+    (installed / "entry_points.txt").write_text(
+        "[llmzero_ray.stop_rules]\nbroken = broken:make_rule\npatience = patience:make_rule\n"
+    )
+    # The root's scores fall from the first step on.
+    data = scripted_search(
+        tmp_path,
+        task_dir,
+        {"sink": [0], "step_s": 0.5},
+        phase={"n_steps": 30, "test_freq": 1},
+        stopper={"rules": ["broken", "patience"]},
+        **QUICK,
+    )
+    (tmp_path / "search.yaml").write_text(yaml.safe_dump(data))
+    (tmp_path / "script.py").write_text(
+        "import sys, llmzero_ray\nprint(llmzero_ray.run(sys.argv[1]).wait().stage)\n"
+    )
+    env = {**os.environ, "RAY_ADDRESS": head_address, "PYTHONPATH": str(CHECKOUT)}
+    command = [sys.executable, str(tmp_path / "script.py"), str(tmp_path / "search.yaml")]
+    done = subprocess.run(command, env=env, cwd=CHECKOUT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.strip()) == (0, "finished"), done.stdout + done.stderr
+    root, _ = llmzero_ray.open(tmp_path / "runs" / "demo").nodes().to_pylist()
+    assert root["status"] == "early_stopped"
+    assert root["ended_by"].startswith("verdict: patience: no score since step 1 was better than")
+    log = (tmp_path / "runs" / "demo" / "logs" / "stopper.log").read_text()
+    assert log.count("stop rule broken failed and is left out") == 1
+
+
+@pytest.mark.slow
 def test_a_search_without_a_cluster_has_a_head_that_ends_with_it(task_dir: Path, tmp_path: Path) -> None:
     data = scripted_search(tmp_path, task_dir, **QUICK)
     code = (

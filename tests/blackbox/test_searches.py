@@ -1,4 +1,4 @@
-"""Searches of earlier versions, as they were left on the disk: each opens, replays, reports and goes on.
+"""Searches of version 0.1, as they were left on the disk: each opens, replays, reports and goes on.
 
 They lie in runs/, each with the task in runs/task; what was said of them is in data/searches.
 """
@@ -22,6 +22,8 @@ ENDED = ("finished", "failed", "two_slots", "steered", "model")
 INTERRUPTED = ("paused", "killed")
 AGENTS = ("error_analyzer-#.json", "error_analyzer-#.#.call.json")
 AGENTS += ("proposer-#.#.call.json", "proposer-#.#.png")
+ADAPTER = ("adapter_config.json", "adapter_model.safetensors", "manifest.json", "score.json")
+"""Files of an adapter that a repeated phase saved."""
 _NUMBER = re.compile(r"(?<![\w.])[-+−]?\d+(?:\.\d+)?(?:e[-+]?\d+)?")
 
 
@@ -178,4 +180,5 @@ def test_the_records_lie_as_is_written_down(name: str) -> None:
     assert layout(inputs.RUNS / name) <= {
         *recorded("layout.json"),
         *(f"nodes/#/agents/{file}" for file in AGENTS),
+        *(f"checkpoints/#/step_#.#/{file}" for file in ADAPTER),
     }

@@ -44,7 +44,7 @@ def decide(
     incumbent_path: Sequence[tuple[int, float]] = (),
 ) -> StopDecision:
     """STOP or CONTINUE for one phase as the stopper decides: the rules, then the agent where it is due."""
-    ruled = policy.check_rules(running.curves)
+    ruled = policy.check_rules(running)
     if ruled is not None:
         return ruled
     if not policy.is_due(running, incumbent):

@@ -10,7 +10,8 @@ import pytest
 
 from llmzero_ray.config.stopping import StopperSettings
 from llmzero_ray.records.metrics import Curves
-from llmzero_ray.stopping.rules import Collapse, NonFinite, Rule, make_rules
+from llmzero_ray.stopping.policy import StoppingPolicy
+from llmzero_ray.stopping.rules import Collapse, NonFinite, StopRule, make_rules
 from tests.agents import curves as c
 
 HEALTHY: list[Callable[[], Curves]] = [
@@ -29,20 +30,25 @@ HEALTHY: list[Callable[[], Curves]] = [
 ]
 
 
-def first_stop(rule: Rule, found: Curves) -> int | None:
+def why(rule: StopRule, found: Curves) -> str | None:
+    """The rule's reason to end the phase with these curves."""
+    return rule.check(c.node(found, status="running"))
+
+
+def first_stop(rule: StopRule, found: Curves) -> int | None:
     """The step at which a rule that is asked after every step ends the phase."""
-    return next((n for n in range(1, len(found.steps) + 1) if rule.check(c.cut(found, n)) is not None), None)
+    return next((n for n in range(1, len(found.steps) + 1) if why(rule, c.cut(found, n)) is not None), None)
 
 
 @pytest.mark.parametrize("make", HEALTHY)
 def test_no_rule_ends_a_run_that_did_not_collapse(make: Callable[[], Curves]) -> None:
-    assert [first_stop(rule, make()) for rule in make_rules(StopperSettings())] == [None, None]
+    assert [first_stop(rule, make()) for rule in make_rules(StopperSettings()).values()] == [None, None]
 
 
 def test_a_collapse_is_ended_within_three_steps_of_the_fall() -> None:
     # Reward falls from step 16 on, while KL goes .16 -> .36.
     assert first_stop(Collapse(), c.sort_collapse()) == 18
-    decision = Collapse().check(c.sort_collapse())
+    decision = StoppingPolicy(StopperSettings()).check_rules(c.node(c.sort_collapse()))
     assert decision is not None
     assert decision.rule == "collapse"
     assert not decision.hard
@@ -71,7 +77,7 @@ def fallen(kl_after: float, reward_after: float) -> Curves:
 def test_a_collapse_needs_both_the_spike_and_the_fall(
     kl_after: float, reward_after: float, ends: bool
 ) -> None:
-    assert (Collapse().check(fallen(kl_after, reward_after)) is not None) == ends
+    assert (why(Collapse(), fallen(kl_after, reward_after)) is not None) == ends
 
 
 def test_a_collapse_needs_more_than_twice_its_window_of_steps() -> None:
@@ -82,18 +88,18 @@ def test_a_collapse_needs_more_than_twice_its_window_of_steps() -> None:
             n, reward=c.joined([0.5] * before, [0.05] * 3), kl=c.joined([0.02] * before, [0.5] * 3)
         )
 
-    assert Collapse().check(short(3)) is None
-    decision = Collapse().check(short(4))
-    assert decision is not None
-    assert decision.reason == "actor/kl_loss rose x25.0 and the reward lost 90% of its level at step 3"
+    assert why(Collapse(), short(3)) is None
+    reason = why(Collapse(), short(4))
+    assert reason is not None
+    assert reason == "actor/kl_loss rose x25.0 and the reward lost 90% of its level at step 3"
 
 
 def test_the_level_before_the_fall_is_a_mean_of_the_window() -> None:
     # Means of three: .3 at step 3, .5 at step 5; the last three lie at .18 at most: 64 % lost.
     reward = [0.2, 0.3, 0.4, 0.5, 0.6, 0.4, 0.18, 0.1, 0.1]
-    decision = Collapse().check(c.curves(9, reward=reward, kl=c.joined([0.02] * 6, [0.5] * 3)))
-    assert decision is not None
-    assert "lost 64% of its level at step 5" in decision.reason
+    reason = why(Collapse(), c.curves(9, reward=reward, kl=c.joined([0.02] * 6, [0.5] * 3)))
+    assert reason is not None
+    assert "lost 64% of its level at step 5" in reason
 
 
 def test_a_kl_that_was_not_logged_before_the_fall_is_no_evidence() -> None:
@@ -104,18 +110,18 @@ def test_a_kl_that_was_not_logged_before_the_fall_is_no_evidence() -> None:
             "actor/kl_loss": (None,) * 10 + (0.5,) * 5,
         },
     )
-    assert Collapse().check(late) is None
+    assert why(Collapse(), late) is None
     early = Curves(
         steps=late.steps,
         metrics={**late.metrics, "actor/kl_loss": (0.5,) * 10 + (None,) * 5},
     )
-    assert Collapse().check(early) is None
+    assert why(Collapse(), early) is None
 
 
 def test_a_step_that_was_not_finite_is_left_out_of_levels() -> None:
     found = fallen(0.1, 0.1)
     gap = {name: (*values[:5], math.nan, *values[6:]) for name, values in found.metrics.items()}
-    assert Collapse().check(Curves(steps=found.steps, metrics=gap)) is not None
+    assert why(Collapse(), Curves(steps=found.steps, metrics=gap)) is not None
 
 
 def test_a_fall_within_the_scatter_of_few_prompts_is_no_collapse() -> None:
@@ -123,8 +129,8 @@ def test_a_fall_within_the_scatter_of_few_prompts_is_no_collapse() -> None:
     scattered = [0.25, 0.45, 0.25, 0.45, 0.25, 0.45, 0.25, 0.05, 0.05, 0.05]
     steady = [0.34, 0.36, 0.34, 0.36, 0.34, 0.36, 0.34, 0.05, 0.05, 0.05]
     kl = c.joined([0.02] * 7, [0.5] * 3)
-    assert Collapse().check(c.curves(10, reward=scattered, kl=kl)) is None
-    assert Collapse().check(c.curves(10, reward=steady, kl=kl)) is not None
+    assert why(Collapse(), c.curves(10, reward=scattered, kl=kl)) is None
+    assert why(Collapse(), c.curves(10, reward=steady, kl=kl)) is not None
 
 
 def test_one_good_batch_after_the_fall_takes_the_verdict_back() -> None:
@@ -134,32 +140,32 @@ def test_one_good_batch_after_the_fall_takes_the_verdict_back() -> None:
         reward=(*found.metrics["critic/score/mean"], 0.5),  # type: ignore[arg-type]
         kl=(*found.metrics["actor/kl_loss"], 0.1),  # type: ignore[arg-type]
     )
-    assert Collapse().check(recovered) is None
+    assert why(Collapse(), recovered) is None
 
 
 def test_the_kl_of_an_update_serves_where_there_is_no_kl_loss() -> None:
     found = c.curves(15, reward=c.joined([0.5] * 10, [0.1] * 5), ppo_kl=c.joined([0.01] * 10, [0.2] * 5))
-    decision = Collapse().check(found)
-    assert decision is not None
-    assert "actor/ppo_kl" in decision.reason
+    reason = why(Collapse(), found)
+    assert reason is not None
+    assert "actor/ppo_kl" in reason
 
 
 def test_growth_of_a_kl_near_zero_is_no_spike() -> None:
     found = c.curves(15, reward=c.joined([0.5] * 10, [0.1] * 5), kl=c.joined([1e-5] * 10, [1e-3] * 5))
-    assert Collapse().check(found) is None
+    assert why(Collapse(), found) is None
 
 
 @pytest.mark.parametrize("reward", [[0.0] * 15, [-1.0] * 15, []])
 def test_a_reward_without_a_level_to_lose_never_collapses(reward: list[float]) -> None:
     found = c.curves(15, reward=reward, kl=c.joined([0.02] * 10, [0.5] * 5))
-    assert Collapse().check(found) is None
+    assert why(Collapse(), found) is None
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("metric", ["actor/pg_loss", "actor/grad_norm", "critic/score/mean", "actor/kl_loss"])
 def test_a_value_that_is_not_finite_ends_the_phase_at_once_and_hard(metric: str, value: float) -> None:
     found = Curves(steps=(1, 2), metrics={metric: (0.1, value)})
-    decision = NonFinite().check(found)
+    decision = StoppingPolicy(StopperSettings()).check_rules(c.node(found))
     assert decision is not None
     assert decision.hard
     assert decision.rule == "non_finite"
@@ -169,27 +175,27 @@ def test_a_value_that_is_not_finite_ends_the_phase_at_once_and_hard(metric: str,
 
 def test_a_value_that_is_not_finite_may_be_given_several_steps() -> None:
     rule = NonFinite(steps=2)
-    assert rule.check(Curves(steps=(1, 2), metrics={"actor/grad_norm": (0.1, math.inf)})) is None
-    decision = rule.check(Curves(steps=(1, 2, 3), metrics={"actor/grad_norm": (0.1, math.inf, math.nan)}))
-    assert decision is not None
-    assert "since step 2" in decision.reason
+    assert why(rule, Curves(steps=(1, 2), metrics={"actor/grad_norm": (0.1, math.inf)})) is None
+    reason = why(rule, Curves(steps=(1, 2, 3), metrics={"actor/grad_norm": (0.1, math.inf, math.nan)}))
+    assert reason is not None
+    assert "since step 2" in reason
 
 
 def test_a_past_value_that_was_not_finite_is_forgiven_and_a_missing_one_is_no_value() -> None:
-    assert NonFinite().check(Curves(steps=(1, 2), metrics={"actor/pg_loss": (math.nan, 0.1)})) is None
-    assert NonFinite().check(Curves(steps=(1, 2), metrics={"actor/pg_loss": (0.1, None)})) is None
-    assert NonFinite().check(Curves()) is None
+    assert why(NonFinite(), Curves(steps=(1, 2), metrics={"actor/pg_loss": (math.nan, 0.1)})) is None
+    assert why(NonFinite(), Curves(steps=(1, 2), metrics={"actor/pg_loss": (0.1, None)})) is None
+    assert why(NonFinite(), Curves()) is None
 
 
 def test_metrics_that_may_be_nan_in_a_sound_run_are_not_watched() -> None:
     found = Curves(steps=(1,), metrics={"response_length_non_aborted/mean": (math.nan,)})
-    assert NonFinite().check(found) is None
+    assert why(NonFinite(), found) is None
 
 
 def test_the_collapse_detector_can_be_switched_off_and_tuned() -> None:
-    assert [rule.name for rule in make_rules(StopperSettings(collapse=False))] == ["non_finite"]
+    assert list(make_rules(StopperSettings(collapse=False))) == ["non_finite"]
     tuned = StopperSettings(collapse_window=2, kl_spike_factor=5.0, reward_drop=0.8, nonfinite_steps=3)
-    assert make_rules(tuned) == (
-        NonFinite(steps=3),
-        Collapse(window=2, kl_factor=5.0, reward_drop=0.8),
-    )
+    assert make_rules(tuned) == {
+        "non_finite": NonFinite(steps=3),
+        "collapse": Collapse(window=2, kl_factor=5.0, reward_drop=0.8),
+    }

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llmzero_ray.dynamics.features import observe
 from llmzero_ray.records.metrics import Curves
 from llmzero_ray.stopping.signals import (
     EntropyCollapse,
@@ -33,7 +32,7 @@ SOUND: list[Callable[[], Curves]] = [
 
 def facts(found: Curves) -> dict[str, str]:
     """The annotations by the name of their pre-check."""
-    return dict(fact.split(": ", 1) for fact in annotate(found, c.TINY, n_val=512))
+    return dict(fact.split(": ", 1) for fact in annotate(c.node(found)))
 
 
 def flat(level: float = 0.4, **metrics: list[float]) -> Curves:
@@ -47,7 +46,7 @@ def flat(level: float = 0.4, **metrics: list[float]) -> Curves:
 @pytest.mark.parametrize("share", [0.4, 0.7, 1.0])
 def test_a_sound_run_has_no_annotation_at_any_time(make: Callable[[], Curves], share: float) -> None:
     found = make()
-    assert annotate(c.cut(found, int(share * len(found.steps))), c.TINY) == ()
+    assert annotate(c.node(c.cut(found, int(share * len(found.steps))))) == ()
 
 
 def test_groups_without_contrast_for_ten_steps_are_a_dead_run() -> None:
@@ -83,7 +82,7 @@ def test_entropy_that_falls_for_nothing_is_a_collapse_with_its_numbers() -> None
 @given(level=st.floats(0.9, 1.0), low=st.floats(0.001, 0.2))
 def test_low_entropy_beside_a_high_reward_is_never_a_collapse(level: float, low: float) -> None:
     found = c.curves(20, reward=[level] * 20, entropy=c.line(0.6, low, 20))
-    assert EntropyCollapse().fact(observe(found, c.TINY)) is None
+    assert EntropyCollapse().check(c.node(found)) is None
 
 
 @settings(derandomize=True)
@@ -107,7 +106,7 @@ def test_no_pre_check_speaks_while_the_reward_rises_unless_more_is_rewarded_than
         at_longest=[at_cap] * 20,
     )
     rewarded_when_cut_off = start + rise + at_cap - 1.0
-    notes = {note.split(":")[0] for note in annotate(found, c.TINY)}
+    notes = {note.split(":")[0] for note in annotate(c.node(found))}
     assert notes <= ({"doubtful"} if rewarded_when_cut_off > 0.2 else set())
 
 
@@ -130,7 +129,7 @@ def test_truncation_counts_only_where_the_longest_response_is_the_cap() -> None:
     assert facts(at_cap)["truncation_flood"] == "responses cut off at the cap of 24 tokens: 50% -> 50%"
     assert "truncation_flood" not in facts(below)
     # Without the phase's configuration its cap is unknown.
-    assert annotate(at_cap) == ()
+    assert annotate(c.node(at_cap, {})) == ()
 
 
 def test_values_that_were_not_finite_are_counted_even_when_they_are_past() -> None:
@@ -143,4 +142,4 @@ def test_a_collapse_of_the_reward_is_reported_with_the_reason_of_its_rule() -> N
 
 
 def test_nothing_is_known_of_a_phase_that_has_not_begun() -> None:
-    assert annotate(Curves()) == ()
+    assert annotate(c.node(Curves())) == ()

@@ -22,8 +22,15 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from llmzero_ray.agents.llm.api_key import KEYLESS, read_key
 from llmzero_ray.agents.llm.budget import BudgetClient, BudgetLedger, CallBudget
 from llmzero_ray.agents.llm.call_thread import CallThread
-from llmzero_ray.agents.llm.errors import ErrorKind, LlmCallError, excerpt, redacted
-from llmzero_ray.agents.llm.http_errors import error_of, reason_of, retry_after_s
+from llmzero_ray.agents.llm.errors import (
+    ErrorKind,
+    LlmCallError,
+    error_of,
+    excerpt,
+    reason_of,
+    redacted,
+    retry_after_s,
+)
 from llmzero_ray.agents.llm.messages import LlmCall, LlmResponse, Usage
 from llmzero_ray.agents.llm.messages_api import (
     check_model,

@@ -1,14 +1,18 @@
 """Why a call to a language model failed, in one class with a kind.
 
 Messages state the request, the response and the remedy. They never contain the key, request headers or whole
-bodies. Not here: the kind for a response (http_errors.py).
+bodies. Not here: which failures are tried again (the SDK decides), connections (client.py).
 """
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+import email.utils
+import json
+from datetime import UTC, datetime
+from typing import Any, Literal, TypeAlias
 
 from llmzero_ray.agents.llm.messages import Usage
+from llmzero_ray.agents.llm.settings import LlmSettings
 from llmzero_ray.errors import AgentError
 from llmzero_ray.utils.text import one_line
 
@@ -62,3 +66,90 @@ def excerpt(text: object, secret: str | None = None) -> str:
 def redacted(text: str, secret: str | None) -> str:
     """The text with every occurrence of the key replaced by `[key]`."""
     return text.replace(secret, "[key]") if secret else text
+
+
+def error_of(status: int, body: bytes, settings: LlmSettings, secret: str | None) -> LlmCallError:
+    """The error that a response stands for, with the server's own reason in short."""
+    reason = excerpt(reason_of(body) or "no reason given", secret)
+    kind, text = _described(status, reason, settings)
+    return LlmCallError(text, kind=kind)
+
+
+def reason_of(body: bytes) -> str:
+    """`error.message` of the documented shape (or vLLM's and FastAPI's); empty where there is none."""
+    try:
+        data: Any = json.loads(body)
+    except ValueError:
+        return ""
+    if not isinstance(data, dict):
+        return ""
+    error = data.get("error")
+    found = error.get("message") if isinstance(error, dict) else data.get("message", data.get("detail"))
+    return found if isinstance(found, str) else ""
+
+
+def retry_after_s(header: str | None, now: datetime | None = None) -> float | None:
+    """Seconds that a `retry-after` header asks for (a number or an HTTP date); None: nothing usable."""
+    if header is None:
+        return None
+    try:
+        seconds = float(header)
+    except ValueError:
+        try:
+            then = email.utils.parsedate_to_datetime(header)
+        except ValueError:
+            return None
+        if then.tzinfo is None:
+            then = then.replace(tzinfo=UTC)
+        seconds = (then - (now or datetime.now(UTC))).total_seconds()
+    return max(0.0, seconds) if abs(seconds) < float("inf") else None
+
+
+def _described(status: int, reason: str, settings: LlmSettings) -> tuple[ErrorKind, str]:
+    model, url = settings.model, settings.url
+    match status:
+        case 401:
+            # The reason is left out: it may quote part of the key.
+            if not settings.takes_environment_key:
+                return "auth", (
+                    f"{url} asks for a key of its own (401). {settings.key_env} is sent to Anthropic and to "
+                    "this machine alone; name a file with this server's key in agents.key_file."
+                )
+            return "auth", (
+                f"{url} refused the API key (401). Check {settings.key_env} or {settings.key_file_env} in "
+                "the process that calls."
+            )
+        case 402 | 403:
+            return "auth", (
+                f"{url} refused the account behind the API key ({status}: {reason}). Check its billing and "
+                f"whether it may use {model}."
+            )
+        case 404 if "model" in reason.lower() or model in reason:
+            return "not_found", (
+                f"{url} knows no model {model!r} (404: {reason}). Set agents.model to a model it serves."
+            )
+        case 404 | 405:
+            return "not_found", (
+                f"{url} has no Messages API ({status}: {reason}). Set agents.base_url to the server's root, "
+                "without /v1."
+            )
+        case 413:
+            return "bad_request", (
+                f"The request is larger than {url} takes (413: {reason}). Shorten the prompt or shrink the "
+                "image."
+            )
+        case 429:
+            return "rate_limited", f"{url} limits the rate of requests (429: {reason})."
+        case 529 | 503:
+            return "overloaded", f"{url} is overloaded ({status}: {reason})."
+        case 408 | 409:
+            return "server", f"{url} asked to repeat the request ({status}: {reason})."
+        case _ if status >= 500:
+            return "server", f"{url} failed ({status}: {reason})."
+        case _ if "image" in reason.lower():
+            return "bad_request", (
+                f"{model} refused the image ({status}: {reason}). Set agents.visual: false, or choose a "
+                "model that sees."
+            )
+        case _:
+            return "bad_request", f"{url} refused the request ({status}: {reason})."

@@ -3,7 +3,7 @@
 Stable parts of a request come first, so that the prompt cache can serve them: tool, cacheable system blocks,
 the rest of the system prompt, the user's turn. Responses are read here and not by the SDK, which builds its
 objects without checking types: a field of the wrong type would surface much later as another kind of error.
-Pure. Not here: sending (client.py), responses that are no success (http_errors.py).
+Pure. Not here: sending (client.py), responses that are no success (errors.py).
 """
 
 from __future__ import annotations

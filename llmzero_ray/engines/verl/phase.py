@@ -27,7 +27,6 @@ from llmzero_ray.records import (
     PhaseResult,
     PhaseSpec,
     ResumeFrom,
-    adapter_name,
 )
 from llmzero_ray.records.metrics import best_validation
 from llmzero_ray.storage.manifests import problem_of
@@ -118,14 +117,11 @@ class Progress:
     @classmethod
     def from_state(cls, state: Mapping[str, Any], checkpoint_dir: str) -> Progress:
         """What `to_state` gave; adapters are looked for in `checkpoint_dir`, wherever they were then."""
-        names = state.get("saved_names", {})  # missing in what versions before 2026-12 wrote
+        names = state["saved_names"]
         return cls(
             steps_done=state["steps_done"],
             scores={int(step): score for step, score in state["scores"].items()},
-            saved={
-                step: os.path.join(checkpoint_dir, names.get(str(step), adapter_name(step)))
-                for step in state["saved"]
-            },
+            saved={step: os.path.join(checkpoint_dir, names[str(step)]) for step in state["saved"]},
             wall_s=state["wall_s"],
             train_wall_s=state["train_wall_s"],
             compute=state.get("compute", 0.0),

@@ -49,7 +49,7 @@ def kinds(on: NodeView, before: NodeView | None = None) -> list[str]:
 
 def noted(on: NodeView) -> set[str]:
     """Names of what the early stopper is told."""
-    return {note.split(":")[0] for note in annotate(on.curves, on.hyperparameters)}
+    return {note.split(":")[0] for note in annotate(on)}
 
 
 # --- entropy ------------------------------------------------------------------------------------------------

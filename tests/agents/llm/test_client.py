@@ -27,8 +27,7 @@ from llmzero_ray.agents.backend import llm_settings
 from llmzero_ray.agents.llm.api_key import KEYLESS
 from llmzero_ray.agents.llm.budget import BudgetLedger, CallBudget, call_within_budget
 from llmzero_ray.agents.llm.client import MessagesClient
-from llmzero_ray.agents.llm.errors import LlmCallError
-from llmzero_ray.agents.llm.http_errors import retry_after_s
+from llmzero_ray.agents.llm.errors import LlmCallError, retry_after_s
 from llmzero_ray.agents.llm.messages import (
     ImageBlock,
     LlmCall,
