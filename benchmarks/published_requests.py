@@ -25,8 +25,8 @@ from typing import Any
 
 from llmzero_ray.config import parse_config
 from llmzero_ray.config.yaml_text import read_yaml
-from llmzero_ray.coordinator import limits, root_hyperparameters
 from llmzero_ray.hyperparameters import VERL_SPACE
+from llmzero_ray.hyperparameters.root import limits, root_hyperparameters
 from llmzero_ray.methods.prompt_eval.cases import RECORDED, RecordedRequest, write_cases
 from llmzero_ray.records import Hyperparameters, ResumeFrom
 from llmzero_ray.records.agents import Budget, NodeView, OfferedCheckpoint, ProposalRequest, TaskView

@@ -22,7 +22,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from llmzero_ray.config import SearchConfig
-from llmzero_ray.coordinator import CoordinatorCore, check_decisions, replay, root_hyperparameters
+from llmzero_ray.coordinator import CoordinatorCore, check_decisions, replay
+from llmzero_ray.hyperparameters.root import root_hyperparameters
 from llmzero_ray.journal import Journal, JournalStore, LocalStore, open_store, read_all
 from llmzero_ray.records import (
     Change,

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from llmzero_ray.config import SearchConfig, parse_config
-from llmzero_ray.coordinator import CoordinatorCore, root_hyperparameters
+from llmzero_ray.coordinator import CoordinatorCore
 from llmzero_ray.engines.verl.settings import VerlSettings
+from llmzero_ray.hyperparameters.root import root_hyperparameters
 from llmzero_ray.records import (
     Change,
     Checkpoint,

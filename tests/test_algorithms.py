@@ -9,10 +9,10 @@ import pytest
 
 from llmzero_ray import hyperparameters as hp
 from llmzero_ray.config import SearchConfig
-from llmzero_ray.coordinator import root_hyperparameters
 from llmzero_ray.engines.verl.config_check import expected_at_start
 from llmzero_ray.engines.verl.overrides import all_overrides
 from llmzero_ray.errors import ConfigError, HyperparameterError
+from llmzero_ray.hyperparameters.root import root_hyperparameters
 from llmzero_ray.hyperparameters.verl_space import space_with
 from llmzero_ray.records import PhaseSpec
 from tests.builders import make_config, verl_settings

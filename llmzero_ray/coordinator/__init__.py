@@ -22,7 +22,6 @@ from llmzero_ray.coordinator.requests import (
     task_view,
 )
 from llmzero_ray.coordinator.steering import extension_problem, measures_alone, refusal
-from llmzero_ray.hyperparameters.root import limits, root_hyperparameters
 
 __all__ = [
     "CoordinatorCore",
@@ -35,7 +34,6 @@ __all__ = [
     "earlier_verdicts",
     "extension_problem",
     "incumbent_chain",
-    "limits",
     "measures_alone",
     "node_view",
     "not_started",
@@ -45,7 +43,6 @@ __all__ = [
     "refusal",
     "replay",
     "request_record",
-    "root_hyperparameters",
     "started_core",
     "task_view",
 ]

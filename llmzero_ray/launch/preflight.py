@@ -11,11 +11,11 @@ from pathlib import Path
 from llmzero_ray.agents.backend import check_agents
 from llmzero_ray.config import SearchConfig
 from llmzero_ray.config.strategy_file import other_model
-from llmzero_ray.coordinator import root_hyperparameters
 from llmzero_ray.engines.capacity import largest_machine, shortfall
 from llmzero_ray.engines.registry import engine_factory
 from llmzero_ray.errors import CapacityError, ConfigError, EngineVersionError
 from llmzero_ray.estimate import Estimate, SearchMemory
+from llmzero_ray.hyperparameters.root import root_hyperparameters
 from llmzero_ray.launch import actors as _actors
 from llmzero_ray.launch.nodes import NoResult, nodes_up, run_on_nodes
 from llmzero_ray.prepared import PreparedTask, check_model_dir

@@ -24,11 +24,12 @@ from ray.tune.result import DONE, SHOULD_CHECKPOINT
 
 from llmzero_ray.config import SearchConfig, change_settings, load_config, resolve_config
 from llmzero_ray.config.strategy_file import Strategy, TuneStrategy, check_rank, other_model
-from llmzero_ray.coordinator import limits, phase_seed, root_hyperparameters
+from llmzero_ray.coordinator import phase_seed
 from llmzero_ray.errors import ConfigError, EngineError, LlmzeroError
 from llmzero_ray.estimate import Estimate
 from llmzero_ray.estimate.server_sizes import with_server_sizes
 from llmzero_ray.hyperparameters import Space
+from llmzero_ray.hyperparameters.root import limits, root_hyperparameters
 from llmzero_ray.hyperparameters.verl_space import space_with
 from llmzero_ray.launch import actors as _actors
 from llmzero_ray.launch.hub_model import with_model_here

@@ -17,9 +17,9 @@ from typing import Any
 
 from llmzero_ray.config import parse_config, set_key
 from llmzero_ray.config.yaml_text import read_yaml
-from llmzero_ray.coordinator import root_hyperparameters
 from llmzero_ray.errors import ConfigError, LlmzeroError
 from llmzero_ray.hyperparameters import VERL_SPACE, VERL_VERSION
+from llmzero_ray.hyperparameters.root import root_hyperparameters
 from llmzero_ray.hyperparameters.verl_keys import OPEN_PREFIXES, VERL_KEYS, is_verl_key
 from llmzero_ray.verl_script.reading import Script
 

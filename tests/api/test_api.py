@@ -370,7 +370,7 @@ def test_the_proposer_of_the_page_runs(head_address: str, task_dir: Path, tmp_pa
 def test_the_stop_rule_of_the_page_ends_a_phase_beside_a_rule_that_raises(
     head_address: str, task_dir: Path, tmp_path: Path
 ) -> None:
-    _, _, rule = code_of_the_page()
+    rule = code_of_the_page("class Patience")
     assert len([line for line in rule.splitlines() if line.strip()]) <= 20
     (tmp_path / "patience.py").write_text(rule)
     broken = "class Broken:\n    def check(self, phase): raise RuntimeError('no file')\n"

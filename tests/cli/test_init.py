@@ -13,7 +13,7 @@ from llmzero_ray.cli.main import main
 from llmzero_ray.config import load_config
 from llmzero_ray.config import presets as recipes
 from llmzero_ray.config.yaml_text import read_yaml
-from llmzero_ray.coordinator import root_hyperparameters
+from llmzero_ray.hyperparameters.root import root_hyperparameters
 from llmzero_ray.verl_script import read_script
 
 ROOT = Path(__file__).parents[2]

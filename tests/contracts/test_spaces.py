@@ -9,10 +9,11 @@ import pytest
 
 from llmzero_ray.agents.llm.context import proposer_context, stable_context
 from llmzero_ray.agents.llm.prompts import Prompts
-from llmzero_ray.coordinator.plan import Planner, root_hyperparameters
+from llmzero_ray.coordinator.plan import Planner
 from llmzero_ray.coordinator.runs import PhaseRun
 from llmzero_ray.errors import HyperparameterError, ProposalError
 from llmzero_ray.hyperparameters import VERL_SPACE, Limits, Parameter, Space
+from llmzero_ray.hyperparameters.root import root_hyperparameters
 from llmzero_ray.hyperparameters.space import Conflict
 from llmzero_ray.hyperparameters.verl_keys import PPO_EPOCHS
 from llmzero_ray.records import Hyperparameters, HyperparameterValue

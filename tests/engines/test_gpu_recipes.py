@@ -10,7 +10,6 @@ import pytest
 from omegaconf import OmegaConf
 
 from llmzero_ray.config import SearchConfig, load_config
-from llmzero_ray.coordinator import root_hyperparameters
 from llmzero_ray.engines.base import Slot
 from llmzero_ray.engines.verl.driver import _check_config
 from llmzero_ray.engines.verl.factory import idle_spec, verl_settings
@@ -22,6 +21,7 @@ from llmzero_ray.estimate.model_shape import read_shape
 from llmzero_ray.estimate.server_sizes import with_server_sizes
 from llmzero_ray.estimate.setup import setup_of
 from llmzero_ray.hyperparameters import resolve
+from llmzero_ray.hyperparameters.root import root_hyperparameters
 from llmzero_ray.prepared import PreparedTask
 from llmzero_ray.tasks.task_yaml import load_task_file
 

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from llmzero_ray.config import SearchConfig, parse_config
-from llmzero_ray.coordinator import root_hyperparameters
 from llmzero_ray.estimate.fit import Assessment, assess
 from llmzero_ray.estimate.model_shape import KNOWN, ModelShape
 from llmzero_ray.estimate.setup import Setup, setup_of
+from llmzero_ray.hyperparameters.root import root_hyperparameters
 from llmzero_ray.utils.text import GIB
 
 ROOT = Path(__file__).parents[2]

@@ -12,7 +12,6 @@ import pytest
 
 from llmzero_ray.agents.expert import ExpertErrorAnalyzer
 from llmzero_ray.config import SearchConfig, load_config
-from llmzero_ray.coordinator import root_hyperparameters
 from llmzero_ray.estimate import Estimate, SearchMemory
 from llmzero_ray.estimate.fit import relief
 from llmzero_ray.estimate.model_shape import read_shape
@@ -20,6 +19,7 @@ from llmzero_ray.estimate.setup import setup_of
 from llmzero_ray.estimate.sizes import StageMemory
 from llmzero_ray.estimate.stages import LOG_PROBS, ROLLOUT, SERVER_START, UPDATE, stages
 from llmzero_ray.hyperparameters import Limits, complete
+from llmzero_ray.hyperparameters.root import root_hyperparameters
 from llmzero_ray.hyperparameters.verl_keys import MAX_RESPONSE, MAX_TOKENS, ROLLOUT_N, TEMPERATURE
 from llmzero_ray.records import Hyperparameters, PhaseFailure
 from llmzero_ray.records.agents import ErrorRequest, MemoryView, NodeView, TaskView

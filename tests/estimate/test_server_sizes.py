@@ -17,10 +17,10 @@ from llmzero_ray.config import (
     stored_config,
 )
 from llmzero_ray.config.changes import differing_keys
-from llmzero_ray.coordinator import root_hyperparameters
 from llmzero_ray.estimate import Estimate
 from llmzero_ray.estimate.fit import assess
 from llmzero_ray.estimate.server_sizes import largest_share, with_recorded_sizes, with_server_sizes
+from llmzero_ray.hyperparameters.root import root_hyperparameters
 from llmzero_ray.hyperparameters.verl_keys import GPU_MEMORY, MAX_NUM_SEQS
 from tests.blackbox import commands, inputs
 

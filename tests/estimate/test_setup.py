@@ -9,7 +9,6 @@ import pytest
 from omegaconf import OmegaConf
 
 from llmzero_ray.config import load_config
-from llmzero_ray.coordinator import root_hyperparameters
 from llmzero_ray.engines.verl.factory import _MICRO_BATCH_LIMIT, check_root
 from llmzero_ray.engines.verl.overrides import all_overrides, compose, engine_overrides
 from llmzero_ray.errors import ConfigError
@@ -17,6 +16,7 @@ from llmzero_ray.estimate.fit import assess
 from llmzero_ray.estimate.model_shape import read_shape
 from llmzero_ray.estimate.setup import VERL_DEFAULTS, setup_of
 from llmzero_ray.hyperparameters import canonical, complete, defaults, resolve
+from llmzero_ray.hyperparameters.root import root_hyperparameters
 from llmzero_ray.prepared import load_task
 from llmzero_ray.records import PhaseSpec
 from tests.builders import verl_settings

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llmzero_ray.config import SearchConfig, load_config, parse_config
-from llmzero_ray.coordinator import root_hyperparameters
 from llmzero_ray.estimate import LEAST_S, Estimate, StageTimes, TimeLimits
 from llmzero_ray.estimate.model_shape import KNOWN
 from llmzero_ray.estimate.stage_times import UNKNOWN_S
+from llmzero_ray.hyperparameters.root import root_hyperparameters
 
 CONFIGS = Path(__file__).parents[2] / "jobs" / "configs"
 GPU_RECIPES = sorted(

@@ -12,9 +12,9 @@ import pytest
 from llmzero_ray.agents.backend import check_agents, make_agents
 from llmzero_ray.agents.expert.levers import live_levers
 from llmzero_ray.config.schedule import Grid, Ranges, read_schedule, shipped
-from llmzero_ray.coordinator import root_hyperparameters
 from llmzero_ray.errors import ConfigError
 from llmzero_ray.hyperparameters import canonical, complete, normalize
+from llmzero_ray.hyperparameters.root import root_hyperparameters
 from llmzero_ray.hyperparameters.verl_keys import CLIP_HIGH, KL_LOSS_COEF, WARMUP_RATIO
 from llmzero_ray.methods import RunPlan, values
 from llmzero_ray.methods.plan_proposer import PlanProposer

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from llmzero_ray.config import SearchConfig
-from llmzero_ray.coordinator import CoordinatorCore, build_request, root_hyperparameters
+from llmzero_ray.coordinator import CoordinatorCore, build_request
+from llmzero_ray.hyperparameters.root import root_hyperparameters
 from llmzero_ray.journal import Journal
 from llmzero_ray.prepared.aggregate import macro_average
 from llmzero_ray.records import (

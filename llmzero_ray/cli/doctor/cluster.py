@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from llmzero_ray.cli.doctor.rows import CheckFinding
 from llmzero_ray.config import SearchConfig
-from llmzero_ray.coordinator import root_hyperparameters
 from llmzero_ray.engines.capacity import shortfall, side_cpus
 from llmzero_ray.engines.registry import engine_factory
+from llmzero_ray.hyperparameters.root import root_hyperparameters
 from llmzero_ray.launch import actors as _actors
 from llmzero_ray.prepared import PreparedTask
 

@@ -19,10 +19,10 @@ from llmzero_ray.cli.doctor.rows import CheckFinding, Row
 from llmzero_ray.cli.doctor.scratch import scratch_of
 from llmzero_ray.cli.doctor.training_rows import SlotTrial, rows_of, seconds_of
 from llmzero_ray.config import SearchConfig
-from llmzero_ray.coordinator import root_hyperparameters
 from llmzero_ray.coordinator.plan import Planner
 from llmzero_ray.errors import CapacityError, LlmzeroError
 from llmzero_ray.estimate import Estimate
+from llmzero_ray.hyperparameters.root import root_hyperparameters
 from llmzero_ray.launch import actors as _actors
 from llmzero_ray.prepared import PreparedTask
 from llmzero_ray.records import PhaseFailure, PhaseResult, PhaseSpec

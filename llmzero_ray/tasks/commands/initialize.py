@@ -17,10 +17,10 @@ from llmzero_ray.agents.backend import MODEL_BACKENDS
 from llmzero_ray.config import SearchConfig, resolve_config
 from llmzero_ray.config import presets as recipes
 from llmzero_ray.config.yaml_text import read_yaml
-from llmzero_ray.coordinator import root_hyperparameters
 from llmzero_ray.coordinator.follow import Follower
 from llmzero_ray.errors import ConfigError, LlmzeroError
 from llmzero_ray.hyperparameters import format_value, short
+from llmzero_ray.hyperparameters.root import root_hyperparameters
 from llmzero_ray.journal import trust
 from llmzero_ray.launch.preflight import check_backends, refuse_job_directory
 from llmzero_ray.launch.start_checks import StartChecks

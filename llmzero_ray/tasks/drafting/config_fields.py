@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from llmzero_ray.config import SearchConfig, parse_config
-from llmzero_ray.coordinator import root_hyperparameters
+from llmzero_ray.hyperparameters.root import root_hyperparameters
 from llmzero_ray.tasks.drafting.base import RecipeRanking, RewardSpec, Row, TaskFeatures, TaskSpec
 from llmzero_ray.tasks.drafting.recipes import recipes
 from llmzero_ray.tasks.sources.base import as_text, option_lines, text_of

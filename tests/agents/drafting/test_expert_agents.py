@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from llmzero_ray.config import load_config
-from llmzero_ray.coordinator import root_hyperparameters
 from llmzero_ray.errors import ConfigError, StorageError
+from llmzero_ray.hyperparameters.root import root_hyperparameters
 from llmzero_ray.tasks.drafting.base import UserChoices
 from llmzero_ray.tasks.drafting.draft import Draft, draft_task
 from llmzero_ray.tasks.drafting.draft_files import write_draft

@@ -7,9 +7,9 @@ import dataclasses
 import pytest
 
 from llmzero_ray.config import parse_config
-from llmzero_ray.coordinator import root_hyperparameters
 from llmzero_ray.engines.verl.overrides import hydra_literal
 from llmzero_ray.errors import ConfigError
+from llmzero_ray.hyperparameters.root import root_hyperparameters
 from llmzero_ray.hyperparameters.verl_keys import ADV_NORM, CLIP_HIGH, USE_KL_LOSS
 from llmzero_ray.tasks.drafting.base import TaskFeatures
 from llmzero_ray.tasks.drafting.config_fields import response_tokens, tokens_of
