@@ -45,12 +45,12 @@ from llmzero_ray.agents.expert.apply_moves import ProposalBase
 from llmzero_ray.agents.expert.levers import changes_of, live_levers, moved_value
 from llmzero_ray.config import SearchConfig, parse_config
 from llmzero_ray.config.yaml_text import read_yaml
-from llmzero_ray.coordinator import limits
 from llmzero_ray.engines.base import Engine
 from llmzero_ray.engines.registry import make_engine
 from llmzero_ray.engines.verl.factory import idle_spec
 from llmzero_ray.errors import HyperparameterError
 from llmzero_ray.hyperparameters import canonical, complete, diff, format_value, short
+from llmzero_ray.hyperparameters.root import limits
 from llmzero_ray.methods.prompt_eval.cases import RecordedRequest, write_cases
 from llmzero_ray.prepared import PreparedTask, load_task
 from llmzero_ray.records import (

@@ -26,12 +26,12 @@ from llmzero_ray.coordinator import (
     overlay_record,
     replay,
     request_record,
-    root_hyperparameters,
     task_view,
 )
 from llmzero_ray.dynamics.incumbent import scores_along
 from llmzero_ray.errors import ConfigError, JournalError
 from llmzero_ray.estimate import Estimate
+from llmzero_ray.hyperparameters.root import root_hyperparameters
 from llmzero_ray.records import (
     Checkpoint,
     ComputeLimit,

@@ -21,12 +21,12 @@ from llmzero_ray.coordinator import (
     extension_problem,
     measures_alone,
     not_started,
-    root_hyperparameters,
 )
 from llmzero_ray.coordinator.follow import Follower
 from llmzero_ray.errors import ConfigError, CoordinatorGoneError, LlmzeroError, SearchBusyError
 from llmzero_ray.estimate import Estimate
 from llmzero_ray.estimate.server_sizes import with_recorded_sizes, with_server_sizes
+from llmzero_ray.hyperparameters.root import root_hyperparameters
 from llmzero_ray.journal import trust
 from llmzero_ray.launch import actors as _actors
 from llmzero_ray.launch.hub_model import with_model_here
