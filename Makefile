@@ -15,7 +15,7 @@ UV := uv==0.13.8
 
 BIN := $(VENV)/bin
 # Where tests start Ray; the shared head of tests/conftest.py then starts in one process alone.
-ON_RAY := $(wildcard tests/actors tests/chaos tests/cli tests/engines tests/security tests/tune)
+ON_RAY := $(wildcard tests/actors tests/api tests/chaos tests/cli tests/engines tests/security tests/tune)
 INSTALLED := $(VENV)/.installed
 INSTALL_INPUTS := pyproject.toml $(addprefix requirements/,local.lock install.sh excludes.txt overrides.txt vllm_shim/pyproject.toml)
 

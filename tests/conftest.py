@@ -7,6 +7,7 @@ Not here: clusters that a test configures, loses or kills (in the folders that u
 import os
 import shutil
 import signal
+import subprocess
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -73,6 +74,18 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     shutil.rmtree(config.stash[_RAY_TMPDIR], ignore_errors=True)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call() -> Iterator[None]:
+    """Adds to the error of a command that did not end in time what it said last."""
+    try:
+        return (yield)
+    except subprocess.TimeoutExpired as error:
+        said = (error.output or b"") + (error.stderr or b"")
+        text = said.decode(errors="replace") if isinstance(said, bytes) else said
+        error.add_note("\n".join(["Its last lines:", *text.splitlines()[-10:]]))
+        raise
+
+
 @pytest.fixture(scope="session")
 def head_address() -> Iterator[str]:
     """Address of the Ray head that all tests of a run share; it takes seconds to start."""
@@ -89,7 +102,9 @@ def head_address() -> Iterator[str]:
         shared = Path(os.environ["RAY_TMPDIR"]) / "shared"
         shared.mkdir()
         environment.setenv("RAY_TMPDIR", str(shared))
-        cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 16, "num_gpus": 4})
+        # A dashboard is eight more processes, and nothing here asks one.
+        head = {"num_cpus": 16, "num_gpus": 4, "include_dashboard": False}
+        cluster = Cluster(initialize_head=True, head_node_args=head)
     yield cluster.address
     cluster.shutdown()
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from llmzero_ray.config import parse_config
 from llmzero_ray.config.yaml_text import read_yaml, to_yaml
 from llmzero_ray.errors import ConfigError
+from tests.marks import slow_example
 
 BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 9)
@@ -78,6 +79,7 @@ DATA = st.dictionaries(
 )
 
 
+@slow_example
 @given(DATA)
 @example({"trial": "83e72937"})  # the id of a trial; Ray draws hexadecimal digits
 @example({"trial": "12345e67", "rate": 1e-06, "1e3": "+.5E-3"})

@@ -30,7 +30,10 @@ from tests.searches import scripted_search
 ROOT = Path(__file__).parent.parent
 LOCK = ROOT / "requirements" / "local.lock"
 # Parts of the checkout that a wheel is built from, and the jobs, which it leaves out.
-SOURCES = ("actors", "jobs", "llmzero_ray", "prompts", "LICENSE", "README.md", "pyproject.toml", "setup.py")
+SOURCES = (
+    *("actors", "jobs", "llmzero_ray", "prompts"),
+    *("LICENSE", "NOTICE", "README.md", "pyproject.toml", "setup.py"),
+)
 # A search of two nodes: the root is done, its only child failed.
 HISTORY = [
     {"id": 0, "kind": "root", "on": None, "status": "completed", "score": 0.5},

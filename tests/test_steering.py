@@ -26,6 +26,7 @@ from llmzero_ray.records import events as ev
 from llmzero_ray.records.agents import ProposalRequest
 from llmzero_ray.records.metrics import Curves
 from tests.builders import LR, ROOT, Driver, make_config, make_failure, make_proposal
+from tests.marks import slow_example
 
 
 def after(scores: tuple[float, ...] = (0.5,), **blocks: Any) -> Driver:
@@ -487,6 +488,7 @@ def test_what_is_pinned_does_not_fit() -> None:
     assert not checkpoint_retention.thin(search.core, sizes_of(search), 150).fits
 
 
+@slow_example
 @given(st.integers(0, 2**32), st.integers(0, 2000))
 def test_nothing_that_is_pinned_is_ever_deleted(seed: int, limit: int) -> None:
     """Random searches: failures, odd checkpoints, losses, clones, vetoes; thinned again and again."""

@@ -12,8 +12,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-PATIENCE_S = 600.0
-"""Outer limit of one wait (seconds): many times what anything that is waited for takes on an idle machine."""
+PATIENCE_S = 200.0
+"""Outer limit of one wait (seconds): many times what anything that is waited for takes on an idle machine.
+Real VeRL and vLLM, which start for minutes on a busy one, get more where they are waited for."""
 
 
 def wait_until(

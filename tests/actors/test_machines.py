@@ -48,7 +48,8 @@ def head() -> Iterator[Any]:
         "health_check_period_ms": 500,
         "health_check_failure_threshold": 3,
     }
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 4, "_system_config": fast})
+    head = {"num_cpus": 4, "_system_config": fast, "include_dashboard": False}
+    cluster = Cluster(initialize_head=True, head_node_args=head)
     cluster.add_node(num_cpus=8, num_gpus=2)
     cluster.add_node(num_cpus=8, num_gpus=2)
     ray.init(cluster.address, namespace=NAMESPACE, log_to_driver=False, logging_level="ERROR")

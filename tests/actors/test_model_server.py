@@ -100,7 +100,7 @@ def test_nonsense_of_a_served_model_is_repaired_or_replaced_and_the_journal_says
         },
         final={"test": False, "default_recipe": False},
     )
-    run_search(config, tmp_path, env=ENV, timeout_s=PATIENCE_S)
+    run_search(config, tmp_path, env=ENV)
     follower = Follower(SearchStorage(str(tmp_path / "runs"), "own"))
     follower.poll()
     core = follower.core

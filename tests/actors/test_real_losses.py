@@ -104,7 +104,7 @@ def test_a_killed_runner_takes_all_of_its_job_with_it_although_host_and_worker_a
         checkpoint_dir=str(tmp_path / "adapters"),
     )
     running, beside = lost.begin(spec), other.begin()
-    wait_until(lambda: (state_of(lost)["step"] or 0) >= 6)
+    wait_until(lambda: (state_of(lost)["step"] or 0) >= 6, patience_s=600)
     segments = abandoned_segments()
     host, mine = host_of(lost.slot), job_of(lost.slot)
     assert {name for name in VERL_ACTORS if any(name in title for title in mine.values())} == {*VERL_ACTORS}

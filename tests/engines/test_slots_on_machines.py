@@ -65,7 +65,7 @@ def cluster() -> Iterator[Any]:
     (Path(temporary) / "ray").mkdir()
     patch = pytest.MonkeyPatch()
     patch.setenv("RAY_TMPDIR", temporary)
-    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 16})
+    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 16, "include_dashboard": False})
     for _ in SLOTS:
         made.add_node(num_cpus=16, num_gpus=1)
     ray.init(made.address, log_to_driver=False, logging_level="ERROR")

@@ -14,6 +14,7 @@ from llmzero_ray.estimate.setup import Setup
 from llmzero_ray.estimate.sizes import StageMemory
 from llmzero_ray.estimate.stages import CACHE, GATHERED, LOGITS, cache_bytes, cache_per_token, stages
 from llmzero_ray.utils.text import GIB
+from tests.marks import slow_example
 
 from .builders import setup, shape
 
@@ -184,6 +185,7 @@ def test_bounds_are_in_order(shape: ModelShape, phase: Setup) -> None:
 @pytest.mark.parametrize(
     "key", ["max_tokens", "log_prob_max_tokens", "micro_batch", "log_prob_micro_batch", "response", "prompt"]
 )
+@slow_example
 @given(shape=MODELS, phase=SETUPS, factor=st.integers(2, 5))
 def test_more_tokens_never_take_less(key: str, shape: ModelShape, phase: Setup, factor: int) -> None:
     more: dict[str, Any] = {key: getattr(phase, key) * factor}

@@ -98,6 +98,7 @@ def test_the_card_tells_how_to_load_and_serve_the_adapter(finished: Written) -> 
     assert "names no licence" in card
 
 
+@pytest.mark.usefixtures("unpainted")
 def test_the_card_names_the_licence_of_the_data_where_the_task_does(tmp_path: Path) -> None:
     task = {"name": "toy", "n_train": 512, "licence": "CC-BY-4.0"}
     search = SearchBuilder(tmp_path, task=task).ready().play(phases=1)
@@ -105,6 +106,7 @@ def test_the_card_names_the_licence_of_the_data_where_the_task_does(tmp_path: Pa
     assert "The task's data: CC-BY-4.0." in (search.root / "best" / "README.md").read_text()
 
 
+@pytest.mark.usefixtures("unpainted")
 def test_the_head_of_the_card_is_what_the_hub_reads(finished: Written, tmp_path: Path) -> None:
     card = ModelCard.load(finished.root / "best" / "README.md")
     assert card.data.library_name == "peft"
@@ -124,6 +126,7 @@ def test_the_head_of_the_card_is_what_the_hub_reads(finished: Written, tmp_path:
     assert str(tmp_path) not in named.content
 
 
+@pytest.mark.usefixtures("unpainted")
 def test_names_of_others_stay_values_in_the_head_of_the_card(tmp_path: Path) -> None:
     task = {"name": "toy\n---\n<script>x</script>\nlicense: mit", "n_train": 512}
     search = SearchBuilder(tmp_path, task=task)
@@ -206,6 +209,7 @@ def test_writing_it_again_gives_the_same_bytes(finished: Written) -> None:
     assert contents(finished.root) == before
 
 
+@pytest.mark.usefixtures("unpainted")
 def test_what_the_journal_says_after_the_outcome_was_written_does_not_change_it(tmp_path: Path) -> None:
     search = scripted(tmp_path, runs=2).ready().play()
     first = written(search).report
@@ -222,6 +226,7 @@ def test_a_search_that_was_moved_gives_the_same_outcome(finished: Written, tmp_p
     assert contents(moved) == before
 
 
+@pytest.mark.usefixtures("unpainted")
 def test_a_better_node_replaces_the_adapter_of_the_one_before(tmp_path: Path) -> None:
     search = scripted(tmp_path).ready().play(phases=1)
     write_outcome(search.root)
@@ -234,6 +239,7 @@ def test_a_better_node_replaces_the_adapter_of_the_one_before(tmp_path: Path) ->
     assert not [name for name in names(search.root) if name.startswith(".best")]
 
 
+@pytest.mark.usefixtures("unpainted")
 def test_the_storage_object_serves_as_well_as_the_directory(tmp_path: Path) -> None:
     search = scripted(tmp_path).ready().play(phases=1)
     assert write_outcome(search.storage).root == search.root
@@ -242,6 +248,7 @@ def test_the_storage_object_serves_as_well_as_the_directory(tmp_path: Path) -> N
 # --- searches that are not whole ----------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("unpainted")
 def test_an_unfinished_search_gives_the_best_so_far(tmp_path: Path) -> None:
     found = written(scripted(tmp_path).ready().play(phases=2))
     assert found.outcome.best == 1
@@ -279,6 +286,7 @@ def test_a_search_that_has_only_begun_has_a_report(tmp_path: Path) -> None:
     assert found.outcome.files == (search.root / "report.md",)
 
 
+@pytest.mark.usefixtures("unpainted")
 def test_one_node_is_a_strategy_of_one_phase(tmp_path: Path) -> None:
     found = written(one_node(tmp_path, Phase(val={10: 50, 20: 45})))
     strategy = load_strategy(found.root / "strategy.yaml")
@@ -286,6 +294,7 @@ def test_one_node_is_a_strategy_of_one_phase(tmp_path: Path) -> None:
     assert "1 phase, 10 training steps along the path" in found.report
 
 
+@pytest.mark.usefixtures("unpainted")
 def test_a_phase_in_progress_is_shown_with_what_is_on_the_disk(tmp_path: Path) -> None:
     search = scripted(tmp_path).ready().play(phases=1)
     search.play(phases=0)  # node 1 is proposed and waits for its runner
@@ -298,6 +307,7 @@ def test_a_phase_in_progress_is_shown_with_what_is_on_the_disk(tmp_path: Path) -
     assert found.outcome.best == 0  # a score counts once its phase has ended
 
 
+@pytest.mark.usefixtures("unpainted")
 def test_a_failed_node_can_hold_the_best_score(tmp_path: Path) -> None:
     found = written(one_node(tmp_path, Phase(val={10: 50}, steps=12, fails="nan", cause="loss is nan")))
     assert found.outcome.best == 0
@@ -359,6 +369,7 @@ def test_an_earlier_adapter_in_best_stays_where_the_newer_one_is_lost_and_is_cal
     assert load_strategy(found.root / "strategy.yaml").adapter == {}
 
 
+@pytest.mark.usefixtures("unpainted")
 def test_an_adapter_that_is_not_what_was_saved_is_refused(tmp_path: Path) -> None:
     search = scripted(tmp_path).ready().play(phases=1)
     weights = search.storage.paths.adapter(0, 20) / "adapter_model.safetensors"
@@ -443,6 +454,7 @@ def test_a_damaged_journal_is_never_reported_from(tmp_path: Path) -> None:
         write_outcome(search.root)
 
 
+@pytest.mark.usefixtures("unpainted")
 def test_proposals_with_unsaved_resume_steps_are_shown_as_they_were_changed(tmp_path: Path) -> None:
     search = scripted(tmp_path)
     search.answers[1] = proposal(resume=(0, 17), lr=5e-4)

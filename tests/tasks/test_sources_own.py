@@ -234,8 +234,10 @@ def test_a_reward_that_pays_for_garbage_is_refused(tmp_path: Path) -> None:
 
 
 def gym(tmp_path: Path, task: str, **changes: Any) -> Summary:
-    data = {"reasoning_gym": task, "dir": str(tmp_path / task), "n_train": 40, "n_val": 10, "n_test": 10}
-    return prepare_source(parse_task_file({**data, **changes}))
+    sizes = {"n_train": 40, "n_val": 10, "n_test": 10, "n_confirm": 8}
+    return prepare_source(
+        parse_task_file({"reasoning_gym": task, "dir": str(tmp_path / task), **sizes, **changes})
+    )
 
 
 @pytest.mark.parametrize("task", ["countdown", "spell_backward", "gcd", "simple_integration", "gsm_symbolic"])

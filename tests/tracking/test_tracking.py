@@ -266,8 +266,8 @@ class Failing(BaseHTTPRequestHandler):
 @pytest.fixture(
     params=[
         pytest.param("hangs", marks=pytest.mark.slow),
-        pytest.param("refuses", marks=pytest.mark.long),
-        pytest.param("fails", marks=pytest.mark.long),
+        pytest.param("refuses", marks=[pytest.mark.slow, pytest.mark.long]),
+        pytest.param("fails", marks=[pytest.mark.slow, pytest.mark.long]),
     ]
 )
 def mlflow_address(request: pytest.FixtureRequest) -> Iterator[str]:
@@ -310,7 +310,7 @@ def test_a_server_that_is_down_costs_the_end_of_a_search_its_limit_at_most(
 # --- the real packages --------------------------------------------------------------------------------------
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_tensorboard_mlflow_and_wandb_offline_show_every_point_once(tmp_path: Path) -> None:
     root = copy_of("demo", tmp_path / "runs")
     for _ in range(2):

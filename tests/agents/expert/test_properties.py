@@ -22,6 +22,7 @@ from llmzero_ray.records.agents import (
     TaskView,
 )
 from llmzero_ray.records.metrics import Curves
+from tests.marks import slow_example
 
 TASK = TaskView(
     name="any", n_train=512, phase_steps=20, max_phase_steps=50, max_model_len=300, max_prompt_length=100
@@ -120,6 +121,7 @@ refusals = st.sampled_from(
 )
 
 
+@slow_example
 @given(
     on=nodes(number=3),
     parent=nodes(number=1),
@@ -172,6 +174,7 @@ def test_any_proposal_is_valid_and_never_shrinks_capacity(
 classes = st.sampled_from(["oom", "nan", "config", "mismatch", "reward", "engine", "timeout", "resource"])
 
 
+@slow_example
 @given(
     view=nodes(number=3),
     root=configurations(),
@@ -223,6 +226,7 @@ def test_any_fix_is_valid_and_capacity_shrinks_only_when_memory_ran_out(
     assert proposal == ExpertErrorAnalyzer().analyze(request)
 
 
+@slow_example
 @given(running=nodes(number=1), incumbent=nodes(number=2), n_steps=st.integers(1, 60), target=st.floats(0, 1))
 def test_a_judgement_never_stops_a_run_that_beats_the_incumbent(
     running: NodeView, incumbent: NodeView, n_steps: int, target: float

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 
 from llmzero_ray import hyperparameters as hp
@@ -22,6 +23,7 @@ def tokens(text: str) -> float:
     return len(text) / CHARS_PER_TOKEN
 
 
+@functools.cache
 def long_curves(n: int = 120, base: int = 0, seed: int = 0) -> Curves:
     """A phase that logs everything VeRL logs, with noise in all of it, and validates every 5 steps."""
     shaped = {
@@ -52,6 +54,7 @@ def long_curves(n: int = 120, base: int = 0, seed: int = 0) -> Curves:
     )
 
 
+@functools.cache
 def proposal_request() -> ProposalRequest:
     """The fourth phase of a path of 360 steps, with five siblings and a best node elsewhere."""
     steps = ({}, {"lr": 1e-4, "kl": 5e-3}, {"resp": 7680, "temperature": 0.9}, {"n": 12, "batch": 96})
