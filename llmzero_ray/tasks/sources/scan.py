@@ -1,4 +1,4 @@
-"""The one pass over a data set: each row goes through the adapter, and usable ones into an Arrow file.
+"""The one pass over a data set: each row goes through the adapter, and usable ones into a file.
 
 `scan` reads in this process or, in shares, on a Ray cluster (Ray Data); both find the same rows. Memory holds
 `ROW_KEYS` alone, 61 bytes a row; examples stay on disk until they are chosen. Not here: reading a format
@@ -22,7 +22,7 @@ from llmzero_ray.prepared.directory import Progress
 from llmzero_ray.prepared.splits import canonical_prompt
 from llmzero_ray.prepared.verl_rows import prompt_digest
 from llmzero_ray.tasks.sources.base import DatasetAdapter, Rejection, TaskExample
-from llmzero_ray.tasks.sources.readers import SourceFile, Unreadable, parquet_columns, read_rows
+from llmzero_ray.tasks.sources.readers import Part, SourceFile, Unreadable, parquet_columns, read_rows
 from llmzero_ray.tasks.sources.selection import ROW_KEYS, SPLIT_CODES, Indices, RowKeys
 from llmzero_ray.utils.files import text_digest
 
@@ -30,8 +30,8 @@ RAY_SHARES = 4
 """Shares into which a file is cut on a cluster, unless the caller says otherwise."""
 _SHOWN = 3
 """Unusable rows of each kind that are kept as examples."""
-_BLOCK_ROWS, _BLOCK_BYTES = 4096, 1 << 24
-"""Size of what is in memory before it is written."""
+_BLOCK_ROWS = 1024
+"""Rows that are in memory before they are written."""
 _UNREADABLE = "unreadable row"
 
 
@@ -40,10 +40,12 @@ class ScannedRows:
     """The usable rows of a data set, and what became of the others."""
 
     path: Path
-    """Arrow file of the usable rows: the fields of `ROW_KEYS`, and the example as JSON."""
+    """JSON Lines file of the usable rows' examples."""
     files: Sequence[SourceFile]
     keys: RowKeys = field(default_factory=lambda: np.empty(0, ROW_KEYS))
-    """Shape (usable rows,), in the order of the Arrow file."""
+    """Shape (usable rows,), in the order of that file."""
+    starts: Indices = field(default_factory=lambda: np.empty(0, np.int64))
+    """Shape (usable rows,): the byte at which each line begins."""
     rows: Counter[int] = field(default_factory=Counter)
     """All rows, by number of the file."""
     notes: dict[str, str] = field(default_factory=dict)
@@ -76,11 +78,22 @@ class ScannedRows:
 
     def examples(self, rows: Indices) -> list[TaskExample]:
         """The examples at these positions of `keys`."""
-        import pyarrow as pa
+        found = []
+        with self.path.open("rb") as stream:
+            for start in self.starts[rows].tolist():
+                stream.seek(start)
+                found.append(msgspec.json.decode(stream.readline(), type=TaskExample))
+        return found
 
-        with pa.memory_map(str(self.path)) as source:
-            held = pa.ipc.open_file(source).read_all()["example"]
-            return [msgspec.json.decode(held[row].as_py(), type=TaskExample) for row in rows.tolist()]
+
+@dataclass(frozen=True)
+class _Block:
+    """Some rows of a share: keys and lines of the usable ones, the others as (file, row, reason, detail)."""
+
+    keys: RowKeys
+    lines: list[bytes]
+    unusable: list[tuple[int, int, str, str]]
+    """Row 0 is a note on the file."""
 
 
 def scan(
@@ -100,42 +113,40 @@ def scan(
         TaskError: there is no Ray session to read with.
         OSError: `path` cannot be written.
     """
-    import pyarrow as pa
-
     found = ScannedRows(path=path, files=tuple(files))
-    blocks: Iterable[Any]
+    blocks: Iterable[_Block]
     if ray_shares is None:
         blocks = _blocks_here(adapter, files, progress)
     else:
         progress(f"reading {len(files)} files in {len(files) * ray_shares} shares", 0.0)
         blocks = _blocks_on_ray(adapter, list(files), ray_shares)
-    schema = _schema()
-    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
+    keys, sizes = [found.keys], [np.zeros(1, np.int64)]
+    with path.open("wb") as stream:
         for block in blocks:
-            for each in block.filter(block["reason"].is_valid()).to_pylist():
-                if each["row"]:
-                    found.rows[each["file"]] += 1
-                    found.drop(each["reason"], each["file"], each["row"], each["detail"])
+            stream.writelines(block.lines)
+            keys.append(block.keys)
+            sizes.append(np.array([len(line) for line in block.lines], np.int64))
+            for file, row, reason, detail in block.unusable:
+                if row:
+                    found.rows[file] += 1
+                    found.drop(reason, file, row, detail)
                 else:
-                    found.notes.setdefault(files[each["file"]].name, each["detail"])
-            writer.write_table(block.filter(block["reason"].is_null()))
-    found.sort_examples()
-    with pa.memory_map(str(path)) as source:
-        table = pa.ipc.open_file(source).read_all()
-        found.keys = np.empty(table.num_rows, ROW_KEYS)
-        for name in ROW_KEYS.names or ():
-            found.keys[name] = table[name].to_numpy()
+                    found.notes.setdefault(files[file].name, detail)
+    found.keys, found.starts = np.concatenate(keys), np.cumsum(np.concatenate(sizes))[:-1]
     found.rows.update(found.keys["file"].tolist())
+    found.sort_examples()
     return found
 
 
-def _blocks_here(adapter: DatasetAdapter, files: Sequence[SourceFile], progress: Progress) -> Iterator[Any]:
+def _blocks_here(
+    adapter: DatasetAdapter, files: Sequence[SourceFile], progress: Progress
+) -> Iterator[_Block]:
     for number, file in enumerate(files):
         progress(f"reading: {file.name}", number / len(files))
-        yield from read_share(adapter, file, number)
+        yield from _read_share(adapter, file, number)
 
 
-def _blocks_on_ray(adapter: DatasetAdapter, files: list[SourceFile], n_shares: int) -> Iterable[Any]:
+def _blocks_on_ray(adapter: DatasetAdapter, files: list[SourceFile], n_shares: int) -> Iterator[_Block]:
     import ray
 
     if n_shares < 1:
@@ -143,69 +154,46 @@ def _blocks_on_ray(adapter: DatasetAdapter, files: list[SourceFile], n_shares: i
     if not ray.is_initialized():
         raise TaskError("preparing on a cluster needs a Ray session; call ray.init first, or prepare locally")
 
-    def read(batch: dict[str, Any]) -> Iterator[Any]:
+    def read(batch: dict[str, Any]) -> Iterator[dict[str, list[_Block]]]:
         number, share = int(batch["file"][0]), int(batch["share"][0])
-        return read_share(adapter, files[number], number, (share, n_shares))
+        for block in _read_share(adapter, files[number], number, (share, n_shares)):
+            yield {"block": [block]}
 
     shares = [{"file": number, "share": share} for number in range(len(files)) for share in range(n_shares)]
     data = ray.data.from_items(shares, override_num_blocks=len(shares)).map_batches(read, batch_size=1)
     data.context.execution_options.preserve_order = True
-    blocks: Iterable[Any] = data.iter_batches(batch_size=None, batch_format="pyarrow")
-    return blocks
+    for row in data.iter_rows():
+        yield row["block"]
 
 
-def _schema() -> Any:
-    import pyarrow as pa
-
-    keys = [(name, pa.from_numpy_dtype(ROW_KEYS[name])) for name in ROW_KEYS.names or ()]
-    return pa.schema(
-        [*keys, ("example", pa.large_binary()), ("reason", pa.string()), ("detail", pa.string())]
-    )
-
-
-def read_share(
-    adapter: DatasetAdapter, file: SourceFile, number: int, part: tuple[int, int] = (0, 1)
-) -> Iterator[Any]:
-    """Arrow tables of the rows of a file; `part` is (i, n): the i-th of n shares.
-
-    A usable row has an example, another one a reason and a detail; row 0 stands for a note on the file.
-    """
-    import pyarrow as pa
-
-    schema, columns = _schema(), _Columns(adapter)
-    rows: list[tuple[Any, ...]] = []
-    n_bytes = 0
-
-    def unusable(row: int, reason: str, detail: str) -> tuple[Any, ...]:
-        return (*[0] * 7, number, row, None, reason, detail)
-
-    def block() -> Any:
-        held = zip(zip(*rows, strict=True), schema.types, strict=True)
-        return pa.Table.from_arrays([pa.array(values, kind) for values, kind in held], schema=schema)
-
+def _read_share(
+    adapter: DatasetAdapter, file: SourceFile, number: int, part: Part = (0, 1)
+) -> Iterator[_Block]:
+    columns = _Columns(adapter)
+    keys: list[tuple[int, ...]] = []
+    lines: list[bytes] = []
+    unusable: list[tuple[int, int, str, str]] = []
     try:
         header = parquet_columns(file)
         for row, record in read_rows(file, columns.to_read, part):
             adapted = _adapted(adapter, columns, header, file.name, record)
             if isinstance(adapted, Rejection):
-                rows.append(unusable(row, adapted.reason, adapted.detail))
+                unusable.append((number, row, adapted.reason, adapted.detail))
             else:
-                example, text = adapted
-                rows.append((*_row_keys(adapter.name, example, file), number, row, text, None, None))
-                n_bytes += len(text)
-            if len(rows) == _BLOCK_ROWS or n_bytes > _BLOCK_BYTES:
-                yield block()
-                rows.clear()
-                n_bytes = 0
+                example, line = adapted
+                keys.append((*_row_keys(adapter.name, example, file), number, row))
+                lines.append(line)
+            if len(lines) + len(unusable) == _BLOCK_ROWS:
+                yield _Block(np.array(keys, ROW_KEYS), lines, unusable)
+                keys, lines, unusable = [], [], []
     except TaskError as error:
         note = str(error)
-        rows.append(unusable(0, "", note if note.startswith(file.name) else f"{file.name}: {note}"))
+        unusable.append((number, 0, "", note if note.startswith(file.name) else f"{file.name}: {note}"))
     if columns.unexpected:
         names = ", ".join(sorted(columns.unexpected))
         note = f"columns that are not known and not used: {names}; columns expected: {columns.expected()}"
-        rows.append(unusable(0, "", f"{file.name}: {note}"))
-    if rows:
-        yield block()
+        unusable.append((number, 0, "", f"{file.name}: {note}"))
+    yield _Block(np.array(keys, ROW_KEYS), lines, unusable)
 
 
 def _adapted(
@@ -215,14 +203,14 @@ def _adapted(
     file: str,
     record: dict[str, Any] | Unreadable,
 ) -> tuple[TaskExample, bytes] | Rejection:
-    """The example of a record, also as JSON."""
+    """The example of a record, and its line of JSON."""
     if isinstance(record, Unreadable):
         return Rejection(reason=_UNREADABLE, detail=record.detail)
     adapted = columns.check(header or tuple(record)) or adapter.adapt(record, file)
     if isinstance(adapted, Rejection):
         return adapted
     try:
-        return adapted, msgspec.json.encode(adapted)
+        return adapted, msgspec.json.encode(adapted) + b"\n"
     except UnicodeEncodeError as error:
         return Rejection(
             reason=_UNREADABLE, detail=f"holds what is no text ({error}); save it again as UTF-8"

@@ -82,7 +82,7 @@ def write_source_task(
     scanned = scan(
         request.adapter,
         request.files,
-        scratch / "rows.arrow",
+        scratch / "rows.jsonl",
         lambda doing, share: progress(doing, 0.8 * share),
         request.ray_shares,
     )
